@@ -1,0 +1,293 @@
+"""Every setting of a run as frozen dataclasses, and the presets. The command line is derived from them.
+
+Field docstrings are the help texts. A folder is handed the smallest piece it needs: the model sees ModelConfig only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+MAX_LAYERS = 1024  # a shared block costs no memory, so only a bound stops a hostile config from never ending
+MAX_WIDTH = 1 << 20
+
+
+def _require(claim: bool, message: str) -> None:
+    if not claim:
+        raise ValueError(message)
+
+
+def _require_positive(config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        _require(value >= 1, f"{name}={value} must be at least 1")
+
+
+def _require_share(config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        _require(0.0 <= value <= 1.0, f"{name}={value} must lie between 0 and 1")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shape of one ALBERT encoder; names as in transformers' AlbertConfig. Paper: ALBERT section 3.1."""
+
+    vocab_size: int = 30_000
+    """Rows of the token table; set from the tokenizer."""
+    embedding_size: int = 128
+    """Width E of the factorised embeddings."""
+    hidden_size: int = 256
+    """Width H of the residual stream."""
+    num_hidden_layers: int = 12
+    """Passes through the blocks; groups share parameters between passes."""
+    num_hidden_groups: int = 1
+    """Groups of layers with parameters of their own; equal to num_hidden_layers nothing is shared (BERT)."""
+    inner_group_num: int = 1
+    """Blocks inside one group, applied one after the other at each pass."""
+    num_attention_heads: int = 4
+    """Attention heads; must divide hidden_size."""
+    intermediate_size: int = 1024
+    """Width of the feed-forward layer."""
+    hidden_act: Literal["gelu_new", "gelu", "relu"] = "gelu_new"
+    """Activation; gelu_new is the tanh approximation ALBERT was trained with, gelu the exact one of ELECTRA."""
+    hidden_dropout_prob: float = 0.0
+    """Dropout after the embeddings, the attention output and the feed-forward output (0 as in ALBERT v2)."""
+    attention_probs_dropout_prob: float = 0.0
+    """Dropout on the attention weights."""
+    max_position_embeddings: int = 512
+    """Rows of the position table: the longest row the model can read."""
+    type_vocab_size: int = 2
+    """Rows of the segment table."""
+    initializer_range: float = 0.02
+    """Standard deviation of the initial weights."""
+    layer_norm_eps: float = 1e-12
+    """Epsilon of every LayerNorm."""
+    initialization: Literal["normal", "local"] = "normal"
+    """normal as published; local starts positions as sinusoids and heads looking at neighbouring tokens."""
+
+    def __post_init__(self) -> None:
+        sizes = ("embedding_size", "hidden_size", "num_attention_heads", "intermediate_size", "type_vocab_size")
+        _require_positive(self, *sizes, "num_hidden_layers", "num_hidden_groups", "inner_group_num")
+        for name in (*sizes, "max_position_embeddings"):
+            value = getattr(self, name)
+            _require(value <= MAX_WIDTH, f"{name}={value} is larger than {MAX_WIDTH}")
+        _require(self.vocab_size >= 6, f"vocab_size={self.vocab_size} leaves no room beside the special tokens")
+        _require(self.max_position_embeddings >= 8, f"max_position_embeddings={self.max_position_embeddings} < 8")
+        _require(
+            self.hidden_size % self.num_attention_heads == 0,
+            f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}",
+        )
+        _require(self.num_hidden_layers <= MAX_LAYERS, f"num_hidden_layers={self.num_hidden_layers} > {MAX_LAYERS}")
+        _require(self.inner_group_num <= MAX_LAYERS, f"inner_group_num={self.inner_group_num} > {MAX_LAYERS}")
+        _require(
+            self.num_hidden_layers % self.num_hidden_groups == 0,
+            f"num_hidden_layers={self.num_hidden_layers} is not a multiple of "
+            f"num_hidden_groups={self.num_hidden_groups}",
+        )
+        _require_share(self, "hidden_dropout_prob", "attention_probs_dropout_prob")
+        _require(0 < self.initializer_range < 10, f"initializer_range={self.initializer_range} must be small, above 0")
+        _require(0 < self.layer_norm_eps < 1, f"layer_norm_eps={self.layer_norm_eps} must lie between 0 and 1")
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+
+@dataclass(frozen=True)
+class RtdConfig:
+    """Replaced-token detection. Paper: ELECTRA section 2."""
+
+    mask_rate: float = 0.15
+    """Share of the maskable tokens of each row that the generator must predict."""
+    mask_token_share: float = 0.85
+    """Share of the chosen tokens shown to the generator as [MASK]; the rest it sees unchanged, as in ELECTRA's code."""
+    temperature: float = 1.0
+    """The generator's logits are divided by it before a token is drawn."""
+    generator_weight: float = 1.0
+    """Weight of the generator's loss in the total."""
+    discriminator_weight: float = 50.0
+    """Weight of the discriminator's loss in the total."""
+    generator_size: float = 0.25
+    """Width of the generator as a share of the discriminator's: hidden size, feed-forward size and heads."""
+
+    def __post_init__(self) -> None:
+        _require(0 < self.mask_rate < 1, f"mask_rate={self.mask_rate} must lie between 0 and 1")
+        _require_share(self, "mask_token_share")
+        _require(0 < self.temperature < math.inf, f"temperature={self.temperature} must be above 0")
+        _require(0 < self.generator_size <= 1, f"generator_size={self.generator_size} must lie in (0, 1]")
+        for name in ("generator_weight", "discriminator_weight"):
+            value = getattr(self, name)
+            _require(0 <= value < math.inf, f"{name}={value} must not be negative")
+
+    def generator(self, discriminator: ModelConfig) -> ModelConfig:
+        """The generator's shape: as deep as the discriminator, narrower, heads of the same size where they fit."""
+        heads = max(1, round(discriminator.num_attention_heads * self.generator_size))
+        hidden_size = max(1, round(discriminator.hidden_size * self.generator_size / heads)) * heads
+        intermediate_size = max(1, round(discriminator.intermediate_size * self.generator_size))
+        return replace(
+            discriminator, hidden_size=hidden_size, num_attention_heads=heads, intermediate_size=intermediate_size
+        )
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """What is read, and how it becomes rows."""
+
+    corpus: str = "docs"
+    """A text file, a folder or a glob of them; docs is the documentation installed with Python and its packages."""
+    tokenizer: str | None = None
+    """Folder of a tokenizer to use; without it one is trained on the corpus."""
+    vocab_size: int = 30_000
+    """Pieces of the tokenizer that is trained; a small corpus may give fewer."""
+    do_lower_case: bool = True
+    """Lower-case and strip accents, as the tokenizer that is trained will do for ever after."""
+    max_seq_length: int = 128
+    """Tokens in a row, special tokens included."""
+    prepared_dir: str = "data/prepared"
+    """Where tokenizers and token stores are kept for the next run on the same corpus."""
+    preprocessing_num_workers: int | None = None
+    """Processes that tokenise; by default one for each core."""
+
+    def __post_init__(self) -> None:
+        _require(bool(self.corpus), "corpus is empty; name a text file, a folder or docs")
+        _require(self.vocab_size >= 32, f"vocab_size={self.vocab_size} must be at least 32")
+        _require(8 <= self.max_seq_length <= MAX_WIDTH, f"max_seq_length={self.max_seq_length} must be at least 8")
+        if self.preprocessing_num_workers is not None:
+            _require_positive(self, "preprocessing_num_workers")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The training loop; the same for pretraining and fine-tuning."""
+
+    max_steps: int = 1_000_000
+    """Updates in the whole run."""
+    per_device_train_batch_size: int = 128
+    """Rows in one micro-batch of one process."""
+    per_device_eval_batch_size: int = 128
+    """Rows in one evaluation batch of one process."""
+    gradient_accumulation_steps: int = 1
+    """Micro-batches of one update."""
+    learning_rate: float = 5e-4
+    """Peak learning rate."""
+    warmup_steps: int = 10_000
+    """Updates over which the rate rises while it already decays: lr * (1 - t/T) * min(1, t/warmup)."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay; biases and LayerNorms are left out."""
+    adam_beta1: float = 0.9
+    """Decay of Adam's first moment."""
+    adam_beta2: float = 0.999
+    """Decay of Adam's second moment."""
+    adam_epsilon: float = 1e-6
+    """Epsilon of Adam."""
+    adam_bias_correction: bool = True
+    """Correct Adam's moments for their start at zero; ELECTRA's and ALBERT's own optimiser does not."""
+    max_grad_norm: float = 1.0
+    """Global gradient norm above which gradients are scaled down."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Arithmetic of the matrix products; auto takes bf16 where the processor computes in it."""
+    seed: int = 42
+    """Keys every draw of the run."""
+    logging_steps: int = 100
+    """Updates between two rows of metrics."""
+    eval_steps: int = 10_000
+    """Updates between two evaluations; the last update is always evaluated."""
+    eval_examples: int = 4096
+    """Held-out rows scored at an evaluation, at most."""
+    save_steps: int = 1000
+    """Updates between two checkpoints; the last update is always saved."""
+    save_total_limit: int = 2
+    """Checkpoints kept."""
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "max_steps", "per_device_train_batch_size", "per_device_eval_batch_size")
+        _require_positive(self, "gradient_accumulation_steps", "logging_steps", "eval_steps", "eval_examples")
+        _require_positive(self, "save_steps", "save_total_limit")
+        _require(0 < self.learning_rate < math.inf, f"learning_rate={self.learning_rate} must be above 0")
+        _require(self.warmup_steps >= 0, f"warmup_steps={self.warmup_steps} must not be negative")
+        _require(0 <= self.weight_decay < 1, f"weight_decay={self.weight_decay} must lie in [0, 1)")
+        _require(0 <= self.adam_beta1 < 1, f"adam_beta1={self.adam_beta1} must lie in [0, 1)")
+        _require(0 <= self.adam_beta2 < 1, f"adam_beta2={self.adam_beta2} must lie in [0, 1)")
+        _require(0 < self.adam_epsilon < 1, f"adam_epsilon={self.adam_epsilon} must lie in (0, 1)")
+        _require(0 < self.max_grad_norm < math.inf, f"max_grad_norm={self.max_grad_norm} must be above 0")
+        _require(0 <= self.seed < 1 << 63, f"seed={self.seed} must lie in [0, 2**63)")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Where a run lives and how it starts."""
+
+    output_dir: str | None = None
+    """Folder of the run; by default runs/<corpus>-<preset>."""
+    objective: Literal["rtd"] = "rtd"
+    """What the encoder learns from: rtd, replaced-token detection."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; auto takes a GPU where there is one."""
+    resume: str = "auto"
+    """auto continues a run found in output_dir, never starts anew in an empty folder, PATH names a checkpoint."""
+    dry_run: bool = False
+    """Prepare, build, check and print what would be trained, then stop."""
+
+
+@dataclass(frozen=True)
+class PretrainConfig:
+    """Everything `Pretraining.py` can be told."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    rtd: RtdConfig = field(default_factory=RtdConfig)
+
+    def __post_init__(self) -> None:
+        length, positions = self.corpus.max_seq_length, self.model.max_position_embeddings
+        _require(length <= positions, f"max_seq_length={length} exceeds model.max_position_embeddings={positions}")
+
+
+def _preset(
+    hidden_size: int,
+    layers: int,
+    heads: int,
+    *,
+    length: int,
+    batch: int,
+    learning_rate: float,
+    steps: int,
+    mask_rate: float = 0.15,
+) -> PretrainConfig:
+    """A published shape: ALBERT's blocks (E 128, feed-forward 4 x hidden) with ELECTRA's recipe for its size."""
+    return PretrainConfig(
+        corpus=CorpusConfig(max_seq_length=length),
+        training=TrainingConfig(
+            max_steps=steps, per_device_train_batch_size=batch, learning_rate=learning_rate, warmup_steps=10_000
+        ),
+        model=ModelConfig(
+            hidden_size=hidden_size,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            intermediate_size=4 * hidden_size,
+        ),
+        rtd=RtdConfig(mask_rate=mask_rate),
+    )
+
+
+PRESETS: dict[str, PretrainConfig] = {
+    "tiny": PretrainConfig(),
+    # Batch and rate of small to large: ELECTRA's table for the size; xlarge and xxlarge inherit large's.
+    "small": _preset(256, 12, 4, length=128, batch=128, learning_rate=5e-4, steps=1_000_000),
+    "base": _preset(768, 12, 12, length=512, batch=256, learning_rate=2e-4, steps=766_000),
+    "large": _preset(1024, 24, 16, length=512, batch=2048, learning_rate=2e-4, steps=400_000, mask_rate=0.25),
+    "xlarge": _preset(2048, 24, 16, length=512, batch=2048, learning_rate=2e-4, steps=400_000, mask_rate=0.25),
+    "xxlarge": _preset(4096, 12, 64, length=512, batch=2048, learning_rate=2e-4, steps=400_000, mask_rate=0.25),
+}
+
+
+def as_settings(config: PretrainConfig) -> dict[str, Any]:
+    """The settings as they are written to config.yaml: flat but for model and rtd, as on the command line."""
+    from dataclasses import asdict
+
+    nested = asdict(config)
+    flat = {name: value for piece in ("run", "corpus", "training") for name, value in nested[piece].items()}
+    return flat | {"model": nested["model"], "rtd": nested["rtd"]}

@@ -1,0 +1,101 @@
+"""What crosses a folder's border: batches, loss terms, objectives, and the errors a user can cause.
+
+Dimensions: B batch, L length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+IGNORED_LABEL = -100  # a label that takes no part in a loss or a count, as in PyTorch and transformers
+
+
+class Batch(NamedTuple):
+    """One micro-batch of rows. Fine-tuning batches carry labels, pretraining batches carry none."""
+
+    input_ids: Tensor  # [B, L] int64
+    attention_mask: Tensor  # [B, L] bool, True = take part
+    token_type_ids: Tensor  # [B, L] int64, 0 up to and including the first [SEP], then 1
+    sentence_order_label: Tensor  # [B] int64: 0 in order, 1 swapped, IGNORED_LABEL where there is no order
+    example_id: Tensor  # [B] int64, position of the row in the whole run; keys the randomness
+    labels: Tensor | None = None
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on `device`; host tensors in pinned memory are copied without waiting."""
+        return Batch(*(None if field is None else field.to(device, non_blocking=True) for field in self))
+
+
+class Term(NamedTuple):
+    """A sum and what it is to be divided by. Means exist only at the edge; a loss sum is in nats."""
+
+    sum: Tensor  # [] float32
+    count: Tensor  # [] int64
+
+
+class Objective(Protocol):
+    """A module that corrupts a batch and returns its loss terms and metrics.
+
+    `weights` names the terms that are losses and what each counts for in the total; every other term is a metric.
+    """
+
+    weights: Mapping[str, float]
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """Counts of the weighted terms, found on the host; `forward` will return the same."""
+        ...
+
+    def __call__(self, batch: Batch, step: Tensor) -> dict[str, Term]:
+        """Terms of `batch`; `step` is an int64 tensor [] that keys what is drawn anew at each step."""
+        ...
+
+
+class StepBatches(Protocol):
+    """The micro-batches of a run, a pure function of the step."""
+
+    def steps(self, first_step: int) -> Iterator[list[Batch]]:
+        """Yield this rank's micro-batches for update `first_step`, `first_step` + 1, … without end."""
+        ...
+
+    def epoch(self, step: int) -> float:
+        """How often the corpus has been passed over once updates 1 to `step` are done."""
+        ...
+
+
+class UserError(ValueError):
+    """Something the user can mend. The message is one line: what, why, what to do."""
+
+    exit_code = 1
+
+
+class UsageError(UserError):
+    """Options, and paths that are missing or cannot be written."""
+
+    exit_code = 2
+
+
+class DataError(UserError):
+    """What a corpus or task file holds."""
+
+    exit_code = 3
+
+
+class CheckpointError(UserError):
+    """What a checkpoint, tokenizer or run folder holds, or that two of them do not match."""
+
+    exit_code = 4
+
+
+class DivergedError(UserError):
+    """Training produced numbers that are not finite."""
+
+    exit_code = 5
+
+
+STOPPED_BY_SIGNAL = 75  # exit code of a run that saved and left because it was told to
+
+Metrics = dict[str, Any]  # one row of metrics.jsonl: numbers, or None where a count was 0

@@ -1,0 +1,117 @@
+"""Randomness as a pure function of (seed, stream, example, position).
+
+Every draw is keyed by what it is for, never taken from a running generator: so batches, masks and samples are the same
+on every device, in every batch split and world size, and after every resume, with no state to save.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+_INT63 = (1 << 63) - 1
+_WORD = (1 << 64) - 1
+# Odd constants of the SplitMix64 finaliser (Steele, Lea and Flood 2014).
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+_FEISTEL_ROUNDS = 6
+
+
+class Stream(IntEnum):
+    """What a draw is for. Two streams never share a number."""
+
+    ORDER = 1
+    SHORT_ROW = 2
+    ONE_SEGMENT = 3
+    SEGMENT_CUT = 4
+    SWAP = 5
+    MASK = 6
+    MASK_KIND = 7
+    MASK_TOKEN = 8
+    SAMPLE_BLOCK = 9
+    SAMPLE_TOKEN = 10
+    HELD_OUT = 11
+    TOKENIZER_SAMPLE = 12
+    DROPOUT = 13
+    LABEL_SHUFFLE = 14
+
+
+def _signed(word: int) -> int:
+    """The int64 with the bits of an unsigned 64-bit word."""
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _shift_right(x: Tensor, by: int) -> Tensor:
+    """Logical (not sign-extending) right shift of int64."""
+    return (x >> by) & ((1 << (64 - by)) - 1)
+
+
+def _absorb(state: Tensor, word: Tensor) -> Tensor:
+    """Mix a word into the state; int64 multiplication wraps in PyTorch on every backend."""
+    x = (state ^ word) * _signed(_GOLDEN) + _signed(_GOLDEN)
+    x = (x ^ _shift_right(x, 30)) * _signed(_MIX_1)
+    x = (x ^ _shift_right(x, 27)) * _signed(_MIX_2)
+    return x ^ _shift_right(x, 31)
+
+
+def _key(seed: int, stream: Stream, *words: int) -> int:
+    """The same mixing on Python integers: 64 bits, unsigned."""
+    state = seed & _WORD
+    for word in (int(stream), *words):
+        x = ((state ^ (word & _WORD)) * _GOLDEN + _GOLDEN) & _WORD
+        x = ((x ^ (x >> 30)) * _MIX_1) & _WORD
+        x = ((x ^ (x >> 27)) * _MIX_2) & _WORD
+        state = x ^ (x >> 31)
+    return state
+
+
+def bits(seed: int, stream: Stream, example_id: Tensor, position: Tensor) -> Tensor:
+    """Uniform integers in [0, 2**63), one for each (example_id, position) pair after broadcasting.
+
+    example_id and position are int64 of broadcastable shapes; the result is int64 of the broadcast shape, the same on
+    every device.
+    """
+    example_key = _absorb(example_id ^ _signed(_key(seed, stream)), torch.zeros_like(example_id))
+    return _absorb(example_key, position) & _INT63
+
+
+def uniform(random_bits: Tensor) -> Tensor:
+    """Float32 in the open interval (0, 1) from `bits`, with full relative precision near 0."""
+    return ((random_bits.to(torch.float32) + 0.5) * 2.0**-63).clamp(max=1 - 2.0**-24)
+
+
+def gumbel(random_bits: Tensor) -> Tensor:
+    """Standard Gumbel noise, float32 and finite, from `bits`. Paper: ELECTRA section 2."""
+    # The exponential is taken as -log(1 - u), so that the upper tail, which decides an argmax, is exact.
+    return -torch.log(-torch.log1p(-uniform(random_bits)))
+
+
+def derived_seed(seed: int, stream: Stream, *words: int) -> int:
+    """One integer in [0, 2**63) for code that must be handed a seed, such as torch's own dropout stream."""
+    return _key(seed, stream, *words) & _INT63
+
+
+def permute(index: Tensor, size: int, seed: int, epoch: Tensor) -> Tensor:
+    """Where a keyed bijection of range(size) sends each index: a shuffle that is computed, not stored.
+
+    index and epoch are int64 of broadcastable shapes with 0 <= index < size. A balanced Feistel network on the next
+    power of four, walked until the value falls inside the range again (fewer than four rounds on average).
+    """
+    half = max(1, ((max(size - 1, 1)).bit_length() + 1) // 2)
+    low = (1 << half) - 1
+    index, epoch = torch.broadcast_tensors(index, epoch)
+    value = _feistel(index, epoch, seed, half, low)
+    while bool((outside := value >= size).any()):
+        value = torch.where(outside, _feistel(value, epoch, seed, half, low), value)
+    return value
+
+
+def _feistel(value: Tensor, epoch: Tensor, seed: int, half: int, low: int) -> Tensor:
+    left, right = value >> half, value & low
+    for turn in range(_FEISTEL_ROUNDS):
+        round_key = epoch * _FEISTEL_ROUNDS + turn
+        left, right = right, left ^ (bits(seed, Stream.ORDER, round_key, right) & low)
+    return (left << half) | right
