@@ -5,7 +5,7 @@ Dimensions: B batch, L length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -25,9 +25,14 @@ class Batch(NamedTuple):
     example_id: Tensor  # [B] int64, position of the row in the whole run; keys the randomness
     labels: Tensor | None = None
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with every field changed alike."""
+        ids, mask, segments, order, example_id = map(change, self[:5])
+        return Batch(ids, mask, segments, order, example_id, None if self.labels is None else change(self.labels))
+
     def to(self, device: torch.device) -> Batch:
         """The same batch on `device`; host tensors in pinned memory are copied without waiting."""
-        return Batch(*(None if field is None else field.to(device, non_blocking=True) for field in self))
+        return self.map(lambda field: field.to(device, non_blocking=True))
 
 
 class Term(NamedTuple):

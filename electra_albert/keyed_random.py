@@ -36,7 +36,7 @@ class Stream(IntEnum):
     HELD_OUT = 11
     TOKENIZER_SAMPLE = 12
     DROPOUT = 13
-    LABEL_SHUFFLE = 14
+    EXAMPLE = 14
 
 
 def _signed(word: int) -> int:

@@ -1,0 +1,156 @@
+"""The first and the last words of a run: what will be trained, and what came of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from electra_albert.apps.demo import WORD_START, print_guesses, print_verdicts
+from electra_albert.apps.fill_mask import fill_masks, judge
+from electra_albert.config import PretrainConfig
+from electra_albert.contracts import Metrics
+from electra_albert.keyed_random import Stream, bits
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from electra_albert.corpus.batches import TrainBatches
+    from electra_albert.corpus.examples import Rows
+    from electra_albert.objectives.rtd import ReplacedTokenDetection
+    from electra_albert.training.distributed import World
+
+EXAMPLES = 3
+_SHORTEST, _LONGEST = 8, 30  # tokens of a sentence that is shown
+_LOOKED_AT = 200  # sentences passed over before an example is given up
+_GUESSES = 5
+
+
+def plan_lines(
+    config: PretrainConfig, objective: ReplacedTokenDetection, batches: TrainBatches, held_out: Rows, world: World
+) -> list[str]:
+    """Sizes of model, corpus and run, for the start of a run and for --dry_run."""
+    electra, training = objective.electra, config.training
+    shared = count_parameters(electra.generator.embeddings)
+    total = count_parameters(electra)
+    generator, discriminator = (
+        count_parameters(model) - shared for model in (electra.generator, electra.discriminator)
+    )
+    length, rows = config.corpus.max_seq_length, batches.global_batch_size
+    return [
+        f"parameters: {total:,} ({shared:,} shared tables, {generator:,} generator, {discriminator:,} discriminator)",
+        f"rows of {length} tokens: {batches.rows.table.count:,} to train on, {held_out.table.count:,} held out",
+        f"{training.max_steps:,} steps of {rows:,} rows ({rows * length:,} tokens), "
+        f"{batches.epoch(training.max_steps):.2f} passes over the corpus, mask rate {config.rtd.mask_rate:g}, "
+        f"on {world.world_size} x {world.device.type}",
+    ]
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Trainable numbers, shared ones once."""
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+
+
+def print_closing(
+    objective: ReplacedTokenDetection,
+    tokenizer: Any,
+    held_out: Rows,
+    metrics: Metrics,
+    folder: Path,
+    *,
+    is_newest_default: bool,
+) -> None:
+    """Scores beside their baselines, masked held-out sentences, where everything lies, and what to type next."""
+    print(format_scores(metrics))
+    for key, sentence in enumerate(_sentences(held_out)):
+        _print_example(objective, tokenizer, sentence, key)
+    print()
+    print(f"written to {folder}: generator/ and discriminator/ (stock Hugging Face folders), tokenizer/, checkpoints/,")
+    print("    metrics.jsonl, tensorboard/, README.md (model card), config.yaml")
+    demo = "python LM_DEMO.py" if is_newest_default else f"python LM_DEMO.py --gen {folder}"
+    print(f"next: {demo}")
+
+
+def format_scores(metrics: Metrics) -> str:
+    """The held-out scores, each beside what it takes no learning to reach."""
+
+    def tell(name: str, digits: int = 3) -> str:
+        value = metrics.get(name)
+        return "-" if value is None else f"{value:.{digits}f}"
+
+    def times(name: str, floor: str) -> str:
+        value, base = metrics.get(name), metrics.get(floor)
+        return f"{value / base:.2f} x" if value and base else "-"
+
+    rows = [
+        ("on held-out text", "reached", "without learning", ""),
+        ("generator loss (nats)", tell("generator_loss"), tell("unigram_loss"), "token frequencies alone"),
+        (
+            "generator accuracy",
+            tell("generator_accuracy"),
+            tell("most_frequent_accuracy"),
+            f"always the most frequent token; {times('generator_accuracy', 'most_frequent_accuracy')}",
+        ),
+        (
+            "discriminator ROC-AUC",
+            tell("discriminator_auc"),
+            "0.500",
+            f"shuffled labels: {tell('shuffled_labels_auc')}",
+        ),
+        (
+            "discriminator average precision",
+            tell("discriminator_average_precision"),
+            tell("replaced_fraction"),
+            f"replaced fraction; {times('discriminator_average_precision', 'replaced_fraction')}",
+        ),
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def _print_example(objective: ReplacedTokenDetection, tokenizer: Any, sentence: list[int], key: int) -> None:
+    """One held-out sentence with a masked word, then with the generator's guess in its place. sentence: token ids."""
+    import torch
+
+    electra, colours = objective.electra, sys.stdout.isatty()
+    words = _whole_words(tokenizer.convert_ids_to_tokens(sentence))
+    if not words:
+        return
+    draw = bits(objective.seed, Stream.EXAMPLE, torch.tensor(key), torch.tensor(0))
+    position = words[int(draw) % len(words)]
+    original = sentence[position]
+    before, after = tokenizer.decode(sentence[:position]), tokenizer.decode(sentence[position + 1 :])
+    text = f"{before} {tokenizer.mask_token} {after}".strip()
+    answer = fill_masks(electra.generator, tokenizer, text, _GUESSES)
+    print()
+    print_guesses(text, answer, colours=colours)
+    guess = next((proposal["token"] for proposal in answer[0] if proposal["token"] != original), original)
+    ids = [tokenizer.cls_token_id, *sentence[:position], guess, *sentence[position + 1 :], tokenizer.sep_token_id]
+    was, now = tokenizer.decode([original]), tokenizer.decode([guess])
+    print(f"    it was {was!r}; what the discriminator says of each token with {now!r} in its place:")
+    print_verdicts(judge(electra.discriminator, tokenizer, torch.tensor([ids])), colours=colours)
+
+
+def _sentences(held_out: Rows) -> Iterator[list[int]]:
+    """Held-out sentences of a length that is good to read, from places spread over the text."""
+    ends = held_out.stream.sentence_ends
+    for number in range(EXAMPLES):
+        first = number * len(ends) // EXAMPLES
+        for index in range(first, min(first + _LOOKED_AT, len(ends))):
+            start = int(ends[index - 1]) if index else 0
+            if _SHORTEST <= int(ends[index]) - start <= min(_LONGEST, held_out.max_seq_length - 2):
+                yield held_out.stream.tokens[start : int(ends[index])].tolist()
+                break
+
+
+def _whole_words(pieces: list[str]) -> list[int]:
+    """Positions of pieces that are a word on their own."""
+    follows = [*pieces[1:], WORD_START]
+    return [
+        position
+        for position, (piece, following) in enumerate(zip(pieces, follows, strict=True))
+        if len(piece) > 2 and piece.startswith(WORD_START) and not following[0].isalnum()
+    ]

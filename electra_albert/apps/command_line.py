@@ -1,0 +1,169 @@
+"""From argv to settings, and from errors to exit codes. The options are derived from config.py's dataclasses.
+
+Precedence: defaults < preset < --config file < flags.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from electra_albert.config import (
+    PRESETS,
+    CorpusConfig,
+    ModelConfig,
+    PretrainConfig,
+    RtdConfig,
+    RunConfig,
+    TrainingConfig,
+    as_settings,
+)
+from electra_albert.contracts import UsageError, UserError
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser, Namespace
+
+DEFAULT_PRESET = "tiny"
+_FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}
+_SWITCHES = ("dry_run",)  # options that stand alone on the command line
+_FROM_TOKENIZER = "vocab_size"  # the model's is the tokenizer's and cannot be chosen apart
+
+
+def run_app(main: Callable[[Sequence[str]], int]) -> int:
+    """Run an app on the command line's arguments; an error of the user's becomes one line and its exit code."""
+    try:
+        return main(sys.argv[1:])
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader of our output left, as `| head` does
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def parse_pretraining(argv: Sequence[str], program: str) -> tuple[str, PretrainConfig]:
+    """The preset's name and the whole configuration of a pretraining run; UsageError where an option is wrong."""
+    preset = _find_preset(argv)
+    parser = make_parser(program, "Pretrain an ALBERT encoder on your own text by replaced-token detection.")
+    parser.add_argument("--config", action="config", help="A YAML file of these options, such as a run's config.yaml.")
+    parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Sizes and rates to start from.")
+    for piece in _FLAT.values():
+        parser.add_class_arguments(piece, skip=set(_SWITCHES))
+    parser.add_argument("--dry_run", action="store_true", help="Prepare, build, check and print the plan, then stop.")
+    parser.add_class_arguments(ModelConfig, "model", skip={_FROM_TOKENIZER})
+    parser.add_class_arguments(RtdConfig, "rtd")
+    parser.set_defaults(_dotted(as_settings(PRESETS[preset])))
+    return preset, build_config(parse(parser, argv))
+
+
+def make_parser(program: str, description: str) -> ArgumentParser:
+    """A parser that refuses what it does not know, abbreviations included."""
+    from jsonargparse import ArgumentParser, set_parsing_settings
+
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    return ArgumentParser(prog=program, description=description, exit_on_error=False, allow_abbrev=False)
+
+
+def parse(parser: ArgumentParser, argv: Sequence[str]) -> Namespace:
+    """Parse, with every complaint as a UsageError of one line that suggests what may have been meant."""
+    known = [name for action in parser._actions for name in action.option_strings]
+    try:
+        return parser.parse_args(list(argv))
+    except argparse.ArgumentError as error:
+        raise UsageError(_explain(str(error), known)) from None
+
+
+def build_config(options: Namespace) -> PretrainConfig:
+    """The dataclasses of parsed options; UsageError where one refuses its values."""
+    try:
+        return PretrainConfig(
+            **{
+                name: piece(**{field.name: options[field.name] for field in fields(piece)})
+                for name, piece in _FLAT.items()
+            },
+            model=ModelConfig(**options.model.as_dict()),
+            rtd=RtdConfig(**options.rtd.as_dict()),
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def check_can_write(folder: Path) -> None:
+    """UsageError unless `folder` exists or can be made, and can be written into."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".can-write"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(f"cannot write into {folder} ({error.strerror}); choose another folder") from None
+
+
+def _find_preset(argv: Sequence[str]) -> str:
+    """The preset named on the command line or else in the --config file, before anything else is parsed."""
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    finder.add_argument("--preset")
+    finder.add_argument("--config", action="append", default=[])
+    try:
+        found, _ = finder.parse_known_args(list(argv))
+    except argparse.ArgumentError as error:
+        raise UsageError(f"{error}; see --help") from None
+    name = found.preset or next((name for path in reversed(found.config) if (name := _preset_in(Path(path)))), None)
+    if name is not None and name not in PRESETS:
+        raise UsageError(f"preset {name!r} does not exist{_suggest(name, PRESETS)}; there are {', '.join(PRESETS)}")
+    return name or DEFAULT_PRESET
+
+
+def _preset_in(file: Path) -> str | None:
+    import yaml
+
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read --config {file}: {error}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"--config {file} is not YAML: {_one_line(str(error))}") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"--config {file} holds no options; write one `name: value` a line")
+    name = content.get("preset")
+    return None if name is None else str(name)
+
+
+def _dotted(settings: dict[str, Any]) -> dict[str, Any]:
+    flat = {name: value for name, value in settings.items() if not isinstance(value, dict)}
+    for group in ("model", "rtd"):
+        flat |= {f"{group}.{name}": value for name, value in settings[group].items() if name != _FROM_TOKENIZER}
+    return {name: value for name, value in flat.items() if name not in _SWITCHES} | flat
+
+
+def _explain(message: str, known: Iterable[str]) -> str:
+    message = _one_line(message)
+    unknown = re.search(r"unrecognized arguments: (\S+)", message, re.IGNORECASE)
+    if unknown:
+        name = unknown.group(1).split("=")[0]
+        if not name.startswith("-"):
+            return f"{name!r} belongs to no option; write --name value, and see --help"
+        return f"there is no option {name}{_suggest(name, known)}; see --help"
+    unaccepted = re.search(r"(?:Option|Key) '([\w.]+)' is not accepted", message)
+    if unaccepted:
+        name = unaccepted.group(1)
+        return f"the --config file sets {name!r}, which is no option{_suggest('--' + name, known)}; see --help"
+    return f"{message}; see --help"
+
+
+def _suggest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,161 @@
+"""Stock Hugging Face folders out of a run: a generator for fill-mask, a discriminator to fine-tune.
+
+python -m electra_albert.apps.export --model runs/mine --output_dir exported
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
+from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer
+from electra_albert.model.electra import Discriminator, Generator
+from electra_albert.model.huggingface import stock_config, to_stock
+from electra_albert.model.loading import CONFIG_FILE, Kind, load_discriminator, load_generator, locate
+
+LOGITS_TOLERANCE = 1e-4  # float32, relative to the largest value: what another order of additions may change
+_CHECKED_ROW = 24
+
+
+def export_generator(generator: Generator, tokenizer: Any, folder: Path, file_format: str = "safetensors") -> None:
+    """Write a folder that `AutoModelForMaskedLM` and `pipeline("fill-mask")` load. Raises CheckpointError otherwise."""
+    _write(folder, generator, tokenizer, "AlbertForMaskedLM", file_format)
+    if file_format == "safetensors":
+        _check_generator(generator, folder)
+
+
+def export_discriminator(
+    discriminator: Discriminator, tokenizer: Any, folder: Path, file_format: str = "safetensors"
+) -> None:
+    """Write a folder whose encoder `AutoModel` loads; the detection head goes along under ELECTRA's own names."""
+    _write(folder, discriminator, tokenizer, "AlbertModel", file_format)
+    if file_format == "safetensors":
+        _check_discriminator(discriminator, folder)
+
+
+def _write(folder: Path, model: Generator | Discriminator, tokenizer: Any, architecture: str, file_format: str) -> None:
+    """Write weights, configuration and tokenizer beside, then put them in place one by one, weights last."""
+    check_can_write(folder)
+    beside = folder / f".writing-{os.getpid()}"
+    beside.mkdir()
+    tensors = to_stock(model.state_dict())
+    special = {
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.cls_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
+    }
+    config = stock_config(model.config, architecture, special)
+    (beside / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_tokenizer(tokenizer, beside, model.config.max_position_embeddings)
+    if file_format == "pt":
+        weights = beside / "weights.pt"
+        torch.save(tensors, weights)
+    else:
+        from safetensors.torch import save_file
+
+        weights = beside / "model.safetensors"
+        save_file(tensors, str(weights), metadata={"format": "pt"})
+    weights.chmod((beside / CONFIG_FILE).stat().st_mode & 0o777)  # safetensors writes files only their owner can read
+    for file in sorted(beside.iterdir(), key=lambda path: path == weights):
+        os.replace(file, folder / file.name)
+    shutil.rmtree(beside)
+
+
+def _probe(vocab_size: int, length: int) -> tuple[Tensor, Tensor]:
+    ids = (torch.arange(2 * length) * 7919 % vocab_size).view(2, length)
+    mask = torch.ones_like(ids)
+    mask[1, length // 2 :] = 0
+    return ids, mask
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """No progress bars, and no report of the detection head, which the stock encoder has no place for."""
+    from transformers.utils import logging
+
+    verbosity, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if had_bars:
+            logging.enable_progress_bar()
+
+
+def _check_generator(generator: Generator, folder: Path) -> None:
+    from transformers import AlbertForMaskedLM
+
+    with _quiet_transformers():
+        stock = AlbertForMaskedLM.from_pretrained(str(folder), local_files_only=True, attn_implementation="sdpa").eval()
+    ids, mask = _probe(generator.config.vocab_size, min(_CHECKED_ROW, generator.config.max_position_embeddings))
+    segments = torch.zeros_like(ids)
+    model = generator.eval()
+    with torch.no_grad():
+        theirs = stock(input_ids=ids, attention_mask=mask, token_type_ids=segments).logits
+        ours = model.logits(model(ids, mask.bool(), segments))
+    _require_equal(ours, theirs, folder)
+
+
+def _check_discriminator(discriminator: Discriminator, folder: Path) -> None:
+    from transformers import AlbertModel
+
+    with _quiet_transformers():
+        stock = AlbertModel.from_pretrained(
+            str(folder), local_files_only=True, attn_implementation="sdpa", add_pooling_layer=False
+        ).eval()
+    ids, mask = _probe(discriminator.config.vocab_size, min(_CHECKED_ROW, discriminator.config.max_position_embeddings))
+    segments = torch.zeros_like(ids)
+    model = discriminator.eval()
+    with torch.no_grad():
+        theirs = stock(input_ids=ids, attention_mask=mask, token_type_ids=segments).last_hidden_state
+        ours = model.encoder(model.embeddings(ids, segments), mask.bool())
+    _require_equal(ours, theirs, folder)
+
+
+def _require_equal(ours: Tensor, theirs: Tensor, folder: Path) -> None:
+    difference = float((ours - theirs).abs().max() / ours.abs().max())
+    if not difference <= LOGITS_TOLERANCE:
+        raise CheckpointError(f"{folder}: transformers computes other values than we do (off by {difference:.1e})")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; returns the exit code."""
+    parser = make_parser("python -m electra_albert.apps.export", "Write stock Hugging Face folders out of a run.")
+    parser.add_argument("--model", type=str, required=True, help="A run folder or a model folder.")
+    parser.add_argument(
+        "--kind",
+        choices=["generator", "discriminator"],
+        default="generator",
+        help="generator fills masks, discriminator is the one to fine-tune.",
+    )
+    parser.add_argument("--output_dir", type=str, required=True, help="Folder to write the model into.")
+    parser.add_argument("--format", choices=["safetensors", "pt"], default="safetensors", help="Of the weights.")
+    options = parse(parser, argv)
+    kind: Kind = options.kind
+    source, folder = Path(options.model), Path(options.output_dir)
+    files = locate(source, kind)
+    if files.weights.parent.resolve() == folder.resolve():
+        raise UsageError(f"{folder} is where the model comes from; choose another --output_dir")
+    tokenizer = load_tokenizer(files.tokenizer)
+    if kind == "generator":
+        export_generator(load_generator(files), tokenizer, folder, options.format)
+    else:
+        export_discriminator(load_discriminator(files), tokenizer, folder, options.format)
+    print(f"wrote the {kind} to {folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_app(main))

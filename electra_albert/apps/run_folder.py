@@ -1,0 +1,153 @@
+"""What a run's folder says of the run: its settings, command, environment, and a model card.
+
+A run is only continued by the settings it was started with; what may change is listed here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from electra_albert.config import PretrainConfig, as_settings
+from electra_albert.contracts import CheckpointError, Metrics
+
+CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
+# Settings that say how long and where to run, not what is trained. The batch is compared as a whole.
+_MAY_CHANGE = frozenset(
+    {
+        "output_dir",
+        "resume",
+        "dry_run",
+        "device",
+        "prepared_dir",
+        "preprocessing_num_workers",
+        "logging_steps",
+        "eval_steps",
+        "eval_examples",
+        "save_steps",
+        "save_total_limit",
+        "per_device_eval_batch_size",
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "max_steps",
+    }
+)
+_GLOBAL_BATCH = "global_batch_size"
+_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
+
+
+def run_settings(preset: str, config: PretrainConfig, world_size: int, corpus: dict[str, str]) -> dict[str, Any]:
+    """What config.yaml holds beside the options themselves: everything a later start is compared with."""
+    training = config.training
+    rows = training.per_device_train_batch_size * training.gradient_accumulation_steps * world_size
+    return {"preset": preset, **as_settings(config), _GLOBAL_BATCH: rows, **corpus}
+
+
+def check_same_run(folder: Path, settings: dict[str, Any]) -> list[str]:
+    """Compare with the settings the folder's run was started with; returns the changes that are allowed, in words.
+
+    Raises CheckpointError where a setting differs that decides what is trained.
+    """
+    recorded = _read(folder / ENVIRONMENT).get("settings")
+    if recorded is None:
+        return []
+    before, now = _flatten(recorded), _flatten(settings)
+    changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
+    fixed = [name for name in changed if name not in _MAY_CHANGE]
+    if fixed:
+        told = ", ".join(f"{name} {before.get(name)} then, {now.get(name)} now" for name in fixed[:3])
+        more = f" and {len(fixed) - 3} more" if len(fixed) > 3 else ""
+        raise CheckpointError(
+            f"{folder} holds a run of other settings ({told}{more}); choose another --output_dir or the same settings"
+        )
+    return [f"{name}: {before.get(name)} before, {now.get(name)} now" for name in changed if name != "output_dir"]
+
+
+def describe_run(
+    folder: Path, preset: str, config: PretrainConfig, argv: Sequence[str], settings: dict[str, Any]
+) -> None:
+    """Write config.yaml, which --config takes again, command.txt and environment.json."""
+    import yaml
+
+    options = {"preset": preset, **as_settings(config)}
+    options["model"] = {name: value for name, value in options["model"].items() if name != "vocab_size"}
+    for switch in ("dry_run", "resume"):
+        options.pop(switch)
+    (folder / CONFIG).write_text(yaml.safe_dump(options, sort_keys=False), encoding="utf-8")
+    (folder / COMMAND).write_text(shlex.join(["python", "Pretraining.py", *argv]) + "\n", encoding="utf-8")
+    environment = {**_environment(), "settings": settings}
+    (folder / ENVIRONMENT).write_text(json.dumps(environment, indent=2) + "\n", encoding="utf-8")
+
+
+def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metrics, steps: int) -> None:
+    """A model card: what was trained on what, how well it does on held-out text, how to load it."""
+    shape = config.model
+    lines = [
+        "---",
+        "library_name: transformers",
+        "pipeline_tag: fill-mask",
+        "tags: [electra, albert]",
+        "---",
+        "",
+        f"# {folder.name}",
+        "",
+        f"An ALBERT encoder (hidden size {shape.hidden_size}, {shape.num_hidden_layers} passes through "
+        f"{shape.num_hidden_groups} group(s), embedding size {shape.embedding_size}, {shape.vocab_size} pieces), "
+        f"pretrained by replaced-token detection on the corpus `{config.corpus.corpus}` for {steps} steps.",
+        "",
+        "| held-out text | value |",
+        "| --- | --- |",
+        *(
+            f"| {name.replace('_', ' ')} | {'-' if value is None else f'{value:.4f}'} |"
+            for name, value in metrics.items()
+        ),
+        "",
+        "```python",
+        "from transformers import AutoModel, pipeline",
+        f'pipeline("fill-mask", "{folder / "generator"}")',
+        f'AutoModel.from_pretrained("{folder / "discriminator"}")  # no pooler: replaced-token detection trains none',
+        "```",
+        "",
+        f"Made by `{command}`.",
+        "",
+    ]
+    (folder / CARD).write_text("\n".join(lines), encoding="utf-8")
+
+
+def _environment() -> dict[str, Any]:
+    from importlib.metadata import version
+
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "packages": {name: version(name) for name in _PACKAGES},
+    }
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        raise CheckpointError(f"{file} is damaged; choose another --output_dir or remove {file.parent}") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _flatten(settings: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{inner}": inner_value for inner, inner_value in value.items()}
+        else:
+            flat[name] = value
+    return flat

@@ -1,0 +1,84 @@
+"""Show what a step trained on: tokens, masks, what the generator drew, and the discriminator's labels.
+
+    python -m electra_albert.apps.show_batch --run runs/docs-tiny --step 100
+
+Batches are a pure function of the step, so any of them is rebuilt exactly. The generator's draws need its weights: they
+are those of the checkpoint at or before the step, and its weights just before the update only if that is step - 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from electra_albert.apps.command_line import make_parser, parse, parse_pretraining, run_app
+from electra_albert.contracts import UsageError
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; returns the exit code."""
+    parser = make_parser("python -m electra_albert.apps.show_batch", "Show the batch of one step of a run.")
+    parser.add_argument("--run", type=str, required=True, help="The run's folder.")
+    parser.add_argument("--step", type=int, required=True, help="The update, counted from 1.")
+    parser.add_argument("--rows", type=int, default=4, help="Rows to show.")
+    options = parse(parser, argv)
+    folder = Path(options.run)
+    if options.step < 1 or options.rows < 1:
+        raise UsageError("--step and --rows count from 1")
+    if not (folder / "config.yaml").is_file():
+        raise UsageError(f"{folder} holds no run (no config.yaml); name a run's folder")
+    return _show(folder, options.step, options.rows)
+
+
+def _show(folder: Path, step: int, rows: int) -> int:
+    import torch
+
+    from electra_albert.apps.pretrain import make_job
+    from electra_albert.training.checkpoint import list_checkpoints, load_checkpoint
+    from electra_albert.training.distributed import World
+    from electra_albert.training.monitor import Monitor
+
+    _, config = parse_pretraining(["--config", str(folder / "config.yaml")], "show_batch")
+    world = World(0, 1, 0, torch.device("cpu"))
+    with Monitor(folder, config.training.max_steps) as monitor:
+        job = make_job(config, world, monitor)
+    before = [(at, path) for at, path in list_checkpoints(folder / "checkpoints") if at < step]
+    if before:
+        load_checkpoint(before[-1][1], job.objective, None)
+    origin = f"checkpoint of step {before[-1][0]}" if before else "initial weights"
+    batch = job.batches.micro_batches(step)[0]
+    rows = min(rows, len(batch.input_ids))
+    batch = batch.map(lambda field: field[:rows])
+    with torch.no_grad():
+        corruption = job.objective.eval().corrupt(batch)
+    print(f"step {step}: {rows} of {job.batches.global_batch_size} rows; drawn with the {origin}")
+    for row in range(rows):
+        print(f"\nexample {int(batch.example_id[row])}, segments end and [SEP]s as trained on")
+        print(_format_row(batch, corruption, row, job.prepared.tokenizer))
+    return 0
+
+
+def _format_row(batch: Any, corruption: Any, row: int, tokenizer: Any) -> str:
+    """One line a token: position, segment, token, what the generator saw, what the discriminator saw, its label."""
+    targets = set(corruption.targets.positions[row][corruption.targets.weight[row] > 0].tolist())
+    columns = zip(
+        batch.token_type_ids[row].tolist(),
+        *(
+            tokenizer.convert_ids_to_tokens(ids[row].tolist())
+            for ids in (batch.input_ids, corruption.masked_ids, corruption.corrupted_ids)
+        ),
+        corruption.is_replaced[row].tolist(),
+        batch.attention_mask[row].tolist(),
+        strict=True,
+    )
+    lines = [f"{'at':>4} {'seg':>3}  {'token':<18}{'generator saw':<18}{'discriminator saw':<18}label"]
+    for position, (segment, token, seen, drawn, is_replaced, is_real) in enumerate(columns):
+        if is_real:
+            label = "replaced" if is_replaced else "original" + (" (target)" if position in targets else "")
+            lines.append(f"{position:>4} {segment:>3}  {token:<18}{seen:<18}{drawn:<18}{label}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_app(main))

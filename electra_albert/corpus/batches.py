@@ -1,0 +1,94 @@
+"""Rows to the batches of a run: a pure function of the step, split over ranks, prepared a little ahead.
+
+Position i of a run is (epoch, k) = divmod(i, N); a keyed bijection of the epoch sends k to a row. Nothing is stored, so
+any batch is found at once and nothing is dropped. Dimensions: B batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from electra_albert.contracts import Batch
+from electra_albert.corpus.examples import Rows
+from electra_albert.keyed_random import permute
+
+_STEPS_AHEAD = 3
+_ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class TrainBatches:
+    """The micro-batches of one rank. A step takes the same rows however they are split over ranks and micro-batches."""
+
+    rows: Rows
+    seed: int
+    per_device_train_batch_size: int
+    gradient_accumulation_steps: int = 1
+    rank: int = 0
+    world_size: int = 1
+    pin_memory: bool = False
+
+    @property
+    def global_batch_size(self) -> int:
+        """Rows of one update, over all ranks and micro-batches."""
+        return self.world_size * self.gradient_accumulation_steps * self.per_device_train_batch_size
+
+    def micro_batches(self, step: int) -> list[Batch]:
+        """This rank's micro-batches of update `step`, counted from 1."""
+        position, row = self._rows_of(step, 1)
+        return self._lay_out(position[0], row[0])
+
+    def _rows_of(self, first_step: int, step_count: int) -> tuple[Tensor, Tensor]:
+        """Positions in the run and rows of the table for some updates, both [steps, micro-batches, B] int64."""
+        size = self.per_device_train_batch_size
+        step = torch.arange(first_step - 1, first_step - 1 + step_count)[:, None, None]
+        share = torch.arange(self.gradient_accumulation_steps)[:, None] * self.world_size + self.rank
+        position = step * self.global_batch_size + share * size + torch.arange(size)
+        row_count = self.rows.table.count
+        return position, permute(position % row_count, row_count, self.seed, position // row_count)
+
+    def _lay_out(self, position: Tensor, row: Tensor) -> list[Batch]:
+        batches = [self.rows.gather(r, example_id=p) for r, p in zip(row, position, strict=True)]
+        return [_pinned(batch) for batch in batches] if self.pin_memory else batches
+
+    def _following(self, first_step: int) -> Iterator[list[Batch]]:
+        """The same, update after update: rows are found for many at once, which costs as little as for one."""
+        step_count = max(1, _ROWS_AT_ONCE // (self.gradient_accumulation_steps * self.per_device_train_batch_size))
+        for step in count(first_step, step_count):
+            for position, row in zip(*self._rows_of(step, step_count), strict=True):
+                yield self._lay_out(position, row)
+
+    def steps(self, first_step: int) -> Iterator[list[Batch]]:
+        """Yield the micro-batches of update `first_step` and those after it, made ahead by a thread of its own."""
+        following = self._following(first_step)
+        with ThreadPoolExecutor(1, thread_name_prefix="batches") as thread:
+            ahead: deque[Future[list[Batch]]] = deque(thread.submit(next, following) for _ in range(_STEPS_AHEAD))
+            try:
+                while True:
+                    batches = ahead.popleft().result()
+                    ahead.append(thread.submit(next, following))
+                    yield batches
+            finally:
+                thread.shutdown(wait=False, cancel_futures=True)
+
+    def epoch(self, step: int) -> float:
+        """How often the corpus has been passed over once updates 1 to `step` are done."""
+        return step * self.global_batch_size / self.rows.table.count
+
+
+def _pinned(batch: Batch) -> Batch:
+    return Batch(*(None if field is None else field.pin_memory() for field in batch))
+
+
+def eval_batches(rows: Rows, limit: int, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
+    """The first `limit` rows in order, in batches of at most `batch_size`; each rank gets every world_size-th row."""
+    row = torch.arange(rank, min(limit, rows.table.count), world_size)
+    for chunk in row.split(batch_size) if len(row) else ():
+        yield rows.gather(chunk, example_id=chunk)

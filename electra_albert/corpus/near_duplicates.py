@@ -1,0 +1,116 @@
+"""Documents that nearly repeat each other, found by hashing all runs of five words."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections import Counter, defaultdict
+
+import numpy as np
+
+HEAD_CHARACTERS = 12_000  # about two thousand words: what of a document is looked at
+_SHINGLE_WORDS = 5
+_SKETCH_SIZE = 8
+_NEAR_DUPLICATE = 0.7  # Jaccard index of the word shingles
+_INT63 = np.uint64((1 << 63) - 1)
+_BYTE_FACTOR = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2**64
+_WORD_FACTOR = np.uint64(0xD6E8FEB86659FD93)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_BETWEEN = b" \n "  # a word of its own between two documents
+_LINE_FEED = 10
+
+
+def name_group(name: str) -> int:
+    """The 63-bit key of a group that has a name."""
+    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()) >> 1
+
+
+def groups_of(heads: list[str]) -> list[int]:
+    """A 63-bit key for each document, by which near-duplicates fall on one side of the held-out split.
+
+    heads are the first characters of each, without line feeds and not of white space only. A key is the minimum of the
+    hashes: two documents agree on it with the probability that a run of words taken from either is in both.
+    """
+    text = _BETWEEN.join(head.lower().encode() for head in heads)
+    letters = np.frombuffer(text, dtype=np.uint8)
+    hashes, is_border = _hash_words(letters)
+    document = np.cumsum(is_border)[~is_border]  # which document each word is of
+    hashes = hashes[~is_border]
+    first = np.searchsorted(document, np.arange(len(heads)))  # its first word
+    mixed = np.zeros_like(hashes)
+    for offset in range(_SHINGLE_WORDS):
+        length = max(0, hashes.size - offset)
+        in_document = document[offset:] == document[:length]
+        mixed *= _WORD_FACTOR
+        mixed[:length] += np.where(in_document, hashes[offset:], np.uint64(0))
+    is_whole = np.zeros(hashes.size, dtype=bool)
+    reach = _SHINGLE_WORDS - 1
+    is_whole[: max(0, hashes.size - reach)] = document[reach:] == document[: max(0, hashes.size - reach)]
+    is_whole[first] = True  # a document of fewer words is one shingle
+    keys = np.where(is_whole, _mix(mixed) & _INT63, _INT63)
+    return np.minimum.reduceat(keys, first).tolist()
+
+
+def _hash_words(letters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Hashes of the words between spaces, uint64 [words], and which of them are the border between two documents."""
+    is_letter = np.concatenate(([False], letters != ord(" "), [False]))
+    edges = np.flatnonzero(is_letter[1:] != is_letter[:-1])
+    starts, ends = edges[::2], edges[1::2]
+    # A polynomial in the place of the letter, by differences of its prefix sums; the start's power is divided out.
+    sums = np.zeros(letters.size + 1, dtype=np.uint64)
+    np.cumsum(letters * _powers(_BYTE_FACTOR, letters.size), out=sums[1:])
+    inverses = _powers(pow(_BYTE_FACTOR, -1, 1 << 64), letters.size)
+    return _mix((sums[ends] - sums[starts]) * inverses[starts]), letters[starts] == _LINE_FEED
+
+
+def _powers(base: int, count: int) -> np.ndarray:
+    """base ** 0 … base ** (count - 1) modulo 2**64."""
+    powers = np.full(count, base, dtype=np.uint64)
+    powers[0] = 1
+    return np.multiply.accumulate(powers)
+
+
+def _mix(values: np.ndarray) -> np.ndarray:
+    """Spread the bits of each uint64, as SplitMix64 ends."""
+    values = (values ^ (values >> np.uint64(30))) * _MIX_1
+    values = (values ^ (values >> np.uint64(27))) * _MIX_2
+    return values ^ (values >> np.uint64(31))
+
+
+class NearDuplicates:
+    """Remembers documents by their word shingles and tells whether a new one nearly repeats one of them."""
+
+    def __init__(self) -> None:
+        self._word_hashes: dict[str, int] = {}
+        self._shingles: list[np.ndarray] = []
+        self._by_sketch: dict[int, list[int]] = defaultdict(list)
+
+    def add(self, words: list[str]) -> bool:
+        """True where a document kept before shares most of its shingles; else the words are remembered."""
+        shingles = self._hash_shingles(words)
+        sketch = shingles[:_SKETCH_SIZE].tolist()  # the smallest hashes: likely shared where most shingles are
+        candidates = Counter(index for key in sketch for index in self._by_sketch.get(key, ()))
+        for index, shared in candidates.items():
+            if shared >= min(2, len(sketch)):
+                both = np.intersect1d(shingles, self._shingles[index], assume_unique=True).size
+                if both >= _NEAR_DUPLICATE * (shingles.size + self._shingles[index].size - both):
+                    return True
+        for key in sketch:
+            self._by_sketch[key].append(len(self._shingles))
+        self._shingles.append(shingles)
+        return False
+
+    def _hash_shingles(self, words: list[str]) -> np.ndarray:
+        """Sorted unique hashes of the runs of words, uint64."""
+        known = self._word_hashes
+        for word in words:
+            if word not in known:
+                known[word] = zlib.crc32(word.encode()) * 0x9E3779B97F4A7C15 & (1 << 64) - 1
+        hashes = np.array([known[word] for word in words], dtype=np.uint64)
+        count = max(1, len(words) - _SHINGLE_WORDS + 1)
+        mixed = np.zeros(count, dtype=np.uint64)
+        for offset in range(min(_SHINGLE_WORDS, len(words))):
+            mixed = (mixed ^ hashes[offset : offset + count]) * np.uint64(0xBF58476D1CE4E5B9)
+            mixed ^= mixed >> np.uint64(29)
+        return np.unique(mixed)

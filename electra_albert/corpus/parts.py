@@ -1,0 +1,229 @@
+"""Units of text to part files of tokens, by several processes; what is already there is not done again.
+
+A part is written under names of its own, renamed, and its receipt last: a part without a fitting receipt does not count.
+Parts depend on their unit alone, so neither the number of processes nor an interruption shows in them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from electra_albert.contracts import DataError, UsageError
+from electra_albert.corpus.sources import Document, Unit, read_unit
+from electra_albert.corpus.word_encoder import WordEncoder
+
+PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups")
+_ENCODED_CHARACTERS = 1 << 20  # of text tokenised at once
+_SECONDS_BETWEEN_LINES = 10
+
+
+class Part(NamedTuple):
+    """One finished part: its receipt, and where its files are."""
+
+    receipt: dict[str, Any]
+    folder: Path
+    number: int
+
+    def path(self, name: str) -> Path:
+        return self.folder / f"{self.number:06d}.{name}"
+
+
+class _Task(NamedTuple):
+    unit: Unit
+    number: int
+    key: str
+    folder: str
+    dtype: str
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """The smallest unsigned integers that hold every id."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+def write_parts(
+    units: list[Unit],
+    pipeline: str,
+    folder: Path,
+    *,
+    fingerprint: str,
+    dtype: np.dtype,
+    num_workers: int,
+    say: Callable[[str], None],
+) -> list[Part]:
+    """Tokenise every unit whose part is not there yet; `pipeline` is the JSON of the tokenizer's backend."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tasks = [
+        _Task(unit, number, _part_key(fingerprint, unit), str(folder), dtype.str) for number, unit in enumerate(units)
+    ]
+    missing = [task for task in tasks if _read_receipt(task) is None]
+    if len(missing) < len(tasks):
+        say(f"{len(tasks) - len(missing)} of {len(tasks)} parts of the token store are there already")
+    said = time.monotonic()
+    for done, _ in enumerate(_run(missing, pipeline, min(num_workers, len(missing))), start=1):
+        if time.monotonic() - said > _SECONDS_BETWEEN_LINES and done < len(missing):
+            said = time.monotonic()
+            say(f"tokenising: {done} of {len(missing)} parts done")
+    parts = []
+    for task in tasks:
+        receipt = _read_receipt(task)
+        if receipt is None:
+            raise UsageError(f"{folder}: part {task.number} vanished while the store was built; start again")
+        parts.append(Part(receipt, folder, task.number))
+    return parts
+
+
+def _part_key(fingerprint: str, unit: Unit) -> str:
+    return hashlib.blake2b(json.dumps([fingerprint, unit.start, unit.end, unit.kind]).encode(), digest_size=16).hexdigest()
+
+
+def _read_receipt(task: _Task) -> dict[str, Any] | None:
+    """The receipt of a part that is whole and was made from the same unit and tokenizer."""
+    part = Part({}, Path(task.folder), task.number)
+    try:
+        receipt = json.loads(part.path("json").read_text(encoding="utf-8"))
+        sizes = {name: part.path(name).stat().st_size for name in PART_FILES}
+    except (FileNotFoundError, ValueError):
+        return None
+    if not isinstance(receipt, dict) or receipt.get("key") != task.key or receipt.get("sizes") != sizes:
+        return None
+    return receipt
+
+
+def _run(tasks: list[_Task], pipeline: str, num_workers: int) -> Iterator[None]:
+    """Do the tasks, here or in processes of their own; yields as often as one is done."""
+    if num_workers <= 1:
+        encoder = WordEncoder(pipeline)
+        for task in tasks:
+            _write_part(task, encoder)
+            yield
+        return
+    context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
+    pool = ProcessPoolExecutor(num_workers, context, initializer=_start_worker, initargs=(pipeline, os.getpid()))
+    try:
+        for future in as_completed([pool.submit(_work, task) for task in tasks]):
+            future.result()
+            yield
+    except BrokenProcessPool:
+        message = "a process that tokenises was killed, perhaps for want of memory"
+        raise DataError(f"{message}; start again with fewer --preprocessing_num_workers, what is done is kept") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_encoder: WordEncoder | None = None  # one a worker process, so that its memo of words lasts from unit to unit
+
+
+def _start_worker(pipeline: str, parent: int) -> None:
+    global _encoder
+    _encoder = WordEncoder(pipeline)
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+
+
+def _leave_with(parent: int) -> None:
+    """End this process once its parent is gone: a killed parent cannot tell its workers to stop."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+def _work(task: _Task) -> None:
+    assert _encoder is not None
+    _write_part(task, _encoder)
+
+
+def _write_part(task: _Task, encoder: WordEncoder) -> None:
+    started = time.perf_counter()
+    part = Part({}, Path(task.folder), task.number)
+    beside = {name: part.path(f"{name}.{os.getpid()}") for name in PART_FILES}
+    counts: Counter[str] = Counter()
+    specials_before = encoder.special_texts
+    files = {name: path.open("wb") for name, path in beside.items()}
+    try:
+        writer = _PartWriter(files, np.dtype(task.dtype), encoder)
+        for document in read_unit(task.unit, counts):
+            writer.add(document)
+        writer.flush()
+    finally:
+        for file in files.values():
+            file.close()
+    for name, path in beside.items():
+        os.replace(path, part.path(name))
+    receipt = {
+        "key": task.key,
+        "sizes": {name: part.path(name).stat().st_size for name in PART_FILES},
+        "read": dict(counts),
+        "written": dict(writer.counts) | {"special_texts": encoder.special_texts - specials_before},
+        "seconds": time.perf_counter() - started,
+    }
+    write_json(part.path("json"), receipt)
+
+
+class _PartWriter:
+    """Gathers sentences up to a bound, tokenises them together, and appends to the part's files."""
+
+    def __init__(self, files: dict[str, BinaryIO], dtype: np.dtype, encoder: WordEncoder) -> None:
+        self.counts: Counter[str] = Counter()
+        self._files, self._dtype, self._encoder = files, dtype, encoder
+        self._sentences: list[str] = []
+        self._characters = 0
+        self._ends: list[tuple[int, int]] = []  # (sentences gathered when a document ended, its group)
+        self._group: int | None = None  # of a document that goes on
+        self._tokens = 0  # written so far
+        self._document_start = 0  # tokens written when the last document ended
+
+    def add(self, document: Document) -> None:
+        self._sentences += document.sentences
+        self._characters += sum(map(len, document.sentences))
+        if self._group is None:
+            self._group = document.group
+        if not document.continues:
+            self._ends.append((len(self._sentences), self._group))
+            self._group = None
+        if self._characters >= _ENCODED_CHARACTERS:
+            self.flush()
+
+    def flush(self) -> None:
+        ids, lengths = self._encoder.encode(self._sentences)
+        ends = lengths.cumsum() + self._tokens
+        filled = ends[lengths > 0]
+        self.counts["sentences"] += len(filled)
+        self.counts["sentences_without_a_token"] += len(lengths) - len(filled)
+        self.counts["tokens"] += len(ids)
+        self.counts["unknown_tokens"] += int((ids == 1).sum())
+        document_ends, groups = [], []
+        for sentence_count, group in self._ends:
+            end = int(ends[sentence_count - 1]) if sentence_count else self._tokens
+            if end > self._document_start:
+                document_ends.append(end)
+                groups.append(group)
+            else:
+                self.counts["documents_without_a_token"] += 1
+            self._document_start = end
+        self.counts["documents"] += len(document_ends)
+        ids.astype(self._dtype).tofile(self._files["tokens"])
+        filled.astype("<i8").tofile(self._files["sentence_ends"])
+        np.array(document_ends, "<i8").tofile(self._files["document_ends"])
+        np.array(groups, "<i8").tofile(self._files["groups"])
+        self._tokens += len(ids)
+        self._sentences, self._characters, self._ends = [], 0, []
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write beside, then rename: the file is whole or not there."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    beside.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(beside, path)

@@ -1,0 +1,284 @@
+"""The token store: two memory-mapped streams of tokens, one to train on and one held out, and their receipt.
+
+Layout of a store: train/ and validation/, each with tokens.bin (uint16 or uint32), sentence_ends.bin and
+document_ends.bin (int64, counted in tokens from the stream's start), token_counts.bin (int64 [V], of train), and
+manifest.json, which is written last. Streams are copied from parts in bounded blocks, so memory does not grow with them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.corpus.parts import Part, token_dtype, write_json, write_parts
+from electra_albert.corpus.sources import Unit
+
+if TYPE_CHECKING:
+    from transformers import AlbertTokenizer
+
+FORMAT_VERSION = 1
+HELD_OUT_SHARE = 0.01
+FEWEST_DOCUMENTS = 100  # with fewer, documents are too coarse to hold out a hundredth
+SIDES = ("train", "validation")
+_BLOCK = 1 << 20  # numbers copied at once
+
+
+class TokenStream(NamedTuple):
+    """Memory-mapped: tokens [T] unsigned, sentence_ends and document_ends int64, the last of each being T."""
+
+    tokens: np.ndarray
+    sentence_ends: np.ndarray
+    document_ends: np.ndarray
+
+
+class Store(NamedTuple):
+    """An opened token store."""
+
+    folder: Path
+    fingerprint: str
+    vocab_size: int
+    train: TokenStream
+    validation: TokenStream
+    token_counts: np.ndarray  # [V] int64, of train
+    receipt: dict[str, Any]
+
+
+class _Run(NamedTuple):
+    """Tokens start to end of a part, all for one side."""
+
+    part: Part
+    side: str
+    start: int
+    end: int
+
+
+def build_store(
+    units: list[Unit],
+    tokenizer: AlbertTokenizer,
+    folder: Path,
+    *,
+    fingerprint: str,
+    seed: int,
+    num_workers: int,
+    say: Callable[[str], None],
+) -> Store:
+    """Tokenise `units` into a store in `folder`; goes on where an earlier call with the same arguments was stopped.
+
+    Documents of one group are kept on one side. Raises DataError where the corpus is too small to hold anything out.
+    """
+    (folder / "manifest.json").unlink(missing_ok=True)
+    for side in SIDES:
+        shutil.rmtree(folder / side, ignore_errors=True)  # with the example tables of an older store
+    vocab_size = len(tokenizer)
+    dtype = token_dtype(vocab_size)
+    pipeline = tokenizer.backend_tokenizer.to_str()
+    parts = write_parts(
+        units, pipeline, folder / "parts", fingerprint=fingerprint, dtype=dtype, num_workers=num_workers, say=say
+    )
+    read: Counter[str] = Counter()
+    written: Counter[str] = Counter()
+    for part in parts:
+        read.update(part.receipt["read"])
+        written.update(part.receipt["written"])
+    if written["sentences"] < 2:
+        held = "no sentence" if not written["sentences"] else "a single sentence"
+        raise DataError(f"the corpus holds {held}: too little to train on and hold out; give it more text")
+    runs, notice = _plan(parts, written, seed)
+    sides, token_counts = _merge(runs, folder, dtype, vocab_size)
+    _write_array(folder / "token_counts.bin", token_counts)
+    kept = sum(side["tokens"] for side in sides.values())
+    assert kept == written["tokens"], "tokens were lost between the parts and the streams"
+    receipt = {
+        "read": dict(read),
+        "written": dict(written),
+        "kept": kept / written["tokens"],
+        "sides": sides,
+        "held_out": notice,
+        "process_seconds": sum(part.receipt["seconds"] for part in parts),
+    }
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "fingerprint": fingerprint,
+        "vocab_size": vocab_size,
+        "files": {str(file.relative_to(folder)): _describe(file) for file in _stream_files(folder)},
+        "receipt": receipt,
+    }
+    write_json(folder / "manifest.json", manifest)
+    shutil.rmtree(folder / "parts")
+    return open_store(folder)
+
+
+def open_store(folder: Path) -> Store:
+    """Map the store in `folder`. Raises CheckpointError where a file is not as its manifest says."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        sizes = {name: entry["bytes"] for name, entry in manifest["files"].items()}
+        version, vocab_size = manifest["format_version"], manifest["vocab_size"]
+        fingerprint, receipt = manifest["fingerprint"], manifest["receipt"]
+    except FileNotFoundError:
+        raise UsageError(f"{folder} holds no token store; run prepare on the corpus") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise CheckpointError(f"{folder}/manifest.json is damaged; remove {folder} and prepare again") from None
+    if version != FORMAT_VERSION:
+        wanted = f"version {version}, not {FORMAT_VERSION}"
+        raise CheckpointError(f"{folder} is a token store of {wanted}; remove it and prepare again")
+    for file in _stream_files(folder):
+        name = str(file.relative_to(folder))
+        found = file.stat().st_size if file.is_file() else None
+        if found is None or found != sizes.get(name):
+            raise CheckpointError(
+                f"{file} has {found} bytes, not {sizes.get(name)}; remove {folder} and prepare again"
+            )
+    train, validation = (_open_stream(folder / side, token_dtype(vocab_size)) for side in SIDES)
+    token_counts = np.fromfile(folder / "token_counts.bin", "<i8")
+    return Store(folder, fingerprint, vocab_size, train, validation, token_counts, receipt)
+
+
+def _open_stream(folder: Path, dtype: np.dtype) -> TokenStream:
+    return TokenStream(
+        np.memmap(folder / "tokens.bin", dtype, "r"),
+        np.memmap(folder / "sentence_ends.bin", "<i8", "r"),
+        np.memmap(folder / "document_ends.bin", "<i8", "r"),
+    )
+
+
+def _stream_files(folder: Path) -> list[Path]:
+    streams = [folder / side / f"{name}.bin" for side in SIDES for name in TokenStream._fields]
+    return [*streams, folder / "token_counts.bin"]
+
+
+def _describe(file: Path) -> dict[str, Any]:
+    with file.open("rb") as opened:
+        return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(opened, "sha256").hexdigest()}
+
+
+# What is held out.
+
+
+def _plan(parts: list[Part], written: Counter[str], seed: int) -> tuple[Callable[[], Iterator[_Run]], str]:
+    """What gives the runs of tokens of either side in corpus order, and how the side was chosen, in words."""
+    if written["documents"] >= FEWEST_DOCUMENTS:
+        by_group = partial(_runs_by_group, parts, seed, _group_threshold(parts, seed))
+        if {run.side for run in by_group()} == set(SIDES):
+            return by_group, "whole documents, with those most alike kept together"
+        reason = "all its documents are alike"
+    else:
+        reason = f"the corpus has only {written['documents']} documents"
+    held = max(1, round(written["sentences"] * HELD_OUT_SHARE))
+    by_sentence = partial(_last_sentences, parts, written["sentences"] - held)
+    return by_sentence, f"the last {held} sentences, since {reason}"
+
+
+def _group_bits(part: Part, seed: int) -> np.ndarray:
+    """Keyed integers in [0, 2**63), one a document, equal for documents of one group."""
+    import torch
+
+    from electra_albert.keyed_random import Stream, bits
+
+    groups = torch.from_numpy(np.fromfile(part.path("groups"), "<i8"))
+    return bits(seed, Stream.HELD_OUT, groups, torch.zeros_like(groups)).numpy()
+
+
+def _group_threshold(parts: list[Part], seed: int) -> int:
+    """Groups with bits up to it are held out: a hundredth of all, at least the one with the lowest bits."""
+    lowest = min(int(found.min()) for part in parts if len(found := _group_bits(part, seed)))
+    return max(lowest, int(HELD_OUT_SHARE * (1 << 63)))
+
+
+def _runs_by_group(parts: list[Part], seed: int, threshold: int) -> Iterator[_Run]:
+    for part in parts:
+        held = _group_bits(part, seed) <= threshold
+        ends = np.fromfile(part.path("document_ends"), "<i8")
+        last = np.flatnonzero(np.append(held[1:] != held[:-1], len(held) > 0))  # the last document of each run
+        start = 0
+        for document in last[: len(held)].tolist():
+            yield _Run(part, SIDES[int(held[document])], start, int(ends[document]))
+            start = int(ends[document])
+
+
+def _last_sentences(parts: list[Part], train_sentences: int) -> Iterator[_Run]:
+    left = train_sentences
+    for part in parts:
+        sentences, tokens = part.receipt["written"]["sentences"], part.receipt["written"]["tokens"]
+        here = min(left, sentences)
+        left -= here
+        cut = int(np.fromfile(part.path("sentence_ends"), "<i8", 1, offset=8 * (here - 1))[0]) if here else 0
+        if cut:
+            yield _Run(part, "train", 0, cut)
+        if cut < tokens:
+            yield _Run(part, "validation", cut, tokens)
+
+
+# Copying.
+
+
+def _merge(
+    runs: Callable[[], Iterator[_Run]], folder: Path, dtype: np.dtype, vocab_size: int
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Write the streams; their sizes by side, and how often each id stands in train."""
+    token_counts = np.zeros(vocab_size, "<i8")
+    sides = {}
+    for side in SIDES:
+        (folder / side).mkdir(parents=True, exist_ok=True)
+        files = {name: (folder / side / f"{name}.bin").open("wb") for name in TokenStream._fields}
+        sizes = dict.fromkeys(("tokens", "sentences", "documents"), 0)
+        try:
+            for run in runs():
+                if run.side == side:
+                    _copy_run(run, files, sizes, dtype, token_counts if side == "train" else None)
+        finally:
+            for file in files.values():
+                file.flush()
+                os.fsync(file.fileno())
+                file.close()
+        sides[side] = sizes
+    return sides, token_counts
+
+
+def _copy_run(
+    run: _Run, files: dict[str, BinaryIO], sizes: dict[str, int], dtype: np.dtype, token_counts: np.ndarray | None
+) -> None:
+    for start in range(run.start, run.end, _BLOCK):
+        count = min(_BLOCK, run.end - start)
+        block = np.fromfile(run.part.path("tokens"), dtype, count, offset=start * dtype.itemsize)
+        block.tofile(files["tokens"])
+        if token_counts is not None:
+            token_counts += np.bincount(block, minlength=len(token_counts))
+    shift = sizes["tokens"] - run.start
+    for name, unit in (("sentence_ends", "sentences"), ("document_ends", "documents")):
+        last = None
+        for block in _ends_inside(run, name):
+            (block + shift).tofile(files[name])
+            sizes[unit] += len(block)
+            last = int(block[-1])
+        if last != run.end:  # a document cut by the held-out split ends on this side all the same
+            np.array([run.end + shift], "<i8").tofile(files[name])
+            sizes[unit] += 1
+    sizes["tokens"] += run.end - run.start
+
+
+def _ends_inside(run: _Run, name: str) -> Iterator[np.ndarray]:
+    """The ends in (start, end] of a run, in blocks."""
+    path = run.part.path(name)
+    if not path.stat().st_size:
+        return
+    ends = np.memmap(path, "<i8", "r")
+    first, last = np.searchsorted(ends, (run.start, run.end), side="right").tolist()
+    for start in range(first, last, _BLOCK):
+        yield np.array(ends[start : min(start + _BLOCK, last)])
+
+
+def _write_array(path: Path, array: np.ndarray) -> None:
+    with path.open("wb") as file:
+        array.tofile(file)
+        os.fsync(file.fileno())

@@ -1,0 +1,57 @@
+"""Self-attention: projections written once around an exchangeable mixing of (q, k, v).
+
+Dimensions: B batch, L length, D hidden, N heads, H head size.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from electra_albert.config import ModelConfig
+
+
+class SoftmaxMixing(nn.Module):
+    """Scaled dot-product attention. Paper: ALBERT section 3 (as in BERT)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dropout = config.attention_probs_dropout_prob
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        """q, k, v any float [B, N, L, H], mask bool [B, L] (True = may be looked at); returns [B, N, L, H]."""
+        dropout = self.dropout if self.training else 0.0
+        if q.device.type == "cpu" and q.dtype == torch.bfloat16 and torch.is_grad_enabled():
+            return _attend_in_three_products(q, k, v, mask, dropout)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :], dropout_p=dropout)
+
+
+def _attend_in_three_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) -> Tensor:
+    """The same attention written out: PyTorch's fused CPU kernel trains several times slower than this in bfloat16."""
+    bias = torch.zeros(mask.shape, dtype=q.dtype).masked_fill(~mask, torch.finfo(q.dtype).min)  # [B, L]
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2) + bias[:, None, None, :]  # [B, N, L, L]
+    weights = F.dropout(scores.softmax(-1), dropout, training=dropout > 0)
+    return weights @ v  # [B, N, L, H]
+
+
+class SelfAttention(nn.Module):
+    """Projections, mixing, output projection, residual and LayerNorm of one block."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.num_heads, self.head_size = config.num_attention_heads, config.head_size
+        # One product for query, key and value; a checkpoint for other code splits it (huggingface.py).
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.mixing = SoftmaxMixing(config)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.output_dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
+        """hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
+        batch, length, _ = hidden_states.shape
+        projected = self.qkv(hidden_states).view(batch, length, 3, self.num_heads, self.head_size)
+        q, k, v = projected.permute(2, 0, 3, 1, 4).unbind(0)  # each [B, N, L, H]
+        mixed = self.mixing(q, k, v, mask).transpose(1, 2).flatten(2)  # [B, L, D]
+        return self.LayerNorm(hidden_states + self.output_dropout(self.dense(mixed)))

@@ -1,0 +1,99 @@
+"""The ALBERT encoder: factorised embeddings, and blocks whose parameters are shared between passes.
+
+Parameter names are those of stock AlbertModel but for the fused query, key and value (see huggingface.py).
+Dimensions: B batch, L length, V vocab, E embedding, D hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from electra_albert.config import ModelConfig
+from electra_albert.model.attention import SelfAttention
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu_new": gelu_tanh, "gelu": F.gelu, "relu": F.relu}
+
+
+class Embeddings(nn.Module):
+    """Word, position and segment tables of width E, their sum normalised. Paper: ALBERT section 3.1."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_size)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.embedding_size)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.embedding_size)
+        self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
+        """input_ids, token_type_ids int64 [B, L]; returns [B, L, E]."""
+        positions = self.position_embeddings.weight[: input_ids.shape[1]]  # [L, E]
+        embedded = self.word_embeddings(input_ids) + self.token_type_embeddings(token_type_ids) + positions
+        return self.dropout(self.LayerNorm(embedded))
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each with residual and LayerNorm after it. Paper: ALBERT section 3.1."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config)
+        self.ffn = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.ffn_output = nn.Linear(config.intermediate_size, config.hidden_size)
+        # Differs from transformers: ALBERT's own code drops out here, transformers makes the module and never calls it.
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.full_layer_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
+        """hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
+        attended = self.attention(hidden_states, mask)
+        fed_forward = self.ffn_output(self.activation(self.ffn(attended)))
+        return self.full_layer_layer_norm(attended + self.dropout(fed_forward))
+
+
+class Group(nn.Module):
+    """The blocks of one group, applied one after the other at each of its passes."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.albert_layers = nn.ModuleList(Block(config) for _ in range(config.inner_group_num))
+
+    def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
+        for block in self.albert_layers:
+            hidden_states = block(hidden_states, mask)
+        return hidden_states
+
+
+class Encoder(nn.Module):
+    """From embeddings to hidden states: the mapping E to D, then the passes through the groups."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
+        self.albert_layer_groups = nn.ModuleList(Group(config) for _ in range(config.num_hidden_groups))
+
+    def forward(self, embedded: Tensor, mask: Tensor) -> Tensor:
+        """embedded any float [B, L, E], mask bool [B, L] (True = take part); returns hidden states [B, L, D]."""
+        hidden_states = self.embedding_hidden_mapping_in(embedded)  # [B, L, D]
+        passes_per_group = self.config.num_hidden_layers // self.config.num_hidden_groups
+        for group in self.albert_layer_groups:
+            for _ in range(passes_per_group):
+                hidden_states = group(hidden_states, mask)
+        return hidden_states
+
+
+def check_length(input_ids: Tensor, config: ModelConfig) -> None:
+    """Raise ValueError where a row is longer than the position table."""
+    length, positions = input_ids.shape[1], config.max_position_embeddings
+    if length > positions:
+        raise ValueError(f"a row of {length} tokens exceeds max_position_embeddings={positions}; shorten the text")

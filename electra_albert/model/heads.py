@@ -1,0 +1,46 @@
+"""Heads on the encoder: masked-token prediction tied to the token table, and replaced-token detection.
+
+Dimensions: M masked, V vocab, E embedding, D hidden.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from electra_albert.config import ModelConfig
+from electra_albert.model.encoder import ACTIVATIONS
+
+
+class MlmHead(nn.Module):
+    """Scores every token of the vocabulary; the decoder is the token table itself. Paper: ALBERT section 3.1."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, hidden_states: Tensor, table: Tensor) -> Tensor:
+        """hidden_states any float [..., D], table [V, E]; returns logits [..., V].
+
+        The table comes in as an argument, so that the tie cannot be lost by loading, moving or resizing.
+        """
+        transformed = self.LayerNorm(self.activation(self.dense(hidden_states)))  # [..., E]
+        return F.linear(transformed, table, self.bias)  # [..., V]
+
+
+class RtdHead(nn.Module):
+    """Says of every token how likely it is a replacement. Paper: ELECTRA section 2."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.dense_prediction = nn.Linear(config.hidden_size, 1)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """hidden_states any float [B, L, D]; returns logits [B, L], above 0 = replaced."""
+        return self.dense_prediction(self.activation(self.dense(hidden_states))).squeeze(-1)  # [B, L]

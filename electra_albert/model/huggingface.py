@@ -1,0 +1,135 @@
+"""Names and shapes to and from stock transformers ALBERT checkpoints.
+
+Our parameters carry the stock names but for query, key and value, which stand in one matrix here and in three there,
+and for the prefix `albert.`. The decoder of the MLM head is the token table and has no entry of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from electra_albert.config import ModelConfig
+from electra_albert.contracts import CheckpointError
+
+_FUSED = "attention.qkv."
+_PARTS = ("attention.query.", "attention.key.", "attention.value.")
+_BODY = ("embeddings.", "encoder.")
+# Entries of stock files that an encoder with a masked-token or replaced-token head has no use for: position counters,
+# the decoder (tied), the sentence-order head and its pooler.
+_UNUSED = ("embeddings.position_ids", "embeddings.token_type_ids", "predictions.decoder.", "pooler.", "sop_classifier.")
+_CONFIG_NAMES = (
+    "vocab_size",
+    "embedding_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_hidden_groups",
+    "inner_group_num",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "initializer_range",
+    "layer_norm_eps",
+)
+# What transformers fills in where config.json is silent and its default differs from ours.
+_STOCK_DEFAULTS: dict[str, Any] = {
+    "hidden_size": 4096,
+    "num_attention_heads": 64,
+    "intermediate_size": 16384,
+}
+
+
+def to_stock(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our state dict under the names of stock AlbertForMaskedLM or AlbertModel, float32, each tensor on its own."""
+    stock = {}
+    for name, tensor in state.items():
+        stock_name = f"albert.{name}" if name.startswith(_BODY) else name
+        tensor = tensor.detach().to("cpu", torch.float32)
+        if _FUSED in name:
+            for part, piece in zip(_PARTS, tensor.chunk(3), strict=True):
+                stock[stock_name.replace(_FUSED, part)] = piece.clone()
+        else:
+            stock[stock_name] = tensor.clone()
+    return stock
+
+
+def from_stock(stock: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a stock file under our names, in float32; CheckpointError where a query lacks its key or value."""
+    state: dict[str, Tensor] = {}
+    for stock_name, tensor in stock.items():
+        name = stock_name.removeprefix("albert.")
+        if name.startswith(_UNUSED):
+            continue
+        if _PARTS[0] in name:
+            pieces = [stock.get(stock_name.replace(_PARTS[0], part)) for part in _PARTS]
+            if any(piece is None for piece in pieces):
+                raise CheckpointError(f"{stock_name} is there but not its key and value; the file is not whole")
+            state[name.replace(_PARTS[0], _FUSED)] = torch.cat([p for p in pieces if p is not None]).float()
+        elif not any(part in name for part in _PARTS):
+            state[name] = tensor.float()
+    return state
+
+
+def load_state(model: nn.Module, stock: Mapping[str, Tensor], origin: str) -> None:
+    """Fill a generator or discriminator from a stock file's tensors.
+
+    A head of another kind in the file is left aside; CheckpointError where anything the model needs is missing, has
+    another shape, or where the body holds tensors the model has no place for. `origin` names the file in messages.
+    """
+    state, wanted = from_stock(stock), model.state_dict()
+    missing = sorted(wanted.keys() - state.keys())
+    if missing:
+        raise CheckpointError(f"{origin} has no {missing[0]} ({len(missing)} of {len(wanted)} tensors are missing)")
+    extra = sorted(name for name in state.keys() - wanted.keys() if name.startswith(_BODY))
+    if extra:
+        raise CheckpointError(f"{origin} holds {extra[0]}, which its configuration has no place for")
+    for name, tensor in wanted.items():
+        if state[name].shape != tensor.shape:
+            found, expected = list(state[name].shape), list(tensor.shape)
+            raise CheckpointError(f"{name} in {origin} has shape {found}, its configuration says {expected}")
+    model.load_state_dict({name: state[name].contiguous() for name in wanted}, assign=True)
+
+
+def stock_config(config: ModelConfig, architecture: str, special_ids: Mapping[str, int]) -> dict[str, Any]:
+    """The contents of config.json, with stock keys only. special_ids: pad_token_id, bos_token_id, eos_token_id."""
+    return {
+        "architectures": [architecture],
+        "model_type": "albert",
+        "dtype": "float32",
+        "tie_word_embeddings": True,
+        "classifier_dropout_prob": 0.1,
+        **{name: getattr(config, name) for name in _CONFIG_NAMES},
+        **special_ids,
+    }
+
+
+def model_config(contents: Mapping[str, Any], origin: str) -> ModelConfig:
+    """The shape a config.json describes; CheckpointError where it is no ALBERT or holds values that cannot be.
+
+    Only the keys of the shape are read, so nothing in the file can name code to run.
+    """
+    kind = contents.get("model_type")
+    if kind != "albert":
+        raise CheckpointError(f"{origin} describes a model of type {kind!r}; only albert can be read")
+    values: dict[str, Any] = {}
+    for name in _CONFIG_NAMES:
+        value = contents.get(name, _STOCK_DEFAULTS.get(name, getattr(ModelConfig, name)))
+        wanted = type(getattr(ModelConfig, name))
+        if isinstance(value, int) and not isinstance(value, bool) and wanted is float:
+            value = float(value)
+        if type(value) is not wanted:
+            raise CheckpointError(f"{name}={value!r} in {origin} should be of type {wanted.__name__}")
+        values[name] = value
+    if values["hidden_act"] not in ("gelu_new", "gelu", "relu"):
+        raise CheckpointError(f"hidden_act={values['hidden_act']!r} in {origin} is not one of gelu_new, gelu, relu")
+    try:
+        return ModelConfig(**values)
+    except ValueError as error:
+        raise CheckpointError(f"{origin}: {error}") from None

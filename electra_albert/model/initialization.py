@@ -1,0 +1,115 @@
+"""Initial weights: the published normal ones, or ones whose heads look at neighbouring tokens from the first step.
+
+From normal weights attention starts out uniform, and a small model sits at the corpus's unigram entropy until it has
+found out where its neighbours stand. The local form starts it there: positions are sinusoids in a few dimensions of
+the table, and each head's query turns them by an offset of its own, so that key and query agree best at that distance.
+The feed-forward layers start wide enough to be bent by their activation: whether a token fits its neighbours is a
+product of the two, which no nearly linear layer tells. Only initial values differ: the shape stays ALBERT's.
+
+Dimensions: E embedding, D hidden, N heads, H head size, P positions, W the dimensions that hold a position.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from electra_albert.config import ModelConfig
+from electra_albert.model.attention import SelfAttention
+from electra_albert.model.encoder import Embeddings, Encoder
+from electra_albert.model.heads import RtdHead
+
+POSITION_SHARE = 4  # one dimension in so many holds the position
+POSITION_AMPLITUDE = 3.0  # of the sinusoids, in standard deviations of a word's dimension
+RATE_SPACING = 1.5  # exponent that spaces the rates so that no two positions of a row look alike
+SHARPNESS_NATS = 12.0  # how far a head's own offset stands above the other positions before the softmax
+HEAD_OFFSETS = (-1, 1, -2, 2, -3, 3)  # the first N of them; further heads start out normal
+
+
+def initialize_embeddings(embeddings: Embeddings, config: ModelConfig) -> None:
+    """Fill the shared tables."""
+    initialize_head(embeddings, config)
+    if config.initialization == "local":
+        table = _sinusoids(torch.arange(config.max_position_embeddings), config)  # [P, W]
+        with torch.no_grad():
+            position_embeddings = embeddings.position_embeddings.weight
+            position_embeddings.zero_()
+            position_embeddings[:, : table.shape[1]] = table * POSITION_AMPLITUDE * config.initializer_range
+
+
+def initialize_head(module: nn.Module, config: ModelConfig) -> None:
+    """Normal weights, zero biases, LayerNorm at one: as published for BERT, ALBERT and ELECTRA."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            nn.init.normal_(part.weight, std=config.initializer_range)
+        if isinstance(part, nn.Linear):
+            nn.init.zeros_(part.bias)
+
+
+def initialize_rtd_head(head: RtdHead, config: ModelConfig) -> None:
+    """Fill the detection head; the last layer starts small either way, so that the first loss is ln 2."""
+    initialize_head(head, config)
+    if config.initialization == "local":
+        _widen(head.dense)
+
+
+def initialize_encoder(encoder: Encoder, config: ModelConfig) -> None:
+    """Fill the blocks of one encoder; the local form expects embeddings that were filled by it too."""
+    initialize_head(encoder, config)
+    if config.initialization == "local":
+        positions = _map_positions_apart(encoder.embedding_hidden_mapping_in, config)  # [D, W]
+        for group in encoder.albert_layer_groups:
+            for block in group.albert_layers:
+                _look_at_neighbours(block.attention, positions, config)
+                _widen(block.ffn)
+                _widen(block.ffn_output)
+
+
+def _sinusoids(positions: Tensor, config: ModelConfig) -> Tensor:
+    """positions [P]; returns sine and cosine at each rate, float [P, W]."""
+    pairs = config.embedding_size // POSITION_SHARE // 2
+    rates = math.pi * ((torch.arange(pairs) + 0.5) / pairs) ** RATE_SPACING
+    angles = positions[:, None] * rates  # [P, W/2]
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+def _map_positions_apart(mapping: nn.Linear, config: ModelConfig) -> Tensor:
+    """Make the mapping E to D send position and word to orthogonal directions; returns the position's [D, W]."""
+    width = config.embedding_size // POSITION_SHARE // 2 * 2
+    basis = nn.init.orthogonal_(torch.empty(config.hidden_size, config.hidden_size))
+    apart = min(width, config.hidden_size // 2)
+    words = nn.init.orthogonal_(torch.empty(config.hidden_size - apart, config.embedding_size - width))
+    with torch.no_grad():
+        mapping.weight.zero_()
+        mapping.weight[:, :apart] = basis[:, :apart]
+        mapping.weight[:, width:] = basis[:, apart:] @ words
+    return basis[:, :apart]
+
+
+def _look_at_neighbours(attention: SelfAttention, positions: Tensor, config: ModelConfig) -> None:
+    """positions [D, W]: directions of the residual stream that hold the position."""
+    head_size = config.head_size
+    width = min(positions.shape[1], head_size // 2 * 2)
+    share = width / config.embedding_size
+    amplitude = POSITION_AMPLITUDE / math.sqrt(1 + share * POSITION_AMPLITUDE**2 / 2)  # once LayerNorm has scaled it
+    gain = math.sqrt(SHARPNESS_NATS * math.sqrt(head_size) / (width / 2 * amplitude**2))
+    query, key, _ = attention.qkv.weight.data.view(3, config.num_attention_heads, head_size, config.hidden_size)
+    for head, offset in zip(range(config.num_attention_heads), HEAD_OFFSETS, strict=False):
+        key[head, :width] = gain * positions[:, :width].T
+        query[head, :width] = gain * _turn(width, offset, config) @ positions[:, :width].T
+    nn.init.orthogonal_(attention.qkv.weight.data[2 * config.hidden_size :])
+    nn.init.orthogonal_(attention.dense.weight)
+
+
+def _widen(layer: nn.Linear) -> None:
+    """Normal weights that keep the scale of what comes in."""
+    nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+
+
+def _turn(width: int, offset: int, config: ModelConfig) -> Tensor:
+    """The matrix [W, W] that takes the sinusoids of a position to those of the position `offset` further on."""
+    sine, cosine = _sinusoids(torch.tensor([offset]), config)[0, :width].view(-1, 2).unbind(-1)
+    turns = torch.stack([torch.stack([cosine, sine], -1), torch.stack([-sine, cosine], -1)], -2)  # [W/2, 2, 2]
+    return torch.block_diag(*turns)

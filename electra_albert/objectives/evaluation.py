@@ -1,0 +1,107 @@
+"""Scores on held-out text, beside what a model that learned nothing would reach.
+
+Dimensions: B batch, L length, K slots a row, V vocab.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from electra_albert.contracts import Batch, Metrics, Term
+from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
+
+
+class Unigram(NamedTuple):
+    """What is known of the training text without any context."""
+
+    most_frequent_id: int
+    entropy: float  # nats a token
+    nats: Tensor  # [V] float32, cost of each token under the (add-one) unigram distribution
+
+    @staticmethod
+    def from_counts(token_counts: NDArray[np.int64], special_ids: Iterable[int]) -> Unigram:
+        """token_counts [V]: how often each token stands in the training text; special tokens are left out."""
+        counts = torch.from_numpy(np.asarray(token_counts)).double()
+        counts[list(special_ids)] = 0
+        share = counts / counts.sum()
+        entropy = -torch.special.xlogy(share, share).sum()
+        smoothed = (counts + 1) / (counts + 1).sum()
+        return Unigram(int(counts.argmax()), float(entropy), -smoothed.log().float())
+
+
+@dataclass
+class Detections:
+    """The discriminator's scores of real tokens and whether each was replaced, gathered over batches."""
+
+    scores: list[Tensor] = field(default_factory=list)
+    is_replaced: list[Tensor] = field(default_factory=list)
+
+    def add(self, detected: Tensor, corruption: Corruption, batch: Batch) -> None:
+        """detected float [B, L]; padding is left out."""
+        mask = batch.attention_mask.cpu()
+        self.scores.append(detected.float().cpu()[mask])
+        self.is_replaced.append(corruption.is_replaced.cpu()[mask])
+
+    def arrays(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Scores float32 [tokens] and labels bool [tokens]."""
+        if not self.scores:
+            return np.zeros(0, np.float32), np.zeros(0, np.bool_)
+        return torch.cat(self.scores).numpy(), torch.cat(self.is_replaced).numpy()
+
+
+def baseline_terms(corruption: Corruption, unigram: Unigram) -> dict[str, Term]:
+    """What the same targets cost, and how many are hit, when every guess ignores the context."""
+    targets = corruption.targets
+    is_hit = (targets.labels == unigram.most_frequent_id) & corruption.is_shown_masked  # [B, K]
+    nats = unigram.nats.to(targets.labels.device)[targets.labels] * targets.weight  # [B, K]
+    return {
+        "most_frequent_accuracy": Term(is_hit.sum().float(), corruption.is_shown_masked.sum()),
+        "unigram_loss": Term(nats.sum(), targets.weight.sum().long()),
+    }
+
+
+def detection_scores(scores: NDArray[np.float32], is_replaced: NDArray[np.bool_], seed: int) -> Metrics:
+    """ROC-AUC and average precision over real tokens, and the control: the same scores against shuffled labels.
+
+    None where only one kind of token is there, or where a score is not finite.
+    """
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    names = ("discriminator_auc", "discriminator_average_precision", "shuffled_labels_auc")
+    if is_replaced.all() or not is_replaced.any() or not np.isfinite(scores).all():
+        return dict.fromkeys(names, None)
+    shuffled = np.random.default_rng(seed).permutation(is_replaced)
+    values = (
+        roc_auc_score(is_replaced, scores),
+        average_precision_score(is_replaced, scores),
+        roc_auc_score(shuffled, scores),
+    )
+    return {name: float(value) for name, value in zip(names, values, strict=True)}
+
+
+def score_batch(
+    objective: ReplacedTokenDetection, batch: Batch, unigram: Unigram, detections: Detections
+) -> dict[str, Term]:
+    """All terms of one held-out batch on the objective's device; its detections are added to `detections`."""
+    corruption = objective.corrupt(batch)
+    detected = objective.detect(batch, corruption)
+    detections.add(detected, corruption, batch)
+    return objective.terms(batch, corruption, detected) | baseline_terms(corruption, unigram)
+
+
+def has_learned(metrics: Metrics) -> bool:
+    """Whether the scores stand clear of what knows no context: the bar the default run is held to."""
+    accuracy, floor = metrics["generator_accuracy"], metrics["most_frequent_accuracy"]
+    auc, precision = metrics["discriminator_auc"], metrics["discriminator_average_precision"]
+    values = (accuracy, floor, auc, precision, metrics["replaced_fraction"])
+    if any(value is None or not math.isfinite(value) for value in values):
+        return False
+    return accuracy >= 2.5 * floor and auc >= 0.65 and precision >= 1.5 * metrics["replaced_fraction"]

@@ -1,0 +1,109 @@
+"""Which tokens are predicted, what is shown in their place, and what the generator draws.
+
+Every shape depends only on the batch's shape and the number of slots; unused slots have weight 0.
+Dimensions: B batch, L length, K slots a row, M any number of predicted tokens, V vocab.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from electra_albert.keyed_random import Stream, bits, gumbel, uniform
+
+_MAX_INT64 = torch.iinfo(torch.int64).max
+
+
+class SpecialIds(NamedTuple):
+    """What masking must know of a tokenizer."""
+
+    mask: int
+    never_masked: tuple[int, ...]  # [CLS], [SEP], padding, unknown and [MASK] itself
+
+
+class Targets(NamedTuple):
+    """The tokens to predict: slots of a row, ordered by their keyed noise."""
+
+    positions: Tensor  # [B, K] int64
+    weight: Tensor  # [B, K] float32, 0 for unused slots
+    labels: Tensor  # [B, K] int64, the tokens that stood there
+
+
+def maskable(input_ids: Tensor, attention_mask: Tensor, special: SpecialIds) -> Tensor:
+    """Bool [B, L]: real tokens that are not special. input_ids int64 [B, L], attention_mask bool [B, L]."""
+    is_special = torch.isin(input_ids, torch.tensor(special.never_masked, device=input_ids.device))
+    return attention_mask & ~is_special
+
+
+def slots(length: int, rate: float) -> int:
+    """K: predicted tokens of the fullest possible row, [CLS] and one [SEP] taken off."""
+    return max(1, round(rate * (length - 2)))
+
+
+def quota(is_maskable: Tensor, rate: float) -> Tensor:
+    """round(rate x maskable) of each row, at least 1 where anything is maskable. [B, L] bool to [B] int64."""
+    count = is_maskable.sum(-1)  # [B]
+    wanted = (count * rate).round().to(torch.int64).clamp(min=1, max=slots(is_maskable.shape[-1], rate))
+    return torch.minimum(wanted, count)
+
+
+def choose_targets(input_ids: Tensor, is_maskable: Tensor, rate: float, seed: int, example_id: Tensor) -> Targets:
+    """Pick `quota` positions a row without replacement. input_ids int64 [B, L], is_maskable bool [B, L]."""
+    length = input_ids.shape[1]
+    noise = bits(seed, Stream.MASK, example_id[:, None], torch.arange(length, device=input_ids.device))  # [B, L]
+    count = slots(length, rate)
+    positions = noise.masked_fill(~is_maskable, _MAX_INT64).topk(count, largest=False).indices  # [B, K]
+    is_used = torch.arange(count, device=input_ids.device) < quota(is_maskable, rate)[:, None]  # [B, K]
+    return Targets(positions, is_used.float(), input_ids.gather(1, positions))
+
+
+def show_masked(
+    input_ids: Tensor, targets: Targets, mask_id: int, mask_share: float, seed: int, example_id: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Put [MASK] over a share of the targets; the others stay as they are. Paper: ELECTRA's code, 85/0/15.
+
+    Returns the generator's input [B, L] int64 and which slots show [MASK], bool [B, K].
+    """
+    noise = uniform(bits(seed, Stream.MASK_KIND, example_id[:, None], targets.positions))  # [B, K]
+    is_shown_masked = (noise < mask_share) & (targets.weight > 0)
+    shown = torch.where(is_shown_masked, mask_id, targets.labels)
+    return input_ids.scatter(1, targets.positions, shown), is_shown_masked
+
+
+def sample(logits: Tensor, temperature: float, seed: int, example_id: Tensor, position: Tensor) -> Tensor:
+    """Draw a token from softmax(logits / temperature): hard Gumbel-softmax, detached. Paper: ELECTRA section 2.
+
+    logits any float [M, V]; example_id and position int64 [M] key the noise; returns int64 [M].
+    The maximum over V perturbed scores is found in two levels: a block's perturbed logsumexp decides the block, a
+    perturbed score within it the token. The law is the same, with about 2 sqrt(V) noises a token instead of V.
+    """
+    scores = logits.detach().float() / temperature
+    vocab = scores.shape[-1]
+    size = block_size(vocab)
+    blocks = -(-vocab // size)
+    padding = torch.nn.functional.pad(scores, (0, blocks * size - vocab), value=-math.inf)
+    by_block = padding.view(-1, blocks, size)  # [M, blocks, size]
+    block_scores = by_block.logsumexp(-1)  # [M, blocks]
+    block = (block_scores + _noise(seed, Stream.SAMPLE_BLOCK, example_id, position, blocks)).argmax(-1)  # [M]
+    within = by_block[torch.arange(block.shape[0], device=block.device), block]  # [M, size]
+    return block * size + (within + _noise(seed, Stream.SAMPLE_TOKEN, example_id, position, size)).argmax(-1)
+
+
+def sample_plainly(logits: Tensor, temperature: float, seed: int, example_id: Tensor, position: Tensor) -> Tensor:
+    """The same law with one noise a token of the vocabulary: the reference for `sample`."""
+    scores = logits.detach().float() / temperature
+    return (scores + _noise(seed, Stream.SAMPLE_TOKEN, example_id, position, scores.shape[-1])).argmax(-1)
+
+
+def block_size(vocab: int) -> int:
+    """The power of two nearest above the square root of the vocabulary."""
+    return 1 << max(1, math.isqrt(max(vocab - 1, 1))).bit_length()
+
+
+def _noise(seed: int, stream: Stream, example_id: Tensor, position: Tensor, count: int) -> Tensor:
+    """Gumbel noise float32 [M, count], keyed by example and position."""
+    draws = position[:, None] * count + torch.arange(count, device=position.device)  # [M, count]
+    return gumbel(bits(seed, stream, example_id[:, None], draws))

@@ -1,0 +1,108 @@
+"""One process or many: who this process is, and the few things that processes agree on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from electra_albert.contracts import UsageError
+
+STEP_TIMEOUT = timedelta(minutes=30)  # a rank that says nothing for so long is taken for dead
+PATIENT_TIMEOUT = timedelta(days=7)  # others wait so long while the main rank prepares a corpus
+
+
+class World(NamedTuple):
+    """This process among those that train together."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+
+def start(device: str) -> World:
+    """Join the processes that torchrun started; without torchrun's environment, be the only one.
+
+    device is cpu, cuda, or auto for a GPU where there is one. Raises UsageError where there is no GPU to take.
+    """
+    rank, world_size, local_rank = (
+        int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
+    )
+    place = _device(device, local_rank)
+    if world_size > 1:
+        # Host tensors go through gloo on a GPU too: what all ranks must know each step costs no wait for the device.
+        backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=STEP_TIMEOUT)
+    return World(rank, world_size, local_rank, place)
+
+
+def _device(device: str, local_rank: int) -> torch.device:
+    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UsageError(f"--device {device}: PyTorch finds no GPU here; use --device cpu or --device auto")
+    if local_rank >= torch.cuda.device_count():
+        raise UsageError(
+            f"process {local_rank} of this machine has no GPU: there are {torch.cuda.device_count()}; "
+            "start no more processes than GPUs (torchrun --nproc_per_node)"
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def stop(world: World) -> None:
+    """Leave the other processes."""
+    if world.world_size > 1:
+        dist.destroy_process_group()
+
+
+def sum_over_ranks(tensor: Tensor, world: World) -> Tensor:
+    """The sum of every rank's tensor, on every rank, on the tensor's own device; the argument is left as it was."""
+    if world.world_size == 1:
+        return tensor
+    total = tensor.clone()
+    dist.all_reduce(total)
+    return total
+
+
+def gather_objects(value: Any, world: World) -> list[Any]:
+    """Every rank's value, in the order of ranks, on every rank. Values are pickled between processes of one run."""
+    if world.world_size == 1:
+        return [value]
+    values: list[Any] = [None] * world.world_size
+    dist.all_gather_object(values, value)
+    return values
+
+
+def barrier(world: World) -> None:
+    """Wait until every rank is here."""
+    sum_over_ranks(torch.zeros(1), world)
+
+
+@contextmanager
+def main_first(world: World) -> Iterator[None]:
+    """Run the block on the main rank, then on the others: it prepares, they find the work done.
+
+    Should the main rank fail, its process ends and the others' wait with it.
+    """
+    if world.world_size == 1:
+        yield
+        return
+    patient = dist.new_group(backend="gloo", timeout=PATIENT_TIMEOUT)
+    if not world.is_main:
+        dist.all_reduce(torch.zeros(1), group=patient)
+    yield
+    if world.is_main:
+        dist.all_reduce(torch.zeros(1), group=patient)
+    dist.destroy_process_group(patient)

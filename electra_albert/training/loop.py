@@ -1,0 +1,314 @@
+"""One training loop for every objective and every task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from electra_albert.config import TrainingConfig
+from electra_albert.contracts import Batch, Metrics, Objective, StepBatches, Term, UsageError
+from electra_albert.keyed_random import Stream, derived_seed
+from electra_albert.training.checkpoint import check_finite, load_checkpoint, save_checkpoint, tidy
+from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
+from electra_albert.training.guards import StopSignal, UpdateGuard, poison_unless_finite
+from electra_albert.training.monitor import Monitor, Tally, mean
+from electra_albert.training.optimizer import build_optimizer, check_gradients
+from electra_albert.training.schedule import learning_rate
+
+GRADIENT_NORM = "grad_norm"
+
+# Scores held-out rows at a step and returns names without prefix; None if it was told to stop before the end.
+Evaluate = Callable[[int], Metrics | None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where a run lives, how it is trained, and who watches it."""
+
+    folder: Path
+    config: TrainingConfig
+    world: World
+    monitor: Monitor
+    stop: StopSignal
+    use_bf16: bool = False
+    resume_from: Path | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)  # anything else each checkpoint shall record, as JSON
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+
+class Outcome(NamedTuple):
+    """How a run ended."""
+
+    step: int  # finished updates
+    is_stopped: bool  # left because it was told to, after saving
+    metrics: Metrics  # of the last evaluation, without prefix
+
+
+class StepCounts(NamedTuple):
+    """What all ranks agree on before an update."""
+
+    terms: dict[str, int]  # count of each weighted term over the global batch
+    tokens: int
+    is_stopping: bool  # a rank was told to stop
+
+
+def train(objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: Run) -> Outcome:
+    """Train `objective`, a contracts.Objective on the run's device, to the end of the run or until told to stop.
+
+    Goes on from run.resume_from where one is given. Raises DivergedError when the numbers stop being finite, and
+    UsageError when the last checkpoint cannot be written.
+    """
+    loop = _Loop(objective, batches, evaluate, run)
+    loop.begin()
+    stream = batches.steps(loop.step + 1)
+    try:
+        while loop.step < run.config.max_steps:
+            micro_batches = next(stream)
+            counts = count_step(loop.objective, micro_batches, run)
+            if counts.is_stopping:
+                loop.save(is_last=True)
+                run.monitor.say(f"stopped by a signal after step {loop.step}; run the same command to go on")
+                return Outcome(loop.step, True, loop.metrics)
+            loop.update(micro_batches, counts)
+            loop.after_update()
+    finally:
+        if isinstance(stream, Generator):
+            stream.close()
+    return Outcome(loop.step, loop.is_evaluation_cut_short, loop.metrics)
+
+
+def count_step(objective: Objective, micro_batches: list[Batch], run: Run) -> StepCounts:
+    """Counts of one update over all micro-batches and ranks: one reduction, on the host."""
+    names = list(objective.weights)
+    counts = [objective.counts(batch) for batch in micro_batches]
+    mine = [sum(count[name] for count in counts) for name in names]
+    tokens = sum(int(batch.attention_mask.sum()) for batch in micro_batches)
+    total = sum_over_ranks(torch.tensor([*mine, tokens, int(run.stop.requested)]), run.world).tolist()
+    return StepCounts(dict(zip(names, total, strict=False)), total[-2], total[-1] > 0)
+
+
+def term_scales(weights: Mapping[str, float], counts: Mapping[str, int], world_size: int) -> dict[str, float]:
+    """What each term's sum on one rank is multiplied with, so that ranks' averaged gradients are those of sum / count.
+
+    A term that counted nothing gets 0: it stays connected, so that every rank reduces the same gradients.
+    """
+    return {name: world_size * weight / counts[name] if counts[name] else 0.0 for name, weight in weights.items()}
+
+
+def backward(
+    model: nn.Module, micro_batches: list[Batch], scales: Mapping[str, float], step: int, run: Run
+) -> dict[str, Term]:
+    """One forward and one backward a micro-batch, gradients reduced with the last; returns the sums of all terms."""
+    device = run.world.device
+    step_tensor = torch.full((), step, dtype=torch.int64, device=device)
+    totals: dict[str, Term] = {}
+    for index, batch in enumerate(micro_batches):
+        torch.manual_seed(derived_seed(run.config.seed, Stream.DROPOUT, step, index, run.world.rank))
+        with _no_sync(model) if index + 1 < len(micro_batches) else nullcontext():
+            with _precision(run):
+                terms: dict[str, Term] = model(batch.to(device), step_tensor)
+            loss = torch.stack([terms[name].sum * scale for name, scale in scales.items()]).sum()
+            loss.backward(poison_unless_finite(loss))
+        for name, term in terms.items():
+            so_far = totals.get(name, Term(torch.zeros_like(term.sum), torch.zeros_like(term.count)))
+            totals[name] = Term(so_far.sum + term.sum.detach(), so_far.count + term.count)
+    return totals
+
+
+def _precision(run: Run) -> torch.autocast:
+    return torch.autocast(run.world.device.type, torch.bfloat16, enabled=run.use_bf16)
+
+
+def _no_sync(model: nn.Module) -> AbstractContextManager[None]:
+    return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
+
+
+class _Loop:
+    """The state of a run between two updates."""
+
+    def __init__(self, objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: Run) -> None:
+        self.module, self.objective = objective, cast(Objective, objective)
+        self.step = 0
+        self.metrics: Metrics = {}
+        self.is_evaluation_cut_short = False
+        self._batches, self._evaluate, self._run = batches, evaluate, run
+        self._model: nn.Module = objective
+        self._optimizer = build_optimizer(objective, run.config)
+        self._guard = UpdateGuard(run.world.device)
+        self._tally = Tally(run.world.device)
+        self._tokens = 0
+        self._is_first_update = True
+        self._saved_step = 0  # nothing is lost by not saving what a fresh start gives
+        self._row_tokens, self._row_time = 0, 0.0  # when the last row was written; pauses are added to the time
+
+    def begin(self) -> None:
+        """Take up the checkpoint, if there is one, and wrap the model for many processes."""
+        run = self._run
+        if run.resume_from is not None:
+            self._resume(run.resume_from)
+        if run.world.is_main:
+            tidy(run.checkpoints, self.step, run.monitor.say)
+        # A checkpoint is written before the evaluation of its step, which is therefore made again.
+        is_due = self.step > 0 and self._is_due(run.config.eval_steps)
+        run.monitor.start(self.step, is_evaluated=not is_due)
+        self.module.train()
+        if run.world.world_size > 1:
+            self._model = DistributedDataParallel(self.module, broadcast_buffers=False, gradient_as_bucket_view=True)
+        if is_due:
+            self._score()
+        self._row_tokens, self._row_time = self._tokens, time.monotonic()
+
+    def _resume(self, path: Path) -> None:
+        state = load_checkpoint(path, self.module, self._optimizer)
+        self.step, self._tokens = state["step"], state["tokens"]
+        self._guard.restore(state["skipped"])
+        self._tally.restore(state["tally"], self._run.world)
+        if path.parent.resolve() == self._run.checkpoints.resolve():
+            self._saved_step = self.step
+        self._run.monitor.say(f"going on from {path} after step {self.step}")
+
+    def _is_due(self, interval: int) -> bool:
+        return self.step % interval == 0 or self.step == self._run.config.max_steps
+
+    def _try_out(self, batch: Batch, step: int) -> None:
+        """Pass once over a micro-batch without training: does every parameter get a gradient, are the counts right?
+
+        DDP arranges its buckets anew after its first backward pass, and from three ranks on their order is that of the
+        additions. This pass keeps the last bits of a resumed run those of the uninterrupted one.
+        """
+        terms = backward(self._model, [batch], dict.fromkeys(self.objective.weights, 0.0), step, self._run)
+        check_gradients(self.module)
+        for name, count in self.objective.counts(batch).items():
+            if count != int(terms[name].count):
+                raise ValueError(f"{name} counted {int(terms[name].count)}, but counts() on the host said {count}")
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def update(self, micro_batches: list[Batch], counts: StepCounts) -> None:
+        """Make one update, or skip it on the device where its gradient is not finite. Nothing waits for the device."""
+        config, world, step = self._run.config, self._run.world, self.step + 1
+        scales = term_scales(self.objective.weights, counts.terms, world.world_size)
+        if self._is_first_update:
+            self._try_out(micro_batches[0], step)
+            self._is_first_update = False
+        terms = backward(self._model, micro_batches, scales, step, self._run)
+        norm = nn.utils.clip_grad_norm_(self.module.parameters(), config.max_grad_norm)
+        is_finite = self._guard.observe(norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate(step, config)
+        # The fused kernel looks at this attribute on the device and leaves weights, moments and counters as they are.
+        self._optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        terms[GRADIENT_NORM] = Term(norm.detach(), torch.ones((), dtype=torch.int64, device=world.device))
+        self._tally.add(terms, is_finite)
+        self.step, self._tokens = step, self._tokens + counts.tokens
+
+    def after_update(self) -> None:
+        """Log, save and evaluate where it is time to."""
+        config, monitor = self._run.config, self._run.monitor
+        monitor.tick()
+        if self.step == 1 or self._is_due(config.logging_steps):
+            self._log()
+        if self._is_due(config.save_steps):
+            self.save(is_last=self.step == config.max_steps)
+        if self._is_due(config.eval_steps):
+            self._score()
+
+    def _position(self) -> Metrics:
+        return {"step": self.step, "tokens": self._tokens, "epoch": self._batches.epoch(self.step)}
+
+    def _log(self) -> None:
+        """Write a row: sums by counts since the row before, over the updates that were made."""
+        run = self._run
+        means = {name: mean(total, count) for name, (total, count) in self._tally.take(run.world).items()}
+        seconds = time.monotonic() - self._row_time
+        norm = means.pop(GRADIENT_NORM)
+        losses = [
+            weight * value for name, weight in self.objective.weights.items() if (value := means[name]) is not None
+        ]
+        skipped = self._guard.skipped()
+        run.monitor.row(
+            {
+                **self._position(),
+                "loss": sum(losses) if losses else None,
+                **means,
+                "learning_rate": learning_rate(self.step, run.config),
+                GRADIENT_NORM: norm,
+                "tokens_per_second": (self._tokens - self._row_tokens) / seconds,
+                **({"skipped_steps": skipped} if skipped else {}),
+            }
+        )
+        self._row_tokens, self._row_time = self._tokens, time.monotonic()
+        self._guard.check(self.step)
+
+    def _score(self) -> None:
+        """Evaluate and write the row, unless the evaluation was told to stop."""
+        started = time.monotonic()
+        self.module.eval()
+        with torch.no_grad(), _precision(self._run):
+            metrics = self._evaluate(self.step)
+        self.module.train()
+        self.is_evaluation_cut_short = metrics is None
+        if metrics is not None:
+            self.metrics = metrics
+            self._run.monitor.evaluation(self._position(), metrics)
+        self._row_time += time.monotonic() - started
+
+    def save(self, *, is_last: bool) -> None:
+        """Publish a checkpoint. One that cannot be written is said and tried again at the next, unless it is the last.
+
+        Raises DivergedError rather than write what is not finite.
+        """
+        run, started = self._run, time.monotonic()
+        if self.step == self._saved_step:
+            return
+        self._guard.check(self.step)
+        check_finite(self.module, self._optimizer)
+        state = self._state()
+        failure = ""
+        if run.world.is_main:
+            try:
+                save_checkpoint(
+                    run.checkpoints,
+                    self.step,
+                    self.module,
+                    self._optimizer,
+                    state,
+                    run.config.save_total_limit,
+                    run.monitor.say,
+                )
+            except OSError as error:
+                failure = f"cannot write the checkpoint of step {self.step} into {run.checkpoints}: {error}"
+        failure = gather_objects(failure, run.world)[0]
+        self._row_time += time.monotonic() - started
+        if not failure:
+            self._saved_step = self.step
+        elif is_last:
+            raise UsageError(f"{failure}; older checkpoints are untouched: make room and run the same command again")
+        else:
+            run.monitor.say(f"warning: {failure}; older checkpoints are untouched, training goes on")
+
+    def _state(self) -> dict[str, Any]:
+        """What a checkpoint records beside tensors."""
+        run = self._run
+        return {
+            **self._position(),
+            "skipped": self._guard.state(),
+            "tally": self._tally.state(run.world),
+            "world_size": run.world.world_size,
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "training": asdict(run.config),
+            "settings": dict(run.settings),
+        }

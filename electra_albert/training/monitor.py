@@ -1,0 +1,234 @@
+"""What a run says about itself: metrics.jsonl, TensorBoard, and progress on the terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
+
+import torch
+from torch import Tensor
+
+from electra_albert.contracts import Metrics, Term
+from electra_albert.training.checkpoint import cut_metrics
+from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+EVALUATION_PREFIX = "eval_"
+_POSITION = ("step", "tokens", "epoch")
+_PERFORMANCE = ("tokens", "epoch", "tokens_per_second")
+
+
+class Tally:
+    """Sums and counts of terms since the last row, kept on the device until they are asked for."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._names: list[str] = []
+        self._sums = torch.zeros(0)
+        self._counts = torch.zeros(0)
+
+    def add(self, terms: Mapping[str, Term], is_kept: Tensor) -> None:
+        """Add the terms of one update; one that was skipped, bool is_kept [], adds nothing."""
+        if not self._names:
+            self._start(list(terms))
+        sums = torch.stack([terms[name].sum for name in self._names]).double()
+        counts = torch.stack([terms[name].count for name in self._names])
+        self._sums += torch.where(is_kept, sums, 0.0)
+        self._counts += torch.where(is_kept, counts, 0)
+
+    def _start(self, names: list[str]) -> None:
+        self._names = names
+        self._sums = torch.zeros(len(names), dtype=torch.float64, device=self._device)
+        self._counts = torch.zeros(len(names), dtype=torch.int64, device=self._device)
+
+    def take(self, world: World) -> dict[str, tuple[float, int]]:
+        """(sum, count) of each term over all ranks, and start again from nothing; waits for the device."""
+        sums = sum_over_ranks(self._sums, world).tolist()
+        counts = sum_over_ranks(self._counts, world).tolist()
+        totals = {name: (sums[i], counts[i]) for i, name in enumerate(self._names)}
+        self._start(self._names)
+        return totals
+
+    def state(self, world: World) -> dict[str, Any]:
+        """What a checkpoint keeps, exact to the bit: each rank's sums apart, since the order of additions matters."""
+        mine = ([value.hex() for value in self._sums.tolist()], self._counts.tolist())
+        return {"names": self._names, "ranks": gather_objects(mine, world)}
+
+    def restore(self, state: Mapping[str, Any], world: World) -> None:
+        """Go on from a checkpoint; where the number of ranks has changed, the first one takes over all sums."""
+        self._start(list(state["names"]))
+        ranks = state["ranks"]
+        mine = ranks[world.rank : world.rank + 1]
+        if len(ranks) != world.world_size:
+            mine = ranks if world.is_main else []
+        for sums, counts in mine:
+            self._sums += torch.tensor([float.fromhex(value) for value in sums], dtype=torch.float64).to(self._device)
+            self._counts += torch.tensor(counts, dtype=torch.int64).to(self._device)
+
+
+def mean(total: float, count: int) -> float | None:
+    """Sum by count; None, in JSON null, where nothing was counted."""
+    return total / count if count else None
+
+
+class Monitor:
+    """Writes rows to metrics.jsonl and TensorBoard and shows progress; silent on every rank but the main one.
+
+    Failing to write (a full disk) is said once and never stops the training.
+    """
+
+    def __init__(self, folder: Path, max_steps: int, *, is_main: bool = True, stream: TextIO | None = None) -> None:
+        self._folder = folder
+        self._max_steps = max_steps
+        self._is_main = is_main
+        self._stream = stream or sys.stderr
+        self._bar: Any = None
+        self._rows: TextIO | None = None
+        self._board: SummaryWriter | None = None
+        self._has_failed = False
+        self._is_shown = is_main
+        self._started = (0, 0.0)  # step and time of the start, for the time left
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._show(self._bar.close)
+        if self._rows is not None:
+            self._try("metrics.jsonl", self._rows.close)
+        if self._board is not None:
+            self._try("tensorboard", self._board.close)
+
+    def start(self, step: int, *, is_evaluated: bool = True) -> None:
+        """Begin after `step` updates: rows after it are cut, and its evaluation too unless it stands: is_evaluated."""
+        if not self._is_main:
+            return
+        self._started = (step, time.monotonic())
+        self._try("metrics.jsonl", lambda: self._open_rows(step, is_evaluated))
+        self._try("tensorboard", lambda: self._open_board(step))
+        if self._stream.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(
+                total=self._max_steps, initial=step, file=self._stream, unit="step", dynamic_ncols=True, smoothing=0.05
+            )
+
+    def _open_rows(self, step: int, is_evaluated: bool) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / "metrics.jsonl"
+        cut_metrics(path, step, is_evaluated=is_evaluated)
+        self._rows = path.open("a", encoding="utf-8")
+
+    def _open_board(self, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._board = SummaryWriter(str(self._folder / "tensorboard"), purge_step=step + 1)
+
+    def _try(self, what: str, action: Callable[[], object]) -> None:
+        """Do one piece of logging; the training matters more than its log."""
+        try:
+            action()
+        except OSError as error:
+            if not self._has_failed:
+                self._has_failed = True
+                self.say(f"warning: cannot write {what} ({error.strerror or error}); training goes on, logs have gaps")
+
+    def _show(self, action: Callable[[], object]) -> None:
+        """Show something on a terminal that may be gone by now: then the run goes on in silence."""
+        try:
+            action()
+        except OSError:
+            if self._bar is not None:
+                self._bar.disable = True  # or it would try again when it is collected
+            self._bar, self._is_shown = None, False
+
+    def say(self, message: str) -> None:
+        """Print one line without disturbing the progress bar."""
+        if self._is_shown:
+            write = self._bar.write if self._bar is not None else _print_line
+            self._show(lambda: write(message, file=self._stream))
+
+    def tick(self) -> None:
+        """One update is done."""
+        if self._bar is not None:
+            self._show(lambda: self._bar.update(1))
+
+    def row(self, row: Metrics) -> None:
+        """Write one row of training metrics and show it."""
+        self._write(row, "train")
+        if self._bar is not None:
+            self._bar.set_postfix_str(_readable(row), refresh=False)
+        else:
+            self.say(f"step {row['step']}/{self._max_steps}  {_readable(row)}  {self._time_left(row['step'])} left")
+
+    def evaluation(self, position: Metrics, metrics: Metrics) -> None:
+        """Write one row of evaluation metrics, named without prefix, made at `position` (step, tokens, epoch)."""
+        row = {**position, **{f"{EVALUATION_PREFIX}{name}": value for name, value in metrics.items()}}
+        self._write(row, "eval")
+        self.say(f"step {row['step']}/{self._max_steps}  held out: {_readable(metrics)}")
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Write a text, in Markdown, to TensorBoard under samples/."""
+        board = self._board
+        if board is not None:
+            self._try("tensorboard", lambda: board.add_text(f"samples/{name}", text, step))
+
+    def _write(self, row: Metrics, folder: str) -> None:
+        if not self._is_main:
+            return
+        clean = {name: self._finite(name, value, row["step"]) for name, value in row.items()}
+        self._try("metrics.jsonl", lambda: self._write_row(clean))
+        self._try("tensorboard", lambda: self._write_board(clean, folder))
+
+    def _finite(self, name: str, value: Any, step: int) -> Any:
+        if isinstance(value, float) and not math.isfinite(value):
+            self.say(f"warning: {name} at step {step} is {value}; its row says null")
+            return None
+        return value
+
+    def _write_row(self, row: Metrics) -> None:
+        if self._rows is not None:
+            self._rows.write(json.dumps(row) + "\n")  # floats by repr: they read back exactly
+            self._rows.flush()
+
+    def _write_board(self, row: Metrics, folder: str) -> None:
+        if self._board is None:
+            return
+        for name, value in row.items():
+            if name == "step" or value is None or (folder == "eval" and name in _POSITION):
+                continue
+            tag = f"perf/{name}" if name in _PERFORMANCE else f"{folder}/{name.removeprefix(EVALUATION_PREFIX)}"
+            self._board.add_scalar(tag, value, row["step"])
+        self._board.flush()
+
+    def _time_left(self, step: int) -> str:
+        first, started = self._started
+        seconds = round((time.monotonic() - started) / max(1, step - first) * (self._max_steps - step))
+        hours, minutes = divmod(seconds // 60, 60)
+        return f"{hours}:{minutes:02d}:{seconds % 60:02d}"
+
+
+def _print_line(message: str, file: TextIO) -> None:
+    print(message, file=file, flush=True)
+
+
+def _readable(row: Metrics) -> str:
+    """The numbers of a row on one line."""
+    return "  ".join(f"{name} {_short(value)}" for name, value in row.items() if name not in ("step", "tokens"))
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "-"
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,0 +1,80 @@
+"""AdamW over groups in which every trainable parameter stands exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from electra_albert.config import TrainingConfig
+
+# From this many updates on, 1 - beta**step is one for every beta in use: the kernel then corrects nothing. In float32,
+# the type of the kernel's counter, adding one to it changes nothing either, so it stays there.
+_UNCORRECTED_STEP = 1e8
+
+
+def _is_undecayed(name: str, parameter: Tensor) -> bool:
+    """Whether weight decay leaves it out: biases and the weights of LayerNorms. Embeddings are decayed."""
+    return parameter.ndim <= 1 and (name.endswith("bias") or "norm" in name.lower())
+
+
+def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Two optimiser groups, decayed and not, over the trainable parameters; a tied one stands in one of them, once."""
+    decayed: list[nn.Parameter] = []
+    undecayed: list[nn.Parameter] = []
+    for name, parameter in module.named_parameters():  # names a parameter shared by two modules once
+        if parameter.requires_grad:
+            (undecayed if _is_undecayed(name, parameter) else decayed).append(parameter)
+    groups = [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": undecayed, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def check_groups(module: nn.Module, groups: Iterable[Mapping[str, Any]]) -> None:
+    """Raise ValueError unless every trainable parameter, told apart by its storage, is in exactly one group."""
+    times: dict[int, int] = {}
+    for group in groups:
+        for parameter in group["params"]:
+            times[parameter.data_ptr()] = times.get(parameter.data_ptr(), 0) + 1
+    for name, parameter in module.named_parameters():
+        found = times.pop(parameter.data_ptr(), 0)
+        if found != int(parameter.requires_grad):
+            raise ValueError(f"{name} stands {found} times in the optimiser, not {int(parameter.requires_grad)}")
+    if times:
+        raise ValueError(f"{len(times)} tensors in the optimiser are no parameters of the module")
+
+
+def check_gradients(module: nn.Module) -> None:
+    """Raise ValueError if a trainable parameter got no gradient: it would never be trained."""
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and parameter.grad is None:
+            raise ValueError(f"{name} is trainable, but no loss reaches it; build it only where it is trained")
+
+
+def build_optimizer(module: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
+    """AdamW whose state stands ready from the start, so that a checkpoint is copied into it.
+
+    Without adam_bias_correction the moments are used as they are, as in ELECTRA's and ALBERT's own optimiser.
+    """
+    groups = parameter_groups(module, config.weight_decay)
+    check_groups(module, groups)
+    optimizer = torch.optim.AdamW(
+        groups,
+        lr=config.learning_rate,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        fused=True,
+    )
+    first_step = 0.0 if config.adam_bias_correction else _UNCORRECTED_STEP
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            optimizer.state[parameter] = {
+                "step": torch.full((), first_step, dtype=torch.float32, device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+    return optimizer

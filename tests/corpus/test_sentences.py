@@ -1,0 +1,85 @@
+"""Splitting a paragraph into sentences."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_albert.corpus.sentences import split_sentences
+
+
+def solid(text: str) -> str:
+    return "".join(text.split())
+
+
+@given(st.text(st.one_of(st.sampled_from(" .!?…\"'()。！AaZz1\n\u2028"), st.characters(exclude_categories=["Cs"]))))
+@settings(max_examples=300, deadline=None)
+def test_no_character_but_white_space_is_lost(paragraph: str) -> None:
+    # Catches a splitter that drops the text behind the last stop, or the stop itself.
+    assert solid("".join(split_sentences(paragraph))) == solid(paragraph)
+
+
+@given(st.text(" .!?\"'()。AaZz1\n"))
+@settings(max_examples=300, deadline=None)
+def test_sentences_are_stripped_and_never_empty(paragraph: str) -> None:
+    assert all(sentence and sentence == sentence.strip() for sentence in split_sentences(paragraph))
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Mr. Smith and Dr. Jones met Prof. Lee.",
+        "It is used, e.g. In a test, i.e. Never at home.",
+        "The U.S. Army and the U.K. Parliament agreed.",
+        "Lan et al. Proposed it, cf. Fig. 3 and No. 5 of Vol. 2.",
+        "J. K. Rowling wrote it with J.R.R. Tolkien in mind.",
+        "It costs 3.5 dollars or 1,000.25 yen.",
+        "Well... Perhaps not.",
+        "1. Install the package.",
+        "It ended at 5 p.m. Monday.",
+        '"Stop!" he said.',
+        "Acme Inc. Chairman Bob and John Jr. Smith left.",
+    ],
+)
+def test_an_abbreviation_number_or_ellipsis_does_not_end_a_sentence(sentence: str) -> None:
+    # Catches the plain rule "a stop, a space and a capital".
+    assert split_sentences(sentence) == [sentence]
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["One came.", "Two went!", "Was it three?", "Yes."],
+        ['He said "no."', "She left."],
+        ["(It was late.)", "We slept."],
+        ["It began in 1999.", "2000 was next."],
+        ["They said yes.", '"No" came later.'],
+        ["It belongs to the U.S.", "The law says so."],
+        ["He took vitamin C.", "It helped."],
+        ["Bring apples, pears, etc.", "They keep."],
+        ["It stopped…", "Then it went on."],
+        ["words with spaces .", "Then more ."],
+        ["Он пришёл.", "Она ушла."],
+    ],
+)
+def test_a_stop_and_a_beginning_split(sentences: list[str]) -> None:
+    assert split_sentences(" ".join(sentences)) == sentences
+
+
+def test_scripts_without_spaces_split_at_their_full_stops() -> None:
+    assert split_sentences("你好。再见！「好吗？」是") == ["你好。", "再见！", "「好吗？」", "是"]
+
+
+def test_splitting_again_changes_nothing() -> None:
+    paragraph = 'Dr. No came. "Why?" he asked. See Fig. 2. It was 3 p.m. The U.S. Army left... Then J. K. slept.'
+    sentences = split_sentences(paragraph)
+    assert [split_sentences(sentence) for sentence in sentences] == [[sentence] for sentence in sentences]
+
+
+@pytest.mark.parametrize("paragraph", ["." * 200_000, "a" * 200_000, '."' * 100_000, ". (" * 60_000, "。" * 200_000])
+def test_a_hostile_line_takes_linear_time(paragraph: str) -> None:
+    # Regression: a run of stops without a space made the pattern give back one stop after another.
+    started = time.process_time()
+    split_sentences(paragraph)
+    assert time.process_time() - started < 2

@@ -1,0 +1,258 @@
+"""The token store: whole, the same however it was built, held out by document, never read when damaged."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.corpus.parts import token_dtype
+from electra_albert.corpus.receipt import format_receipt
+from electra_albert.corpus.sources import Unit, find_files, plan_units
+from electra_albert.corpus.store import SIDES, Store, TokenStream, build_store, open_store
+from electra_albert.corpus.tokenizer import train_tokenizer
+from electra_albert.corpus.word_encoder import WordEncoder
+
+WORDS = "river bridge house people night water road hill moon dog stone wind old new great small sang fell".split()
+
+
+def document(number: int, sentences: int = 3) -> list[str]:
+    """Sentences of about ten words, others for each number."""
+    draw = np.random.default_rng(number).integers(len(WORDS), size=(sentences, 10))
+    return [" ".join(WORDS[word] for word in row) + f" {number}." for row in draw]
+
+
+def write_corpus(folder: Path, documents: list[list[str]], files: int = 3) -> list[Unit]:
+    """One sentence a line, a blank line between documents, spread over some files; one unit each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(files):
+        share = documents[number * len(documents) // files : (number + 1) * len(documents) // files]
+        (folder / f"{number}.txt").write_text("\n\n".join("\n".join(d) for d in share) + "\n", encoding="utf-8")
+    return plan_units(find_files(str(folder)))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return train_tokenizer([sentence for number in range(50) for sentence in document(number)], 200, True)
+
+
+def build(units: list[Unit], tokenizer: Any, folder: Path, **changed: Any) -> Store:
+    arguments: dict[str, Any] = {"fingerprint": "f", "seed": 3, "num_workers": 1, "say": lambda line: None}
+    return build_store(units, tokenizer, folder, **(arguments | changed))
+
+
+def documents_in(stream: TokenStream) -> list[list[int]]:
+    return [piece.tolist() for piece in np.split(stream.tokens, stream.document_ends[:-1])]
+
+
+def sentences_in(stream: TokenStream) -> list[list[int]]:
+    return [piece.tolist() for piece in np.split(stream.tokens, stream.sentence_ends[:-1])]
+
+
+def stored_bytes(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*.bin"))}
+
+
+def is_whole(expected: list[list[int]], train: list[list[int]], validation: list[list[int]]) -> bool:
+    """Law 7: every document stands on one side, unchanged, and either side is in the corpus's order."""
+    position = {tuple(found): place for place, found in enumerate(expected)}
+    places = [[position.get(tuple(found), -1) for found in side] for side in (train, validation)]
+    return sorted(places[0] + places[1]) == list(range(len(expected))) and all(side == sorted(side) for side in places)
+
+
+def test_no_text_is_lost(tokenizer: Any, tmp_path: Path) -> None:
+    documents = [document(number, 1 + number % 5) for number in range(150)]
+    store = build(write_corpus(tmp_path / "corpus", documents), tokenizer, tmp_path / "store")
+    encoder = WordEncoder(tokenizer)
+    expected = [encoder.encode(sentences)[0].tolist() for sentences in documents]
+    train, validation = documents_in(store.train), documents_in(store.validation)
+    assert is_whole(expected, train, validation)
+    assert not is_whole(expected, train[:-1], validation)  # planted faults: a document dropped, one cut short
+    assert not is_whole(expected, [*train[:-1], train[-1][:-1]], validation)
+    stored = sentences_in(store.train) + sentences_in(store.validation)
+    one_by_one = [encoder.encode([sentence])[0].tolist() for sentences in documents for sentence in sentences]
+    assert sorted(stored) == sorted(one_by_one)
+    assert store.receipt["kept"] == 1
+    assert store.receipt["read"]["sentences"] == store.receipt["written"]["sentences"] == len(one_by_one)
+    assert store.receipt["written"]["documents"] == 150
+
+
+def test_text_without_tokens_is_counted_and_leaves_no_trace(tokenizer: Any, tmp_path: Path) -> None:
+    documents = [document(number) for number in range(120)]
+    clean = build(write_corpus(tmp_path / "clean", documents, 1), tokenizer, tmp_path / "a")
+    bare = ["\u0301", "\u0302"]  # accents alone, which the normaliser strips
+    documents[5:5] = [bare]
+    documents[9] = [*documents[9][:1], "\u0301", *documents[9][1:]]
+    store = build(write_corpus(tmp_path / "accents", documents, 1), tokenizer, tmp_path / "b")
+    assert sentences_in(store.train) + sentences_in(store.validation) == sentences_in(clean.train) + sentences_in(
+        clean.validation
+    )
+    assert len(store.train.document_ends) + len(store.validation.document_ends) == 120
+    assert store.receipt["written"]["sentences_without_a_token"] == 3
+    assert store.receipt["written"]["documents_without_a_token"] == 1
+    assert "sentences without a token" in format_receipt(store.receipt, 0.0)
+
+
+@pytest.mark.slow
+def test_number_of_processes_does_not_show(tokenizer: Any, tmp_path: Path) -> None:
+    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(150)], 5)
+    build(units, tokenizer, tmp_path / "one")
+    build(units, tokenizer, tmp_path / "two", num_workers=2)
+    assert stored_bytes(tmp_path / "one") == stored_bytes(tmp_path / "two") != {}
+
+
+def test_interrupted_build_goes_on_with_the_missing_parts(tokenizer: Any, tmp_path: Path) -> None:
+    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(150)])
+    build(units, tokenizer, tmp_path / "one_shot")
+    last = Path(units[-1].path)
+    last.rename(last.with_suffix(".away"))
+    with pytest.raises(UsageError):
+        build(units, tokenizer, tmp_path / "store")
+    parts = tmp_path / "store" / "parts"
+    assert not (tmp_path / "store" / "manifest.json").exists()
+    kept = (parts / "000000.json").read_bytes()
+    (parts / "000001.tokens").write_bytes(b"x")  # a part cut short by a full disk, say, does not count
+    last.with_suffix(".away").rename(last)
+    said: list[str] = []
+    store = build(units, tokenizer, tmp_path / "store", say=said.append)
+    assert said[0].startswith("1 of 3 parts")
+    assert stored_bytes(tmp_path / "store") == stored_bytes(tmp_path / "one_shot")
+    assert json.loads(kept)["written"]["tokens"] < store.receipt["written"]["tokens"]
+    assert not parts.exists()
+
+
+def test_parts_of_another_tokenizer_or_corpus_are_not_used(tokenizer: Any, tmp_path: Path) -> None:
+    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(150)])
+    last = Path(units[-1].path)
+    text = last.read_bytes()
+    last.unlink()
+    with pytest.raises(UsageError):
+        build(units, tokenizer, tmp_path / "store", fingerprint="another")
+    last.write_bytes(text)
+    said: list[str] = []
+    build(units, tokenizer, tmp_path / "store", say=said.append)
+    assert said == []
+
+
+def test_documents_of_one_group_stay_on_one_side(tokenizer: Any, tmp_path: Path) -> None:
+    """Near-duplicates share a group, so no held-out text was seen in training in other words."""
+    originals = [document(number, 4) for number in range(300)]
+    copies = [[*original[:3], original[3] + " again."] for original in originals]
+    store = build(write_corpus(tmp_path / "corpus", originals + copies), tokenizer, tmp_path / "store")
+    encoder = WordEncoder(tokenizer)
+    first = {tuple(encoder.encode(original[:1])[0].tolist()) for original in originals}
+    held = {tuple(sentence) for sentence in sentences_in(store.validation)} & first
+    trained = {tuple(sentence) for sentence in sentences_in(store.train)} & first
+    assert len(held & trained) <= len(held) // 4  # MinHash parts a pair now and then
+    assert 0 < len(held) < 20
+
+
+@pytest.mark.parametrize("documents", [100, 101, 130])
+def test_something_is_held_out_of_every_corpus(tokenizer: Any, tmp_path: Path, documents: int) -> None:
+    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(documents)])
+    for seed in range(8):
+        store = build(units, tokenizer, tmp_path / str(seed), seed=seed)
+        assert len(store.train.document_ends) + len(store.validation.document_ends) == documents
+        assert 1 <= len(store.validation.document_ends) <= documents // 10
+
+
+@pytest.mark.parametrize(("documents", "sentences", "held"), [(1, 2, 1), (1, 500, 5), (99, 3, 3), (3, 100, 3)])
+def test_few_documents_hold_out_the_last_sentences(
+    tokenizer: Any, tmp_path: Path, documents: int, sentences: int, held: int
+) -> None:
+    texts = [document(number, sentences) for number in range(documents)]
+    store = build(write_corpus(tmp_path / "corpus", texts, 1), tokenizer, tmp_path / "store")
+    every = [sentence for text in texts for sentence in text]
+    expected = [WordEncoder(tokenizer).encode([sentence])[0].tolist() for sentence in every]
+    assert sentences_in(store.train) + sentences_in(store.validation) == expected
+    assert len(store.validation.sentence_ends) == held
+    assert "last" in store.receipt["held_out"]
+    for stream in (store.train, store.validation):
+        assert stream.document_ends[-1] == stream.sentence_ends[-1] == len(stream.tokens)
+
+
+def test_corpus_of_copies_still_holds_something_out(tokenizer: Any, tmp_path: Path) -> None:
+    store = build(write_corpus(tmp_path / "corpus", [document(1)] * 200, 1), tokenizer, tmp_path / "store")
+    assert len(store.train.tokens) > len(store.validation.tokens) > 0
+    assert "alike" in store.receipt["held_out"]
+
+
+def test_one_sentence_is_too_little(tokenizer: Any, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="single sentence"):
+        build(write_corpus(tmp_path / "corpus", [document(1, 1)], 1), tokenizer, tmp_path / "store")
+
+
+def test_token_counts_are_those_of_train(tokenizer: Any, tmp_path: Path) -> None:
+    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(120)])
+    store = build(units, tokenizer, tmp_path / "store")
+    assert np.array_equal(store.token_counts, np.bincount(store.train.tokens, minlength=len(tokenizer)))
+
+
+@pytest.mark.parametrize(("vocab_size", "name"), [(100, "uint16"), (65_536, "uint16"), (65_537, "uint32")])
+def test_ids_fit_the_width_of_the_stored_integers(vocab_size: int, name: str) -> None:
+    assert token_dtype(vocab_size) == np.dtype(name)
+    assert np.iinfo(token_dtype(vocab_size)).max >= vocab_size - 1
+
+
+def cut_byte(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "tokens cut short": lambda folder: cut_byte(folder / "train" / "tokens.bin"),
+    "ends cut short": lambda folder: cut_byte(folder / "validation" / "document_ends.bin"),
+    "file missing": lambda folder: (folder / "token_counts.bin").unlink(),
+    "manifest cut short": lambda folder: cut_byte(folder / "manifest.json") or cut_byte(folder / "manifest.json"),
+    "manifest of a later format": lambda folder: (folder / "manifest.json").write_text(
+        (folder / "manifest.json").read_text().replace('"format_version": 1', '"format_version": 2')
+    ),
+    "manifest is a list": lambda folder: (folder / "manifest.json").write_text("[]"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_damaged_store_is_refused_in_one_line(tokenizer: Any, tmp_path: Path, damage: Callable[[Path], Any]) -> None:
+    build(write_corpus(tmp_path / "corpus", [document(1)], 1), tokenizer, tmp_path / "store")
+    damage(tmp_path / "store")
+    with pytest.raises(CheckpointError) as raised:
+        open_store(tmp_path / "store")
+    assert "\n" not in str(raised.value)
+
+
+def test_missing_store_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no token store"):
+        open_store(tmp_path)
+
+
+def test_rebuilding_leaves_nothing_of_the_store_before(tokenizer: Any, tmp_path: Path) -> None:
+    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(5)])
+    build(units, tokenizer, tmp_path / "store")
+    stale = tmp_path / "store" / SIDES[0] / "rows-of-older-store.bin"
+    stale.write_bytes(b"x")
+    build(units, tokenizer, tmp_path / "store", fingerprint="g")
+    assert not stale.exists()
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_corpus(tokenizer: Any, tmp_path: Path) -> None:
+    """Catches a merge or a worker that gathers a whole corpus before it writes."""
+
+    def peak(repeats: int) -> int:
+        folder = tmp_path / str(repeats)
+        documents = [document(number) for number in range(2_000)] * repeats
+        write_corpus(folder / "corpus", documents, 1)
+        units = plan_units(find_files(str(folder / "corpus")), unit_bytes=1 << 18)
+        del documents
+        tracemalloc.start()
+        build(units, tokenizer, folder / "store")
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    assert peak(20) < 1.2 * peak(2)

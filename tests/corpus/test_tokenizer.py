@@ -1,0 +1,301 @@
+"""Tokens: the stock pipeline's ids, repeatable training, nothing foreign run, no special id from text."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.corpus.charsmap import check_charsmap
+from electra_albert.corpus.tokenizer import (
+    SPECIAL_PIECES,
+    UNK_ID,
+    fingerprint,
+    load_tokenizer,
+    save_tokenizer,
+    train_tokenizer,
+)
+from electra_albert.corpus.word_encoder import WordEncoder
+
+SHARED_MODEL = Path(__file__).parents[3] / "shared" / "data" / "albert_vocab" / "30k-clean.rebuilt.model"
+
+PROSE = [
+    "The house on the hill was old, and the people in it were older still.",
+    "A dog barked at the moon; nobody in the house on the hill heard it.",
+    "In 1912 the river rose, and the old bridge fell into it with a great noise.",
+    "People say that the river sings at night, but people say a great many things.",
+    "Was the bridge ever built again? It was not; the old road ends at the water.",
+    "Nobody reads < or > signs aloud, nor pad, cls, sep, mask and unk.",
+] * 20
+
+NASTY = [
+    "",
+    " ",
+    "two  spaces and a trailing one ",
+    "no\u00a0break\u00a0space",
+    "acute a´b and diaeresis a¨b become spaces",
+    "``quoted'' text '' and `` alone",
+    "combining e\u0301 and x\u0327\u0323, and \u0301 alone, and a \u0308b",
+    "\ufdfa is eighteen letters",
+    "中文字符 and 日本語。",
+    "emoji 👩\u200d👩\u200d👧 and 🇫🇷 flags",
+    "İstanbul STRASSE straße ﬁne Ǆ ΣΑΣ",
+    "tabs\tand\x0bothers\u2028here\u3000and\x85there",
+    "literal ▁ mark and a▁b",
+    "[MASK] in brackets, [SEP] too, and <pad> or x<unk>y",
+    "a" * 300,
+    "9,999.50 1e999 --flag ../path",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return train_tokenizer(PROSE, 300, do_lower_case=True)
+
+
+@pytest.fixture
+def folder(tokenizer: Any, tmp_path: Path) -> Path:
+    save_tokenizer(tokenizer, tmp_path / "tokenizer", max_length=77)
+    return tmp_path / "tokenizer"
+
+
+def sentence_ids(encoder: WordEncoder, sentences: list[str]) -> list[list[int]]:
+    ids, lengths = encoder.encode(sentences)
+    assert lengths.sum() == len(ids)
+    return [piece.tolist() for piece in np.split(ids, lengths.cumsum()[:-1])]
+
+
+def whole_ids(encoder: WordEncoder, sentences: list[str]) -> list[list[int]]:
+    """Each sentence at once, by the backend itself: what a memo of words must not differ from."""
+    return [encoder.backend.encode(sentence, add_special_tokens=False).ids for sentence in sentences]
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_ids_equal_those_of_stock_transformers_from_the_saved_folder(do_lower_case: bool, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    trained = train_tokenizer(PROSE, 300, do_lower_case)
+    save_tokenizer(trained, tmp_path, max_length=77)
+    stock = AutoTokenizer.from_pretrained(str(tmp_path), local_files_only=True)
+    plain = [text for text in NASTY + PROSE[:6] if not any(special in text for special in SPECIAL_PIECES)]
+    expected = stock(plain, add_special_tokens=False)["input_ids"]
+    assert sentence_ids(WordEncoder(trained), plain) == expected
+    assert sentence_ids(WordEncoder(load_tokenizer(tmp_path)), plain) == expected
+    assert stock.model_max_length == 77
+    assert stock("the house", "the river")["token_type_ids"][-1] == 1  # stock's own default leaves them out
+
+
+@pytest.mark.parametrize("memo_words", [0, 3, 1000])
+def test_memo_of_words_does_not_change_ids(tokenizer: Any, memo_words: int) -> None:
+    encoder = WordEncoder(tokenizer, memo_words)
+    for sentences in (NASTY, PROSE[:6], NASTY[::-1]):
+        assert sentence_ids(encoder, sentences) == whole_ids(encoder, sentences)
+
+
+def test_memo_check_sees_a_pipeline_that_looks_across_spaces(tokenizer: Any) -> None:
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    joined = {"type": "Replace", "pattern": {"String": "the house"}, "content": "thehouse"}
+    content["normalizer"]["normalizers"].append(joined)
+    encoder = WordEncoder(json.dumps(content))  # planted fault: a word's ids depend on its neighbour
+    assert sentence_ids(encoder, PROSE[:2]) != whole_ids(encoder, PROSE[:2])
+
+
+@pytest.mark.parametrize("text", SPECIAL_PIECES)
+def test_text_never_becomes_a_special_id(text: str) -> None:
+    tokenizer = train_tokenizer(PROSE, 300, do_lower_case=False)
+    sentence = f"the {text} and x{text}y house"
+    encoder = WordEncoder(tokenizer)
+    ids, _ = encoder.encode([sentence, "the house"])
+    assert not set(ids.tolist()) & (set(range(len(SPECIAL_PIECES))) - {UNK_ID})
+    assert encoder.special_texts == 2
+    encoder.encode(["the house"])
+    assert encoder.special_texts == 2
+
+
+def test_backend_told_to_encode_special_tokens_still_finds_them(tokenizer: Any) -> None:
+    backend = tokenizer.backend_tokenizer
+    backend.encode_special_tokens = True  # the fault the encoder guards against: Unigram knows no control pieces
+    try:
+        assert 0 in backend.encode("the <pad> house", add_special_tokens=False).ids
+    finally:
+        backend.encode_special_tokens = False
+
+
+def test_special_pieces_have_ids_0_to_4_and_sizes_are_bounded(tokenizer: Any) -> None:
+    assert tuple(tokenizer.convert_ids_to_tokens(list(range(5)))) == SPECIAL_PIECES
+    assert len(tokenizer) <= 300
+    assert len(train_tokenizer(PROSE, 30_000, do_lower_case=True)) < 30_000  # the text gives no more
+    many_letters = ["".join(map(chr, range(0x4E00 + k, 0x4E00 + k + 8))) for k in range(500)]
+    assert len(train_tokenizer(many_letters, 64, do_lower_case=True)) <= 64
+
+
+def test_no_piece_joins_letters_to_punctuation(tokenizer: Any) -> None:
+    pieces = [piece.removeprefix("▁") for piece in tokenizer.get_vocab() if piece not in SPECIAL_PIECES]
+    assert not [p for p in pieces if not p.isalpha() and not p.isdigit() and len(p) > 1]
+
+
+def test_training_without_text_is_refused() -> None:
+    with pytest.raises(DataError, match="no text"):
+        train_tokenizer(["", "\u0301"], 100, do_lower_case=True)
+
+
+_TRAIN = """
+import sys
+from electra_albert.corpus.tokenizer import fingerprint, train_tokenizer
+lines = [f"{a}{b} {b}{c}ing {c}{a}." for a in "the cat sat".split() for b in "on a rug".split() for c in "qwxyz中文字"]
+print(fingerprint(train_tokenizer(lines * 3, 120, True)))
+"""
+
+
+@pytest.mark.slow
+def test_training_repeats_bit_for_bit() -> None:
+    """Catches the trainer's own disorder: unrounded, or with its scores of added characters, no two runs agree."""
+    root = Path(__file__).parents[2]
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", _TRAIN],
+            cwd=root,
+            env=os.environ | {"RAYON_NUM_THREADS": threads},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for threads in ("1", "2", "2")
+    ]
+    assert found[0] == found[1] == found[2] != ""
+
+
+def test_fingerprint_tells_pieces_scores_and_options_apart(tokenizer: Any, folder: Path) -> None:
+    assert fingerprint(load_tokenizer(folder)) == fingerprint(tokenizer)
+    edit(folder / "tokenizer.json", lambda content: content["model"]["vocab"][9].__setitem__(1, -3.5))
+    rescored = fingerprint(load_tokenizer(folder))
+    edit(folder / "tokenizer_config.json", lambda content: content.update(do_lower_case=False))
+    assert len({fingerprint(tokenizer), rescored, fingerprint(load_tokenizer(folder))}) == 3
+
+
+def edit(file: Path, change: Callable[[Any], Any]) -> None:
+    content = json.loads(file.read_text(encoding="utf-8"))
+    change(content)
+    file.write_text(json.dumps(content), encoding="utf-8")
+
+
+def replace_piece(place: int, piece: Any, score: Any = -1.0) -> Callable[[Any], None]:
+    return lambda content: content["model"]["vocab"].__setitem__(place, [piece, score])
+
+
+BROKEN: dict[str, Callable[[Any], Any]] = {
+    "another type": lambda content: content["model"].update(type="BPE"),
+    "no model": lambda content: content.pop("model"),
+    "empty piece": replace_piece(7, ""),
+    "piece twice": lambda content: content["model"]["vocab"].append(content["model"]["vocab"][9]),
+    "piece is no text": replace_piece(7, 3),
+    "infinite score": replace_piece(7, "x" * 40, float("inf")),
+    "score is no number": replace_piece(7, "x" * 40, None),
+    "special ids permuted": lambda content: content["model"]["vocab"].insert(0, content["model"]["vocab"].pop(4)),
+    "no vocabulary": lambda content: content["model"].update(vocab=[]),
+    "unknown id elsewhere": lambda content: content["model"].update(unk_id=None),
+    "added token beyond the pieces": lambda content: content["added_tokens"].append({"id": 4 * 10**9, "content": "x"}),
+    "character map cut off": lambda content: content["normalizer"]["normalizers"].append(
+        {"type": "Precompiled", "precompiled_charsmap": "AAQAAA=="}
+    ),
+    "character map not base64": lambda content: content["normalizer"]["normalizers"].append(
+        {"type": "Precompiled", "precompiled_charsmap": "%%%"}
+    ),
+}
+
+
+@pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN.keys())
+def test_damaged_or_foreign_tokenizer_is_refused_in_one_line(folder: Path, change: Callable[[Any], Any]) -> None:
+    edit(folder / "tokenizer.json", change)
+    with pytest.raises(CheckpointError) as raised:
+        load_tokenizer(folder)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "[" * 100_000, "\udcff"], ids=["empty", "half", "list", "deep", "bytes"])
+def test_file_that_is_not_a_json_object_is_refused(folder: Path, content: str) -> None:
+    (folder / "tokenizer.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(CheckpointError):
+        load_tokenizer(folder)
+
+
+def test_missing_tokenizer_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not exist"):
+        load_tokenizer(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=r"no tokenizer\.json"):
+        load_tokenizer(tmp_path)
+
+
+def test_spiece_model_alone_names_the_packages_it_needs(tmp_path: Path) -> None:
+    from importlib.util import find_spec
+
+    if find_spec("sentencepiece") is not None:
+        pytest.skip("sentencepiece is installed")
+    (tmp_path / "spiece.model").write_bytes(b"")
+    with pytest.raises(UsageError, match="sentencepiece"):
+        load_tokenizer(tmp_path)
+
+
+def test_nothing_of_a_foreign_pipeline_survives_loading(tokenizer: Any, folder: Path) -> None:
+    def plant(content: Any) -> None:
+        content["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+        bomb = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "aaaaaaaa"}
+        content["normalizer"] = {"type": "Sequence", "normalizers": [bomb] * 9}
+
+    edit(folder / "tokenizer.json", plant)
+    loaded = load_tokenizer(folder)
+    assert loaded(PROSE[0])["input_ids"] == tokenizer(PROSE[0])["input_ids"]
+
+
+def protobuf_fields(message: bytes) -> dict[int, bytes]:
+    """The last length-delimited field of each number in a protobuf message without groups."""
+    fields, at = {}, 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        tag = varint()
+        if tag & 7 == 2:
+            size = varint()
+            fields[tag >> 3], at = message[at : at + size], at + size
+        elif tag & 7 == 0:
+            varint()
+        else:
+            at += {1: 8, 5: 4}[tag & 7]
+    return fields
+
+
+@pytest.mark.skipif(not SHARED_MODEL.is_file(), reason="needs ALBERT's released vocabulary beside the checkout")
+def test_character_maps_that_pass_the_check_cannot_break_the_normalizer() -> None:
+    from tokenizers import normalizers
+
+    charsmap = protobuf_fields(protobuf_fields(SHARED_MODEL.read_bytes())[3])[2]
+    assert check_charsmap(charsmap) == ""
+    generator = np.random.default_rng(5)
+    refused = 0
+    for _ in range(200):
+        damaged = bytearray(charsmap)
+        for place in generator.integers(4, len(charsmap), 2):
+            damaged[place] = generator.integers(256)
+        if check_charsmap(bytes(damaged)):
+            refused += 1
+            continue
+        normalizer = normalizers.Precompiled(bytes(damaged))
+        for text in NASTY:
+            normalizer.normalize_str(text)  # native code panics where a jump leads out of the map
+    assert 0 < refused < 200

@@ -1,0 +1,173 @@
+"""Programs run in processes of their own: runs that are killed half-way, and ranks that train together.
+
+python -m tests.training.faults kill FOLDER        one run after the other, killed at ever later system calls
+python -m tests.training.faults full FOLDER BYTES  a run whose files cannot grow beyond BYTES
+python -m tests.training.faults rank FOLDER NAME   one rank (torchrun's environment); NAME is a program below
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from electra_albert.contracts import UsageError
+from electra_albert.training import distributed
+from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
+from electra_albert.training.guards import StopSignal
+from tests.training.toy import CONFIG, ToyObjective, fingerprint, rows, run_toy
+
+KILL_CONFIG = replace(CONFIG, max_steps=6, save_steps=2, save_total_limit=1)
+_EACH = 3  # the saves differ in length, so every third call meets all of their phases in about forty runs
+_EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.truncate", "shutil.rmtree")
+
+
+def _kill_at(call: int, folder: Path) -> None:
+    """End this process the hard way just before its `call`-th file operation under folder, or fsync."""
+    seen = 0
+
+    def count(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal seen
+        if event in _EVENTS and (str(folder) in str(arguments[0]) or event in ("os.remove", "os.rmdir")):
+            seen += 1
+            if seen == call:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call_it(*arguments: Any, **named: Any) -> Any:
+            count("open", (folder,))
+            return function(*arguments, **named)
+
+        return call_it
+
+    import safetensors.torch
+
+    sys.addaudithook(count)
+    os.fsync = counted(os.fsync)
+    safetensors.torch.save_file = counted(safetensors.torch.save_file)
+
+
+def _in_child(action: Callable[[], None]) -> int:
+    """Run action in a fork; returns the signal or status it ended with."""
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+
+def kill(folder: Path) -> None:
+    """Print what a run comes to, then what each resume of one killed at its 1st, 4th, … file operation does."""
+
+    def resume(run: Path) -> None:
+        before = [step for step, _ in list_checkpoints(run / "checkpoints")]
+        said: list[str] = []
+        found = find_checkpoint(run / "checkpoints", "auto", said.append)
+        _, objective, _ = run_toy(run, KILL_CONFIG, resume_from=found)
+        result = {"before": before, "found": found.name if found else None, "weights": fingerprint(objective)}
+        left = sorted(path.name for path in (run / "checkpoints").iterdir())
+        print(json.dumps({**result, "left": left, "rows": rows(run), "said": said}), flush=True)
+
+    _, through, _ = run_toy(folder / "through", KILL_CONFIG)  # also so that the forks need not import anything
+    print(json.dumps({"weights": fingerprint(through), "rows": rows(folder / "through")}), flush=True)
+    call, status = 1 - _EACH, int(signal.SIGKILL)
+    while status == signal.SIGKILL:
+        call += _EACH
+        run = folder / str(call)
+
+        def train_and_die(run: Path = run, call: int = call) -> None:
+            _kill_at(call, run / "checkpoints")
+            run_toy(run, KILL_CONFIG)
+
+        status = _in_child(train_and_die)
+        assert _in_child(lambda run=run: resume(run)) == 0
+        shutil.rmtree(run)
+    assert status == 0
+
+
+def full(folder: Path, limit_bytes: int) -> None:
+    """Train with files limited in size, as on a full disk; the last save must be a UsageError."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+    try:
+        run_toy(folder, KILL_CONFIG)
+    except UsageError as error:
+        print(error)
+
+
+def _train(folder: Path, world: distributed.World) -> None:
+    """Train on two rows a rank and micro-batch what one process can on four, in float64 without dropout."""
+    config = replace(CONFIG, per_device_train_batch_size=2)
+    run_toy(folder, config, objective=ToyObjective(0.0, torch.float64), world=world)
+
+
+def _resume(folder: Path, world: distributed.World) -> None:
+    """Train to the end, then again from each checkpoint; print what the weights came to each time."""
+    config = replace(CONFIG, max_steps=4, save_steps=1, gradient_accumulation_steps=2)
+    for start in range(config.max_steps):
+        checkpoint = folder / "0" / "checkpoints" / f"step-{start:07d}" if start else None
+        objective = ToyObjective(hidden=131)  # wide enough for the ranks to add in pieces
+        run_toy(folder / str(start), config, objective=objective, world=world, resume_from=checkpoint)
+        if world.is_main:
+            print(json.dumps([fingerprint(objective), rows(folder / str(start))[-1]]))
+
+
+def _stop(folder: Path, world: distributed.World) -> None:
+    """Train while the last rank alone is told to stop; print where each left."""
+
+    def tell(step: int) -> None:
+        if step == 4 and world.rank == world.world_size - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with StopSignal() as stop:
+        outcome, _, _ = run_toy(folder, world=world, before=tell, stop=stop)
+    left = distributed.gather_objects([outcome.step, outcome.is_stopped], world)
+    if world.is_main:
+        print(json.dumps([left, [step for step, _ in list_checkpoints(folder / "checkpoints")]]))
+
+
+def _agree(folder: Path, world: distributed.World) -> None:
+    """Sums, objects and order of ranks."""
+    with distributed.main_first(world):
+        if not world.is_main:
+            assert (folder / "prepared").exists()
+        else:
+            (folder / "prepared").touch()
+    mine = torch.tensor([world.rank + 1])
+    total = distributed.sum_over_ranks(mine, world)
+    distributed.barrier(world)
+    values = distributed.gather_objects({"rank": world.rank}, world)
+    if world.is_main:
+        print(json.dumps([int(total), int(mine), values]))
+
+
+def rank(folder: Path, name: str) -> None:
+    """Join the other ranks and run a program with them."""
+    world = distributed.start("cpu")
+    try:
+        {"train": _train, "resume": _resume, "stop": _stop, "agree": _agree}[name](folder, world)
+    finally:
+        distributed.stop(world)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    what, where, *rest = sys.argv[1:]
+    if what == "kill":
+        kill(Path(where))
+    elif what == "full":
+        full(Path(where), int(rest[0]))
+    else:
+        rank(Path(where), rest[0])

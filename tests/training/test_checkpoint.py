@@ -1,0 +1,309 @@
+"""A checkpoint is whole or it is none, and no failure costs more than the one being written."""
+
+import errno
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from electra_albert.contracts import CheckpointError, DivergedError, UsageError
+from electra_albert.training.checkpoint import (
+    MANIFEST,
+    MODEL,
+    OPTIMIZER,
+    STATE,
+    check_finite,
+    find_checkpoint,
+    find_problem,
+    list_checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+    tidy,
+)
+from electra_albert.training.optimizer import build_optimizer
+from tests.training.toy import CONFIG, ToyObjective, fingerprint
+
+ROOT = Path(__file__).parents[2]
+
+
+def quiet(line: str) -> None:
+    """Say nothing."""
+
+
+def trained() -> tuple[ToyObjective, torch.optim.Optimizer]:
+    """A module and optimiser whose every tensor differs from its start."""
+    module = ToyObjective()
+    optimizer = build_optimizer(module, CONFIG)
+    for parameter in module.parameters():
+        parameter.grad = torch.linspace(-1, 2, parameter.numel()).view_as(parameter)
+    optimizer.step()
+    return module, optimizer
+
+
+def save(folder: Path, step: int, limit: int = 100, say: Callable[[str], None] = quiet) -> Path:
+    return save_checkpoint(folder, step, *trained(), {"tokens": 5}, limit, say)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_weights_moments_and_state_come_back_to_the_bit_with_ties_intact(tmp_path: Path) -> None:
+    module, optimizer = trained()
+    path = save(tmp_path, 100)
+    fresh = ToyObjective()
+    fresh_optimizer = build_optimizer(fresh, CONFIG)
+    state = load_checkpoint(path, fresh, fresh_optimizer)
+    assert (path.name, state["step"], state["tokens"]) == ("step-0000100", 100, 5)
+    assert fingerprint(fresh) == fingerprint(module)
+    assert fresh.decoder.weight is fresh.table.weight
+    for old, new in zip(module.parameters(), fresh.parameters(), strict=True):
+        for key, value in optimizer.state[old].items():
+            assert torch.equal(value, fresh_optimizer.state[new][key])
+
+
+def test_a_tied_table_is_stored_once(tmp_path: Path) -> None:
+    from safetensors import safe_open
+
+    with safe_open(save(tmp_path, 1) / MODEL, "pt") as file:
+        assert "table.weight" in file.keys()  # noqa: SIM118  (not a dictionary)
+        assert "decoder.weight" not in file.keys()  # noqa: SIM118
+
+
+def test_files_follow_the_umask(tmp_path: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        path = save(tmp_path, 1)
+    finally:
+        os.umask(old)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()} == {0o640}
+
+
+# --- broken ones ----------------------------------------------------------------------------------------------------
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-len(data) // 3] ^= 4
+    path.write_bytes(bytes(data))
+
+
+def write_garbage(path: Path) -> None:
+    path.write_bytes(b"\xff\xfe{[")
+
+
+FAULTS = {
+    "truncated": truncate,
+    "bit flipped": flip_a_bit,
+    "missing": Path.unlink,
+    "empty": lambda path: path.write_bytes(b""),
+    "garbage": write_garbage,
+}
+
+
+@pytest.mark.parametrize("name", [MODEL, OPTIMIZER, STATE, MANIFEST])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_checkpoint_is_passed_over_aloud_and_never_named_in_vain(
+    tmp_path: Path, name: str, fault: str
+) -> None:
+    # Planted fault: each file in each way; the last whole one must be found, and without one nothing starts afresh.
+    whole, broken = save(tmp_path, 100), save(tmp_path, 200)
+    FAULTS[fault](broken / name)
+    said: list[str] = []
+    assert find_checkpoint(tmp_path, "auto", said.append) == whole
+    assert len(said) == 1
+    assert "step-0000200" in said[0]
+    assert name in said[0]
+    with pytest.raises(CheckpointError, match=name):
+        find_checkpoint(tmp_path, str(broken), quiet)
+    shutil.rmtree(whole)
+    with pytest.raises(CheckpointError, match="no whole checkpoint"):
+        find_checkpoint(tmp_path, "auto", quiet)
+
+
+@pytest.mark.parametrize(
+    "manifest", [[], {}, {"format": 2}, {"format": 1}, {"format": 1, "files": {"../x": {}}}, {"format": 1, "files": []}]
+)
+def test_a_manifest_of_another_form_is_not_trusted(tmp_path: Path, manifest: object) -> None:
+    path = save(tmp_path, 1)
+    (path / MANIFEST).write_text(json.dumps(manifest))
+    assert find_problem(path) is not None
+
+
+def test_a_folder_without_checkpoints_starts_anew_whatever_else_lies_there(tmp_path: Path) -> None:
+    for name in ("step-abc", "step-12", ".tmp-7-1", "step-0000001.aside-1"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "step-0000009").touch()
+    assert find_checkpoint(tmp_path, "auto", quiet) is None
+    assert find_checkpoint(tmp_path / "none", "auto", quiet) is None
+    assert find_checkpoint(tmp_path, "never", quiet) is None
+
+
+def test_never_resuming_does_not_train_over_checkpoints(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    with pytest.raises(UsageError, match="output_dir"):
+        find_checkpoint(tmp_path, "never", quiet)
+
+
+def without_bias() -> nn.Module:
+    module = ToyObjective()
+    module.order.bias = None
+    return module
+
+
+def with_extra_weight() -> nn.Module:
+    module = ToyObjective()
+    module.extra = nn.Linear(1, 1, bias=False)
+    return module
+
+
+def with_broken_tie() -> nn.Module:
+    module = ToyObjective()
+    module.decoder.weight = nn.Parameter(module.table.weight.detach().clone())
+    return module
+
+
+@pytest.mark.parametrize(
+    ("build", "named"),
+    [
+        (without_bias, "order.bias"),
+        (with_extra_weight, "extra.weight"),
+        (lambda: ToyObjective(hidden=3), r"table.weight.*\[11, 5\].*\[11, 3\]"),
+        (lambda: ToyObjective(dtype=torch.float64), "table.weight.*float64"),
+        (with_broken_tie, "decoder.weight"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused_by_name_and_changes_nothing(
+    tmp_path: Path, build: Callable[[], nn.Module], named: str
+) -> None:
+    path = save(tmp_path, 1)
+    module = build()
+    before = fingerprint(module)
+    with pytest.raises(CheckpointError, match=named):
+        load_checkpoint(path, module, build_optimizer(module, CONFIG))
+    assert fingerprint(module) == before
+
+
+def test_a_checkpoint_whose_optimiser_does_not_fit_changes_no_weight(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    module = ToyObjective()
+    module.norm.requires_grad_(False)
+    before = fingerprint(module)
+    with pytest.raises(CheckpointError, match="norm"):
+        load_checkpoint(path, module, build_optimizer(module, CONFIG))
+    assert fingerprint(module) == before
+
+
+@pytest.mark.parametrize("where", ["weight", "moment"])
+def test_what_is_not_finite_is_not_written(where: str) -> None:
+    # Planted fault: one NaN in one weight, or in one moment.
+    module, optimizer = trained()
+    check_finite(module, optimizer)
+    tensor = module.table.weight.data if where == "weight" else optimizer.state[module.table.weight]["exp_avg_sq"]
+    tensor[3, 2] = torch.nan
+    with pytest.raises(DivergedError, match=r"table\.weight"):
+        check_finite(module, optimizer)
+
+
+# --- rotation -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_the_newest_are_kept(tmp_path: Path, limit: int) -> None:
+    for step in range(1, 6):
+        save(tmp_path, step, limit)
+    assert names(tmp_path) == [f"step-{step:07d}" for step in range(6 - limit, 6)]
+
+
+def test_broken_ones_do_not_count_as_kept_and_what_is_not_ours_is_untouched(tmp_path: Path) -> None:
+    # Planted fault: counting folders instead of whole checkpoints would leave only broken ones.
+    folder, elsewhere = tmp_path / "checkpoints", tmp_path / "step-0000001"
+    elsewhere.mkdir()
+    whole, broken = save(folder, 10), save(folder, 20)
+    truncate(broken / MODEL)
+    (folder / "step-0000005").symlink_to(elsewhere)
+    (folder / "step-best").mkdir()
+    save(folder, 15, limit=2)
+    assert whole.exists()
+    assert names(folder) == ["step-0000005", "step-0000010", "step-0000015", "step-0000020", "step-best"]
+    save(folder, 30, limit=1)
+    assert names(folder) == ["step-0000005", "step-0000020", "step-0000030", "step-best"]
+    assert elsewhere.exists()
+
+
+def test_litter_of_a_killed_run_is_removed(tmp_path: Path) -> None:
+    for clean in (lambda: tidy(tmp_path, 1, quiet), lambda: save(tmp_path, 1)):
+        for name in (".tmp-3-77", ".trash-step-0000001"):
+            (tmp_path / name).mkdir()
+        clean()
+    assert names(tmp_path) == ["step-0000001"]
+
+
+def test_checkpoints_of_a_future_given_up_are_set_aside_not_deleted(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+    for _ in range(2):
+        tidy(tmp_path, 1, quiet)
+        save(tmp_path, 2)
+    assert [step for step, _ in list_checkpoints(tmp_path)] == [1, 2]
+    assert "step-0000002.aside-2" in names(tmp_path)
+    assert "step-0000003.aside-1" in names(tmp_path)
+
+
+# --- crashes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", range(1, 6))
+def test_a_disk_that_fails_leaves_the_old_checkpoint_and_no_half_of_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    save(tmp_path, 1)
+    fsync, calls = os.fsync, iter(range(1, 100))
+
+    def failing(descriptor: int) -> None:
+        if next(calls) == call:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        save(tmp_path, 2, limit=1)
+    assert names(tmp_path) == ["step-0000001"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit_bytes", [100, 2000])
+def test_a_full_disk_is_one_clear_line_and_leaves_nothing_half_written(tmp_path: Path, limit_bytes: int) -> None:
+    command = [sys.executable, "-m", "tests.training.faults", "full", str(tmp_path), str(limit_bytes)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=True)
+    assert "cannot write the checkpoint of step 6" in done.stdout
+    assert done.stdout.count("\n") == 1
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_kill_9_at_any_file_operation_costs_at_most_the_steps_since_the_last_save(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.training.faults", "kill", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr
+    through, *results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(results) > 30  # three saves of a dozen operations or more
+    newest = [int(result["found"][5:]) if result["found"] else 0 for result in results]
+    assert newest == sorted(newest)  # a later death never finds an older checkpoint
+    assert set(newest) == {0, 2, 4, 6}
+    for result in results:
+        assert result["said"] == []  # every folder with a checkpoint's name is whole
+        assert {name: result[name] for name in through} == through
+        assert set(result["left"]) <= {"step-0000004", "step-0000006"}  # no litter

@@ -1,0 +1,64 @@
+"""Alone, every agreement is with oneself; several processes agree on sums, values and who goes first."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from electra_albert.contracts import UsageError
+from electra_albert.training import distributed
+from tests.training.toy import ALONE
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_ranks(world_size: int, folder: Path, program: str) -> str:
+    """Run a program of faults.py on several ranks as torchrun would; returns what the main rank printed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world_size)}
+    command = [sys.executable, "-m", "tests.training.faults", "rank", str(folder), program]
+    processes = [
+        subprocess.Popen(
+            command, cwd=ROOT, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stdout=subprocess.PIPE
+        )
+        for rank in range(world_size)
+    ]
+    outputs = [process.communicate(timeout=120)[0].decode() for process in processes]
+    assert [process.returncode for process in processes] == [0] * world_size
+    return outputs[0]
+
+
+def test_alone_a_sum_is_the_tensor_and_the_main_rank_goes_first() -> None:
+    tensor = torch.tensor([1, 2])
+    assert distributed.sum_over_ranks(tensor, ALONE) is tensor
+    assert distributed.gather_objects("a", ALONE) == ["a"]
+    with distributed.main_first(ALONE):
+        distributed.barrier(ALONE)
+
+
+def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    assert distributed.start("cpu") == ALONE
+    distributed.stop(ALONE)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to take")
+def test_a_gpu_that_is_not_there_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="--device cpu"):
+        distributed.start("cuda")
+    assert distributed.start("auto").device.type == "cpu"
+
+
+@pytest.mark.slow
+def test_three_ranks_agree(tmp_path: Path) -> None:
+    total, mine, values = json.loads(run_ranks(3, tmp_path, "agree"))
+    assert (total, mine) == (6, 1)
+    assert values == [{"rank": 0}, {"rank": 1}, {"rank": 2}]

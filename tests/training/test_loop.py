@@ -1,0 +1,350 @@
+"""The laws of the loop: sum by global count, a resume that leaves no trace, and numbers that are numbers."""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from electra_albert.config import TrainingConfig
+from electra_albert.contracts import Batch, DivergedError, Metrics, Term, UsageError
+from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints, load_checkpoint
+from electra_albert.training.guards import StopSignal
+from electra_albert.training.loop import Run, backward, count_step, term_scales
+from electra_albert.training.monitor import Monitor
+from electra_albert.training.optimizer import build_optimizer
+from tests.training.test_distributed import run_ranks
+from tests.training.toy import ALONE, CONFIG, ToyBatches, ToyObjective, fingerprint, held_out, rows, run_toy
+
+# --- law 2: sum by global count -------------------------------------------------------------------------------------
+
+Gradient = Callable[[nn.Module, list[Batch], Run], None]
+STEP = 2
+
+
+def loop_gradient(model: nn.Module, micro_batches: list[Batch], run: Run) -> None:
+    counts = count_step(model, micro_batches, run)
+    backward(model, micro_batches, term_scales(model.weights, counts.terms, 1), STEP, run)
+
+
+def mean_of_means(model: nn.Module, micro_batches: list[Batch], run: Run) -> None:
+    """The planted fault: every micro-batch takes its own mean, and those are averaged."""
+    for batch in micro_batches:
+        scales = term_scales(model.weights, model.counts(batch), 1)
+        backward(model, [batch], {name: scale / len(micro_batches) for name, scale in scales.items()}, STEP, run)
+
+
+def check_split_changes_no_gradient(gradient: Gradient, folder: Path) -> None:
+    """One batch of twelve rows, and four micro-batches of three, must give the same gradient."""
+    whole = ToyBatches(replace(CONFIG, per_device_train_batch_size=12))
+    parts = ToyBatches(replace(CONFIG, per_device_train_batch_size=3, gradient_accumulation_steps=4))
+    found = []
+    for batches in (whole, parts):
+        model = ToyObjective(0.0, torch.float64)
+        run = Run(folder, CONFIG, ALONE, Monitor(folder, 8), StopSignal())
+        gradient(model, next(batches.steps(STEP)), run)
+        found.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    # Float64: only the order of additions differs.
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-12)
+
+
+def test_accumulation_and_one_big_batch_give_the_same_gradient(tmp_path: Path) -> None:
+    check_split_changes_no_gradient(loop_gradient, tmp_path)
+
+
+def test_a_mean_of_means_is_caught(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="not close"):
+        check_split_changes_no_gradient(mean_of_means, tmp_path)
+
+
+def test_gradient_is_that_of_weight_times_sum_by_count(tmp_path: Path) -> None:
+    model, plain = ToyObjective(0.0, torch.float64), ToyObjective(0.0, torch.float64)
+    batches = next(ToyBatches(CONFIG).steps(STEP))
+    loop_gradient(model, batches, Run(tmp_path, CONFIG, ALONE, Monitor(tmp_path, 8), StopSignal()))
+    terms = plain(batches[0], torch.tensor(STEP))
+    sum(plain.weights[name] * terms[name].sum / terms[name].count for name in plain.weights).backward()
+    for ours, reference in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, reference.grad, rtol=1e-12, atol=1e-14)
+
+
+def test_a_term_that_counts_nothing_stays_connected_and_adds_nothing(tmp_path: Path) -> None:
+    model = ToyObjective()
+    batch = next(ToyBatches(CONFIG).steps(1))[0]
+    batch = batch._replace(sentence_order_label=torch.full_like(batch.sentence_order_label, -100))
+    loop_gradient(model, [batch], Run(tmp_path, CONFIG, ALONE, Monitor(tmp_path, 8), StopSignal()))
+    assert model.order.weight.grad is not None
+    assert not model.order.weight.grad.any()
+
+
+@pytest.mark.slow
+def test_two_ranks_accumulation_and_one_process_train_the_same(tmp_path: Path) -> None:
+    run_ranks(2, tmp_path / "ranks", "train")
+    accumulating = replace(CONFIG, per_device_train_batch_size=2, gradient_accumulation_steps=2)
+    for name, config in (("whole", CONFIG), ("parts", accumulating)):
+        run_toy(tmp_path / name, config, objective=ToyObjective(0.0, torch.float64))
+    results = []
+    for name in ("whole", "parts", "ranks"):
+        model = ToyObjective(0.0, torch.float64)
+        load_checkpoint(tmp_path / name / "checkpoints" / "step-0000008", model, None)
+        losses = [row.get("loss", row.get("eval_token_loss")) for row in rows(tmp_path / name)]
+        results.append(torch.cat([*(p.detach().flatten() for p in model.parameters()), torch.tensor(losses).double()]))
+        assert rows(tmp_path / name)[-1]["tokens"] == rows(tmp_path / "whole")[-1]["tokens"]
+    # Float64 gradients differ in the last bits; eight updates of Adam keep that far below 1e-9.
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=0, atol=1e-9)
+
+
+# --- law 8: resume --------------------------------------------------------------------------------------------------
+
+
+def check_resume_is_exact(folder: Path, config: TrainingConfig, build: Callable[[], nn.Module], step: int) -> None:
+    """Train through; put the folder back to `step`; go on: same weights, optimiser state and rows, to the bit."""
+    config = replace(config, save_steps=1)
+    _, through, _ = run_toy(folder / "through", config, objective=build())
+    # All later rows and checkpoints are still there, as after an explicit --resume of an older one.
+    shutil.copytree(folder / "through", folder / "resumed")
+    start = folder / "resumed" / "checkpoints" / f"step-{step:07d}"
+    _, resumed, _ = run_toy(folder / "resumed", config, objective=build(), resume_from=start)
+    assert fingerprint(resumed) == fingerprint(through)
+    assert rows(folder / "resumed") == rows(folder / "through")
+    last = f"checkpoints/step-{config.max_steps:07d}"
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        assert (folder / "resumed" / last / name).read_bytes() == (folder / "through" / last / name).read_bytes()
+
+
+@pytest.mark.parametrize(("step", "accumulation"), [*((step, 1) for step in range(1, 9)), (2, 3), (5, 3)])
+def test_a_resumed_run_is_the_uninterrupted_one_to_the_bit(tmp_path: Path, step: int, accumulation: int) -> None:
+    config = replace(CONFIG, gradient_accumulation_steps=accumulation)
+    check_resume_is_exact(tmp_path, config, ToyObjective, step)
+
+
+def test_a_stream_of_random_numbers_instead_of_keys_is_caught(tmp_path: Path) -> None:
+    # Planted fault: dropout from a generator that runs on through the run, as global random state would.
+    class Streaming(ToyObjective):
+        def __init__(self) -> None:
+            super().__init__(0.0)
+            self.generator = torch.Generator().manual_seed(1)
+
+        def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
+            keep = torch.rand(batch.input_ids.shape, generator=self.generator) > 0.2
+            return super().forward(batch._replace(input_ids=batch.input_ids * keep), step)
+
+    with pytest.raises(AssertionError):
+        check_resume_is_exact(tmp_path, CONFIG, Streaming, 3)
+
+
+@pytest.mark.slow
+def test_three_ranks_resume_to_the_bit(tmp_path: Path) -> None:
+    # From three ranks on the order of DDP's buckets is the order of additions; without its settling this fails.
+    results = [json.loads(line) for line in run_ranks(3, tmp_path, "resume").splitlines()]
+    assert len(results) == 4
+    assert all(result == results[0] for result in results)
+
+
+def test_evaluations_and_saves_leave_no_trace_in_the_training(tmp_path: Path) -> None:
+    _, often, _ = run_toy(tmp_path / "often", replace(CONFIG, eval_steps=1, save_steps=1, logging_steps=1))
+    _, seldom, _ = run_toy(tmp_path / "seldom", replace(CONFIG, eval_steps=8, save_steps=8, logging_steps=8))
+    assert fingerprint(often) == fingerprint(seldom)
+
+
+def test_a_finished_run_started_again_trains_nothing_and_gives_its_metrics(tmp_path: Path) -> None:
+    first, model, _ = run_toy(tmp_path)
+    before = rows(tmp_path)
+    found = find_checkpoint(tmp_path / "checkpoints", "auto", print)
+    again, same, _ = run_toy(tmp_path, resume_from=found)
+    assert again == first
+    assert fingerprint(same) == fingerprint(model)
+    assert rows(tmp_path) == before
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_sums_by_counts_since_the_row_before(tmp_path: Path) -> None:
+    run_toy(tmp_path / "each", replace(CONFIG, logging_steps=1))
+    run_toy(tmp_path / "third", CONFIG)
+    each = [row for row in rows(tmp_path / "each") if "loss" in row]
+    third = {row["step"]: row for row in rows(tmp_path / "third") if "loss" in row}
+    assert sorted(third) == [1, 3, 6, 8]
+    for first, last in ((1, 1), (2, 3), (4, 6), (7, 8)):
+        part = each[first - 1 : last]
+        before = each[first - 2]["tokens"] if first > 1 else 0
+        tokens = [row["tokens"] - old for row, old in zip(part, [before, *(r["tokens"] for r in part)], strict=False)]
+        total = sum(row["token_loss"] * count for row, count in zip(part, tokens, strict=True))
+        assert third[last]["token_loss"] == pytest.approx(total / sum(tokens), rel=1e-12)
+        row = third[last]
+        assert row["loss"] == pytest.approx(row["token_loss"] + 2.5 * (row["order_loss"] or 0.0), rel=1e-12)
+
+
+def test_a_term_that_counted_nothing_is_null(tmp_path: Path) -> None:
+    run_toy(tmp_path, replace(CONFIG, per_device_train_batch_size=1, logging_steps=1, max_steps=6))
+    values = [row["order_loss"] for row in rows(tmp_path) if "loss" in row]
+    assert None in values
+    assert any(value is not None for value in values)
+
+
+def test_bf16_trains_float32_weights_differently_but_finitely(tmp_path: Path) -> None:
+    losses = []
+    for use_bf16 in (False, True):
+        model = ToyObjective()
+        with Monitor(tmp_path / str(use_bf16), 8) as monitor:
+            run = Run(tmp_path / str(use_bf16), CONFIG, ALONE, monitor, StopSignal(), use_bf16=use_bf16)
+            batches = ToyBatches(CONFIG)
+            scales = term_scales(model.weights, {"token_loss": 20, "order_loss": 2}, 1)
+            losses.append(float(backward(model, next(batches.steps(1)), scales, 1, run)["token_loss"].sum))
+        assert model.table.weight.grad is not None
+        assert model.table.weight.grad.dtype == torch.float32
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=2e-2)  # bf16 keeps eight bits
+
+
+# --- stopping -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_saves_the_current_step_and_the_resume_is_exact(tmp_path: Path, number: signal.Signals) -> None:
+    _, through, _ = run_toy(tmp_path / "through")
+
+    def kill_while_waiting_for_data(step: int) -> None:
+        if step == 4:
+            os.kill(os.getpid(), number)
+
+    with StopSignal() as stop:
+        outcome, _, printed = run_toy(tmp_path / "stopped", before=kill_while_waiting_for_data, stop=stop)
+    assert (outcome.step, outcome.is_stopped) == (3, True)
+    assert "stopped by a signal after step 3" in printed
+    found = find_checkpoint(tmp_path / "stopped" / "checkpoints", "auto", print)
+    assert found is not None
+    assert found.name == "step-0000003"
+    _, resumed, _ = run_toy(tmp_path / "stopped", resume_from=found)
+    assert fingerprint(resumed) == fingerprint(through)
+    assert rows(tmp_path / "stopped") == rows(tmp_path / "through")
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path: Path) -> None:
+    assert json.loads(run_ranks(2, tmp_path, "stop")) == [[[3, True], [3, True]], [2, 3]]
+
+
+@pytest.mark.parametrize("step", [4, 8])
+def test_an_evaluation_cut_short_by_a_signal_is_made_again(tmp_path: Path, step: int) -> None:
+    run_toy(tmp_path / "through")
+    model = ToyObjective()
+    score = held_out(model, CONFIG)
+
+    def cut_short(at: int) -> Metrics | None:
+        if at == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return None
+        return score(at)
+
+    with StopSignal() as stop:
+        outcome, _, _ = run_toy(tmp_path / "cut", objective=model, evaluate=cut_short, stop=stop)
+    assert (outcome.step, outcome.is_stopped) == (step, True)
+    run_toy(tmp_path / "cut", resume_from=tmp_path / "cut" / "checkpoints" / f"step-{step:07d}")
+    assert rows(tmp_path / "cut") == rows(tmp_path / "through")
+
+
+def test_a_signal_before_the_first_update_loses_nothing(tmp_path: Path) -> None:
+    stop = StopSignal()
+    stop.requested = True
+    outcome, _, _ = run_toy(tmp_path, stop=stop)
+    assert (outcome.step, outcome.is_stopped) == (0, True)
+    assert list_checkpoints(tmp_path / "checkpoints") == []
+
+
+# --- numbers that are not finite ------------------------------------------------------------------------------------
+
+
+class Breaking(ToyObjective):
+    """The planted fault: a loss that is infinite, with finite slopes, at the steps given."""
+
+    def __init__(self, steps: tuple[int, ...]) -> None:
+        super().__init__()
+        self.steps = torch.tensor(steps)
+
+    def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
+        terms = super().forward(batch, step)
+        broken = torch.where((self.steps == step).any(), torch.inf, 0.0)
+        return {**terms, "token_loss": Term(terms["token_loss"].sum + broken, terms["token_loss"].count)}
+
+
+def test_an_update_that_is_not_finite_is_skipped_counted_and_left_out_of_the_rows(tmp_path: Path) -> None:
+    config = replace(CONFIG, logging_steps=1, save_steps=1)
+    run_toy(tmp_path, config, objective=Breaking((3, 5)))
+    states = []
+    for step in (2, 3, 4):
+        model = ToyObjective()
+        optimizer = build_optimizer(model, config)
+        load_checkpoint(tmp_path / "checkpoints" / f"step-{step:07d}", model, optimizer)
+        states.append((fingerprint(model), float(optimizer.state[model.table.weight]["step"])))
+    assert states[0] == states[1]
+    assert states[2][0] != states[1][0]
+    training = [row for row in rows(tmp_path) if "loss" in row]
+    assert [row.get("skipped_steps") for row in training] == [None, None, 1, 1, 2, 2, 2, 2]
+    assert [row["step"] for row in training if row["loss"] is None] == [3, 5]
+
+
+def test_five_bad_updates_in_a_row_end_the_run_and_keep_the_last_checkpoint(tmp_path: Path) -> None:
+    config = replace(CONFIG, save_steps=1, logging_steps=100)
+    with pytest.raises(DivergedError, match="5 updates in a row"):
+        run_toy(tmp_path, config, objective=Breaking((3, 4, 5, 6, 7)))
+    assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
+    model = ToyObjective()
+
+    def poison(step: int) -> None:
+        if step == 4:
+            model.table.weight.data[1, 1] = torch.nan
+
+    with pytest.raises(DivergedError, match=r"table\.weight"):
+        run_toy(tmp_path, objective=model, before=poison)
+    assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == [2]
+
+
+def test_a_parameter_without_gradient_is_refused_at_the_first_update(tmp_path: Path) -> None:
+    model = ToyObjective()
+    model.unused = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"unused\.weight"):
+        run_toy(tmp_path, objective=model)
+
+
+def test_counts_on_the_host_that_differ_from_those_of_forward_are_refused(tmp_path: Path) -> None:
+    # Planted fault: padding is counted on the host.
+    class Miscounting(ToyObjective):
+        def counts(self, batch: Batch) -> dict[str, int]:
+            return {**super().counts(batch), "token_loss": batch.attention_mask.numel()}
+
+    with pytest.raises(ValueError, match="token_loss counted"):
+        run_toy(tmp_path, objective=Miscounting())
+
+
+# --- saving ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_save_that_fails_is_said_and_tried_again(tmp_path: Path) -> None:
+    blocked = tmp_path / "checkpoints"
+    blocked.touch()
+
+    def unblock(step: int) -> None:
+        if step == 6:
+            blocked.unlink()
+
+    outcome, _, printed = run_toy(tmp_path, before=unblock)
+    assert outcome.step == CONFIG.max_steps
+    assert printed.count("warning: cannot write the checkpoint") == 2
+    assert [step for step, _ in list_checkpoints(blocked)] == [6, 8]
+
+
+def test_a_last_save_that_fails_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").touch()
+    with pytest.raises(UsageError, match="make room"):
+        run_toy(tmp_path)

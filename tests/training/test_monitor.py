@@ -1,0 +1,170 @@
+"""What is logged reads back exactly, and logging never stops a run."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from electra_albert.contracts import Term
+from electra_albert.training.distributed import World
+from electra_albert.training.monitor import Monitor, Tally, mean
+from tests.training.toy import ALONE
+
+YES, NO = torch.tensor(True), torch.tensor(False)
+ROW = {"step": 1, "tokens": 7, "epoch": 0.1, "loss": 0.1 + 0.2, "sop_loss": None, "tokens_per_second": 3.0}
+
+
+def term(total: float, count: int) -> Term:
+    return Term(torch.tensor(total), torch.tensor(count))
+
+
+def read_rows(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_rows_read_back_exactly_and_evaluations_carry_the_prefix(tmp_path: Path) -> None:
+    with Monitor(tmp_path, 10, stream=io.StringIO()) as monitor:
+        monitor.start(0)
+        monitor.row(ROW)
+        assert read_rows(tmp_path) == [ROW]  # on disk at once, not when the run ends
+        monitor.evaluation({"step": 1, "tokens": 7, "epoch": 0.1}, {"loss": 1 / 3})
+    assert read_rows(tmp_path)[1] == {"step": 1, "tokens": 7, "epoch": 0.1, "eval_loss": 1 / 3}
+
+
+def test_a_resume_cuts_later_rows_and_a_torn_last_line(tmp_path: Path) -> None:
+    rows = [{"step": 1}, {"step": 2}, {"step": 2, "eval_loss": 1.0}, {"step": 3}]
+    path = tmp_path / "metrics.jsonl"
+    for is_evaluated, kept in ((True, rows[:3]), (False, rows[:2])):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3, "lo')
+        with Monitor(tmp_path, 10, stream=io.StringIO()) as monitor:
+            monitor.start(2, is_evaluated=is_evaluated)
+        assert read_rows(tmp_path) == kept
+
+
+def test_a_number_that_is_not_finite_becomes_null_and_is_said(tmp_path: Path) -> None:
+    printed = io.StringIO()
+    with Monitor(tmp_path, 10, stream=printed) as monitor:
+        monitor.start(0)
+        monitor.row({**ROW, "auc": float("nan")})
+    assert read_rows(tmp_path)[0]["auc"] is None
+    assert "auc at step 1 is nan" in printed.getvalue()
+
+
+def test_a_log_that_cannot_be_written_is_said_once_and_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").mkdir()
+    (tmp_path / "tensorboard").touch()
+    printed = io.StringIO()
+    with Monitor(tmp_path, 10, stream=printed) as monitor:
+        monitor.start(0)
+        monitor.row(ROW)
+        monitor.text(1, "guess", "a")
+    assert printed.getvalue().count("warning") == 1
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_that_goes_away_stops_nothing(tmp_path: Path, is_terminal: bool) -> None:
+    class Gone(io.StringIO):
+        is_gone = False
+
+        def isatty(self) -> bool:
+            return is_terminal
+
+        def write(self, text: str) -> int:
+            if self.is_gone:
+                raise BrokenPipeError
+            return super().write(text)
+
+    stream = Gone()
+    with Monitor(tmp_path, 10, stream=stream) as monitor:
+        monitor.start(0)
+        stream.is_gone = True
+        for step in (1, 2):
+            monitor.say("hello")
+            monitor.tick()
+            monitor.row({**ROW, "step": step})
+    assert [row["step"] for row in read_rows(tmp_path)] == [1, 2]
+
+
+def test_only_the_main_rank_writes_and_speaks(tmp_path: Path) -> None:
+    printed = io.StringIO()
+    with Monitor(tmp_path, 10, is_main=False, stream=printed) as monitor:
+        monitor.start(0)
+        monitor.row(ROW)
+        monitor.evaluation(ROW, {"loss": 1.0})
+        monitor.say("hello")
+    assert printed.getvalue() == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_terminal_gets_a_bar_and_a_file_gets_lines(tmp_path: Path) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    shown = {}
+    for stream in (Terminal(), io.StringIO()):
+        with Monitor(tmp_path, 4, stream=stream) as monitor:
+            monitor.start(2)
+            monitor.tick()
+            monitor.row({**ROW, "step": 3})
+        shown[type(stream)] = stream.getvalue()
+    assert "3/4" in shown[Terminal]
+    assert "\r" in shown[Terminal]
+    assert "step 3/4  epoch 0.1  loss 0.3  sop_loss -" in shown[io.StringIO]
+
+
+def test_tensorboard_groups_rows_and_forgets_what_a_resume_repeats(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for first, steps in ((0, (1, 2, 3)), (1, (2,))):
+        with Monitor(tmp_path, 10, stream=io.StringIO()) as monitor:
+            monitor.start(first)
+            for step in steps:
+                monitor.row({**ROW, "step": step})
+                monitor.evaluation({"step": step}, {"loss": 1.0})
+                monitor.text(step, "guesses", "a **b**")
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == {
+        "train/loss",
+        "eval/loss",
+        "perf/tokens",
+        "perf/epoch",
+        "perf/tokens_per_second",
+    }
+    assert [event.step for event in events.Scalars("train/loss")] == [1, 2]
+    assert events.Tags()["tensors"] == ["samples/guesses/text_summary"]
+
+
+def test_tally_sums_kept_updates_and_leaves_skipped_ones_out() -> None:
+    tally = Tally(torch.device("cpu"))
+    tally.add({"a": term(1.5, 2), "b": term(0.0, 0)}, YES)
+    tally.add({"a": term(float("nan"), 5), "b": term(1.0, 1)}, NO)
+    tally.add({"a": term(2.0, 3), "b": term(0.0, 0)}, YES)
+    totals = tally.take(ALONE)
+    assert totals == {"a": (3.5, 5), "b": (0.0, 0)}
+    assert mean(*totals["b"]) is None
+    assert tally.take(ALONE) == {"a": (0.0, 0), "b": (0.0, 0)}
+
+
+def test_tally_goes_on_from_a_checkpoint_to_the_bit() -> None:
+    values = [0.1, 1e8, 1e-7, 3.3]
+    whole, first, second = (Tally(torch.device("cpu")) for _ in range(3))
+    for value in values:
+        whole.add({"a": term(value, 1)}, YES)
+    for value in values[:2]:
+        first.add({"a": term(value, 1)}, YES)
+    second.restore(json.loads(json.dumps(first.state(ALONE))), ALONE)
+    for value in values[2:]:
+        second.add({"a": term(value, 1)}, YES)
+    assert second.take(ALONE) == whole.take(ALONE)
+
+
+@pytest.mark.parametrize(("rank", "total"), [(0, 3.5), (1, 0.0)])
+def test_tally_of_two_ranks_is_taken_over_by_the_first_of_three(rank: int, total: float) -> None:
+    tally = Tally(torch.device("cpu"))
+    state = {"names": ["a"], "ranks": [[[(1.5).hex()], [1]], [[(2.0).hex()], [2]]]}
+    tally.restore(state, World(rank, 3, rank, torch.device("cpu")))
+    assert tally.take(ALONE)["a"][0] == total

@@ -1,0 +1,160 @@
+"""A toy objective and toy batches: all that the training loop knows of a model and a corpus, in a few lines.
+
+Dimensions: B rows, L length, V vocabulary, D hidden; all different primes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from electra_albert.config import TrainingConfig
+from electra_albert.contracts import IGNORED_LABEL, Batch, Metrics, Term
+from electra_albert.keyed_random import Stream, bits
+from electra_albert.training.distributed import World
+from electra_albert.training.guards import StopSignal
+from electra_albert.training.loop import Outcome, Run, train
+from electra_albert.training.monitor import Monitor
+
+V, L, D = 11, 7, 5
+SEED = 3
+ALONE = World(0, 1, 0, torch.device("cpu"))
+
+CONFIG = TrainingConfig(
+    max_steps=8,
+    per_device_train_batch_size=4,
+    learning_rate=0.03,
+    warmup_steps=3,
+    logging_steps=3,
+    eval_steps=4,
+    save_steps=2,
+    save_total_limit=100,
+    seed=SEED,
+)
+
+
+class ToyObjective(nn.Module):
+    """Two losses, of which the second often counts nothing, and a metric; a tied table, dropout, and keyed noise."""
+
+    def __init__(self, dropout: float = 0.2, dtype: torch.dtype = torch.float32, hidden: int = D) -> None:
+        super().__init__()
+        self.weights = {"token_loss": 1.0, "order_loss": 2.5}
+        with torch.random.fork_rng():
+            torch.manual_seed(SEED)
+            self.table = nn.Embedding(V, hidden, dtype=dtype)
+            self.norm = nn.LayerNorm(hidden, dtype=dtype)
+            self.order = nn.Linear(hidden, 2, dtype=dtype)
+            self.decoder = nn.Linear(hidden, V, dtype=dtype)
+        self.decoder.weight = self.table.weight
+        self.dropout = nn.Dropout(dropout)
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        order = batch.sentence_order_label != IGNORED_LABEL
+        return {"token_loss": int(batch.attention_mask.sum()), "order_loss": int(order.sum())}
+
+    def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
+        noise = bits(SEED, Stream.SAMPLE_TOKEN, batch.example_id, step) % V  # [B]
+        input_ids = torch.cat((noise[:, None], batch.input_ids[:, 1:]), 1)
+        hidden = self.norm(self.dropout(self.table(input_ids)))  # [B, L, D]
+        logits = self.decoder(hidden)  # [B, L, V]
+        target = (3 * batch.input_ids + 1) % V
+        nats = nn.functional.cross_entropy(logits.transpose(1, 2), target, reduction="none") * batch.attention_mask
+        token_count = batch.attention_mask.sum()
+        right = ((logits.argmax(-1) == target) & batch.attention_mask).sum()
+        order = nn.functional.cross_entropy(
+            self.order(hidden[:, 0]), batch.sentence_order_label, ignore_index=IGNORED_LABEL, reduction="sum"
+        )
+        return {
+            "token_loss": Term(nats.sum(), token_count),
+            "order_loss": Term(order, (batch.sentence_order_label != IGNORED_LABEL).sum()),
+            "token_accuracy": Term(right.to(nats.dtype), token_count),
+        }
+
+
+class ToyBatches:
+    """Rows keyed by their position in the run; lengths differ much between rows, order labels are rare."""
+
+    def __init__(
+        self, config: TrainingConfig, world: World = ALONE, before: Callable[[int], None] | None = None
+    ) -> None:
+        self._config, self._world, self._before = config, world, before
+        self._rows = config.per_device_train_batch_size
+        self._global = self._rows * config.gradient_accumulation_steps * world.world_size
+
+    def rows(self, position: Tensor) -> Batch:
+        place = torch.arange(L)
+        drawn = bits(SEED, Stream.ORDER, position[:, None], place)  # [B, L]
+        length = 1 + bits(SEED, Stream.SHORT_ROW, position, torch.tensor(0)) % L  # [B]
+        label = bits(SEED, Stream.SWAP, position, torch.tensor(0)) % 6
+        return Batch(
+            input_ids=drawn % V,
+            attention_mask=place < length[:, None],
+            token_type_ids=torch.zeros_like(drawn),
+            sentence_order_label=torch.where(label < 2, label, IGNORED_LABEL),
+            example_id=position,
+        )
+
+    def steps(self, first_step: int) -> Iterator[list[Batch]]:
+        step = first_step
+        while True:
+            if self._before is not None:
+                self._before(step)
+            mine = (step - 1) * self._global + self._world.rank * self._global // self._world.world_size
+            yield [
+                self.rows(torch.arange(start, start + self._rows))
+                for start in range(mine, mine + self._rows * self._config.gradient_accumulation_steps, self._rows)
+            ]
+            step += 1
+
+    def epoch(self, step: int) -> float:
+        return step * self._global / 100
+
+
+def run_toy(
+    folder: Path,
+    config: TrainingConfig = CONFIG,
+    *,
+    objective: nn.Module | None = None,
+    world: World = ALONE,
+    resume_from: Path | None = None,
+    before: Callable[[int], None] | None = None,
+    evaluate: Callable[[int], Metrics | None] | None = None,
+    stop: StopSignal | None = None,
+) -> tuple[Outcome, ToyObjective, str]:
+    """Train a toy in `folder`; returns how it ended, the objective, and what was printed."""
+    model = ToyObjective() if objective is None else objective
+    printed = io.StringIO()
+    with Monitor(folder, config.max_steps, is_main=world.is_main, stream=printed) as monitor:
+        run = Run(folder, config, world, monitor, stop or StopSignal(), resume_from=resume_from)
+        outcome = train(model, ToyBatches(config, world, before), evaluate or held_out(model, config), run)
+    return outcome, model, printed.getvalue()
+
+
+def fingerprint(module: nn.Module) -> str:
+    """SHA-256 of every weight, to the bit."""
+    return hashlib.sha256(b"".join(value.numpy().tobytes() for value in module.state_dict().values())).hexdigest()
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl but for what depends on the clock."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{name: value for name, value in json.loads(line).items() if "per_second" not in name} for line in lines]
+
+
+def held_out(objective: nn.Module, config: TrainingConfig) -> Callable[[int], Metrics]:
+    """An evaluation of rows far beyond those trained on."""
+    batch = ToyBatches(replace(config, gradient_accumulation_steps=1)).rows(torch.arange(10**6, 10**6 + 13))
+
+    def evaluate(step: int) -> Metrics:
+        terms = objective(batch, torch.tensor(0))
+        return {name: float(term.sum) / int(term.count) for name, term in terms.items()}
+
+    return evaluate
