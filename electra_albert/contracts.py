@@ -39,7 +39,7 @@ class Term(NamedTuple):
     """A sum and what it is to be divided by. Means exist only at the edge; a loss sum is in nats."""
 
     sum: Tensor  # [] float32
-    count: Tensor  # [] int64
+    count: Tensor  # type: ignore[assignment]  # [] int64; hides tuple.count
 
 
 class Objective(Protocol):

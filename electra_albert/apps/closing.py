@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.apps.demo import WORD_START, print_guesses, print_verdicts
-from electra_albert.apps.fill_mask import fill_masks, judge
+from electra_albert.apps.fill_mask import Proposal, fill_masks, judge, printable
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import Metrics
 from electra_albert.keyed_random import Stream, bits
@@ -111,27 +111,55 @@ def format_scores(metrics: Metrics) -> str:
     )
 
 
+class _Cloze(NamedTuple):
+    """A held-out sentence with one word masked."""
+
+    text: str
+    position: int  # of the masked token in the sentence
+    answer: list[list[Proposal]]
+
+
+def _make_cloze(objective: ReplacedTokenDetection, tokenizer: Any, sentence: list[int], key: int) -> _Cloze | None:
+    """Mask one whole word, chosen by key, and ask the generator; None where no word stands alone. sentence: ids."""
+    import torch
+
+    words = _whole_words(tokenizer.convert_ids_to_tokens(sentence))
+    if not words:
+        return None
+    draw = bits(objective.seed, Stream.EXAMPLE, torch.tensor(key), torch.tensor(0))
+    position = words[int(draw) % len(words)]
+    before, after = tokenizer.decode(sentence[:position]), tokenizer.decode(sentence[position + 1 :])
+    text = f"{before} {tokenizer.mask_token} {after}".strip()
+    return _Cloze(text, position, fill_masks(objective.electra.generator, tokenizer, text, _GUESSES))
+
+
+def guesses_in_markdown(objective: ReplacedTokenDetection, tokenizer: Any, held_out: Rows) -> str:
+    """The generator's guesses at held-out words, for TensorBoard."""
+    lines = []
+    for key, sentence in enumerate(_sentences(held_out)):
+        cloze = _make_cloze(objective, tokenizer, sentence, key)
+        if cloze is not None:
+            told = ", ".join(f"{printable(p['token_str'])} {p['score']:.1%}" for p in cloze.answer[0])
+            lines.append(f"- {printable(cloze.text)}: **{told}**")
+    return "\n".join(lines)
+
+
 def _print_example(objective: ReplacedTokenDetection, tokenizer: Any, sentence: list[int], key: int) -> None:
     """One held-out sentence with a masked word, then with the generator's guess in its place. sentence: token ids."""
     import torch
 
-    electra, colours = objective.electra, sys.stdout.isatty()
-    words = _whole_words(tokenizer.convert_ids_to_tokens(sentence))
-    if not words:
+    cloze, colours = _make_cloze(objective, tokenizer, sentence, key), sys.stdout.isatty()
+    if cloze is None:
         return
-    draw = bits(objective.seed, Stream.EXAMPLE, torch.tensor(key), torch.tensor(0))
-    position = words[int(draw) % len(words)]
-    original = sentence[position]
-    before, after = tokenizer.decode(sentence[:position]), tokenizer.decode(sentence[position + 1 :])
-    text = f"{before} {tokenizer.mask_token} {after}".strip()
-    answer = fill_masks(electra.generator, tokenizer, text, _GUESSES)
     print()
-    print_guesses(text, answer, colours=colours)
-    guess = next((proposal["token"] for proposal in answer[0] if proposal["token"] != original), original)
-    ids = [tokenizer.cls_token_id, *sentence[:position], guess, *sentence[position + 1 :], tokenizer.sep_token_id]
+    print_guesses(cloze.text, cloze.answer, colours=colours)
+    original = sentence[cloze.position]
+    guess = next((proposal["token"] for proposal in cloze.answer[0] if proposal["token"] != original), original)
+    filled = [*sentence[: cloze.position], guess, *sentence[cloze.position + 1 :]]
+    ids = torch.tensor([[tokenizer.cls_token_id, *filled, tokenizer.sep_token_id]])
     was, now = tokenizer.decode([original]), tokenizer.decode([guess])
     print(f"    it was {was!r}; what the discriminator says of each token with {now!r} in its place:")
-    print_verdicts(judge(electra.discriminator, tokenizer, torch.tensor([ids])), colours=colours)
+    print_verdicts(judge(objective.electra.discriminator, tokenizer, ids), colours=colours)
 
 
 def _sentences(held_out: Rows) -> Iterator[list[int]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -98,14 +99,12 @@ def build_config(options: Namespace) -> PretrainConfig:
 
 
 def check_can_write(folder: Path) -> None:
-    """UsageError unless `folder` exists or can be made, and can be written into."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".can-write"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UsageError(f"cannot write into {folder} ({error.strerror}); choose another folder") from None
+    """UsageError unless `folder` can be written into, or made where it is not there; makes nothing."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise UsageError(f"cannot write into {folder}: {nearest} is a file; choose another folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UsageError(f"cannot write into {folder}: no permission in {nearest}; choose another folder")
 
 
 def _find_preset(argv: Sequence[str]) -> str:

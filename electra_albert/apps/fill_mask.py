@@ -40,7 +40,8 @@ def fill_masks(generator: Generator, tokenizer: Any, text: str, top_k: int) -> l
     if not masks:
         raise DataError(f"{shorten(text)!r} holds no {tokenizer.mask_token}; write {tokenizer.mask_token} for a word")
     with torch.no_grad():
-        hidden_states = generator(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids))
+        seen = ids.to(generator.predictions.bias.device)
+        hidden_states = generator(seen, torch.ones_like(seen, dtype=torch.bool), torch.zeros_like(seen))
         scores = generator.logits(hidden_states[0, masks]).softmax(-1)  # [masks, V]
     values, tokens = scores.topk(min(top_k, scores.shape[-1]))
     return [

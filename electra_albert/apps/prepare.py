@@ -7,12 +7,13 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_albert.config import CorpusConfig
+from electra_albert.apps.command_line import make_parser, parse, run_app
+from electra_albert.config import CorpusConfig, TrainingConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 
 if TYPE_CHECKING:
@@ -94,7 +95,6 @@ def _prepare_in(
     tokenizer = _ready_tokenizer(folder / "tokenizer", files, given, config, seed, say)
     wanted = f"{key}-{fingerprint(tokenizer)}"
     store = _ready_store(folder / "store", wanted, say)
-    is_new = store is None
     if store is None:
         workers = config.preprocessing_num_workers or len(os.sched_getaffinity(0))
         say(f"building the token store in {folder / 'store'} with {workers} processes")
@@ -105,13 +105,11 @@ def _prepare_in(
         if not same_content(files, identity):
             (store.folder / "manifest.json").unlink()
             raise DataError(f"{config.corpus} changed while it was read; leave it alone and start again")
-    tables = [
-        build_table(stream, config.max_seq_length, seed, store.folder / side)
-        for side, stream in (("train", store.train), ("validation", store.validation))
-    ]
-    if is_new:
-        say(format_receipt(store.receipt, padding_share(store.train, tables[0], config.max_seq_length)))
-    return Prepared(tokenizer, folder / "tokenizer", store, *tables, folder)
+    length = config.max_seq_length
+    train_table = build_table(store.train, length, seed, store.folder / "train")
+    validation_table = build_table(store.validation, length, seed, store.folder / "validation")
+    say(format_receipt(store.receipt, padding_share(store.train, train_table, length)))
+    return Prepared(tokenizer, folder / "tokenizer", store, train_table, validation_table, folder)
 
 
 # What is kept, and for which corpus.
@@ -200,7 +198,7 @@ def _ready_tokenizer(
 
 
 def _sample(files: list[Path], seed: int) -> Iterator[str]:
-    """Sentences from the beginnings of pieces all over the corpus, in a keyed order, up to a bound; all of a small one."""
+    """Sentences from the beginnings of pieces all over the corpus in a keyed order; all sentences of a small one."""
     from electra_albert.corpus.sources import plan_units, read_unit
 
     size = sum(path.stat().st_size for path in files)
@@ -224,3 +222,23 @@ def _keyed_order(units: list[Unit], seed: int) -> list[Unit]:
     number = torch.arange(len(units))
     order = bits(seed, Stream.TOKENIZER_SAMPLE, number, torch.zeros_like(number)).argsort(stable=True)
     return [units[place] for place in order.tolist()]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point of `python -m electra_albert.apps.prepare`; returns the exit code."""
+    parser = make_parser("python -m electra_albert.apps.prepare", "Make the tokenizer and the token store of a corpus.")
+    parser.add_class_arguments(CorpusConfig)
+    parser.add_argument("--seed", type=int, default=TrainingConfig.seed, help="Keys every draw, as in Pretraining.py.")
+    options = parse(parser, argv).as_dict()
+    seed = options.pop("seed")
+    try:
+        config = CorpusConfig(**options)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    prepared = prepare(config, seed, print)
+    print(f"ready in {prepared.folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_app(main))

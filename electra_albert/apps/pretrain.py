@@ -56,29 +56,31 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World) -> int:
+    from electra_albert.apps.closing import plan_lines
     from electra_albert.training.checkpoint import find_checkpoint
     from electra_albert.training.guards import RunLock, StopSignal
     from electra_albert.training.monitor import Monitor
 
     folder = run_folder(config, preset)
-    if world.is_main and not config.run.dry_run:
+    if world.is_main:
         check_can_write(folder)
     with (
         StopSignal() as stop,
-        RunLock(folder) if world.is_main and not config.run.dry_run else nullcontext(),
         Monitor(folder, config.training.max_steps, is_main=world.is_main) as monitor,
     ):
         job = make_job(config, world, monitor)
-        _say_plan(job, world, monitor)
+        for line in plan_lines(job.config, job.objective, job.batches, job.held_out, world):
+            monitor.say(line)
         if config.run.dry_run:
             return 0
-        found = find_checkpoint(folder / "checkpoints", config.run.resume, monitor.say)
-        settings = _open_run_folder(folder, preset, job, argv, world, monitor, is_resumed=found is not None)
-        outcome = _train(job, folder, world, monitor, stop, found, settings)
-        if outcome.is_stopped:
-            return STOPPED_BY_SIGNAL
-        if world.is_main:
-            _finish(job, folder, argv, outcome.metrics, outcome.step)
+        with RunLock(folder) if world.is_main else nullcontext():
+            found = find_checkpoint(folder / "checkpoints", config.run.resume, monitor.say)
+            settings = _open_run_folder(folder, preset, job, argv, world, monitor, is_resumed=found is not None)
+            outcome = _train(job, folder, world, monitor, stop, found, settings)
+            if outcome.is_stopped:
+                return STOPPED_BY_SIGNAL
+            if world.is_main:
+                _finish(job, folder, argv, outcome.metrics, outcome.step)
     return 0
 
 
@@ -163,7 +165,7 @@ def _train(
 
     use_bf16 = takes_bf16(job.config.training.precision, world.device)
     run = Run(folder, job.config.training, world, monitor, stop, use_bf16, found, settings)
-    return train(job.objective, job.batches, _evaluator(job, world, stop, use_bf16), run)
+    return train(job.objective, job.batches, _evaluator(job, world, monitor, stop, use_bf16), run)
 
 
 def takes_bf16(precision: str, device: torch.device) -> bool:
@@ -178,10 +180,12 @@ def takes_bf16(precision: str, device: torch.device) -> bool:
     return precision == "bf16"
 
 
-def _evaluator(job: Job, world: World, stop: Any, use_bf16: bool) -> Evaluate:
+def _evaluator(job: Job, world: World, monitor: Monitor, stop: Any, use_bf16: bool) -> Evaluate:
     """Scores held-out rows; every rank takes its share and all ranks return the same numbers."""
+    import numpy as np
     import torch
 
+    from electra_albert.apps.closing import guesses_in_markdown
     from electra_albert.corpus.batches import eval_batches
     from electra_albert.objectives.evaluation import Detections, detection_scores, score_batch
     from electra_albert.training.distributed import gather_objects
@@ -190,8 +194,6 @@ def _evaluator(job: Job, world: World, stop: Any, use_bf16: bool) -> Evaluate:
     training = job.config.training
 
     def evaluate(step: int) -> Metrics | None:
-        import numpy as np
-
         tally, detections = Tally(world.device), Detections()
         kept = torch.ones((), dtype=torch.bool, device=world.device)
         for batch in eval_batches(
@@ -206,16 +208,11 @@ def _evaluator(job: Job, world: World, stop: Any, use_bf16: bool) -> Evaluate:
         scores, is_replaced = (np.concatenate(parts) for parts in zip(*gathered, strict=True))
         weights = job.objective.weights
         loss = sum(weight * (totals[name] or 0.0) for name, weight in weights.items())
+        if world.is_main:
+            monitor.text(step, "guesses", guesses_in_markdown(job.objective, job.prepared.tokenizer, job.held_out))
         return {"loss": loss, **totals, **detection_scores(scores, is_replaced, training.seed)}
 
     return evaluate
-
-
-def _say_plan(job: Job, world: World, monitor: Monitor) -> None:
-    from electra_albert.apps.closing import plan_lines
-
-    for line in plan_lines(job.config, job.objective, job.batches, job.held_out, world):
-        monitor.say(line)
 
 
 def _finish(job: Job, folder: Path, argv: Sequence[str], metrics: Metrics, steps: int) -> None:

@@ -10,20 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from electra_albert.apps.command_line import make_parser, parse, parse_pretraining, run_app
-from electra_albert.contracts import UsageError
+from electra_albert.apps.demo import RUNS, newest_run
+from electra_albert.contracts import Batch, UsageError
+
+if TYPE_CHECKING:
+    from electra_albert.objectives.rtd import Corruption
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
     parser = make_parser("python -m electra_albert.apps.show_batch", "Show the batch of one step of a run.")
-    parser.add_argument("--run", type=str, required=True, help="The run's folder.")
+    parser.add_argument("--run", type=str | None, default=None, help="The run's folder; by default the newest.")
     parser.add_argument("--step", type=int, required=True, help="The update, counted from 1.")
     parser.add_argument("--rows", type=int, default=4, help="Rows to show.")
     options = parse(parser, argv)
-    folder = Path(options.run)
+    folder = Path(options.run) if options.run else newest_run(RUNS)
     if options.step < 1 or options.rows < 1:
         raise UsageError("--step and --rows count from 1")
     if not (folder / "config.yaml").is_file():
@@ -59,7 +63,7 @@ def _show(folder: Path, step: int, rows: int) -> int:
     return 0
 
 
-def _format_row(batch: Any, corruption: Any, row: int, tokenizer: Any) -> str:
+def _format_row(batch: Batch, corruption: Corruption, row: int, tokenizer: Any) -> str:
     """One line a token: position, segment, token, what the generator saw, what the discriminator saw, its label."""
     targets = set(corruption.targets.positions[row][corruption.targets.weight[row] > 0].tolist())
     columns = zip(

@@ -84,7 +84,7 @@ class TrainBatches:
 
 
 def _pinned(batch: Batch) -> Batch:
-    return Batch(*(None if field is None else field.pin_memory() for field in batch))
+    return batch._replace(**{name: field.pin_memory() for name, field in batch._asdict().items() if field is not None})
 
 
 def eval_batches(rows: Rows, limit: int, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:

@@ -110,16 +110,16 @@ def padding_share(stream: TokenStream, table: ExampleTable, max_seq_length: int)
     for first in range(0, table.count, _BLOCK):
         edges = table.edges[first : min(first + _BLOCK, table.count) + 1]
         rows = _inside(stream.document_ends, edges[:-1], edges[1:])
-        cuts = np.maximum(rows.count, _inside(stream.sentence_ends, edges[:-1], edges[1:]).count > 0)
+        cuts = np.maximum(rows.number, _inside(stream.sentence_ends, edges[:-1], edges[1:]).number > 0)
         padding += int((max_seq_length - 2 - np.diff(edges) - cuts).sum())
     return padding / (table.count * max_seq_length)
 
 
 class _Inside(NamedTuple):
-    """Which ends lie strictly between a row's start and end: `count` of them from index `first` on."""
+    """Which ends lie strictly between a row's start and end: `number` of them from index `first` on."""
 
     first: np.ndarray
-    count: np.ndarray
+    number: np.ndarray
 
 
 def _inside(ends: np.ndarray, start: np.ndarray, end: np.ndarray) -> _Inside:
@@ -144,22 +144,22 @@ class Rows:
         Input ids are [B, L]: [CLS] A [SEP] B [SEP] and padding. A row in which documents end has a [SEP] at each
         border, the first of which ends its first segment. Any other row is cut at one of its sentence ends.
         """
-        number = row.numpy()
-        start, end = self.table.edges[number], self.table.edges[number + 1]  # [B]
+        row_number = row.numpy()
+        start, end = self.table.edges[row_number], self.table.edges[row_number + 1]  # [B]
         borders = _inside(self.stream.document_ends, start, end)
-        cut, is_swapped = self._choose_cut(start, end, borders.count > 0, example_id)
+        cut, is_swapped = self._choose_cut(start, end, borders.number > 0, example_id)
         shift = np.where(is_swapped, cut - start, 0)  # [B] how far segment A begins behind the row's start
 
         count = end - start  # [B] tokens
-        is_sep = np.zeros((len(number), self.max_seq_length), bool)  # [B, L]
+        is_sep = np.zeros((len(row_number), self.max_seq_length), bool)  # [B, L]
         has_cut = np.flatnonzero(cut > start)
         is_sep[has_cut, 1 + np.where(is_swapped, end - cut, cut - start)[has_cut]] = True
-        of_row = np.repeat(np.arange(len(number)), borders.count)  # one entry a border
-        nth = np.arange(len(of_row)) - np.repeat(borders.count.cumsum() - borders.count, borders.count)
+        of_row = np.repeat(np.arange(len(row_number)), borders.number)  # one entry a border
+        nth = np.arange(len(of_row)) - np.repeat(borders.number.cumsum() - borders.number, borders.number)
         border = self.stream.document_ends[borders.first[of_row] + nth]
         is_sep[of_row, 1 + border - start[of_row] + nth] = True
         last = 1 + count + is_sep.sum(axis=1)  # [B] position of the last [SEP]
-        is_sep[np.arange(len(number)), last] = True
+        is_sep[np.arange(len(row_number)), last] = True
 
         seps_before = is_sep.cumsum(axis=1) - is_sep  # [B, L]
         position = np.arange(self.max_seq_length)  # [L]
@@ -171,11 +171,11 @@ class Rows:
         ids = np.where(is_token, tokens, PAD_ID).astype(np.int64)
         ids[:, 0] = CLS_ID
         ids[is_sep] = SEP_ID
-        has_order = (cut > start) & (borders.count == 0)
+        has_order = (cut > start) & (borders.number == 0)
         label = np.where(has_order, is_swapped.astype(np.int64), IGNORED_LABEL)
         token_type_ids = ((seps_before > 0) & mask).astype(np.int64)
-        as_tensors = map(torch.from_numpy, (ids, mask, token_type_ids, label))
-        return Batch(*as_tensors, example_id)  # type: ignore[call-arg]
+        as_tensor = torch.from_numpy
+        return Batch(as_tensor(ids), as_tensor(mask), as_tensor(token_type_ids), as_tensor(label), example_id)
 
     def _choose_cut(
         self, start: np.ndarray, end: np.ndarray, has_border: np.ndarray, example_id: Tensor
@@ -188,8 +188,8 @@ class Rows:
             for name in (Stream.ONE_SEGMENT, Stream.SEGMENT_CUT, Stream.SWAP)
         }
         is_single = (uniform(draw[Stream.ONE_SEGMENT]) < self.one_segment_rate).numpy()
-        has_cut = ~has_border & ~is_single & (sentences.count > 0)
-        chosen = sentences.first + draw[Stream.SEGMENT_CUT].numpy() % np.maximum(sentences.count, 1)
+        has_cut = ~has_border & ~is_single & (sentences.number > 0)
+        chosen = sentences.first + draw[Stream.SEGMENT_CUT].numpy() % np.maximum(sentences.number, 1)
         cut = self.stream.sentence_ends[np.where(has_cut, chosen, 0)]
         is_swapped = has_cut & (uniform(draw[Stream.SWAP]) < self.swap_rate).numpy()
         return np.where(has_cut, cut, start), is_swapped

@@ -1,6 +1,6 @@
 """Units of text to part files of tokens, by several processes; what is already there is not done again.
 
-A part is written under names of its own, renamed, and its receipt last: a part without a fitting receipt does not count.
+A part is written under names of its own, renamed, and its receipt last: without a fitting receipt it does not count.
 Parts depend on their unit alone, so neither the number of processes nor an interruption shows in them.
 """
 
@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -87,7 +87,9 @@ def write_parts(
 
 
 def _part_key(fingerprint: str, unit: Unit) -> str:
-    return hashlib.blake2b(json.dumps([fingerprint, unit.start, unit.end, unit.kind]).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(
+        json.dumps([fingerprint, unit.start, unit.end, unit.kind]).encode(), digest_size=16
+    ).hexdigest()
 
 
 def _read_receipt(task: _Task) -> dict[str, Any] | None:
@@ -119,7 +121,9 @@ def _run(tasks: list[_Task], pipeline: str, num_workers: int) -> Iterator[None]:
             yield
     except BrokenProcessPool:
         message = "a process that tokenises was killed, perhaps for want of memory"
-        raise DataError(f"{message}; start again with fewer --preprocessing_num_workers, what is done is kept") from None
+        raise DataError(
+            f"{message}; start again with fewer --preprocessing_num_workers, what is done is kept"
+        ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -175,7 +179,7 @@ def _write_part(task: _Task, encoder: WordEncoder) -> None:
 class _PartWriter:
     """Gathers sentences up to a bound, tokenises them together, and appends to the part's files."""
 
-    def __init__(self, files: dict[str, BinaryIO], dtype: np.dtype, encoder: WordEncoder) -> None:
+    def __init__(self, files: Mapping[str, BinaryIO], dtype: np.dtype, encoder: WordEncoder) -> None:
         self.counts: Counter[str] = Counter()
         self._files, self._dtype, self._encoder = files, dtype, encoder
         self._sentences: list[str] = []

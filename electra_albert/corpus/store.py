@@ -2,7 +2,7 @@
 
 Layout of a store: train/ and validation/, each with tokens.bin (uint16 or uint32), sentence_ends.bin and
 document_ends.bin (int64, counted in tokens from the stream's start), token_counts.bin (int64 [V], of train), and
-manifest.json, which is written last. Streams are copied from parts in bounded blocks, so memory does not grow with them.
+manifest.json, which is written last. Streams are copied from parts in bounded blocks, so memory stays flat.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -136,9 +136,7 @@ def open_store(folder: Path) -> Store:
         name = str(file.relative_to(folder))
         found = file.stat().st_size if file.is_file() else None
         if found is None or found != sizes.get(name):
-            raise CheckpointError(
-                f"{file} has {found} bytes, not {sizes.get(name)}; remove {folder} and prepare again"
-            )
+            raise CheckpointError(f"{file} has {found} bytes, not {sizes.get(name)}; remove {folder} and prepare again")
     train, validation = (_open_stream(folder / side, token_dtype(vocab_size)) for side in SIDES)
     token_counts = np.fromfile(folder / "token_counts.bin", "<i8")
     return Store(folder, fingerprint, vocab_size, train, validation, token_counts, receipt)
@@ -246,7 +244,7 @@ def _merge(
 
 
 def _copy_run(
-    run: _Run, files: dict[str, BinaryIO], sizes: dict[str, int], dtype: np.dtype, token_counts: np.ndarray | None
+    run: _Run, files: Mapping[str, BinaryIO], sizes: dict[str, int], dtype: np.dtype, token_counts: np.ndarray | None
 ) -> None:
     for start in range(run.start, run.end, _BLOCK):
         count = min(_BLOCK, run.end - start)

@@ -122,9 +122,7 @@ def _repeatable_scores(trained: dict[str, float]) -> dict[str, float]:
         steps = (score - lowest) / _PENALTY_STEP
         return len(piece) == 1 and steps < len(single) and abs(steps - round(steps)) < _PENALTY_STEP
 
-    return {
-        piece: round(lowest if is_added(piece, score) else score, SCORE_DIGITS) for piece, score in trained.items()
-    }
+    return {piece: round(lowest if is_added(piece, score) else score, SCORE_DIGITS) for piece, score in trained.items()}
 
 
 def load_tokenizer(folder: Path) -> AlbertTokenizer:

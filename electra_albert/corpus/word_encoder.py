@@ -39,7 +39,8 @@ class WordEncoder:
     """Encodes sentences as `tokenizer` does, but never gives text a special id.
 
     `special_texts` counts the words met that hold the text of a special token. Stock would turn "[MASK]" in a corpus
-    into the mask itself, and Unigram knows no control pieces: even told to read "<pad>" as text it would find the piece.
+    into the mask itself; and even told to read "<pad>" as text it would find the piece, as Unigram knows no control
+    pieces.
     """
 
     def __init__(self, tokenizer: AlbertTokenizer | str, memo_words: int = MEMO_WORDS) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
 from electra_albert.model.attention import SelfAttention
-from electra_albert.model.encoder import Embeddings, Encoder
+from electra_albert.model.encoder import Block, Embeddings, Encoder
 from electra_albert.model.heads import RtdHead
 
 POSITION_SHARE = 4  # one dimension in so many holds the position
@@ -60,8 +60,8 @@ def initialize_encoder(encoder: Encoder, config: ModelConfig) -> None:
     initialize_head(encoder, config)
     if config.initialization == "local":
         positions = _map_positions_apart(encoder.embedding_hidden_mapping_in, config)  # [D, W]
-        for group in encoder.albert_layer_groups:
-            for block in group.albert_layers:
+        for block in encoder.modules():
+            if isinstance(block, Block):
                 _look_at_neighbours(block.attention, positions, config)
                 _widen(block.ffn)
                 _widen(block.ffn_output)

@@ -164,7 +164,7 @@ class _Loop:
         run.monitor.start(self.step, is_evaluated=not is_due)
         self.module.train()
         if run.world.world_size > 1:
-            self._model = DistributedDataParallel(self.module, broadcast_buffers=False, gradient_as_bucket_view=True)
+            self._model = DistributedDataParallel(self.module, gradient_as_bucket_view=True)
         if is_due:
             self._score()
         self._row_tokens, self._row_time = self._tokens, time.monotonic()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +20,11 @@ from electra_albert.corpus.parts import token_dtype
 from electra_albert.corpus.receipt import format_receipt
 from electra_albert.corpus.sources import Unit, find_files, plan_units
 from electra_albert.corpus.store import SIDES, Store, TokenStream, build_store, open_store
-from electra_albert.corpus.tokenizer import train_tokenizer
+from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
 from electra_albert.corpus.word_encoder import WordEncoder
 
-WORDS = "river bridge house people night water road hill moon dog stone wind old new great small sang fell".split()
+TEXT = "river bridge house people night water road hill moon dog stone wind old new great small sang fell"
+WORDS = TEXT.split()
 
 
 def document(number: int, sentences: int = 3) -> list[str]:
@@ -200,15 +205,15 @@ def test_ids_fit_the_width_of_the_stored_integers(vocab_size: int, name: str) ->
     assert np.iinfo(token_dtype(vocab_size)).max >= vocab_size - 1
 
 
-def cut_byte(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-1])
+def cut_bytes(file: Path, count: int = 1) -> None:
+    file.write_bytes(file.read_bytes()[:-count])
 
 
 DAMAGE: dict[str, Callable[[Path], Any]] = {
-    "tokens cut short": lambda folder: cut_byte(folder / "train" / "tokens.bin"),
-    "ends cut short": lambda folder: cut_byte(folder / "validation" / "document_ends.bin"),
+    "tokens cut short": lambda folder: cut_bytes(folder / "train" / "tokens.bin"),
+    "ends cut short": lambda folder: cut_bytes(folder / "validation" / "document_ends.bin"),
     "file missing": lambda folder: (folder / "token_counts.bin").unlink(),
-    "manifest cut short": lambda folder: cut_byte(folder / "manifest.json") or cut_byte(folder / "manifest.json"),
+    "manifest cut short": lambda folder: cut_bytes(folder / "manifest.json", 2),
     "manifest of a later format": lambda folder: (folder / "manifest.json").write_text(
         (folder / "manifest.json").read_text().replace('"format_version": 1', '"format_version": 2')
     ),
@@ -256,3 +261,52 @@ def test_memory_does_not_grow_with_the_corpus(tokenizer: Any, tmp_path: Path) ->
         return found
 
     assert peak(20) < 1.2 * peak(2)
+
+
+_BUILD = """
+import sys
+from pathlib import Path
+from electra_albert.corpus.sources import find_files, plan_units
+from electra_albert.corpus.store import build_store
+from electra_albert.corpus.tokenizer import load_tokenizer
+units = plan_units(find_files(sys.argv[1]), unit_bytes=1 << 17)
+build_store(units, load_tokenizer(Path(sys.argv[2])), Path(sys.argv[3]),
+            fingerprint="f", seed=3, num_workers=2, say=str)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="finds children in /proc")
+def test_killed_build_leaves_no_process_and_goes_on(tokenizer: Any, tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus", [document(number % 2_000) for number in range(20_000)], 1)
+    units = plan_units(find_files(str(tmp_path / "corpus")), unit_bytes=1 << 17)
+    save_tokenizer(tokenizer, tmp_path / "tokenizer", 77)
+    arguments = [str(tmp_path / name) for name in ("corpus", "tokenizer", "store")]
+    running = subprocess.Popen([sys.executable, "-c", _BUILD, *arguments], cwd=Path(__file__).parents[2])
+    parts = tmp_path / "store" / "parts"
+    wait_until(lambda: len(list(parts.glob("*.json"))) >= 2)
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    running.kill()
+    running.wait()
+    assert len(children) >= 2
+    wait_until(lambda: not any(is_running(child) for child in children))
+    assert 2 <= len(list(parts.glob("*.json"))) < len(units)
+    said: list[str] = []
+    build(units, tokenizer, tmp_path / "store", say=said.append)
+    assert "are there already" in said[0]
+    build(units, tokenizer, tmp_path / "one_shot")
+    assert stored_bytes(tmp_path / "store") == stored_bytes(tmp_path / "one_shot")
+
+
+def is_running(process: str) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)

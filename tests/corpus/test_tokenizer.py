@@ -220,7 +220,9 @@ def test_damaged_or_foreign_tokenizer_is_refused_in_one_line(folder: Path, chang
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "[" * 100_000, "\udcff"], ids=["empty", "half", "list", "deep", "bytes"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "[" * 100_000, "\udcff"], ids=["empty", "half", "list", "deep", "bytes"]
+)
 def test_file_that_is_not_a_json_object_is_refused(folder: Path, content: str) -> None:
     (folder / "tokenizer.json").write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(CheckpointError):

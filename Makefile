@@ -1,0 +1,29 @@
+# Two commands a bare machine understands: `make pretrain` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: pretrain test lint clean
+
+pretrain: .venv/.ready
+	$(BIN)/python Pretraining.py
+
+test: .venv/.ready-dev
+	$(BIN)/python -m pytest -q -n auto --dist loadgroup
+
+lint: .venv/.ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv
+
+.venv/.ready: requirements.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -r requirements.txt
+	touch $@
+
+.venv/.ready-dev: .venv/.ready pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@

@@ -1,0 +1,74 @@
+"""The tiny run that most of these tests look at: made once, by the script itself, for all of pytest's workers."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.apps.tiny_run import Ended, english, finish, options, start
+
+DOCUMENTS = 130
+
+
+class Finished(NamedTuple):
+    """A run of Pretraining.py from start to end."""
+
+    folder: Path
+    corpus: Path
+    prepared: Path
+    ended: Ended
+
+    def options(self, output: Path | None, *more: object) -> list[str]:
+        """Options of the same run into another folder; what is prepared is used again."""
+        return options(self.corpus, self.prepared, output, *more)
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all workers of pytest-xdist, each of which has a temporary folder below its parent."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "apps"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_once(shared_folder: Path) -> Callable[[str, Callable[[], Ended]], Ended]:
+    """Let one worker do something that all of them use, and the others wait for it."""
+
+    def once(name: str, make: Callable[[], Ended]) -> Ended:
+        done = shared_folder / f"{name}.json"
+        with (shared_folder / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                done.write_text(json.dumps(make()), encoding="utf-8")
+        return Ended(*json.loads(done.read_text(encoding="utf-8")))
+
+    return once
+
+
+@pytest.fixture(scope="session")
+def finished(shared_folder: Path, make_once: Callable[[str, Callable[[], Ended]], Ended]) -> Finished:
+    """The tiny run. Tests read it and leave it as it is."""
+    corpus, prepared, folder = shared_folder / "tales.txt", shared_folder / "prepared", shared_folder / "run"
+
+    def make() -> Ended:
+        corpus.write_text(english(DOCUMENTS), encoding="utf-8")
+        return finish(start(["Pretraining.py", *options(corpus, prepared, folder)], shared_folder))
+
+    ended = make_once("run", make)
+    assert ended.code == 0, ended.err
+    return Finished(folder, corpus, prepared, ended)
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working folder, for what is looked for by a relative path."""
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path

@@ -1,0 +1,156 @@
+"""Preparing a corpus: made once, reused while nothing changed, never reused when something did."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from electra_albert.apps.prepare import Prepared, prepare
+from electra_albert.config import CorpusConfig
+from electra_albert.contracts import CheckpointError, DataError, UsageError, UserError
+
+TEXT = "river bridge house people night water road hill moon dog stone wind old new great small sang fell"
+WORDS = TEXT.split()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> CorpusConfig:
+    draw = np.random.default_rng(1).integers(len(WORDS), size=(40, 3, 9))
+    text = "\n\n".join("\n".join(" ".join(WORDS[w] for w in row) + "." for row in d) for d in draw)
+    (tmp_path / "corpus.txt").write_text(text + "\n", encoding="utf-8")
+    return CorpusConfig(
+        corpus=str(tmp_path / "corpus.txt"),
+        vocab_size=60,
+        max_seq_length=32,
+        prepared_dir=str(tmp_path / "prepared"),
+        preprocessing_num_workers=1,
+    )
+
+
+def run(config: CorpusConfig, seed: int = 1) -> tuple[Prepared, str]:
+    said: list[str] = []
+    return prepare(config, seed, said.append), "\n".join(said)
+
+
+def rewrite(config: CorpusConfig, change: Callable[[str], str]) -> CorpusConfig:
+    """Change the corpus but keep its size and time: only its content tells."""
+    path = Path(config.corpus)
+    before = path.stat()
+    path.write_text(change(path.read_text()), encoding="utf-8")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return config
+
+
+def test_first_run_prints_the_receipt_and_the_next_one_reuses_everything(config: CorpusConfig) -> None:
+    first, said = run(config)
+    assert "100% of the text kept" in said
+    assert "padding" in said
+    again, said = run(config)
+    assert "using the token store" in said
+    assert "training a tokenizer" not in said
+    assert again.folder == first.folder
+    assert np.array_equal(again.store.train.tokens, first.store.train.tokens)
+    assert again.train_table.count == first.train_table.count > 0 < first.validation_table.count
+
+
+CHANGES: dict[str, Callable[[CorpusConfig], tuple[CorpusConfig, int]]] = {
+    "corpus": lambda config: (rewrite(config, lambda text: text.replace("river", "lover")), 1),
+    "vocabulary": lambda config: (replace(config, vocab_size=50), 1),
+    "case": lambda config: (replace(config, do_lower_case=False), 1),
+    "seed": lambda config: (config, 2),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_what_changed_is_never_served_from_the_old_store(
+    config: CorpusConfig, change: Callable[[CorpusConfig], tuple[CorpusConfig, int]]
+) -> None:
+    first, _ = run(config)
+    other, said = run(*change(config))
+    assert "using the token store" not in said
+    assert other.folder != first.folder
+
+
+def test_given_tokenizer_is_used_and_a_changed_one_is_not_mistaken_for_it(config: CorpusConfig, tmp_path: Path) -> None:
+    first, _ = run(config)
+    given = replace(config, tokenizer=str(first.tokenizer_dir), vocab_size=9_999)
+    second, said = run(given)
+    assert "training a tokenizer" not in said
+    assert len(second.tokenizer) == len(first.tokenizer)
+    assert np.array_equal(second.store.train.tokens, first.store.train.tokens)
+    cased, _ = run(replace(config, do_lower_case=False))
+    third, said = run(replace(given, tokenizer=str(cased.tokenizer_dir)))
+    assert third.folder != second.folder
+    assert "using the token store" not in said
+
+
+def test_same_corpus_moved_in_time_is_recognised_by_its_content(config: CorpusConfig) -> None:
+    first, _ = run(config)
+    os.utime(config.corpus, ns=(0, 0))
+    again, said = run(config)
+    assert again.folder == first.folder
+    assert "using the token store" in said
+
+
+def test_another_row_length_shares_tokenizer_and_store(config: CorpusConfig) -> None:
+    first, _ = run(config)
+    other, said = run(replace(config, max_seq_length=16))
+    assert other.folder == first.folder
+    assert "using the token store" in said
+    assert other.train_table.count > first.train_table.count
+
+
+@pytest.mark.parametrize("name", ["store/train/tokens.bin", "store/manifest.json"])
+def test_damaged_store_is_said_and_built_anew(config: CorpusConfig, name: str) -> None:
+    first, _ = run(config)
+    tokens = np.array(first.store.train.tokens)
+    file = first.folder / name
+    file.write_bytes(file.read_bytes()[:-9])
+    again, said = run(config)
+    assert "building it anew" in said
+    assert np.array_equal(again.store.train.tokens, tokens)
+
+
+def test_fewer_pieces_than_asked_are_said(config: CorpusConfig) -> None:
+    prepared, said = run(replace(config, vocab_size=20_000))
+    assert f"only {len(prepared.tokenizer):,} pieces of the 20,000" in said
+
+
+def make_file(config: CorpusConfig, content: bytes) -> CorpusConfig:
+    Path(config.corpus).write_bytes(content)
+    return config
+
+
+BAD: dict[str, tuple[Callable[[CorpusConfig], CorpusConfig], type[UserError]]] = {
+    "empty corpus": (lambda c: make_file(c, b""), DataError),
+    "blank lines only": (lambda c: make_file(c, b"\n \n\n"), DataError),
+    "accents only": (lambda c: make_file(c, "\u0301\n\u0302\n".encode()), DataError),
+    "one sentence": (lambda c: make_file(c, b"The river sang.\n"), DataError),
+    "binary": (lambda c: make_file(c, bytes(range(256)) * 9), DataError),
+    "UTF-16": (lambda c: make_file(c, "The river sang.\n".encode("utf-16")), DataError),
+    "missing corpus": (lambda c: replace(c, corpus=c.corpus + ".gone"), UsageError),
+    "missing tokenizer": (lambda c: replace(c, tokenizer=c.corpus + ".gone"), UsageError),
+    "folder under a file": (lambda c: replace(c, prepared_dir=c.corpus + "/prepared"), UsageError),
+}
+
+
+@pytest.mark.parametrize(("change", "error"), BAD.values(), ids=BAD.keys())
+def test_bad_input_is_refused_in_one_line(
+    config: CorpusConfig, change: Callable[[CorpusConfig], CorpusConfig], error: type[UserError]
+) -> None:
+    with pytest.raises(error) as raised:
+        run(change(config))
+    assert "\n" not in str(raised.value)
+
+
+def test_foreign_tokenizer_is_refused_before_anything_is_built(config: CorpusConfig, tmp_path: Path) -> None:
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "tokenizer.json").write_text('{"model": {"type": "BPE"}}')
+    with pytest.raises(CheckpointError, match="BPE"):
+        run(replace(config, tokenizer=str(tmp_path / "foreign")))
+    assert list(Path(config.prepared_dir).iterdir()) == []

@@ -1,0 +1,142 @@
+"""Raw text in, encoder out: what one run of Pretraining.py leaves behind, and that it repeats."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from electra_albert.apps import pretrain
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import STEPS, call, options, outcome, rows
+
+FILES = ("config.yaml", "command.txt", "environment.json", "README.md", "metrics.jsonl")
+FOLDERS = ("tokenizer", "tensorboard", "checkpoints", "generator", "discriminator")
+POSITION = {"step", "tokens", "epoch"}
+SCORES = {
+    "loss",
+    "generator_loss",
+    "discriminator_loss",
+    "generator_accuracy",
+    "replaced_fraction",
+    "discriminator_precision",
+    "discriminator_recall",
+}
+
+
+def test_a_run_leaves_the_documented_folder(finished: Finished) -> None:
+    assert [name for name in FILES if not (finished.folder / name).is_file()] == []
+    assert [name for name in FOLDERS if not any((finished.folder / name).iterdir())] == []
+    checkpoints = sorted(path.name for path in (finished.folder / "checkpoints").iterdir())
+    assert checkpoints == ["step-0000010", "step-0000020"]
+    newest = {path.name for path in (finished.folder / "checkpoints" / checkpoints[-1]).iterdir()}
+    assert newest == {"model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"}
+    assert not [path for path in finished.folder.rglob(".*") if path.name.startswith((".writing", ".tmp", ".can"))]
+
+
+def test_a_run_tells_what_it_learned_where_it_lies_and_what_to_type(finished: Finished) -> None:
+    out = finished.ended.out
+    assert "generator accuracy" in out
+    assert "discriminator ROC-AUC" in out
+    assert "0.500" in out
+    assert "[MASK]" in out
+    assert "what the discriminator says of each token" in out
+    assert f"written to {finished.folder}" in out
+    assert out.splitlines()[-1] == f"next: python LM_DEMO.py --gen {finished.folder}"
+
+
+def test_a_run_says_what_it_read_and_what_it_checked(finished: Finished) -> None:
+    err = finished.ended.err
+    for line in ("100% of the text kept", "unknown tokens", "padding", "self-check: tables shared", "parameters:"):
+        assert line in err
+    assert "Traceback" not in err
+    assert "Warning" not in err
+
+
+def test_metrics_are_one_object_a_logged_step_with_the_documented_names(finished: Finished) -> None:
+    every = rows(finished.folder)
+    training = [row for row in every if "loss" in row]
+    held_out = [row for row in every if "eval_loss" in row]
+    assert [row["step"] for row in training] == [1, 5, 10, 15, STEPS]
+    assert [row["step"] for row in held_out] == [10, STEPS]
+    for row in training:
+        assert row.keys() == POSITION | SCORES | {"learning_rate", "grad_norm", "tokens_per_second"}
+    for row in held_out:
+        assert row.keys() >= POSITION | {f"eval_{name}" for name in SCORES | {"discriminator_auc"}}
+    assert [row["tokens"] for row in training] == sorted(row["tokens"] for row in training)
+
+
+def test_numbers_in_metrics_round_trip_and_none_is_nan(finished: Finished) -> None:
+    for line in (finished.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+        assert json.dumps(row) == line
+        assert all(math.isfinite(value) for value in row.values() if value is not None)
+
+
+def test_the_total_is_the_generator_plus_fifty_times_the_discriminator(finished: Finished) -> None:
+    """Law 5, at the start too: MLM near ln V, RTD near ln 2 before the first update has any effect."""
+    vocab_size = json.loads((finished.folder / "generator" / "config.json").read_text())["vocab_size"]
+    training = [row for row in rows(finished.folder) if "loss" in row]
+    for row in training:
+        assert row["loss"] == pytest.approx(row["generator_loss"] + 50 * row["discriminator_loss"], rel=1e-12)
+    assert training[0]["generator_loss"] == pytest.approx(math.log(vocab_size), rel=0.05)
+    assert training[0]["discriminator_loss"] == pytest.approx(math.log(2), rel=0.05)
+    assert training[-1]["loss"] < 0.95 * training[0]["loss"]
+
+
+def test_the_record_of_a_run_names_its_command_packages_and_scores(finished: Finished) -> None:
+    assert (finished.folder / "command.txt").read_text().startswith("python Pretraining.py --corpus ")
+    environment = json.loads((finished.folder / "environment.json").read_text())
+    assert {"python", "packages", "settings"} <= environment.keys()
+    card = (finished.folder / "README.md").read_text()
+    last = rows(finished.folder)[-1]
+    assert f"{last['eval_discriminator_auc']:.4f}" in card
+    assert "library_name: transformers" in card
+
+
+def test_tensorboard_holds_the_rows(finished: Finished) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(finished.folder / "tensorboard"))
+    board.Reload()
+    last = rows(finished.folder)[-1]
+    assert {"train/loss", "eval/discriminator_auc", "perf/tokens_per_second"} <= set(board.Tags()["scalars"])
+    shown = board.Scalars("eval/discriminator_auc")[-1]
+    assert (shown.step, shown.value) == (STEPS, pytest.approx(last["eval_discriminator_auc"], rel=1e-6))
+
+
+@pytest.mark.slow
+def test_the_same_command_gives_the_same_run_from_the_text_on(finished: Finished, tmp_path: Path) -> None:
+    """Tokenizer, store, order, masks, samples and weights anew, in another process."""
+    ended = call(pretrain.main, *options(finished.corpus, tmp_path / "prepared", tmp_path / "run"))
+    assert ended.code == 0, ended.err
+    assert outcome(tmp_path / "run") == outcome(finished.folder)
+    for name in ("tokenizer/tokenizer.json", "generator/model.safetensors", "discriminator/model.safetensors"):
+        assert (tmp_path / "run" / name).read_bytes() == (finished.folder / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_another_seed_gives_another_run(finished: Finished, tmp_path: Path) -> None:
+    """The planted fault for the test above: a run whose draws are not those of the seed."""
+    ended = call(pretrain.main, *finished.options(tmp_path / "run", "--seed", 7, "--max_steps", 10))
+    assert ended.code == 0, ended.err
+    weights, log = outcome(tmp_path / "run", 10)
+    assert weights != outcome(finished.folder, 10)[0]
+    assert log[0]["generator_loss"] != rows(finished.folder)[0]["generator_loss"]
+
+
+def test_a_dry_run_tells_the_plan_and_writes_no_run(finished: Finished, tmp_path: Path) -> None:
+    ended = call(pretrain.main, *finished.options(tmp_path / "run", "--dry_run"))
+    assert ended.code == 0, ended.err
+    assert "self-check" in ended.err
+    assert f"{STEPS} steps of 8 rows (256 tokens)" in ended.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_output_dir_a_run_is_named_after_corpus_and_preset(finished: Finished, in_folder: Path) -> None:
+    ended = call(pretrain.main, *finished.options(None, "--max_steps", 1))
+    assert ended.code == 0, ended.err
+    assert [path.name for path in (in_folder / "runs").iterdir()] == ["tales-tiny"]
+    assert ended.out.splitlines()[-1] == "next: python LM_DEMO.py"

@@ -1,0 +1,144 @@
+"""One tiny run for many tests: its text, its options, and the scripts as a user starts them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from electra_albert.apps.command_line import run_app
+
+ROOT = Path(__file__).parents[2]
+STEPS = 20
+_TIMEOUT_SECONDS = 240
+_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+_ANIMALS = "cat dog horse fox owl hen goat bear mouse swan crow wolf frog trout bee otter donkey heron beetle rabbit"
+_PLACES = "river garden market station harbour forest bridge village tower kitchen field library meadow castle cellar"
+_DEEDS = "crossed watched left reached described forgot painted searched guarded avoided visited admired entered feared"
+_KINDS = "old quiet small bright hungry clever tired famous lonely patient stubborn gentle narrow ancient silent noisy"
+_THINGS = "lamp key letter basket ladder mirror candle blanket hammer bottle map ribbon coin drum kettle saddle whistle"
+_TIMES = ("today", "at noon", "in winter", "before dawn", "after the storm", "every summer", "once again", "last week")
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def english(documents: int, seed: int = 1) -> str:
+    """Made-up English: one sentence a line, a blank line between documents, the same for the same seed."""
+    draw = random.Random(seed)
+    animals, places, deeds, kinds, things = (words.split() for words in (_ANIMALS, _PLACES, _DEEDS, _KINDS, _THINGS))
+
+    def sentence() -> str:
+        subject = f"{draw.choice(('The', 'One', 'Every', 'Some'))} {draw.choice(kinds)} {draw.choice(animals)}"
+        told = f"{subject} {draw.choice(deeds)} the {draw.choice(kinds)} {draw.choice(places)}"
+        forms = (
+            f"{told} {draw.choice(_TIMES)}.",
+            f"{told}, but the {draw.choice(animals)} kept a {draw.choice(things)}.",
+            f"{told} with {draw.randint(2, 9)} {draw.choice(animals)}s and a {draw.choice(things)}.",
+            f"{subject} found the {draw.choice(things)} near a {draw.choice(places)}.",
+        )
+        return draw.choice(forms)
+
+    return "\n\n".join("\n".join(sentence() for _ in range(draw.randint(3, 5))) for _ in range(documents)) + "\n"
+
+
+def options(corpus: Path, prepared: Path, output: Path | None, *more: object) -> list[str]:
+    """What Pretraining.py is told for a run of seconds; `more` comes last and so wins."""
+    sizes = {
+        "vocab_size": 300,
+        "max_seq_length": 32,
+        "model.hidden_size": 32,
+        "model.num_attention_heads": 2,
+        "model.num_hidden_layers": 2,
+        "model.intermediate_size": 64,
+        "model.embedding_size": 16,
+        "model.max_position_embeddings": 40,
+        "max_steps": STEPS,
+        "warmup_steps": 5,
+        "learning_rate": 0.002,
+        "per_device_train_batch_size": 8,
+        "per_device_eval_batch_size": 8,
+        "gradient_accumulation_steps": 1,
+        "precision": "fp32",
+        "device": "cpu",
+        "logging_steps": 5,
+        "eval_steps": 10,
+        "eval_examples": 16,
+        "save_steps": 10,
+        "preprocessing_num_workers": 1,
+    }
+    argv = ["--corpus", str(corpus), "--prepared_dir", str(prepared)]
+    argv += [text for name, value in sizes.items() for text in (f"--{name}", str(value))]
+    return argv + (["--output_dir", str(output)] if output else []) + [str(text) for text in more]
+
+
+def environment() -> dict[str, str]:
+    """One thread, no hub, and no rank left over from whoever runs the tests."""
+    kept = {name: value for name, value in os.environ.items() if name not in _RANK_VARIABLES}
+    return {**kept, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+
+
+def start(command: Sequence[object], folder: Path) -> subprocess.Popen[str]:
+    """Start Python with `command` (a script of the checkout or -m module) in `folder`, its output kept."""
+    argv = [str(ROOT / word) if str(word).endswith(".py") else str(word) for word in command]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, *argv], cwd=folder, env=environment(), stdout=pipe, stderr=pipe, text=True, encoding="utf-8"
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> Ended:
+    out, err = process.communicate(timeout=_TIMEOUT_SECONDS)
+    return Ended(process.returncode, out, err)
+
+
+def call(main: Callable[[Sequence[str]], int], *argv: object) -> Ended:
+    """An app in this process, errors turned into exit codes as its script does."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run_app(lambda _: main([str(word) for word in argv]))
+    return Ended(code, out.getvalue(), err.getvalue())
+
+
+def sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl, row by row."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def untimed_rows(run: Path) -> list[dict[str, Any]]:
+    """The same without the only number that may differ from one run to the next."""
+    return [{name: value for name, value in row.items() if name != "tokens_per_second"} for row in rows(run)]
+
+
+def outcome(run: Path, step: int = STEPS) -> tuple[list[str], list[dict[str, Any]]]:
+    """What two runs must share to be the same run: hashes of weights and optimiser state, and every row but times."""
+    checkpoint = run / "checkpoints" / f"step-{step:07d}"
+    return [sha256(checkpoint / f"{name}.safetensors") for name in ("model", "optimizer")], untimed_rows(run)
+
+
+def assert_refused(ended: Ended, code: int, *words: str) -> None:
+    """The exit code, one line that says error:, with these words in it, the last of all, and no traceback."""
+    lines = ended.err.splitlines()
+    errors = [line for line in lines if line.startswith("error:")]
+    assert (ended.code, len(errors), lines[-1:]) == (code, 1, errors), ended.err
+    assert "Traceback" not in ended.err + ended.out
+    for word in words:
+        assert word in errors[0], f"{word!r} is not in {errors[0]!r}"

@@ -1,0 +1,137 @@
+"""Batches: a pure function of the step, whatever the ranks, the accumulation or the resume."""
+
+from __future__ import annotations
+
+import threading
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from electra_albert.contracts import Batch
+from electra_albert.corpus.batches import TrainBatches, eval_batches
+from electra_albert.corpus.examples import ExampleTable, Rows, build_table
+from electra_albert.corpus.store import TokenStream
+
+SEED = 5
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Rows:
+    generator = np.random.default_rng(1)
+    sentence_ends = generator.integers(1, 9, 300).cumsum()
+    stream = TokenStream(np.arange(5, 5 + sentence_ends[-1], dtype=np.uint16), sentence_ends, sentence_ends[3::4])
+    return Rows(stream, build_table(stream, 16, SEED, tmp_path), 16, SEED)
+
+
+def rows_of(batch: Batch) -> list[tuple[int, ...]]:
+    return [tuple(row) for row in batch.input_ids.tolist()]
+
+
+def fields_equal(one: list[Batch], other: list[Batch]) -> bool:
+    pairs = [(a, b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True) if a is not None]
+    return all(b is not None and torch.equal(a, b) for a, b in pairs)
+
+
+def rows_of_step(splits: list[TrainBatches], step: int) -> set[tuple[int, tuple[int, ...]]]:
+    """(example id, ids) of everything the ranks together train on in a step."""
+    batches = [batch for split in splits for batch in split.micro_batches(step)]
+    found = [pair for batch in batches for pair in zip(batch.example_id.tolist(), rows_of(batch), strict=True)]
+    assert len(set(found)) == len(found)
+    return set(found)
+
+
+def split(rows: Rows, ranks: int, accumulation: int, size: int) -> list[TrainBatches]:
+    return [TrainBatches(rows, SEED, size, accumulation, rank, ranks) for rank in range(ranks)]
+
+
+def test_every_epoch_trains_on_every_row_once(rows: Rows) -> None:
+    batches = TrainBatches(rows, SEED, per_device_train_batch_size=7)
+    count = rows.table.count
+    assert count % 7
+    steps = -(-3 * count // 7)
+    ids = [int(n) for step in range(1, steps + 1) for batch in batches.micro_batches(step) for n in batch.example_id]
+    assert ids == list(range(7 * steps))
+    first_tokens = [
+        min(t for t in row if t >= 5)
+        for step in range(1, steps + 1)
+        for batch in batches.micro_batches(step)
+        for row in batch.input_ids.tolist()
+    ]
+    expected = sorted((rows.table.edges[:-1] + 5).tolist())
+    epochs = [first_tokens[epoch * count : (epoch + 1) * count] for epoch in range(3)]
+    assert [sorted(epoch) for epoch in epochs] == [expected] * 3
+    assert epochs[0] != epochs[1] != expected
+
+
+@pytest.mark.parametrize(("ranks", "accumulation", "size"), [(1, 4, 3), (2, 1, 6), (2, 2, 3), (3, 4, 1), (12, 1, 1)])
+def test_a_step_trains_on_the_same_rows_however_it_is_split(
+    rows: Rows, ranks: int, accumulation: int, size: int
+) -> None:
+    whole = split(rows, 1, 1, 12)
+    for step in (1, 2, 9):
+        assert rows_of_step(split(rows, ranks, accumulation, size), step) == rows_of_step(whole, step)
+
+
+def test_split_check_sees_ranks_that_shuffle_for_themselves(rows: Rows) -> None:
+    faulty = [TrainBatches(rows, SEED + rank, 6, 1, rank, 2) for rank in range(2)]  # planted fault
+    assert rows_of_step(faulty, 1) != rows_of_step(split(rows, 1, 1, 12), 1)
+
+
+def test_steps_from_anywhere_go_on_as_the_uninterrupted_run(rows: Rows) -> None:
+    batches = TrainBatches(rows, SEED, 3, 2)
+    straight = list(islice(batches.steps(1), 40))
+    for first in (2, 17, 40):  # in the first epoch, in later ones
+        resumed = list(islice(batches.steps(first), 41 - first))
+        assert all(fields_equal(a, b) for a, b in zip(straight[first - 1 :], resumed, strict=True))
+        assert fields_equal(batches.micro_batches(first), straight[first - 1])
+    assert not fields_equal(straight[0], straight[1])
+
+
+def test_position_of_a_distant_step_is_found_at_once(rows: Rows) -> None:
+    step = 10**12
+    (batch,) = TrainBatches(rows, SEED, 4).micro_batches(step)
+    assert batch.example_id.tolist() == [4 * (step - 1) + k for k in range(4)]
+
+
+def test_what_goes_wrong_ahead_is_raised_where_batches_are_taken(rows: Rows) -> None:
+    beyond = ExampleTable(np.array(rows.table.edges) + len(rows.stream.tokens))
+    broken = Rows(rows.stream, beyond, 16, SEED)
+    with pytest.raises(IndexError):
+        next(TrainBatches(broken, SEED, 4).steps(1))
+
+
+def test_thread_ends_with_the_batches(rows: Rows) -> None:
+    running = TrainBatches(rows, SEED, 4).steps(1)
+    next(running)
+    thread = next(t for t in threading.enumerate() if t.name.startswith("batches"))
+    running.close()  # type: ignore[attr-defined]
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+
+
+def test_epoch_counts_passes_over_the_corpus(rows: Rows) -> None:
+    batches = TrainBatches(rows, SEED, 4, 3, 1, 2)
+    assert batches.global_batch_size == 24
+    assert batches.epoch(0) == 0
+    assert batches.epoch(rows.table.count) == 24
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_evaluation_scores_each_row_once(rows: Rows, ranks: int) -> None:
+    limit = rows.table.count - 3
+    found = [list(eval_batches(rows, limit, 4, rank, ranks)) for rank in range(ranks)]
+    ids = sorted(int(n) for batches in found for batch in batches for n in batch.example_id)
+    assert ids == list(range(limit))
+    assert all(len(batch.example_id) <= 4 for batches in found for batch in batches)
+    whole = next(eval_batches(rows, limit, limit))
+    expected = dict(zip(whole.example_id.tolist(), rows_of(whole), strict=True))
+    pairs = [p for bs in found for b in bs for p in zip(b.example_id.tolist(), rows_of(b), strict=True)]
+    assert dict(pairs) == expected
+
+
+def test_more_ranks_than_rows_gives_some_of_them_nothing(rows: Rows) -> None:
+    assert list(eval_batches(rows, 2, 4, rank=2, world_size=3)) == []
+    assert len(list(eval_batches(rows, 10**9, 10**9))) == 1

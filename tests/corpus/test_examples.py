@@ -1,0 +1,212 @@
+"""Rows: every token in exactly one row, laid out as DESIGN section 3 says, the same in any batch."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_albert.contracts import IGNORED_LABEL, Batch
+from electra_albert.corpus.examples import ExampleTable, Rows, build_table, padding_share
+from electra_albert.corpus.store import TokenStream
+
+PAD, CLS, SEP = 0, 2, 3
+SEED = 11
+
+
+def make_stream(documents: list[list[int]]) -> TokenStream:
+    """Documents given as sentence lengths; token number i has the id 5 + i, so that each tells its place."""
+    lengths = [length for sentences in documents for length in sentences]
+    sentence_ends = np.cumsum(lengths, dtype=np.int64)
+    document_ends = np.cumsum([sum(sentences) for sentences in documents], dtype=np.int64)
+    return TokenStream(np.arange(5, 5 + sentence_ends[-1], dtype=np.uint32), sentence_ends, document_ends)
+
+
+def draw_stream(seed: int, documents: int, longest_sentence: int, most_sentences: int) -> TokenStream:
+    generator = np.random.default_rng(seed)
+    counts = generator.integers(1, most_sentences + 1, documents)
+    return make_stream([generator.integers(1, longest_sentence + 1, count).tolist() for count in counts])
+
+
+def make_rows(stream: TokenStream, folder: Path, length: int = 24, **rates: float) -> Rows:
+    return Rows(stream, build_table(stream, length, SEED, folder), length, SEED, **rates)
+
+
+def all_rows(rows: Rows, epoch: int = 0) -> Batch:
+    row = torch.arange(rows.table.count)
+    return rows.gather(row, example_id=epoch * rows.table.count + row)
+
+
+class Layout(NamedTuple):
+    ids: list[int]
+    types: list[int]
+    label: int
+
+
+def plain_layouts(rows: Rows, number: int) -> list[Layout]:
+    """Every layout the contract allows for a row, found the slow way."""
+    stream, (start, end) = rows.stream, rows.table.edges[number : number + 2].tolist()
+    tokens = stream.tokens[start:end].tolist()
+    inside = [int(e) - start for e in stream.document_ends if start < e < end]
+    if inside:
+        edges = [0, *inside, end - start]
+        pieces = [tokens[a:b] for a, b in pairwise(edges)]
+        rest = [token for piece in pieces[1:] for token in [*piece, SEP]]
+        first = [CLS, *pieces[0], SEP]
+        return [Layout(first + rest, [0] * len(first) + [1] * len(rest), IGNORED_LABEL)]
+    layouts = []
+    for cut in [int(e) - start for e in stream.sentence_ends if start < e < end]:
+        for label, (a, b) in enumerate([(tokens[:cut], tokens[cut:]), (tokens[cut:], tokens[:cut])]):
+            layouts.append(Layout([CLS, *a, SEP, *b, SEP], [0] * (len(a) + 2) + [1] * (len(b) + 1), label))
+    return [*layouts, Layout([CLS, *tokens, SEP], [0] * (len(tokens) + 2), IGNORED_LABEL)]
+
+
+def laid_out(batch: Batch, number: int) -> Layout:
+    used = int(batch.attention_mask[number].sum())
+    assert batch.attention_mask[number, :used].all(), "padding stands at the end only"
+    assert (batch.input_ids[number, used:] == PAD).all()
+    assert (batch.token_type_ids[number, used:] == 0).all()
+    ids, types = batch.input_ids[number, :used].tolist(), batch.token_type_ids[number, :used].tolist()
+    return Layout(ids, types, int(batch.sentence_order_label[number]))
+
+
+def follows_the_contract(rows: Rows, batch: Batch) -> bool:
+    return all(laid_out(batch, number) in plain_layouts(rows, number) for number in range(rows.table.count))
+
+
+def tokens_in_order(batch: Batch) -> list[int]:
+    return batch.input_ids[batch.input_ids >= 5].tolist()
+
+
+DOCUMENTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=6), min_size=1, max_size=30)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(documents=DOCUMENTS, length=st.sampled_from([8, 11, 24, 37]))
+def test_rows_hold_every_token_once_and_follow_the_contract(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], length: int
+) -> None:
+    stream = make_stream(documents)
+    rows = make_rows(stream, tmp_path_factory.mktemp("rows"), length, one_segment_rate=0.2)
+    batch = all_rows(rows)
+    assert batch.input_ids.shape == (rows.table.count, length)
+    assert tokens_in_order(batch) == stream.tokens.tolist()
+    assert follows_the_contract(rows, batch)
+    swapping = make_rows(stream, tmp_path_factory.mktemp("rows"), length, swap_rate=0.5, one_segment_rate=0.0)
+    swapped = all_rows(swapping)
+    assert sorted(tokens_in_order(swapped)) == stream.tokens.tolist()
+    assert follows_the_contract(swapping, swapped)
+
+
+@pytest.mark.parametrize("fault", ["last token of a row", "border without [SEP]", "types", "label"])
+def test_contract_check_sees_planted_faults(tmp_path: Path, fault: str) -> None:
+    rows = make_rows(draw_stream(1, 60, 9, 4), tmp_path)
+    batch = all_rows(rows)
+    ids, types, label = batch.input_ids.clone(), batch.token_type_ids.clone(), batch.sentence_order_label.clone()
+    if fault == "last token of a row":
+        ids[3, int(batch.attention_mask[3].sum()) - 2] = SEP
+    elif fault == "border without [SEP]":
+        ids[3, 1 + int((ids[3, 1:] == SEP).nonzero()[0])] = 7
+    elif fault == "types":
+        types[3] = torch.roll(types[3], 1)
+    else:
+        label[label >= 0] = 1
+    assert follows_the_contract(rows, batch)
+    assert not follows_the_contract(
+        rows, batch._replace(input_ids=ids, token_type_ids=types, sentence_order_label=label)
+    )
+
+
+def test_rows_take_as_many_tokens_as_fit(tmp_path: Path) -> None:
+    """One more token would overflow every row that ends inside the stream, but for the keyed short ones."""
+    stream = draw_stream(2, 3_000, 12, 5)
+    rows = make_rows(stream, tmp_path)
+    edges, length = rows.table.edges, rows.max_seq_length
+    borders = np.searchsorted(stream.document_ends, edges[1:] + 1) - np.searchsorted(
+        stream.document_ends, edges[:-1], side="right"
+    )
+    used = np.diff(edges) + 2 + np.maximum(borders, 1)  # with the next token, whose border then lies inside
+    is_full = used[:-1] + 1 > length
+    assert 0.03 < 1 - is_full.mean() < 0.07
+
+
+def test_short_rows_come_at_their_rate_in_all_lengths(tmp_path: Path) -> None:
+    rows = make_rows(make_stream([[7] * 60_000]), tmp_path, 32)
+    tokens = np.diff(rows.table.edges)[:-1]
+    short = tokens[tokens < 29]
+    assert abs(len(short) / len(tokens) - 0.05 * 24 / 25) < 0.01  # 4 standard errors; one short length is the full one
+    assert set(short.tolist()) == set(range(8 - 3, 32 - 3))
+
+
+def test_every_sentence_end_is_chosen_alike(tmp_path: Path) -> None:
+    rows = make_rows(make_stream([[2] * 10]), tmp_path, one_segment_rate=0.0)
+    epochs = torch.arange(9_000)
+    batch = rows.gather(torch.zeros_like(epochs), example_id=epochs)
+    first = (batch.input_ids == SEP).int().argmax(-1)
+    assert rows.table.count == 1
+    counts = first.bincount()
+    assert set(counts.nonzero().flatten().tolist()) == {1 + 2 * k for k in range(1, 10)}
+    assert ((counts[counts > 0] - 1000).abs() < 130).all()  # 4 standard deviations of a binomial
+
+
+@pytest.mark.parametrize(("swap_rate", "one_segment_rate"), [(0.0, 0.1), (0.5, 0.0), (1.0, 0.0)])
+def test_swaps_and_single_segments_come_at_their_rates(
+    tmp_path: Path, swap_rate: float, one_segment_rate: float
+) -> None:
+    rows = make_rows(make_stream([[3] * 20_000]), tmp_path, swap_rate=swap_rate, one_segment_rate=one_segment_rate)
+    label = all_rows(rows).sentence_order_label
+    error = 4 * 0.5 / rows.table.count**0.5
+    assert abs(float((label == IGNORED_LABEL).float().mean()) - one_segment_rate) < error
+    assert abs(float((label[label >= 0] == 1).float().mean()) - swap_rate) < error
+
+
+def test_cuts_change_from_epoch_to_epoch_and_tokens_do_not(tmp_path: Path) -> None:
+    rows = make_rows(draw_stream(3, 40, 6, 20), tmp_path)
+    first, second = all_rows(rows, 0), all_rows(rows, 1)
+    assert tokens_in_order(first) == tokens_in_order(second)
+    assert not torch.equal(first.token_type_ids, second.token_type_ids)
+
+
+def test_a_row_is_the_same_in_any_batch(tmp_path: Path) -> None:
+    rows = make_rows(draw_stream(4, 60, 9, 6), tmp_path, swap_rate=0.5)
+    whole = all_rows(rows)
+    order = torch.arange(rows.table.count).flip(0)
+    alone = [rows.gather(row[None], example_id=row[None]) for row in order]
+    for name, field in whole._asdict().items():
+        if field is not None:
+            assert torch.equal(torch.cat([getattr(batch, name) for batch in alone]), field[order]), name
+
+
+def test_batch_has_the_dtypes_of_the_contract(tmp_path: Path) -> None:
+    batch = all_rows(make_rows(draw_stream(5, 9, 9, 6), tmp_path))
+    found = [field.dtype for field in batch if field is not None]
+    assert found == [torch.int64, torch.bool, torch.int64, torch.int64, torch.int64]
+
+
+def test_padding_share_is_the_share_of_positions_masked_out(tmp_path: Path) -> None:
+    rows = make_rows(draw_stream(6, 80, 9, 6), tmp_path, one_segment_rate=0.0)
+    share = padding_share(rows.stream, rows.table, rows.max_seq_length)
+    assert share == pytest.approx(1 - float(all_rows(rows).attention_mask.double().mean()), abs=1e-12)
+
+
+def test_table_is_reused_and_a_damaged_one_made_again(tmp_path: Path) -> None:
+    stream = draw_stream(7, 50, 9, 6)
+    first = np.array(build_table(stream, 24, SEED, tmp_path).edges)
+    (file,) = tmp_path.iterdir()
+    written = file.stat().st_mtime_ns
+    build_table(stream, 24, SEED, tmp_path)
+    assert file.stat().st_mtime_ns == written
+    file.write_bytes(file.read_bytes()[:-8])
+    assert np.array_equal(build_table(stream, 24, SEED, tmp_path).edges, first)
+
+
+def test_another_length_or_seed_is_another_table(tmp_path: Path) -> None:
+    stream = draw_stream(8, 400, 9, 6)
+    tables: list[ExampleTable] = [build_table(stream, *key, tmp_path) for key in ((24, 1), (24, 2), (32, 1))]
+    assert len({table.edges.tobytes() for table in tables}) == 3

@@ -1,0 +1,78 @@
+"""The attention that is written out for bfloat16 on the CPU is the fused one, and padding takes no part in either."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from electra_albert.keyed_random import Stream, bits, gumbel
+from electra_albert.model.attention import SoftmaxMixing, _attend_in_three_products
+from tests.model.twins import LENGTHS, SHAPE, B, L
+
+N, H = SHAPE.num_attention_heads, SHAPE.head_size
+
+
+def drawn(part: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """One of q, k, v [B, N, L, H], wide enough that attention is sharp in places."""
+    row, place = torch.arange(B)[:, None], torch.arange(N * L * H)
+    return gumbel(bits(part, Stream.EXAMPLE, row, place)).view(B, N, L, H).to(dtype).requires_grad_()
+
+
+def padding() -> Tensor:
+    return torch.arange(L) < torch.tensor(LENGTHS)[:, None]  # [B, L]
+
+
+def assert_same_attention(mixed: Tensor, inputs: tuple[Tensor, Tensor, Tensor], mask: Tensor, allowed: float) -> None:
+    """Compare outputs and gradients with PyTorch's fused attention in float64; `allowed` is relative to the norm."""
+    exact = tuple(tensor.detach().double().requires_grad_() for tensor in inputs)
+    expected = F.scaled_dot_product_attention(*exact, attn_mask=mask[:, None, None, :])
+    assert (mixed - expected).norm() <= allowed * expected.norm()
+    weight = drawn(9).detach()
+    found = torch.autograd.grad((mixed * weight.to(mixed.dtype)).sum(), inputs)
+    wanted = torch.autograd.grad((expected * weight).sum(), exact)
+    for gradient, right in zip(found, wanted, strict=True):
+        assert (gradient - right).norm() <= allowed * right.norm()
+
+
+def test_three_products_equal_fused_attention_in_float64() -> None:
+    inputs, mask = (drawn(1), drawn(2), drawn(3)), padding()
+    assert_same_attention(_attend_in_three_products(*inputs, mask, 0.0), inputs, mask, allowed=1e-12)
+
+
+def test_bfloat16_training_on_the_cpu_stays_near_float64() -> None:
+    # Bfloat16 keeps 8 bits: each of the three products is off by about 2**-9, and gradients pass through all of them.
+    inputs, mask = tuple(drawn(part, torch.bfloat16).detach().requires_grad_() for part in (1, 2, 3)), padding()
+    assert_same_attention(SoftmaxMixing(SHAPE)(*inputs, mask), inputs, mask, allowed=0.03)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_padding_is_never_looked_at(dtype: torch.dtype) -> None:
+    mask = padding()
+    q, k, v = (drawn(part, dtype).detach() for part in (1, 2, 3))
+    hidden = ~mask[:, None, :, None]
+    other_k, other_v = k.masked_fill(hidden, 50.0).requires_grad_(), v.masked_fill(hidden, -70.0).requires_grad_()
+    mixing = SoftmaxMixing(SHAPE)
+    assert torch.equal(mixing(q, k.requires_grad_(), v.requires_grad_(), mask), mixing(q, other_k, other_v, mask))
+
+
+def test_dropout_takes_part_only_in_training() -> None:
+    mixing = SoftmaxMixing(replace(SHAPE, attention_probs_dropout_prob=0.5))
+    inputs, mask = tuple(drawn(part, torch.bfloat16) for part in (1, 2, 3)), padding()
+    assert not torch.equal(mixing.train()(*inputs, mask), mixing(*inputs, mask))
+    assert torch.equal(mixing.eval()(*inputs, mask), mixing(*inputs, mask))
+
+
+# Planted: the scale left out, and the mask left out; the comparison above must see either.
+@pytest.mark.parametrize("fault", ["scale", "mask"])
+def test_comparison_rejects_attention_without_its(fault: str) -> None:
+    inputs, mask = (drawn(1), drawn(2), drawn(3)), padding()
+    q, k, v = inputs
+    mixed = (
+        _attend_in_three_products(q * H**0.5, k, v, mask, 0.0)
+        if fault == "scale"
+        else _attend_in_three_products(q, k, v, torch.ones_like(mask), 0.0)
+    )
+    with pytest.raises(AssertionError):
+        assert_same_attention(mixed, inputs, mask, allowed=0.03)

@@ -1,0 +1,137 @@
+"""Our models and their stock transformers twins on the same weights, and how the two are compared.
+
+Sizes are all different and odd where they can be, so that no transposed or swapped dimension goes unseen.
+Dimensions: B rows, L length, V vocabulary, D hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from electra_albert.config import ModelConfig
+from electra_albert.contracts import Batch
+from electra_albert.keyed_random import Stream, bits
+from electra_albert.model.electra import Discriminator, Electra, Generator
+from electra_albert.model.huggingface import stock_config, to_stock
+
+B, L = 3, 13
+SHAPE = ModelConfig(
+    vocab_size=53,
+    embedding_size=11,
+    hidden_size=21,
+    num_hidden_layers=6,
+    num_attention_heads=3,
+    intermediate_size=37,
+    max_position_embeddings=17,
+    initializer_range=0.3,  # wide enough that attention is not uniform and activations are bent
+)
+SPECIAL_IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+LENGTHS = (L, 8, 3)
+
+
+def padded_batch(config: ModelConfig = SHAPE) -> Batch:
+    """Rows of different lengths, two segments each, ids that are never the padding."""
+    row, place = torch.arange(B), torch.arange(L)
+    input_ids = 1 + bits(1, Stream.EXAMPLE, row[:, None], place) % (config.vocab_size - 1)  # [B, L]
+    attention_mask = place < torch.tensor(LENGTHS)[:, None]  # [B, L]
+    token_type_ids = ((place >= torch.tensor(LENGTHS)[:, None] // 2) & attention_mask).long()  # [B, L]
+    return Batch(
+        torch.where(attention_mask, input_ids, 0), attention_mask, token_type_ids, torch.full((B,), -100), row
+    )
+
+
+def make_pair(config: ModelConfig, seed: int = 5) -> Electra:
+    """Generator and discriminator of one shape, every parameter drawn, so that none is hidden by a zero or a one."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        pair = Electra(config, config).eval()
+        for parameter in pair.parameters():
+            if parameter.ndim == 1:
+                nn.init.normal_(parameter, mean=0.5, std=0.2)
+    return pair
+
+
+def load_twin(twin: nn.Module, ours: nn.Module) -> nn.Module:
+    """Fill a stock module with our weights; every entry but the decoder's ties must be told."""
+    missing, unexpected = twin.load_state_dict(to_stock(ours.state_dict()), strict=False)
+    assert set(missing) <= {"predictions.decoder.weight", "predictions.decoder.bias"}, missing
+    assert not unexpected, unexpected
+    return twin.eval()
+
+
+def stock(config: ModelConfig, **changes: Any) -> Any:
+    """The stock configuration of the same shape, with the attention that is written out plainly."""
+    from transformers import AlbertConfig
+
+    contents = stock_config(config, "AlbertForMaskedLM", SPECIAL_IDS)
+    for key in ("architectures", "model_type", "dtype"):
+        contents.pop(key)
+    return AlbertConfig(**(contents | changes), attn_implementation="eager")
+
+
+def masked_lm_twin(generator: Generator, **changes: Any) -> nn.Module:
+    """Stock AlbertForMaskedLM on the generator's weights."""
+    from transformers import AlbertForMaskedLM
+
+    return load_twin(AlbertForMaskedLM(stock(generator.config, **changes)), generator)
+
+
+class StockDetector(nn.Module):
+    """Stock AlbertModel under stock ELECTRA's head: what a discriminator is made of elsewhere."""
+
+    def __init__(self, config: Any) -> None:
+        from transformers import AlbertModel
+        from transformers.models.electra.modeling_electra import ElectraDiscriminatorPredictions
+
+        super().__init__()
+        self.albert = AlbertModel(config, add_pooling_layer=False)
+        self.discriminator_predictions = ElectraDiscriminatorPredictions(config)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        hidden_states = self.albert(input_ids, attention_mask, token_type_ids).last_hidden_state
+        return self.discriminator_predictions(hidden_states)
+
+
+def detector_twin(discriminator: Discriminator) -> nn.Module:
+    """A discriminator of stock parts on the discriminator's weights."""
+    return load_twin(StockDetector(stock(discriminator.config)), discriminator)
+
+
+def gradients(module: nn.Module) -> dict[str, Tensor]:
+    """Gradients under the names of our modules: a stock query, key and value in one matrix."""
+    found = {name: parameter.grad for name, parameter in module.named_parameters()}
+    ours: dict[str, Tensor] = {}
+    for stock_name, gradient in found.items():
+        name = stock_name.removeprefix("albert.")
+        assert gradient is not None, f"{name} has no gradient"
+        if "attention.query." in name:
+            parts = [found[stock_name.replace("query", part)] for part in ("query", "key", "value")]
+            ours[name.replace("query", "qkv")] = torch.cat([part for part in parts if part is not None])
+        elif "attention.key." not in name and "attention.value." not in name:
+            ours[name] = gradient
+    return ours
+
+
+def assert_same_outputs(ours: Tensor, stock_output: Tensor) -> None:
+    """Float64: within 1e-9 of the tensor's norm. Float32: every number within 1e-5, at the size LayerNorm gives."""
+    assert ours.shape == stock_output.shape
+    stock_output = stock_output.detach()
+    difference = ours.detach() - stock_output
+    if ours.dtype == torch.float64:
+        assert difference.norm() <= 1e-9 * stock_output.norm(), f"{difference.norm()} off"
+    else:
+        assert difference.abs().max() <= 1e-5 * max(1.0, float(stock_output.abs().max())), f"{difference.abs().max()}"
+
+
+def assert_same_gradients(ours: Mapping[str, Tensor], stock_gradients: Mapping[str, Tensor]) -> None:
+    """Float64: each within 1e-9 of its own norm. Float32: each within 1e-4 of the whole gradient's norm."""
+    assert ours.keys() == stock_gradients.keys()
+    whole = torch.stack([gradient.norm() for gradient in stock_gradients.values()]).norm()
+    for name, gradient in stock_gradients.items():
+        difference = (ours[name] - gradient).norm()
+        allowed = 1e-9 * gradient.norm() if gradient.dtype == torch.float64 else 1e-4 * whole
+        assert difference <= allowed, f"{name}: {difference} > {allowed}"

@@ -1,0 +1,185 @@
+"""Draws are a pure function of what they are for, uniform, and the shuffle they give is a bijection (law 3)."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+
+from electra_albert.keyed_random import Stream, bits, derived_seed, gumbel, permute, uniform
+
+WORD = (1 << 64) - 1
+ROWS, PLACES = 37, 41
+REJECTED, ACCEPTED = 1e-9, 1e-3  # p-values: seeds are fixed, so a law either holds here for ever or never does
+
+Draw = Callable[[int, Stream, Tensor, Tensor], Tensor]
+
+
+def splitmix(state: int, word: int) -> int:
+    """One round of the SplitMix64 finaliser in unsigned arithmetic, as published."""
+    x = ((state ^ word) * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & WORD
+    x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & WORD
+    x = ((x ^ x >> 27) * 0x94D049BB133111EB) & WORD
+    return x ^ x >> 31
+
+
+def plain_bits(seed: int, stream: int, example: int, position: int) -> int:
+    """`bits` of one pair on Python's integers."""
+    key = splitmix(seed & WORD, stream)
+    return splitmix(splitmix((example & WORD) ^ key, 0), position & WORD) & (WORD >> 1)
+
+
+def assert_independent_of_the_batch(draw: Draw) -> None:
+    """AssertionError unless a row's draws are the same alone, in any order and in any split of the batch."""
+    example, place = torch.arange(100, 100 + ROWS), torch.arange(PLACES)
+    whole = draw(7, Stream.MASK, example[:, None], place)
+    order = torch.arange(ROWS - 1, -1, -1)
+    assert torch.equal(draw(7, Stream.MASK, example[order][:, None], place), whole[order])
+    for size in (1, 5, ROWS):
+        parts = [draw(7, Stream.MASK, part[:, None], place) for part in example.split(size)]
+        assert torch.equal(torch.cat(parts), whole)
+
+
+def assert_uniform(values: Tensor) -> None:
+    """AssertionError unless float values fill (0, 1) evenly (Kolmogorov and Smirnov)."""
+    assert stats.kstest(values.flatten().double().numpy(), "uniform").pvalue > ACCEPTED
+
+
+@given(st.integers(0, 2**63 - 1), st.sampled_from(Stream), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63 - 1))
+def test_bits_equal_the_same_mixing_on_python_integers(seed: int, stream: Stream, example: int, position: int) -> None:
+    assert int(bits(seed, stream, torch.tensor(example), torch.tensor(position))) == plain_bits(
+        seed, stream, example, position
+    )
+
+
+def test_draws_never_change_between_versions() -> None:
+    # A run resumed under a later version must see the rows, masks and samples it would have seen.
+    found = bits(42, Stream.MASK, torch.tensor([0, 1, 2**40]), torch.tensor([0, 7, 511]))
+    assert found.tolist() == [KNOWN[0], KNOWN[1], KNOWN[2]]
+    assert permute(torch.arange(7), 7, 42, torch.tensor(1)).tolist() == KNOWN_ORDER
+    assert derived_seed(42, Stream.DROPOUT, 3, 1, 0) == KNOWN_SEED
+
+
+def test_a_rows_draws_do_not_depend_on_its_batch() -> None:
+    assert_independent_of_the_batch(bits)
+
+
+def test_check_of_the_batch_rejects_draws_keyed_by_the_place_in_it() -> None:
+    # Planted: the row's number in the batch as the key, which another world size or order changes.
+    def by_place(seed: int, stream: Stream, example_id: Tensor, position: Tensor) -> Tensor:
+        return bits(seed, stream, torch.arange(len(example_id))[:, None], position)
+
+    with pytest.raises(AssertionError):
+        assert_independent_of_the_batch(by_place)
+
+
+def test_check_of_the_batch_rejects_a_running_generator() -> None:
+    # Planted: torch's own stream, whose next number depends on all that was drawn before.
+    generator = torch.Generator().manual_seed(3)
+
+    def running(seed: int, stream: Stream, example_id: Tensor, position: Tensor) -> Tensor:
+        return torch.randint(1 << 62, torch.broadcast_shapes(example_id.shape, position.shape), generator=generator)
+
+    with pytest.raises(AssertionError):
+        assert_independent_of_the_batch(running)
+
+
+def test_drawing_leaves_torchs_own_stream_alone() -> None:
+    before = torch.get_rng_state()
+    bits(1, Stream.SWAP, torch.arange(5), torch.tensor(0))
+    permute(torch.arange(5), 5, 1, torch.tensor(0))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_streams_seeds_examples_and_positions_share_no_draw() -> None:
+    numbers = torch.arange(200)
+    draws = [bits(0, stream, numbers[:, None], numbers) for stream in Stream]
+    draws += [bits(seed, Stream.MASK, numbers[:, None], numbers) for seed in (1, 2, 2**62)]
+    values = torch.stack(draws).flatten()
+    # Among 700,000 of 2**63 draws a single repetition has a chance of one in 30 million.
+    assert values.unique().numel() == values.numel()
+
+
+@pytest.mark.parametrize("stream", Stream)
+def test_draws_of_a_stream_are_uniform(stream: Stream) -> None:
+    numbers = torch.arange(150)
+    assert_uniform(uniform(bits(11, stream, numbers[:, None], numbers)))
+
+
+def test_low_bits_and_neighbours_are_as_even_as_the_high_ones() -> None:
+    numbers = torch.arange(300)
+    drawn = bits(3, Stream.MASK, numbers[:, None], numbers)
+    lowest = torch.bincount((drawn % 61).flatten(), minlength=61)
+    assert stats.chisquare(lowest.numpy()).pvalue > ACCEPTED
+    shares = uniform(drawn).double()
+    for step, other in ((shares[:, :-1], shares[:, 1:]), (shares[:-1], shares[1:]), (shares, shares.T)):
+        # A correlation of n independent pairs has a standard deviation of about 1 / sqrt(n).
+        correlation = float(np.corrcoef(step.flatten(), other.flatten())[0, 1]) if step is not shares else 0.0
+        assert abs(correlation) < 4 / step.numel() ** 0.5
+
+
+def test_check_of_uniformity_rejects_a_narrow_draw() -> None:
+    # Planted: 31 of the 63 bits scaled as if they were all, and a square.
+    drawn = bits(11, Stream.MASK, torch.arange(150)[:, None], torch.arange(150))
+    for wrong in (uniform(drawn) ** 1.05, uniform(drawn >> 1)):
+        with pytest.raises(AssertionError):
+            assert_uniform(wrong)
+
+
+def test_gumbel_noise_is_finite_at_both_ends_and_follows_its_law() -> None:
+    ends = torch.tensor([0, 1, 2**62, 2**63 - 2, 2**63 - 1])
+    assert torch.isfinite(gumbel(ends)).all()
+    assert ((uniform(ends) > 0) & (uniform(ends) < 1)).all()
+    drawn = gumbel(bits(5, Stream.SAMPLE_TOKEN, torch.arange(200)[:, None], torch.arange(200)))
+    assert stats.kstest(drawn.flatten().double().numpy(), "gumbel_r").pvalue > ACCEPTED
+
+
+@pytest.mark.parametrize("size", [*range(1, 40), 63, 64, 65, 255, 256, 257, 1000, 4097])
+def test_permutation_is_a_bijection(size: int) -> None:
+    index = torch.arange(size)
+    epochs = torch.arange(3)[:, None]
+    shuffled = permute(index, size, 9, epochs)  # [3, size]
+    assert torch.equal(shuffled.sort(-1).values, index.expand(3, -1))
+
+
+def test_permutation_is_another_in_every_epoch_and_for_every_seed() -> None:
+    size, index = 1000, torch.arange(1000)
+    orders = [permute(index, size, seed, torch.tensor(epoch)) for seed in (1, 2) for epoch in range(4)]
+    for number, order in enumerate(orders):
+        for other in (index, *orders[:number]):
+            # Two random orders agree in one place on average, in ten with a chance of one in ten million.
+            assert int((order == other).sum()) < 10
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 7, 16])
+def test_every_index_goes_everywhere_equally_often(size: int) -> None:
+    epochs = 4000
+    places = permute(torch.arange(size), size, 1, torch.arange(epochs)[:, None])  # [epochs, size]
+    for index in range(size):
+        counts = torch.bincount(places[:, index], minlength=size)
+        assert stats.chisquare(counts.numpy()).pvalue > ACCEPTED / 10
+
+
+def test_one_position_of_the_order_is_found_without_the_others() -> None:
+    size = 997
+    whole = permute(torch.arange(size), size, 4, torch.tensor(2))
+    assert [int(permute(torch.tensor(i), size, 4, torch.tensor(2))) for i in (0, 5, 996)] == whole[[0, 5, 996]].tolist()
+
+
+def test_derived_seeds_differ_by_every_word() -> None:
+    words = [(step, micro_batch, rank) for step in range(20) for micro_batch in range(5) for rank in range(4)]
+    seeds = {derived_seed(1, Stream.DROPOUT, *word) for word in words} | {derived_seed(2, Stream.DROPOUT, 0, 0, 0)}
+    assert len(seeds) == len(words) + 1
+    assert all(0 <= seed < 1 << 63 for seed in seeds)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_draws_are_the_same_on_a_gpu() -> None:
+    example, place = torch.arange(ROWS)[:, None], torch.arange(PLACES)
+    host = bits(7, Stream.MASK, example, place)
+    assert torch.equal(bits(7, Stream.MASK, example.cuda(), place.cuda()).cpu(), host)
