@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,7 @@ def parse_pretraining(argv: Sequence[str], program: str) -> tuple[str, PretrainC
     parser.add_class_arguments(ModelConfig, "model", skip={_FROM_TOKENIZER})
     parser.add_class_arguments(RtdConfig, "rtd")
     parser.set_defaults(_dotted(as_settings(PRESETS[preset])))
-    return preset, build_config(parse(parser, argv))
+    return preset, build_config(parse(parser, _config_first(argv)))
 
 
 def make_parser(program: str, description: str) -> ArgumentParser:
@@ -105,6 +106,19 @@ def check_can_write(folder: Path) -> None:
         raise UsageError(f"cannot write into {folder}: {nearest} is a file; choose another folder")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise UsageError(f"cannot write into {folder}: no permission in {nearest}; choose another folder")
+
+
+def _config_first(argv: Sequence[str]) -> list[str]:
+    """The same arguments with --config before all others: the parser lets the later one win, and flags shall."""
+    first: list[str] = []
+    others: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word == "--config":
+            first += [word, *islice(words, 1)]
+        else:
+            (first if word.startswith("--config=") else others).append(word)
+    return first + others
 
 
 def _find_preset(argv: Sequence[str]) -> str:
@@ -153,8 +167,9 @@ def _explain(message: str, known: Iterable[str]) -> str:
             return f"{name!r} belongs to no option; write --name value, and see --help"
         return f"there is no option {name}{_suggest(name, known)}; see --help"
     unaccepted = re.search(r"(?:Option|Key) '([\w.]+)' is not accepted", message)
+    unaccepted = unaccepted or re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'", message)
     if unaccepted:
-        name = unaccepted.group(1)
+        name = ".".join(unaccepted.groups())
         return f"the --config file sets {name!r}, which is no option{_suggest('--' + name, known)}; see --help"
     return f"{message}; see --help"
 

@@ -11,17 +11,17 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer
-from electra_albert.model.electra import Discriminator, Generator
-from electra_albert.model.huggingface import stock_config, to_stock
-from electra_albert.model.loading import CONFIG_FILE, Kind, load_discriminator, load_generator, locate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from electra_albert.model.electra import Discriminator, Generator
+    from electra_albert.model.loading import Kind
 
 LOGITS_TOLERANCE = 1e-4  # float32, relative to the largest value: what another order of additions may change
 _CHECKED_ROW = 24
@@ -45,9 +45,12 @@ def export_discriminator(
 
 def _write(folder: Path, model: Generator | Discriminator, tokenizer: Any, architecture: str, file_format: str) -> None:
     """Write weights, configuration and tokenizer beside, then put them in place one by one, weights last."""
+    from electra_albert.model.huggingface import stock_config, to_stock
+    from electra_albert.model.loading import CONFIG_FILE
+
     check_can_write(folder)
     beside = folder / f".writing-{os.getpid()}"
-    beside.mkdir()
+    beside.mkdir(parents=True)
     tensors = to_stock(model.state_dict())
     special = {
         "pad_token_id": tokenizer.pad_token_id,
@@ -58,6 +61,8 @@ def _write(folder: Path, model: Generator | Discriminator, tokenizer: Any, archi
     (beside / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_tokenizer(tokenizer, beside, model.config.max_position_embeddings)
     if file_format == "pt":
+        import torch
+
         weights = beside / "weights.pt"
         torch.save(tensors, weights)
     else:
@@ -72,6 +77,8 @@ def _write(folder: Path, model: Generator | Discriminator, tokenizer: Any, archi
 
 
 def _probe(vocab_size: int, length: int) -> tuple[Tensor, Tensor]:
+    import torch
+
     ids = (torch.arange(2 * length) * 7919 % vocab_size).view(2, length)
     mask = torch.ones_like(ids)
     mask[1, length // 2 :] = 0
@@ -95,6 +102,7 @@ def _quiet_transformers() -> Iterator[None]:
 
 
 def _check_generator(generator: Generator, folder: Path) -> None:
+    import torch
     from transformers import AlbertForMaskedLM
 
     with _quiet_transformers():
@@ -109,6 +117,7 @@ def _check_generator(generator: Generator, folder: Path) -> None:
 
 
 def _check_discriminator(discriminator: Discriminator, folder: Path) -> None:
+    import torch
     from transformers import AlbertModel
 
     with _quiet_transformers():
@@ -143,6 +152,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--output_dir", type=str, required=True, help="Folder to write the model into.")
     parser.add_argument("--format", choices=["safetensors", "pt"], default="safetensors", help="Of the weights.")
     options = parse(parser, argv)
+    from electra_albert.model.loading import load_discriminator, load_generator, locate
+
     kind: Kind = options.kind
     source, folder = Path(options.model), Path(options.output_dir)
     files = locate(source, kind)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.apps.command_line import check_can_write, parse_pretraining
 from electra_albert.config import PretrainConfig
-from electra_albert.contracts import STOPPED_BY_SIGNAL, CheckpointError, DataError, Metrics, UsageError
+from electra_albert.contracts import STOPPED_BY_SIGNAL, DataError, Metrics, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from electra_albert.objectives.evaluation import Unigram
     from electra_albert.objectives.rtd import ReplacedTokenDetection
     from electra_albert.training.distributed import World
-    from electra_albert.training.loop import Evaluate
+    from electra_albert.training.guards import StopSignal
+    from electra_albert.training.loop import Evaluate, Outcome
     from electra_albert.training.monitor import Monitor
 
 RUNS = Path("runs")
@@ -46,13 +47,10 @@ class Job(NamedTuple):
 def main(argv: Sequence[str]) -> int:
     """Entry point of Pretraining.py; returns the exit code."""
     preset, config = parse_pretraining(argv, "Pretraining.py")
-    from electra_albert.training.distributed import start, stop
+    from electra_albert.training.distributed import leave, start
 
     world = start(config.run.device)
-    try:
-        return _run(argv, preset, config, world)
-    finally:
-        stop(world)
+    return leave(world, _run(argv, preset, config, world))
 
 
 def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World) -> int:
@@ -127,6 +125,10 @@ def make_job(config: PretrainConfig, world: World, monitor: Monitor) -> Job:
             f"the corpus gives {rows.table.count} rows, one update takes {batches.global_batch_size}; "
             "lower --per_device_train_batch_size or give more text"
         )
+    if held_out.table.count < world.world_size:
+        raise DataError(
+            f"the corpus holds out {held_out.table.count} rows for {world.world_size} processes; give more text"
+        )
     torch.manual_seed(derived_seed(seed, Stream.DROPOUT))
     special = SpecialIds(tokenizer.mask_token_id, tuple(sorted(tokenizer.all_special_ids)))
     objective = ReplacedTokenDetection(config.model, config.rtd, special, seed).to(world.device)
@@ -135,20 +137,26 @@ def make_job(config: PretrainConfig, world: World, monitor: Monitor) -> Job:
     return Job(config, prepared, objective, batches, held_out, unigram)
 
 
+def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:
+    """What is recorded of a run and compared when it is taken up again: its options, its batch and its corpus."""
+    from electra_albert.apps.run_folder import run_settings
+    from electra_albert.corpus.tokenizer import fingerprint
+
+    corpus = {"store": job.prepared.store.fingerprint, "tokenizer_fingerprint": fingerprint(job.prepared.tokenizer)}
+    return run_settings(preset, job.config, world.world_size, corpus)
+
+
 def _open_run_folder(
     folder: Path, preset: str, job: Job, argv: Sequence[str], world: World, monitor: Monitor, *, is_resumed: bool
 ) -> dict[str, Any]:
     """Refuse a folder of another run, then record this one. Returns what each checkpoint records of it."""
-    from electra_albert.apps.run_folder import check_same_run, describe_run, run_settings
-    from electra_albert.corpus.tokenizer import fingerprint, save_tokenizer
+    from electra_albert.apps.run_folder import check_same_run, describe_run
+    from electra_albert.corpus.tokenizer import save_tokenizer
 
-    corpus = {"store": job.prepared.store.fingerprint, "tokenizer_fingerprint": fingerprint(job.prepared.tokenizer)}
-    settings = run_settings(preset, job.config, world.world_size, corpus)
+    settings = job_settings(preset, job, world)
     if is_resumed:
         for change in check_same_run(folder, settings):
             monitor.say(f"changed since the run began: {change}")
-    elif (folder / "checkpoints").is_dir() and any((folder / "checkpoints").glob("step-*")):
-        raise CheckpointError(f"{folder} holds a run and --resume never was asked; choose another --output_dir")
     if world.is_main:
         try:
             describe_run(folder, preset, job.config, argv, settings)
@@ -159,13 +167,19 @@ def _open_run_folder(
 
 
 def _train(
-    job: Job, folder: Path, world: World, monitor: Monitor, stop: Any, found: Path | None, settings: dict[str, Any]
-) -> Any:
+    job: Job,
+    folder: Path,
+    world: World,
+    monitor: Monitor,
+    stop: StopSignal,
+    found: Path | None,
+    settings: dict[str, Any],
+) -> Outcome:
     from electra_albert.training.loop import Run, train
 
     use_bf16 = takes_bf16(job.config.training.precision, world.device)
     run = Run(folder, job.config.training, world, monitor, stop, use_bf16, found, settings)
-    return train(job.objective, job.batches, _evaluator(job, world, monitor, stop, use_bf16), run)
+    return train(job.objective, job.batches, _evaluator(job, world, monitor, stop), run)
 
 
 def takes_bf16(precision: str, device: torch.device) -> bool:
@@ -180,7 +194,7 @@ def takes_bf16(precision: str, device: torch.device) -> bool:
     return precision == "bf16"
 
 
-def _evaluator(job: Job, world: World, monitor: Monitor, stop: Any, use_bf16: bool) -> Evaluate:
+def _evaluator(job: Job, world: World, monitor: Monitor, stop: StopSignal) -> Evaluate:
     """Scores held-out rows; every rank takes its share and all ranks return the same numbers."""
     import numpy as np
     import torch
@@ -201,8 +215,7 @@ def _evaluator(job: Job, world: World, monitor: Monitor, stop: Any, use_bf16: bo
         ):
             if stop.requested and world.world_size == 1:
                 return None
-            with torch.autocast(world.device.type, torch.bfloat16, enabled=use_bf16):
-                tally.add(score_batch(job.objective, batch.to(world.device), job.unigram, detections), kept)
+            tally.add(score_batch(job.objective, batch.to(world.device), job.unigram, detections), kept)
         totals = {name: mean(*total) for name, total in tally.take(world).items()}
         gathered = gather_objects(detections.arrays(), world)
         scores, is_replaced = (np.concatenate(parts) for parts in zip(*gathered, strict=True))

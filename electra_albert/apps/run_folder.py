@@ -37,7 +37,7 @@ _MAY_CHANGE = frozenset(
         "max_steps",
     }
 )
-_GLOBAL_BATCH = "global_batch_size"
+GLOBAL_BATCH = "global_batch_size"
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
@@ -45,7 +45,13 @@ def run_settings(preset: str, config: PretrainConfig, world_size: int, corpus: d
     """What config.yaml holds beside the options themselves: everything a later start is compared with."""
     training = config.training
     rows = training.per_device_train_batch_size * training.gradient_accumulation_steps * world_size
-    return {"preset": preset, **as_settings(config), _GLOBAL_BATCH: rows, **corpus}
+    return {"preset": preset, **as_settings(config), GLOBAL_BATCH: rows, **corpus}
+
+
+def recorded_settings(folder: Path) -> dict[str, Any]:
+    """The settings the folder's run was started with; empty where it holds none."""
+    recorded = _read(folder / ENVIRONMENT).get("settings")
+    return recorded if isinstance(recorded, dict) else {}
 
 
 def check_same_run(folder: Path, settings: dict[str, Any]) -> list[str]:
@@ -53,8 +59,8 @@ def check_same_run(folder: Path, settings: dict[str, Any]) -> list[str]:
 
     Raises CheckpointError where a setting differs that decides what is trained.
     """
-    recorded = _read(folder / ENVIRONMENT).get("settings")
-    if recorded is None:
+    recorded = recorded_settings(folder)
+    if not recorded:
         return []
     before, now = _flatten(recorded), _flatten(settings)
     changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]

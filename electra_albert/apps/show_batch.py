@@ -9,11 +9,13 @@ are those of the checkpoint at or before the step, and its weights just before t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra_albert.apps.command_line import make_parser, parse, parse_pretraining, run_app
 from electra_albert.apps.demo import RUNS, newest_run
+from electra_albert.config import PretrainConfig
 from electra_albert.contracts import Batch, UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     parser = make_parser("python -m electra_albert.apps.show_batch", "Show the batch of one step of a run.")
     parser.add_argument("--run", type=str | None, default=None, help="The run's folder; by default the newest.")
     parser.add_argument("--step", type=int, required=True, help="The update, counted from 1.")
-    parser.add_argument("--rows", type=int, default=4, help="Rows to show.")
+    parser.add_argument("--rows", type=int, default=4, help="Rows to show, of one micro-batch.")
     options = parse(parser, argv)
     folder = Path(options.run) if options.run else newest_run(RUNS)
     if options.step < 1 or options.rows < 1:
@@ -38,15 +40,18 @@ def main(argv: Sequence[str]) -> int:
 def _show(folder: Path, step: int, rows: int) -> int:
     import torch
 
-    from electra_albert.apps.pretrain import make_job
+    from electra_albert.apps.pretrain import job_settings, make_job
+    from electra_albert.apps.run_folder import check_same_run
     from electra_albert.training.checkpoint import list_checkpoints, load_checkpoint
     from electra_albert.training.distributed import World
     from electra_albert.training.monitor import Monitor
 
-    _, config = parse_pretraining(["--config", str(folder / "config.yaml")], "show_batch")
+    preset, config = parse_pretraining(["--config", str(folder / "config.yaml")], "show_batch")
+    config = _in_one_process(config, folder)
     world = World(0, 1, 0, torch.device("cpu"))
     with Monitor(folder, config.training.max_steps) as monitor:
         job = make_job(config, world, monitor)
+    check_same_run(folder, job_settings(preset, job, world))
     before = [(at, path) for at, path in list_checkpoints(folder / "checkpoints") if at < step]
     if before:
         load_checkpoint(before[-1][1], job.objective, None)
@@ -58,9 +63,19 @@ def _show(folder: Path, step: int, rows: int) -> int:
         corruption = job.objective.eval().corrupt(batch)
     print(f"step {step}: {rows} of {job.batches.global_batch_size} rows; drawn with the {origin}")
     for row in range(rows):
-        print(f"\nexample {int(batch.example_id[row])}, segments end and [SEP]s as trained on")
+        print(f"\nexample {int(batch.example_id[row])}")
         print(_format_row(batch, corruption, row, job.prepared.tokenizer))
     return 0
+
+
+def _in_one_process(config: PretrainConfig, folder: Path) -> PretrainConfig:
+    """The same updates without the run's other processes: their rows become further micro-batches."""
+    from electra_albert.apps.run_folder import GLOBAL_BATCH, recorded_settings
+
+    training = config.training
+    own = training.per_device_train_batch_size * training.gradient_accumulation_steps
+    micro_batches = recorded_settings(folder).get(GLOBAL_BATCH, own) // training.per_device_train_batch_size
+    return replace(config, training=replace(training, gradient_accumulation_steps=micro_batches))
 
 
 def _format_row(batch: Batch, corruption: Corruption, row: int, tokenizer: Any) -> str:

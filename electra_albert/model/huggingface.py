@@ -38,6 +38,7 @@ _CONFIG_NAMES = (
     "initializer_range",
     "layer_norm_eps",
 )
+_LARGEST_INTEGER = (1 << 31) - 1  # above it, sizes overflow before they can be compared with the weights
 # What transformers fills in where config.json is silent and its default differs from ours.
 _STOCK_DEFAULTS: dict[str, Any] = {
     "hidden_size": 4096,
@@ -122,8 +123,10 @@ def model_config(contents: Mapping[str, Any], origin: str) -> ModelConfig:
     for name in _CONFIG_NAMES:
         value = contents.get(name, _STOCK_DEFAULTS.get(name, getattr(ModelConfig, name)))
         wanted = type(getattr(ModelConfig, name))
-        if isinstance(value, int) and not isinstance(value, bool) and wanted is float:
-            value = float(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            if abs(value) > _LARGEST_INTEGER:
+                raise CheckpointError(f"{name} in {origin} is larger than {_LARGEST_INTEGER}")
+            value = float(value) if wanted is float else value
         if type(value) is not wanted:
             raise CheckpointError(f"{name}={value!r} in {origin} should be of type {wanted.__name__}")
         values[name] = value

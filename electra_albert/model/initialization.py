@@ -49,10 +49,11 @@ def initialize_head(module: nn.Module, config: ModelConfig) -> None:
 
 
 def initialize_rtd_head(head: RtdHead, config: ModelConfig) -> None:
-    """Fill the detection head; the last layer starts small either way, so that the first loss is ln 2."""
+    """Fill the detection head."""
     initialize_head(head, config)
     if config.initialization == "local":
         _widen(head.dense)
+        nn.init.zeros_(head.dense_prediction.weight)  # or the wide layer before it would decide the first verdicts
 
 
 def initialize_encoder(encoder: Encoder, config: ModelConfig) -> None:
@@ -79,7 +80,9 @@ def _map_positions_apart(mapping: nn.Linear, config: ModelConfig) -> Tensor:
     """Make the mapping E to D send position and word to orthogonal directions; returns the position's [D, W]."""
     width = config.embedding_size // POSITION_SHARE // 2 * 2
     basis = nn.init.orthogonal_(torch.empty(config.hidden_size, config.hidden_size))
-    apart = min(width, config.hidden_size // 2)
+    apart = min(width, config.hidden_size // 4 * 2)  # a sine and its cosine stay together
+    if not apart:
+        return basis[:, :0]
     words = nn.init.orthogonal_(torch.empty(config.hidden_size - apart, config.embedding_size - width))
     with torch.no_grad():
         mapping.weight.zero_()
@@ -92,6 +95,8 @@ def _look_at_neighbours(attention: SelfAttention, positions: Tensor, config: Mod
     """positions [D, W]: directions of the residual stream that hold the position."""
     head_size = config.head_size
     width = min(positions.shape[1], head_size // 2 * 2)
+    if not width:
+        return  # a head too narrow to turn a sine and a cosine starts out normal
     share = width / config.embedding_size
     amplitude = POSITION_AMPLITUDE / math.sqrt(1 + share * POSITION_AMPLITUDE**2 / 2)  # once LayerNorm has scaled it
     gain = math.sqrt(SHARPNESS_NATS * math.sqrt(head_size) / (width / 2 * amplitude**2))

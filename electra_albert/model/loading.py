@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import struct
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +25,20 @@ WEIGHT_FILES = ("model.safetensors", "weights.pt", "pytorch_model.bin")
 CONFIG_FILE = "config.json"
 _LARGEST_CONFIG_BYTES = 1 << 20
 _WRAPPERS = ("model", "state_dict")
+# What torch.load raises on a damaged or hostile file, found by damaging files in thousands of ways.
+_DAMAGED = (
+    pickle.UnpicklingError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
 
 
 class ModelFiles(NamedTuple):
@@ -58,19 +73,30 @@ def locate(path: Path, kind: Kind, config: Path | None = None, tokenizer: Path |
 def load_generator(files: ModelFiles) -> Generator:
     """A masked language model in eval mode, from our export or any stock ALBERT with an MLM head."""
     config = read_config(files.config)
+    tensors = _tensors_for(config, files.weights)
     with torch.device("meta"):  # sizes come from a file: nothing is allocated before the weights are seen to match
         model = Generator(config, Embeddings(config))
-    load_state(model, read_tensors(files.weights), str(files.weights))
+    load_state(model, tensors, str(files.weights))
     return model.eval()
 
 
 def load_discriminator(files: ModelFiles) -> Discriminator:
     """A detector of replaced tokens in eval mode, from our export."""
     config = read_config(files.config)
+    tensors = _tensors_for(config, files.weights)
     with torch.device("meta"):
         model = Discriminator(config, Embeddings(config))
-    load_state(model, read_tensors(files.weights), str(files.weights))
+    load_state(model, tensors, str(files.weights))
     return model.eval()
+
+
+def _tensors_for(config: ModelConfig, weights: Path) -> dict[str, Tensor]:
+    """The tensors of a file that has enough of them for the configuration: a false one must not cost minutes."""
+    tensors = read_tensors(weights)
+    blocks = config.num_hidden_groups * config.inner_group_num
+    if blocks > len(tensors):
+        raise CheckpointError(f"{weights} holds {len(tensors)} tensors, its configuration describes {blocks} blocks")
+    return tensors
 
 
 def read_config(file: Path) -> ModelConfig:
@@ -104,7 +130,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 def _read_pickled(file: Path) -> dict[str, Tensor]:
     try:
         contents = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except _DAMAGED as error:
         reason = " ".join(str(error).split())[:100]
         raise CheckpointError(
             f"{file} is no file of plain tensors ({reason}); anything that could run code is refused"

@@ -46,7 +46,8 @@ def slots(length: int, rate: float) -> int:
 def quota(is_maskable: Tensor, rate: float) -> Tensor:
     """round(rate x maskable) of each row, at least 1 where anything is maskable. [B, L] bool to [B] int64."""
     count = is_maskable.sum(-1)  # [B]
-    wanted = (count * rate).round().to(torch.int64).clamp(min=1, max=slots(is_maskable.shape[-1], rate))
+    # In float64, as in `slots`: float32 rounds some products that end in a half the other way.
+    wanted = (count.double() * rate).round().to(torch.int64).clamp(min=1, max=slots(is_maskable.shape[-1], rate))
     return torch.minimum(wanted, count)
 
 

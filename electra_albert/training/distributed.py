@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from electra_albert.contracts import UsageError
+from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError
 
 STEP_TIMEOUT = timedelta(minutes=30)  # a rank that says nothing for so long is taken for dead
 PATIENT_TIMEOUT = timedelta(days=7)  # others wait so long while the main rank prepares a corpus
@@ -65,6 +66,21 @@ def stop(world: World) -> None:
     """Leave the other processes."""
     if world.world_size > 1:
         dist.destroy_process_group()
+
+
+def leave(world: World, exit_code: int) -> int:
+    """The last call of a program that called `start`: its exit code, or, with other ranks, the end of the process.
+
+    DDP keeps gloo's threads alive after the process group is gone, and an interpreter that is torn down under them
+    aborts now and then; torchrun would report a run that went well as failed. So nothing is torn down.
+    """
+    if world.world_size == 1:
+        return exit_code
+    if exit_code in (0, STOPPED_BY_SIGNAL):  # else others may be waiting for this rank, and leaving in turn would hang
+        stop(world)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def sum_over_ranks(tensor: Tensor, world: World) -> Tensor:

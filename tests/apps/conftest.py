@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,7 +68,7 @@ def finished(shared_folder: Path, make_once: Callable[[str, Callable[[], Ended]]
 
 
 @pytest.fixture
-def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder, for what is looked for by a relative path."""
     monkeypatch.chdir(tmp_path)
-    yield tmp_path
+    return tmp_path

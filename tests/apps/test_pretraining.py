@@ -97,7 +97,7 @@ def test_the_record_of_a_run_names_its_command_packages_and_scores(finished: Fin
 
 
 def test_tensorboard_holds_the_rows(finished: Finished) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
     board = EventAccumulator(str(finished.folder / "tensorboard"))
     board.Reload()

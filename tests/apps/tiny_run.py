@@ -67,6 +67,9 @@ def options(corpus: Path, prepared: Path, output: Path | None, *more: object) ->
         "model.intermediate_size": 64,
         "model.embedding_size": 16,
         "model.max_position_embeddings": 40,
+        "model.initialization": "normal",
+        "rtd.mask_rate": 0.15,
+        "rtd.generator_size": 0.5,
         "max_steps": STEPS,
         "warmup_steps": 5,
         "learning_rate": 0.002,
@@ -94,7 +97,7 @@ def environment() -> dict[str, str]:
 
 def start(command: Sequence[object], folder: Path) -> subprocess.Popen[str]:
     """Start Python with `command` (a script of the checkout or -m module) in `folder`, its output kept."""
-    argv = [str(ROOT / word) if str(word).endswith(".py") else str(word) for word in command]
+    argv = [str(ROOT / text) if text.endswith(".py") else text for text in map(str, command)]
     pipe = subprocess.PIPE
     return subprocess.Popen(
         [sys.executable, *argv], cwd=folder, env=environment(), stdout=pipe, stderr=pipe, text=True, encoding="utf-8"

@@ -26,8 +26,8 @@ def padding() -> Tensor:
 
 def assert_same_attention(mixed: Tensor, inputs: tuple[Tensor, Tensor, Tensor], mask: Tensor, allowed: float) -> None:
     """Compare outputs and gradients with PyTorch's fused attention in float64; `allowed` is relative to the norm."""
-    exact = tuple(tensor.detach().double().requires_grad_() for tensor in inputs)
-    expected = F.scaled_dot_product_attention(*exact, attn_mask=mask[:, None, None, :])
+    q, k, v = exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :])
     assert (mixed - expected).norm() <= allowed * expected.norm()
     weight = drawn(9).detach()
     found = torch.autograd.grad((mixed * weight.to(mixed.dtype)).sum(), inputs)
@@ -43,7 +43,8 @@ def test_three_products_equal_fused_attention_in_float64() -> None:
 
 def test_bfloat16_training_on_the_cpu_stays_near_float64() -> None:
     # Bfloat16 keeps 8 bits: each of the three products is off by about 2**-9, and gradients pass through all of them.
-    inputs, mask = tuple(drawn(part, torch.bfloat16).detach().requires_grad_() for part in (1, 2, 3)), padding()
+    mask = padding()
+    inputs = (drawn(1, torch.bfloat16), drawn(2, torch.bfloat16), drawn(3, torch.bfloat16))
     assert_same_attention(SoftmaxMixing(SHAPE)(*inputs, mask), inputs, mask, allowed=0.03)
 
 

@@ -32,7 +32,9 @@ VARIANTS = {
 }
 # The wider presets differ from large in numbers only; their weights alone would take a test past its second and memory.
 WIDTHS = {
-    name: replace(PRESETS[name].model, vocab_size=53, max_position_embeddings=17, num_hidden_layers=2, num_hidden_groups=1)
+    name: replace(
+        PRESETS[name].model, vocab_size=53, max_position_embeddings=17, num_hidden_layers=2, num_hidden_groups=1
+    )
     for name in ("tiny", "small", "base", "large")
 }
 
@@ -124,7 +126,9 @@ def test_what_stands_in_the_padding_changes_no_real_token() -> None:
 
 # Planted: the other GELU (a stock port shipped that), a group too few, another epsilon, another mask. Each is the size
 # of fault the comparison is for; it must not be lost in its tolerance.
-@pytest.mark.parametrize("change", [{"hidden_act": "gelu"}, {"layer_norm_eps": 1e-5}, {"num_hidden_layers": 5}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"hidden_act": "gelu"}, {"layer_norm_eps": 1e-5}, {"num_hidden_layers": 5}], ids=str
+)
 def test_comparison_rejects_a_twin_of_another_shape(change: dict[str, object]) -> None:
     with pytest.raises(AssertionError):
         compare_generator(SHAPE, padded_batch(), torch.float64, **change)

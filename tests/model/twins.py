@@ -39,9 +39,7 @@ def padded_batch(config: ModelConfig = SHAPE) -> Batch:
     input_ids = 1 + bits(1, Stream.EXAMPLE, row[:, None], place) % (config.vocab_size - 1)  # [B, L]
     attention_mask = place < torch.tensor(LENGTHS)[:, None]  # [B, L]
     token_type_ids = ((place >= torch.tensor(LENGTHS)[:, None] // 2) & attention_mask).long()  # [B, L]
-    return Batch(
-        torch.where(attention_mask, input_ids, 0), attention_mask, token_type_ids, torch.full((B,), -100), row
-    )
+    return Batch(torch.where(attention_mask, input_ids, 0), attention_mask, token_type_ids, torch.full((B,), -100), row)
 
 
 def make_pair(config: ModelConfig, seed: int = 5) -> Electra:

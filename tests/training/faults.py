@@ -156,10 +156,8 @@ def _agree(folder: Path, world: distributed.World) -> None:
 def rank(folder: Path, name: str) -> None:
     """Join the other ranks and run a program with them."""
     world = distributed.start("cpu")
-    try:
-        {"train": _train, "resume": _resume, "stop": _stop, "agree": _agree}[name](folder, world)
-    finally:
-        distributed.stop(world)
+    {"train": _train, "resume": _resume, "stop": _stop, "agree": _agree}[name](folder, world)
+    distributed.leave(world, 0)
 
 
 if __name__ == "__main__":

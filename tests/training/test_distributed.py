@@ -47,7 +47,7 @@ def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) 
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     assert distributed.start("cpu") == ALONE
-    distributed.stop(ALONE)
+    assert distributed.leave(ALONE, 5) == 5
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to take")

@@ -1,0 +1,281 @@
+"""What a user gets wrong when pretraining ends in one line (what, why, what to do) and the documented exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from electra_albert.apps import pretrain
+from electra_albert.corpus.store import open_store
+from electra_albert.corpus.tokenizer import MASK_ID
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, english, finish, options, sha256, start
+
+# The bytes of a file given as --corpus, the exit code, and words of the message.
+REFUSED_TEXTS: dict[str, tuple[bytes, int, str]] = {
+    "empty": (b"", 3, "there is no text in it"),
+    "blank": (b" \n\n\t\n", 3, "there is no text in it"),
+    "binary": (b"\x7fELF\x02\x01\x00\x00" * 40 + b"text", 3, "binary"),
+    "UTF-16": (("An owl left.\n" * 20).encode("utf-16"), 3, "iconv -f UTF-16"),
+    "UTF-16 without its mark": (("An owl left.\n" * 20).encode("utf-16-le"), 3, "iconv -f UTF-16"),
+    "another encoding": (("Жили-были дед да баба. " * 20).encode("koi8-r"), 3, "not UTF-8"),
+    "compressed": (b"\x1f\x8b\x08\x00" + b"\x01\x02\x03" * 50, 3, "gzip"),
+    "one sentence": (b"The quiet owl left the old tower before dawn.\n", 3, "a single sentence"),
+    "smaller than a batch": (english(2).encode(), 3, "--per_device_train_batch_size"),
+}
+
+
+def pretrain_on(corpus: Path, tmp_path: Path, *more: object) -> Ended:
+    return call(pretrain.main, *options(corpus, tmp_path / "prepared", tmp_path / "run", *more))
+
+
+def written(folder: Path) -> dict[str, str]:
+    """Every file below a folder with the hash of what it holds."""
+    return {str(path.relative_to(folder)): sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+# The corpus.
+
+
+@pytest.mark.parametrize("name", REFUSED_TEXTS)
+def test_a_file_that_cannot_be_trained_on_is_refused(tmp_path: Path, name: str) -> None:
+    content, code, words = REFUSED_TEXTS[name]
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_bytes(content)
+    assert_refused(pretrain_on(corpus, tmp_path), code, words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_corpus_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    """A pipe would block for ever, a folder may hold nothing, a name may lead nowhere."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "table.csv").write_text("text\nAn owl left.\n")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    for name, code, words in (
+        ("pipe", 2, "not a regular file"),
+        ("folder", 3, "holds no text file"),
+        ("table.csv", 3, "tables are not read"),
+        ("nowhere", 2, "cannot be read"),
+        ("missing.txt", 2, "no such file"),
+        ("missing/*.txt", 2, "no file matches"),
+    ):
+        assert_refused(pretrain_on(tmp_path / name, tmp_path), code, words)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_corpus_without_permission_is_refused(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(english(20))
+    corpus.chmod(0)
+    assert_refused(pretrain_on(corpus, tmp_path), 2, "cannot be read", "permissions")
+
+
+def test_invalid_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_bytes(english(30).encode() + b"An \xff owl \xfe left the \xc3 tower.\n")
+    ended = pretrain_on(corpus, tmp_path, "--dry_run")
+    assert ended.code == 0, ended.err
+    assert "3 invalid UTF-8 bytes replaced" in ended.err
+
+
+def test_special_tokens_in_the_text_are_words_and_counted(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(english(30) + "The [MASK] owl and the [MASK] of a <pad> left.\n" * 3)
+    ended = pretrain_on(corpus, tmp_path, "--dry_run")
+    assert ended.code == 0, ended.err
+    assert "9 words holding the text of a special token" in ended.err
+    (folder,) = (tmp_path / "prepared").glob("*/store")
+    store = open_store(folder)
+    for stream in (store.train, store.validation):
+        assert not (stream.tokens == MASK_ID).any()
+        assert not (stream.tokens == 0).any()
+
+
+def test_a_corpus_smaller_than_the_vocabulary_gives_fewer_pieces_and_says_so(finished: Finished) -> None:
+    assert "pieces of the 300 asked for by --vocab_size" in finished.ended.err
+    pieces = json.loads((finished.folder / "tokenizer" / "tokenizer.json").read_text())["model"]["vocab"]
+    assert json.loads((finished.folder / "generator" / "config.json").read_text())["vocab_size"] == len(pieces) < 300
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--max_steps", "0"), ("max_steps=0", "at least 1")),
+        (("--max_steps", "-5"), ("max_steps=-5",)),
+        (("--max_steps", "many"), ("max_steps", "many")),
+        (("--learning_rate", "fast"), ("learning_rate", "fast")),
+        (("--learning_rate", "nan"), ("learning_rate",)),
+        (("--learning_rate", "inf"), ("learning_rate",)),
+        (("--per_device_train_batch_size", "0"), ("per_device_train_batch_size=0",)),
+        (("--save_total_limit", "0"), ("save_total_limit=0",)),
+        (("--max_seq_length", "4"), ("max_seq_length=4",)),
+        (("--max_seq_length", "4096"), ("max_seq_length=4096", "max_position_embeddings")),
+        (("--vocab_size", "3"), ("vocab_size=3",)),
+        (("--seed", "-1"), ("seed=-1",)),
+        (("--precision", "fp8"), ("precision", "fp8")),
+        (("--objective", "bert"), ("objective", "bert")),
+        (("--rtd.mask_rate", "1.5"), ("mask_rate=1.5",)),
+        (("--rtd.temperature", "0"), ("temperature=0",)),
+        (("--model.hidden_size", "30", "--model.num_attention_heads", "4"), ("hidden_size=30", "multiple")),
+        (("--model.num_hidden_layers", "3", "--model.num_hidden_groups", "2"), ("num_hidden_groups=2",)),
+        (("--corpus", ""), ("corpus is empty",)),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused_before_anything_is_made(
+    in_folder: Path, argv: Sequence[str], words: Sequence[str]
+) -> None:
+    ended = call(pretrain.main, *argv)
+    assert_refused(ended, 2, *words)
+    assert len(ended.err.splitlines()) == 1
+    assert not any(in_folder.iterdir())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused(finished: Finished, tmp_path: Path) -> None:
+    assert_refused(call(pretrain.main, *finished.options(tmp_path / "run", "--device", "cuda")), 2, "--device cpu")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "content", [b"- 1\n- 2\n", b"", b"a: [1,", b"\xff\xfe\x00", b"!!python/object/apply:os.getcwd []"]
+)
+def test_a_config_file_that_holds_no_options_is_refused(in_folder: Path, content: bytes) -> None:
+    (in_folder / "run.yaml").write_bytes(content)
+    assert_refused(call(pretrain.main, "--config", "run.yaml"), 2, "--config run.yaml")
+    assert_refused(call(pretrain.main, "--config", "gone.yaml"), 2, "--config gone.yaml")
+
+
+@pytest.mark.parametrize("option", ["--output_dir", "--prepared_dir"])
+def test_a_folder_that_cannot_be_written_is_refused(finished: Finished, tmp_path: Path, option: str) -> None:
+    """Below a regular file, which holds for root too."""
+    (tmp_path / "file").write_text("")
+    before = written(tmp_path)
+    for place in ("file", "file/below"):
+        argv = finished.options(tmp_path / "run", option, tmp_path / place)
+        assert_refused(call(pretrain.main, *argv), 2, f"{tmp_path / place}", "cannot")
+    assert written(tmp_path) == before
+
+
+@pytest.mark.slow
+def test_the_script_itself_ends_with_one_line_and_the_code(tmp_path: Path) -> None:
+    ended = finish(start(["Pretraining.py", "--corpus", "gone.txt"], tmp_path))
+    assert_refused(ended, 2, "gone.txt")
+    assert (ended.out, len(ended.err.splitlines())) == ("", 1)
+    assert not (tmp_path / "runs").exists()
+
+
+# The tokenizer.
+
+
+def save_word_pieces(folder: Path) -> None:
+    """A BERT tokenizer."""
+    from tokenizers import Tokenizer, models
+
+    folder.mkdir()
+    Tokenizer(models.WordPiece({"[UNK]": 0, "owl": 1}, unk_token="[UNK]")).save(str(folder / "tokenizer.json"))
+
+
+def save_damaged(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text('{"model": {"type": "Unigram", "vocab"')
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "words"),
+    [
+        (lambda folder: None, 2, "does not exist"),
+        (Path.mkdir, 2, "holds no tokenizer.json"),
+        (save_word_pieces, 4, "type WordPiece, not Unigram"),
+        (save_damaged, 4, "is not JSON"),
+    ],
+    ids=["missing", "empty", "another kind", "damaged"],
+)
+def test_a_tokenizer_that_cannot_be_used_is_refused(
+    finished: Finished, tmp_path: Path, make: Callable[[Path], None], code: int, words: str
+) -> None:
+    make(tmp_path / "pieces")
+    ended = call(pretrain.main, *finished.options(tmp_path / "run", "--tokenizer", tmp_path / "pieces"))
+    assert_refused(ended, code, words)
+    assert not (tmp_path / "run").exists()
+
+
+# The run folder.
+
+
+@pytest.fixture
+def run(finished: Finished, tmp_path: Path) -> Path:
+    """A copy of the finished run, to damage."""
+    return shutil.copytree(finished.folder, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [
+        ("--model.hidden_size", 64, "model.hidden_size 32 then, 64 now"),
+        ("--learning_rate", 0.5, "learning_rate 0.002 then, 0.5 now"),
+        ("--seed", 3, "seed 42 then, 3 now"),
+        ("--per_device_train_batch_size", 4, "global_batch_size 8 then, 4 now"),
+        ("--rtd.temperature", 2, "rtd.temperature 1.0 then, 2.0 now"),
+        ("--max_seq_length", 24, "max_seq_length 32 then, 24 now"),
+    ],
+)
+def test_a_folder_of_another_run_is_refused_and_left_alone(
+    finished: Finished, run: Path, option: str, value: object, named: str
+) -> None:
+    before = written(run)
+    ended = call(pretrain.main, *finished.options(run, "--max_steps", STEPS + 5, option, value))
+    assert_refused(ended, 4, "other settings", named)
+    assert written(run) == before
+
+
+def test_a_folder_of_a_run_on_another_text_is_refused(finished: Finished, run: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "tales.txt"
+    corpus.write_text(finished.corpus.read_text() + "One more owl left.\n")
+    before = written(run)
+    assert_refused(call(pretrain.main, *options(corpus, tmp_path / "prepared", run)), 4, "store")
+    assert written(run) == before
+
+
+def test_resume_never_does_not_touch_a_run_that_is_there(finished: Finished, run: Path) -> None:
+    before = written(run)
+    assert_refused(call(pretrain.main, *finished.options(run, "--resume", "never")), 2, "choose another --output_dir")
+    assert_refused(call(pretrain.main, *finished.options(run, "--resume", run / "gone")), 4, "not a whole checkpoint")
+    assert written(run) == before
+
+
+def test_a_resume_that_was_meant_never_becomes_a_fresh_start(finished: Finished, run: Path) -> None:
+    """The newest checkpoint is damaged: the one before is taken, with a word. All are: nothing is done."""
+    checkpoints = sorted((run / "checkpoints").iterdir())
+    os.truncate(checkpoints[1] / "model.safetensors", 100)
+    ended = call(pretrain.main, *finished.options(run))
+    assert ended.code == 0, ended.err
+    assert "passing over step-0000020: model.safetensors is not what MANIFEST.json says" in ended.err
+    assert "after step 10" in ended.err
+    for checkpoint in (run / "checkpoints").iterdir():
+        (checkpoint / "MANIFEST.json").unlink(missing_ok=True)
+    before = written(run)
+    assert_refused(call(pretrain.main, *finished.options(run)), 4, "holds no whole checkpoint", "start anew")
+    assert written(run) == before
+
+
+def test_a_damaged_record_of_the_run_is_refused(finished: Finished, run: Path) -> None:
+    (run / "environment.json").write_text("{")
+    assert_refused(call(pretrain.main, *finished.options(run)), 4, "environment.json is damaged")
+
+
+def test_numbers_that_blow_up_end_the_run_with_their_own_code(finished: Finished, tmp_path: Path) -> None:
+    argv = finished.options(tmp_path / "run", "--learning_rate", 1e30, "--max_steps", 40)
+    assert_refused(call(pretrain.main, *argv), 5, "training diverged", "--learning_rate")
+    assert not (tmp_path / "run" / "generator").exists()
+    assert not [path for path in (tmp_path / "run").rglob("*") if path.name.startswith(".tmp-")]

@@ -1,0 +1,132 @@
+"""Options: which of two wins, what a file may say, and that asking for help costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from electra_albert.apps import prepare, pretrain
+from electra_albert.apps.command_line import parse_pretraining
+from electra_albert.config import PRESETS, PretrainConfig, TrainingConfig
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import assert_refused, call, finish, start
+
+HEAVY = ("torch", "transformers", "datasets", "sklearn", "matplotlib")
+SCRIPTS = ("Pretraining.py", "LM_DEMO.py")
+MODULES = ("prepare", "export", "show_batch")
+
+
+def parse(*argv: object) -> PretrainConfig:
+    return parse_pretraining([str(word) for word in argv], "Pretraining.py")[1]
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    file = tmp_path / "run.yaml"
+    file.write_text("preset: small\nlearning_rate: 1e-4\nmodel:\n  hidden_size: 64\n  num_attention_heads: 8\n")
+    return file
+
+
+def test_without_options_all_is_as_the_smallest_preset_says() -> None:
+    assert parse() == PRESETS["tiny"]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_sets_all_it_names_and_leaves_the_defaults(name: str) -> None:
+    assert parse("--preset", name) == PRESETS[name]
+    assert parse("--preset", name).training.adam_epsilon == TrainingConfig.adam_epsilon
+
+
+def test_a_config_file_wins_over_preset_and_flags_win_over_both(config_file: Path) -> None:
+    small = PRESETS["small"]
+    read = parse("--config", config_file)
+    assert [read.training.learning_rate, read.model.hidden_size] == [1e-4, 64]
+    assert [read.training.warmup_steps, read.model.num_hidden_layers] == [
+        small.training.warmup_steps,
+        small.model.num_hidden_layers,
+    ]
+    flags = ("--learning_rate", 3e-4, "--model.hidden_size", 128)
+    told = parse("--config", config_file, *flags)
+    assert [told.training.learning_rate, told.model.hidden_size, told.model.num_attention_heads] == [3e-4, 128, 8]
+    assert parse(*flags, "--config", config_file) == told
+
+
+def test_a_preset_named_as_a_flag_wins_over_the_files(config_file: Path) -> None:
+    read = parse("--config", config_file, "--preset", "base")
+    assert read.model.num_hidden_layers == PRESETS["base"].model.num_hidden_layers
+    assert read.corpus.max_seq_length == PRESETS["base"].corpus.max_seq_length
+    assert read.model.hidden_size == 64
+
+
+@pytest.mark.parametrize("written", ["1e-4", "1.0e-4", "0.0001", "1E-4"])
+def test_numbers_in_a_file_are_read_as_people_write_them(tmp_path: Path, written: str) -> None:
+    """Plain YAML reads 1e-4 as text."""
+    file = tmp_path / "run.yaml"
+    file.write_text(f"learning_rate: {written}\n")
+    value = parse("--config", file).training.learning_rate
+    assert isinstance(value, float)
+    assert value == 1e-4
+
+
+def test_a_runs_own_config_gives_the_same_settings_again(finished: Finished) -> None:
+    assert parse("--config", finished.folder / "config.yaml") == parse(*finished.options(finished.folder))
+
+
+@pytest.mark.slow
+def test_a_runs_own_config_alone_takes_the_run_up_again(finished: Finished) -> None:
+    """A finished one: nothing is trained, nothing is refused as another configuration."""
+    ended = call(pretrain.main, "--config", finished.folder / "config.yaml", "--dry_run")
+    assert ended.code == 0, ended.err
+    assert "using the token store" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--lerning_rate", "1"), ("--lerning_rate", "did you mean --learning_rate?")),
+        (("--model.hiden_size", "64"), ("--model.hiden_size", "did you mean --model.hidden_size?")),
+        (("--max-steps", "5"), ("--max-steps", "did you mean --max_steps?")),
+        (("--learning_rat", "1"), ("no option --learning_rat",)),
+        (("--frobnicate",), ("no option --frobnicate",)),
+        (("my.txt",), ("'my.txt' belongs to no option",)),
+        (("--preset", "tinny"), ("'tinny' does not exist", "did you mean tiny?")),
+        (("--model.vocab_size", "9"), ("--model.vocab_size",)),
+        (("--learning_rate",), ("--learning_rate",)),
+    ],
+)
+def test_an_option_that_is_not_there_is_refused_with_the_one_meant(argv: Sequence[str], words: Sequence[str]) -> None:
+    assert_refused(call(pretrain.main, *argv), 2, *words)
+
+
+def test_a_mistyped_name_in_a_file_is_refused_with_the_one_meant(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("lerning_rate: 1e-4\n")
+    assert_refused(call(pretrain.main, "--config", file), 2, "lerning_rate", "did you mean --learning_rate?")
+    file.write_text("model:\n  hiden_size: 64\n")
+    assert_refused(call(pretrain.main, "--config", file), 2, "model.hiden_size", "did you mean --model.hidden_size?")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*SCRIPTS, *MODULES])
+def test_help_tells_every_option_and_loads_nothing_heavy(name: str, tmp_path: Path) -> None:
+    module = "pretrain" if name == "Pretraining.py" else "demo" if name == "LM_DEMO.py" else name
+    program = (
+        f"import sys\nfrom electra_albert.apps.{module} import main\n"
+        f"try:\n    main(['--help'])\nexcept SystemExit as end:\n"
+        f"    print('code', end.code, 'loaded', [n for n in {HEAVY} if n in sys.modules])\n"
+    )
+    ended = finish(start(["-c", program], tmp_path))
+    assert ended.out.splitlines()[-1] == "code 0 loaded []", ended.err
+    assert "--" in ended.out
+
+
+def test_preparing_alone_makes_what_a_run_finds(finished: Finished, tmp_path: Path) -> None:
+    shared = ("--corpus", finished.corpus, "--prepared_dir", tmp_path, "--vocab_size", 300, "--max_seq_length", 32)
+    ended = call(prepare.main, *shared, "--preprocessing_num_workers", 1)
+    assert ended.code == 0, ended.err
+    assert "100% of the text kept" in ended.out
+    ended = call(pretrain.main, *finished.options(None, "--prepared_dir", tmp_path, "--dry_run"))
+    assert "using the token store" in ended.err
+    assert "training a tokenizer" not in ended.err

@@ -1,0 +1,132 @@
+"""Law 2 and law 3 through the script: two ranks, accumulation 2 and one big batch are the same training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from electra_albert.apps import pretrain
+from electra_albert.apps.prepare import prepare
+from electra_albert.config import CorpusConfig
+from electra_albert.contracts import Batch, Term
+from electra_albert.corpus.batches import TrainBatches
+from electra_albert.corpus.examples import Rows
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import Ended, call, finish, options, rows, start
+
+LOSS_TOLERANCE = 1e-5  # float32 sums added up in another order; no dropout
+STEPS = 12
+SEED = 42
+
+
+@pytest.fixture
+def one_batch(finished: Finished, tmp_path: Path) -> list[dict[str, float]]:
+    """One process, one batch of 8 a step."""
+    return train(finished, tmp_path / "one", "--per_device_train_batch_size", 8)
+
+
+def settings(finished: Finished, folder: Path, *more: object) -> list[str]:
+    shared = ("--max_steps", STEPS, "--logging_steps", 1, "--eval_steps", STEPS, "--save_steps", STEPS)
+    return options(finished.corpus, finished.prepared, folder, *shared, *more)
+
+
+def train(finished: Finished, folder: Path, *more: object) -> list[dict[str, float]]:
+    ended = call(pretrain.main, *settings(finished, folder, *more))
+    assert ended.code == 0, ended.err
+    return rows(folder)
+
+
+def furthest(one: list[dict[str, float]], other: list[dict[str, float]]) -> float:
+    """The largest relative difference of a loss in two logs of the same steps."""
+    names = ("loss", "generator_loss", "discriminator_loss", "eval_loss", "eval_generator_loss")
+    assert [row["step"] for row in one] == [row["step"] for row in other]
+    pairs = [(a[name], b[name]) for a, b in zip(one, other, strict=True) for name in names if name in a]
+    return max(abs(a - b) / abs(a) for a, b in pairs)
+
+
+@pytest.mark.slow
+def test_two_ranks_have_the_losses_of_one_big_batch(
+    finished: Finished, one_batch: list[dict[str, float]], tmp_path: Path
+) -> None:
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, "Pretraining.py"]
+    argv = settings(finished, tmp_path / "two", "--per_device_train_batch_size", 4)
+    ended: Ended = finish(start([*torchrun, *argv], tmp_path))
+    assert ended.code == 0, ended.err
+    two = rows(tmp_path / "two")
+    assert furthest(one_batch, two) < LOSS_TOLERANCE
+    assert [row["tokens"] for row in two] == [row["tokens"] for row in one_batch]
+    assert ended.out.count("written to") == 1
+
+
+def test_accumulation_has_the_losses_of_one_big_batch(
+    finished: Finished, one_batch: list[dict[str, float]], tmp_path: Path
+) -> None:
+    halves = train(
+        finished, tmp_path / "halves", "--per_device_train_batch_size", 4, "--gradient_accumulation_steps", 2
+    )
+    assert furthest(one_batch, halves) < LOSS_TOLERANCE
+    assert [row["tokens"] for row in halves] == [row["tokens"] for row in one_batch]
+
+
+def test_a_mean_of_means_is_found_out(
+    finished: Finished, one_batch: list[dict[str, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted fault for the two tests above: each micro-batch's loss is divided by its own count."""
+    from electra_albert.training import loop
+
+    backward = loop.backward
+
+    def by_own_count(model: Any, micro_batches: list[Batch], scales: dict[str, float], step: int, run: Any) -> Any:
+        own = [model.counts(batch) for batch in micro_batches]
+        mean = {name: sum(count[name] for count in own) / len(own) for name in scales}
+        parts = [
+            backward(model, [batch], {n: s * mean[n] / count[n] for n, s in scales.items()}, step, run)
+            for batch, count in zip(micro_batches, own, strict=True)
+        ]
+        sums, counts = ({n: torch.stack([p[n][i] for p in parts]).sum() for n in parts[0]} for i in (0, 1))
+        return {n: Term(sums[n], counts[n]) for n in sums}
+
+    monkeypatch.setattr(loop, "backward", by_own_count)
+    split = ("--per_device_train_batch_size", 2, "--gradient_accumulation_steps", 4)
+    assert furthest(one_batch, train(finished, tmp_path / "parts", *split)) > LOSS_TOLERANCE
+
+
+@pytest.fixture
+def batches(finished: Finished) -> Callable[..., TrainBatches]:
+    """The batches of the run, however it is split."""
+    config = CorpusConfig(
+        corpus=str(finished.corpus), prepared_dir=str(finished.prepared), vocab_size=300, max_seq_length=32
+    )
+    prepared = prepare(config, SEED, lambda message: None)
+    table = Rows(prepared.store.train, prepared.train_table, config.max_seq_length, SEED)
+    return lambda *split: TrainBatches(table, SEED, *split)
+
+
+def examples(shares: Iterable[TrainBatches], step: int) -> list[tuple[int, ...]]:
+    """What one update trains on over all shares: example ids with their tokens and segments, in the order of ids."""
+    taken: list[Batch] = [batch for share in shares for batch in share.micro_batches(step)]
+    return sorted(
+        (int(key), *ids, *segments)
+        for batch in taken
+        for key, ids, segments in zip(
+            batch.example_id, batch.input_ids.tolist(), batch.token_type_ids.tolist(), strict=True
+        )
+    )
+
+
+@pytest.mark.parametrize("step", [1, 7, 80, 200])
+def test_an_update_trains_on_the_same_examples_however_it_is_split(
+    batches: Callable[..., TrainBatches], step: int
+) -> None:
+    """In the first pass over the corpus, at its end, and later."""
+    whole = examples([batches(8)], step)
+    assert len({row[0] for row in whole}) == 8
+    assert examples([batches(4, 2)], step) == whole
+    assert examples([batches(4, 1, rank, 2) for rank in range(2)], step) == whole
+    assert examples([batches(2, 2, rank, 2) for rank in range(2)], step) == whole
+    # The planted fault: a second rank that believes to be the first trains on its rows again.
+    assert examples([batches(4, 1, 0, 2) for _ in range(2)], step) != whole

@@ -1,0 +1,150 @@
+"""Law 8 through the script: a run killed or stopped and started again ends as one that never was, but times."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from electra_albert.apps import pretrain
+from electra_albert.contracts import STOPPED_BY_SIGNAL, Batch
+from electra_albert.corpus.batches import TrainBatches
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import STEPS, Ended, call, finish, options, outcome, rows, sha256, start
+
+# Accumulation 2 and dropout, so that micro-batches and torch's own stream matter; a row a step, to kill by.
+LENGTH = 60
+SETTINGS: tuple[object, ...] = (
+    *("--gradient_accumulation_steps", 2, "--per_device_train_batch_size", 16, "--max_steps", LENGTH),
+    *("--save_steps", 4, "--logging_steps", 1, "--eval_steps", 15, "--model.hidden_dropout_prob", 0.1),
+)
+
+
+@pytest.fixture(scope="module")
+def command(finished: Finished) -> Callable[[Path], list[str]]:
+    """The options of the run that is interrupted, into a folder of choice."""
+    return lambda folder: options(finished.corpus, finished.prepared, folder, *SETTINGS)
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(finished: Finished, shared_folder: Path, make_once: Callable[..., Ended]) -> Path:
+    """The same run, left alone."""
+    folder = shared_folder / "uninterrupted"
+    argv = options(finished.corpus, finished.prepared, folder, *SETTINGS)
+    assert make_once("uninterrupted", lambda: call(pretrain.main, *argv)).code == 0
+    return folder
+
+
+def interrupt(argv: list[str], folder: Path, step: int, number: signal.Signals) -> Ended:
+    """Start the script and send it a signal once the row of `step` is written."""
+    process = start(["Pretraining.py", *argv], folder.parent)
+    log = folder / "metrics.jsonl"
+    while process.poll() is None and not (log.exists() and log.read_text().count('"loss"') >= step):
+        time.sleep(0.002)
+    process.send_signal(number)
+    return finish(process)
+
+
+def resumed_from(ended: Ended) -> int:
+    """The step a run said it goes on after."""
+    line = next(line for line in ended.err.splitlines() if line.startswith("going on from"))
+    return int(line.rsplit(" ", 1)[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("epoch", "step"), [(1, 6), (2, 26)])
+def test_a_run_killed_in_any_epoch_ends_as_if_it_never_was(
+    command: Callable[[Path], list[str]], uninterrupted: Path, tmp_path: Path, epoch: int, step: int
+) -> None:
+    argv, folder = command(tmp_path / "run"), tmp_path / "run"
+    killed = interrupt(argv, folder, step, signal.SIGKILL)
+    assert killed.code == -signal.SIGKILL
+    ended = call(pretrain.main, *argv)
+    assert ended.code == 0, ended.err
+    after = next(row for row in rows(folder) if row["step"] == resumed_from(ended))
+    assert int(after["epoch"]) + 1 == epoch
+    assert step - 4 < after["step"] < LENGTH
+    assert outcome(folder, LENGTH) == outcome(uninterrupted, LENGTH)
+
+
+@pytest.mark.slow
+def test_a_run_told_to_stop_saves_says_so_and_goes_on(
+    command: Callable[[Path], list[str]], uninterrupted: Path, tmp_path: Path
+) -> None:
+    argv, folder = command(tmp_path / "run"), tmp_path / "run"
+    stopped = interrupt(argv, folder, 6, signal.SIGTERM)
+    assert stopped.code == STOPPED_BY_SIGNAL, stopped.err
+    last = rows(folder)[-1]["step"]
+    assert f"stopped by a signal after step {last}; run the same command to go on" in stopped.err
+    assert (folder / "checkpoints" / f"step-{last:07d}" / "MANIFEST.json").is_file()
+    assert not (folder / "generator").exists()
+    ended = call(pretrain.main, *argv)
+    assert ended.code == 0, ended.err
+    assert resumed_from(ended) == last
+    assert outcome(folder, LENGTH) == outcome(uninterrupted, LENGTH)
+
+
+@pytest.mark.slow
+def test_a_resume_that_skips_a_batch_is_found_out(
+    command: Callable[[Path], list[str]], uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted fault for the tests above: going on one batch too far, as a data loader that runs ahead does."""
+    folder = tmp_path / "run"
+    shutil.copytree(uninterrupted, folder)
+    shutil.rmtree(folder / "checkpoints" / f"step-{LENGTH:07d}")
+    steps = TrainBatches.steps
+
+    def one_too_far(batches: TrainBatches, first_step: int) -> Iterator[list[Batch]]:
+        return steps(batches, first_step + 1)
+
+    monkeypatch.setattr(TrainBatches, "steps", one_too_far)
+    ended = call(pretrain.main, *command(folder))
+    assert resumed_from(ended) == LENGTH - 4
+    weights, log = outcome(folder, LENGTH)
+    assert weights != outcome(uninterrupted, LENGTH)[0]
+    assert log != outcome(uninterrupted, LENGTH)[1]
+
+
+def test_a_finished_run_started_again_trains_nothing(finished: Finished, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished.folder, folder)
+    before = (folder / "checkpoints" / f"step-{STEPS:07d}" / "model.safetensors").stat().st_mtime_ns
+    ended = call(pretrain.main, *finished.options(folder))
+    assert ended.code == 0, ended.err
+    assert resumed_from(ended) == STEPS
+    assert (folder / "checkpoints" / f"step-{STEPS:07d}" / "model.safetensors").stat().st_mtime_ns == before
+    assert rows(folder) == rows(finished.folder)
+    assert "generator accuracy" in ended.out
+    for kind in ("generator", "discriminator"):
+        assert sha256(folder / kind / "model.safetensors") == sha256(finished.folder / kind / "model.safetensors")
+
+
+def test_a_run_is_lengthened_by_max_steps_and_says_what_changed(finished: Finished, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished.folder, folder)
+    ended = call(pretrain.main, *finished.options(folder, "--max_steps", STEPS + 2, "--save_steps", 2))
+    assert ended.code == 0, ended.err
+    assert f"max_steps: {STEPS} before, {STEPS + 2} now" in ended.err
+    assert rows(folder)[-1]["step"] == STEPS + 2
+
+
+@pytest.mark.slow
+def test_a_second_run_in_the_same_folder_is_refused_while_the_first_goes_on(
+    command: Callable[[Path], list[str]], tmp_path: Path
+) -> None:
+    argv, folder = command(tmp_path / "run"), tmp_path / "run"
+    process: subprocess.Popen[str] = start(["Pretraining.py", *argv, "--max_steps", "100000"], tmp_path)
+    try:
+        while process.poll() is None and not (folder / "metrics.jsonl").exists():
+            time.sleep(0.01)
+        second = call(pretrain.main, *argv)
+    finally:
+        process.kill()
+        process.communicate()
+    assert second.code == 2
+    assert "is in use by another run" in second.err.splitlines()[-1]

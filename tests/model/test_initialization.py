@@ -1,0 +1,109 @@
+"""The local initialization makes heads look at their neighbours from the first step, and changes nothing but values."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from electra_albert.config import ModelConfig
+from electra_albert.keyed_random import Stream, bits
+from electra_albert.model.electra import Discriminator, Electra
+from electra_albert.model.initialization import HEAD_OFFSETS
+
+NORMAL = ModelConfig(
+    vocab_size=97,
+    embedding_size=64,
+    hidden_size=96,
+    num_hidden_layers=2,
+    num_hidden_groups=2,
+    num_attention_heads=6,
+    intermediate_size=128,
+    max_position_embeddings=64,
+)
+LOCAL = replace(NORMAL, initialization="local")
+ROWS, LENGTH = 5, 64
+# Words differ at every place and disturb the agreement of positions; still most queries, and most of the attention of
+# each, must go to the head's own offset. Chance gives it one in LENGTH.
+LEAST_SHARE = 0.5
+
+
+def make_pair(config: ModelConfig) -> Electra:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return Electra(config, config)
+
+
+def first_attention(model: Discriminator, group: int = 0) -> Tensor:
+    """Attention weights [B, N, L, L] of a group's block on the embeddings of text without a pattern."""
+    config = model.config
+    ids = bits(1, Stream.EXAMPLE, torch.arange(ROWS)[:, None], torch.arange(LENGTH)) % config.vocab_size
+    hidden_states = model.encoder.embedding_hidden_mapping_in(model.embeddings(ids, torch.zeros_like(ids)))
+    qkv = model.encoder.get_submodule(f"albert_layer_groups.{group}.albert_layers.0.attention.qkv")
+    projected = qkv(hidden_states)  # [B, L, 3 N H]
+    q, k, _ = projected.view(ROWS, LENGTH, 3, config.num_attention_heads, config.head_size).permute(2, 0, 3, 1, 4)
+    return (q @ k.transpose(-1, -2) * config.head_size**-0.5).softmax(-1).detach()  # [B, N, L, L]
+
+
+def assert_heads_look_at_their_offsets(attention: Tensor) -> None:
+    """AssertionError unless each head looks most at the token its own offset away, and keeps most weight there."""
+    query = torch.arange(3, LENGTH - 3)  # where every offset stays inside the row
+    for head, offset in enumerate(HEAD_OFFSETS[: attention.shape[1]]):
+        rows = attention[:, head, query]  # [B, queries, L]
+        share = float((rows.argmax(-1) == query + offset).float().mean())
+        weight = float(rows.gather(-1, (query + offset)[None, :, None].expand(ROWS, -1, 1)).mean())
+        assert min(share, weight) > LEAST_SHARE, f"head {head}, offset {offset}: {share:.2f} of queries, {weight:.2f}"
+
+
+@pytest.mark.parametrize("group", [0, 1])
+@pytest.mark.parametrize("kind", ["generator", "discriminator"])
+def test_heads_look_at_their_own_offsets_from_the_start(kind: str, group: int) -> None:
+    assert_heads_look_at_their_offsets(first_attention(getattr(make_pair(LOCAL), kind), group))
+
+
+def test_check_of_offsets_rejects_normal_weights_and_heads_that_look_the_other_way() -> None:
+    # Planted: the published start, and queries turned by the offset of another head.
+    with pytest.raises(AssertionError, match="head 0"):
+        assert_heads_look_at_their_offsets(first_attention(make_pair(NORMAL).discriminator))
+    with pytest.raises(AssertionError, match="head 0, offset -1: 0"):
+        assert_heads_look_at_their_offsets(first_attention(make_pair(LOCAL).discriminator).flip(1))
+
+
+def test_local_start_changes_no_name_and_no_shape() -> None:
+    shapes = [{name: tensor.shape for name, tensor in make_pair(c).state_dict().items()} for c in (NORMAL, LOCAL)]
+    assert shapes[0] == shapes[1]
+
+
+def test_local_start_changes_neither_word_table_nor_mlm_head() -> None:
+    one, other = make_pair(NORMAL).generator, make_pair(LOCAL).generator
+    assert torch.equal(one.embeddings.word_embeddings.weight, other.embeddings.word_embeddings.weight)
+    std = float(other.predictions.dense.weight.detach().std())
+    assert std == pytest.approx(LOCAL.initializer_range, rel=0.1)
+
+
+def test_normal_start_is_the_published_one() -> None:
+    for name, parameter in make_pair(NORMAL).named_parameters():
+        if parameter.ndim == 2:
+            # The deviation of n normal draws has a relative error of about 1 / sqrt(2 n).
+            std, allowed = float(parameter.detach().std()), 5 / (2 * parameter.numel()) ** 0.5
+            assert std == pytest.approx(NORMAL.initializer_range, rel=allowed), name
+        else:
+            is_norm_weight = "norm" in name.lower() and name.endswith("weight")
+            assert torch.equal(parameter.detach(), torch.full_like(parameter, float(is_norm_weight))), name
+
+
+@pytest.mark.parametrize("initialization", ["normal", "local"])
+def test_start_repeats_with_torchs_seed(initialization: str) -> None:
+    config = replace(NORMAL, initialization=initialization)  # type: ignore[arg-type]
+    one, other = make_pair(config).state_dict(), make_pair(config).state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("embedding_size", "hidden_size", "heads"),
+    [(4, 8, 2), (8, 8, 8), (128, 6, 1), (128, 10, 5), (7, 12, 4), (16, 3, 1), (1, 4, 1), (128, 1, 1), (256, 24, 24)],
+)
+def test_local_start_is_finite_for_every_shape(embedding_size: int, hidden_size: int, heads: int) -> None:
+    # Regression: half of an odd width, and heads of one number, stopped the model from being built.
+    config = replace(LOCAL, embedding_size=embedding_size, hidden_size=hidden_size, num_attention_heads=heads)
+    assert all(bool(parameter.isfinite().all()) for parameter in make_pair(config).parameters())

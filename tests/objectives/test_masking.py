@@ -1,0 +1,145 @@
+"""Exactly the right number of tokens is predicted in each row, none of them special, 85 in 100 shown as [MASK]."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+
+from electra_albert.keyed_random import Stream, bits
+from electra_albert.objectives.masking import Targets, choose_targets, maskable, quota, show_masked, slots
+from tests.objectives.toy import CLS, MASK, PAD, SEED, SEP, SPECIAL, UNKNOWN, make_batch, rows_of
+
+RATES = (0.15, 0.25, 0.3, 0.5)
+ACCEPTED = 1e-3  # least p-value; draws are keyed, so a test holds on every run or on none
+
+
+def assert_well_chosen(targets: Targets, input_ids: Tensor, is_maskable: Tensor, rate: float) -> None:
+    """AssertionError unless each row uses round(rate x maskable) different maskable tokens, at least one."""
+    for row in range(len(input_ids)):
+        is_used = targets.weight[row] > 0
+        positions = targets.positions[row][is_used].tolist()
+        count = int(is_maskable[row].sum())
+        expected = min(max(1, round(rate * count)), slots(input_ids.shape[1], rate), count)
+        assert len(positions) == expected, f"{len(positions)} of {count} tokens, not {expected}"
+        assert len(set(positions)) == len(positions), "a token was chosen twice"
+        assert all(is_maskable[row, position] for position in positions), "a special token or padding was chosen"
+        assert targets.labels[row].tolist() == input_ids[row][targets.positions[row]].tolist()
+
+
+def choose(rows: int, length: int, rate: float, share: float) -> tuple[Tensor, Tensor, Targets]:
+    """Targets of rows in which about `share` of the tokens may be masked."""
+    example, place = torch.arange(rows), torch.arange(length)
+    ids = 5 + bits(1, Stream.EXAMPLE, example[:, None], place) % 100
+    is_maskable = bits(2, Stream.EXAMPLE, example[:, None], place) % 1000 < round(1000 * share)
+    return ids, is_maskable, choose_targets(ids, is_maskable, rate, SEED, example)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(3, 70), st.sampled_from(RATES), st.sampled_from((0.0, 0.1, 0.5, 0.9, 1.0)))
+def test_chosen_tokens_are_the_right_number_of_different_maskable_ones(length: int, rate: float, share: float) -> None:
+    ids, is_maskable, targets = choose(6, length, rate, share)
+    assert targets.positions.shape == targets.weight.shape == (6, slots(length, rate))
+    assert_well_chosen(targets, ids, is_maskable, rate)
+
+
+@pytest.mark.parametrize("fault", ["one too many", "twice", "special"])
+def test_check_of_the_choice_rejects(fault: str) -> None:
+    # Planted: a quota rounded up, positions drawn with replacement, and padding among the candidates.
+    ids, is_maskable, right = choose(6, 41, 0.25, 0.5)
+    used = int(right.weight[0].sum())
+    weight, positions = right.weight.clone(), right.positions.clone()
+    if fault == "one too many":
+        weight[0, used] = 1
+    elif fault == "twice":
+        positions[0, 1] = positions[0, 0]
+    else:
+        positions[0, 0] = int((~is_maskable[0]).nonzero()[0])
+    wrong = Targets(positions, weight, ids.gather(1, positions))
+    with pytest.raises(AssertionError):
+        assert_well_chosen(wrong, ids, is_maskable, 0.25)
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_quota_is_pythons_rounding_for_every_number_of_maskable_tokens(rate: float) -> None:
+    length = 512
+    is_maskable = torch.arange(length) < torch.arange(length - 1)[:, None]  # 0 to 510 of them
+    expected = [min(max(1, round(rate * count)), count) for count in range(length - 1)]
+    assert quota(is_maskable, rate).tolist() == expected
+
+
+def test_row_with_nothing_maskable_predicts_nothing_and_is_shown_as_it_is() -> None:
+    ids = torch.tensor([[CLS, UNKNOWN, SEP, MASK, SEP, PAD, PAD]])
+    is_maskable = maskable(ids, ids != PAD, SPECIAL)
+    targets = choose_targets(ids, is_maskable, 0.15, SEED, torch.tensor([3]))
+    assert targets.weight.sum() == 0
+    shown, is_shown_masked = show_masked(ids, targets, MASK, 1.0, SEED, torch.tensor([3]))
+    assert torch.equal(shown, ids)
+    assert not is_shown_masked.any()
+
+
+def test_short_row_predicts_one_token_at_least() -> None:
+    ids = torch.tensor([[CLS, 9, SEP, 8, SEP, PAD, PAD, PAD, PAD]])
+    targets = choose_targets(ids, maskable(ids, ids != PAD, SPECIAL), 0.15, SEED, torch.tensor([3]))
+    assert targets.weight.tolist() == [[1.0]]
+
+
+def test_special_tokens_and_padding_are_not_maskable() -> None:
+    ids = torch.tensor([[CLS, 7, UNKNOWN, SEP, MASK, 9, SEP, 11]])
+    mask = torch.tensor([[True] * 7 + [False]])
+    assert maskable(ids, mask, SPECIAL).tolist() == [[False, True, False, False, False, True, False, False]]
+
+
+def test_every_maskable_position_is_chosen_equally_often() -> None:
+    rows, length, rate = 4000, 29, 0.25
+    _, _, targets = choose(rows, length, rate, share=1.0)
+    counts = torch.bincount(targets.positions[targets.weight > 0], minlength=length)
+    assert stats.chisquare(counts.numpy()).pvalue > ACCEPTED
+
+
+@pytest.mark.parametrize("share", [0.0, 0.85, 1.0])
+def test_share_of_the_targets_is_shown_as_mask_and_the_rest_as_they_are(share: float) -> None:
+    ids, _, targets = choose(2000, 43, 0.25, share=0.8)
+    shown, is_shown_masked = show_masked(ids, targets, MASK, share, SEED, torch.arange(2000))
+    is_target = torch.zeros_like(ids, dtype=torch.bool).scatter(1, targets.positions, targets.weight > 0)
+    masked = shown == MASK
+    assert not (masked & ~is_target).any()
+    assert torch.equal(shown[~masked], ids[~masked]), "no token is replaced by a random one"
+    assert torch.equal(masked.sum(1), is_shown_masked.sum(1))
+    chosen, hits = int(is_target.sum()), int(masked.sum())
+    assert stats.binomtest(hits, chosen, share).pvalue > ACCEPTED
+
+
+def test_check_of_the_share_rejects_one_that_is_a_few_hundredths_off() -> None:
+    # Planted: the share of BERT's 80/10/10 in the place of 85/0/15, on as many targets as above.
+    _, _, targets = choose(2000, 43, 0.25, share=0.8)
+    chosen = int(targets.weight.sum())
+    assert stats.binomtest(round(0.8 * chosen), chosen, 0.85).pvalue < ACCEPTED
+
+
+def test_masks_of_a_row_do_not_depend_on_its_batch() -> None:
+    batch = make_batch()
+    order = torch.tensor([3, 1, 4])
+    part = rows_of(batch, order)
+    for rows, one in ((order, part), (torch.tensor([2]), rows_of(batch, torch.tensor([2])))):
+        whole = choose_targets(
+            batch.input_ids, maskable(batch.input_ids, batch.attention_mask, SPECIAL), 0.3, SEED, batch.example_id
+        )
+        alone = choose_targets(
+            one.input_ids, maskable(one.input_ids, one.attention_mask, SPECIAL), 0.3, SEED, one.example_id
+        )
+        used = alone.weight > 0
+        assert torch.equal(alone.weight, whole.weight[rows])
+        assert torch.equal(alone.positions[used], whole.positions[rows][used])
+
+
+def test_masks_differ_by_example_and_by_seed() -> None:
+    ids = torch.full((1, 40), 9)
+    is_maskable = torch.ones_like(ids, dtype=torch.bool)
+    keys = [(seed, example) for seed in (1, 2) for example in (0, 1, 2)]
+    chosen = {
+        tuple(choose_targets(ids, is_maskable, 0.25, seed, torch.tensor([example])).positions[0].sort().values.tolist())
+        for seed, example in keys
+    }
+    assert len(chosen) == len(keys)

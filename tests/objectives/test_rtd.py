@@ -1,0 +1,275 @@
+"""Replaced-token detection: labels, counts, the losses at the start, and which loss reaches what (laws 3 to 5)."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from electra_albert.config import ModelConfig, RtdConfig
+from electra_albert.contracts import Batch, Term
+from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
+from tests.objectives.toy import CLS, MASK, MODEL, PAD, SEP, STEP, make_batch, make_objective, means, rows_of
+
+HALF = RtdConfig(mask_rate=0.5)
+# Wide enough, and with enough tokens, for the first losses to be what they are in a real run.
+START = ModelConfig(
+    vocab_size=1009,
+    embedding_size=64,
+    hidden_size=128,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=256,
+    max_position_embeddings=64,
+)
+
+
+def assert_labelled_against_the_text(batch: Batch, corruption: Corruption) -> None:
+    """AssertionError unless a token is replaced exactly where it differs from the text before it was masked."""
+    assert torch.equal(corruption.is_replaced, corruption.corrupted_ids != batch.input_ids)
+
+
+def assert_rows_do_not_depend_on_the_batch(objective: ReplacedTokenDetection, batch: Batch) -> None:
+    """AssertionError unless rows are masked, filled and labelled alike in any order and alone."""
+    whole = objective.corrupt(batch)
+    for rows in (torch.tensor([4, 2, 0, 3, 1]), torch.tensor([2]), torch.tensor([0, 1, 2])):
+        part = objective.corrupt(rows_of(batch, rows))
+        assert torch.equal(part.masked_ids, whole.masked_ids[rows])
+        assert torch.equal(part.corrupted_ids, whole.corrupted_ids[rows])
+        assert torch.equal(part.is_replaced, whole.is_replaced[rows])
+
+
+def assert_blind_to_padding(objective: ReplacedTokenDetection, batch: Batch) -> None:
+    """AssertionError if what stands in the padding changes a term, or a term counts it."""
+    hidden = ~batch.attention_mask
+    noisy = batch._replace(
+        input_ids=batch.input_ids.masked_fill(hidden, 9), token_type_ids=batch.token_type_ids.masked_fill(hidden, 1)
+    )
+    terms, other = objective(batch, STEP), objective(noisy, STEP)
+    for name, term in terms.items():
+        assert torch.equal(term.sum, other[name].sum), f"{name} changed"
+        assert torch.equal(term.count, other[name].count), f"the count of {name} changed"
+
+
+def assert_sample_is_detached(objective: ReplacedTokenDetection, batch: Batch) -> None:
+    """AssertionError if the discriminator's loss reaches a parameter that only the generator has."""
+    objective.zero_grad()
+    objective(batch, STEP)["discriminator_loss"].sum.backward()
+    generator = objective.electra.generator
+    for module in (generator.encoder, generator.predictions):
+        for name, parameter in module.named_parameters():
+            assert parameter.grad is None or not parameter.grad.any(), f"{name} of the generator has a gradient"
+    assert generator.embeddings.word_embeddings.weight.grad is not None
+
+
+class ComparedWithMasked(ReplacedTokenDetection):
+    """Planted: labels against the masked input, so that a right guess counts as replaced."""
+
+    def corrupt(self, batch: Batch) -> Corruption:
+        corruption = super().corrupt(batch)
+        return corruption._replace(is_replaced=corruption.corrupted_ids != corruption.masked_ids)
+
+
+class KeyedByPlace(ReplacedTokenDetection):
+    """Planted: draws keyed by the row's place in its batch."""
+
+    def corrupt(self, batch: Batch) -> Corruption:
+        return super().corrupt(batch._replace(example_id=torch.arange(len(batch.input_ids))))
+
+
+class CountsPadding(ReplacedTokenDetection):
+    """Planted: padding judged and counted as real tokens."""
+
+    def terms(self, batch: Batch, corruption: Corruption, detected: Tensor) -> dict[str, Term]:
+        everything = batch._replace(attention_mask=torch.ones_like(batch.attention_mask))
+        return super().terms(everything, corruption, detected)
+
+
+class SkipsSpecial(ReplacedTokenDetection):
+    """Planted: [CLS] and [SEP] left out of the discriminator's loss."""
+
+    def terms(self, batch: Batch, corruption: Corruption, detected: Tensor) -> dict[str, Term]:
+        is_special = (batch.input_ids == CLS) | (batch.input_ids == SEP)
+        return super().terms(batch._replace(attention_mask=batch.attention_mask & ~is_special), corruption, detected)
+
+
+class StraightThrough(ReplacedTokenDetection):
+    """Planted: the generator's scores have a path into the discriminator's."""
+
+    def detect(self, batch: Batch, corruption: Corruption) -> Tensor:
+        soft = corruption.logits.softmax(-1).amax(-1)  # [B, K]
+        return super().detect(batch, corruption).scatter_add(1, corruption.targets.positions, soft)
+
+
+def test_drawn_token_equal_to_the_text_is_labelled_original() -> None:
+    batch, objective = make_batch(), make_objective(rtd=HALF)
+    corruption = objective.corrupt(batch)
+    assert_labelled_against_the_text(batch, corruption)
+    hits = corruption.corrupted_ids.gather(1, corruption.targets.positions) == corruption.targets.labels
+    assert (hits & corruption.is_shown_masked).any(), "no guess was right: the case does not occur"
+    assert corruption.is_replaced.any()
+    with pytest.raises(AssertionError):
+        assert_labelled_against_the_text(batch, make_objective(rtd=HALF, kind=ComparedWithMasked).corrupt(batch))
+
+
+def test_only_chosen_tokens_are_masked_or_replaced_and_no_special_one() -> None:
+    batch = make_batch()
+    corruption = make_objective(rtd=HALF).corrupt(batch)
+    used = corruption.targets.weight > 0
+    is_target = torch.zeros_like(batch.attention_mask).scatter(1, corruption.targets.positions, used)
+    for ids in (corruption.masked_ids, corruption.corrupted_ids):
+        assert torch.equal(ids[~is_target], batch.input_ids[~is_target])
+    assert not (is_target & torch.isin(batch.input_ids, torch.tensor([PAD, CLS, SEP]))).any()
+    # Tokens shown as they are are drawn anew too, as in ELECTRA's code.
+    kept = is_target & (corruption.masked_ids != MASK)
+    assert (corruption.is_replaced & kept).any()
+
+
+def test_masks_and_samples_of_a_row_do_not_depend_on_its_batch() -> None:
+    batch = make_batch()
+    # Float64: a row's scores may not depend on the batch by more than the draw can notice.
+    assert_rows_do_not_depend_on_the_batch(make_objective(rtd=HALF).double(), batch)
+    with pytest.raises(AssertionError):
+        assert_rows_do_not_depend_on_the_batch(make_objective(rtd=HALF, kind=KeyedByPlace).double(), batch)
+
+
+def test_corruption_repeats_and_is_another_in_another_epoch() -> None:
+    batch, objective = make_batch(), make_objective(rtd=HALF)
+    one, again = objective.corrupt(batch), objective.corrupt(batch)
+    assert torch.equal(one.corrupted_ids, again.corrupted_ids)
+    later = objective.corrupt(batch._replace(example_id=batch.example_id + 10_000))
+    assert not torch.equal(one.masked_ids, later.masked_ids)
+
+
+def test_loss_repeats_whatever_torchs_own_stream_does() -> None:
+    batch, objective = make_batch(), make_objective()
+    first = means(objective, objective(batch, STEP))
+    torch.rand(7)
+    assert means(objective, objective(batch, STEP)) == first
+
+
+@pytest.mark.parametrize("initialization", ["normal", "local"])
+def test_losses_start_at_those_of_guessing(initialization: str) -> None:
+    objective = make_objective(replace(START, initialization=initialization))  # type: ignore[arg-type]
+    batch = make_batch(lengths=(61, 50, 61, 33, 61, 61), length=61, vocab=START.vocab_size)
+    losses = means(objective, objective(batch, STEP))
+    # Logits of deviation s add s * s / 2 to a loss on average: of 0.16 for the table's, 64 numbers of 0.02.
+    assert losses["generator_loss"] == pytest.approx(math.log(START.vocab_size), rel=0.02)
+    assert losses["discriminator_loss"] == pytest.approx(math.log(2), rel=0.05)
+    total = sum(objective.weights[name] * loss for name, loss in losses.items())
+    assert total == pytest.approx(losses["generator_loss"] + 50 * losses["discriminator_loss"])
+
+
+def test_check_of_the_start_rejects_a_scale_that_is_far_off() -> None:
+    # Planted: tables and heads drawn from a standard normal, as torch's own nn.Embedding is.
+    objective = make_objective(replace(START, initializer_range=1.0))
+    batch = make_batch(lengths=(61, 50), length=61, vocab=START.vocab_size)
+    assert means(objective, objective(batch, STEP))["generator_loss"] > 1.5 * math.log(START.vocab_size)
+
+
+def test_counts_on_the_host_are_those_of_the_terms() -> None:
+    batch = make_batch(lengths=(23, 17, 9, 5, 3))
+    for rate in (0.15, 0.3, 0.5):
+        objective = make_objective(rtd=RtdConfig(mask_rate=rate))
+        terms = objective(batch, STEP)
+        assert objective.counts(batch) == {name: int(terms[name].count) for name in objective.weights}
+
+
+def test_terms_are_float32_sums_and_int64_counts_in_any_precision() -> None:
+    batch = make_batch()
+    for dtype in (torch.float32, torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            terms = make_objective()(batch, STEP)
+        assert {term.sum.dtype for term in terms.values()} == {torch.float32}
+        assert {term.count.dtype for term in terms.values()} == {torch.int64}
+        assert all(term.sum.shape == term.count.shape == () for term in terms.values())
+
+
+def test_detection_counts_every_token_but_padding() -> None:
+    batch, objective = make_batch(), make_objective()
+    corruption = objective.corrupt(batch)
+    detected = objective.detect(batch, corruption)
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(
+        detected[batch.attention_mask], corruption.is_replaced[batch.attention_mask].float(), reduction="sum"
+    )
+    term = objective(batch, STEP)["discriminator_loss"]
+    assert int(term.count) == int(batch.attention_mask.sum())
+    torch.testing.assert_close(term.sum, expected)
+    for planted in (CountsPadding, SkipsSpecial):
+        wrong = make_objective(kind=planted)(batch, STEP)["discriminator_loss"]
+        assert int(wrong.count) != int(batch.attention_mask.sum())
+        assert not torch.isclose(wrong.sum, expected)
+
+
+def test_generator_loss_is_cross_entropy_at_the_chosen_tokens_only() -> None:
+    batch, objective = make_batch(), make_objective(rtd=HALF)
+    corruption = objective.corrupt(batch)
+    generator = objective.electra.generator
+    hidden_states = generator(corruption.masked_ids, batch.attention_mask, batch.token_type_ids)
+    everywhere = generator.logits(hidden_states)  # [B, L, V]
+    used = corruption.targets.weight > 0
+    is_target = torch.zeros_like(batch.attention_mask).scatter(1, corruption.targets.positions, used)
+    expected = torch.nn.functional.cross_entropy(everywhere[is_target], batch.input_ids[is_target], reduction="sum")
+    torch.testing.assert_close(objective(batch, STEP)["generator_loss"].sum, expected)
+
+
+def test_padding_changes_no_term() -> None:
+    batch = make_batch()
+    assert_blind_to_padding(make_objective(rtd=HALF), batch)
+    with pytest.raises(AssertionError, match="discriminator_loss"):
+        assert_blind_to_padding(make_objective(rtd=HALF, kind=CountsPadding), batch)
+
+
+def test_row_of_special_tokens_only_predicts_nothing_and_keeps_the_loss_connected() -> None:
+    batch = make_batch(lengths=(3,), length=8)
+    batch = batch._replace(input_ids=torch.tensor([[CLS, SEP, SEP] + [PAD] * 5]))
+    objective = make_objective()
+    terms = objective(batch, STEP)
+    assert (float(terms["generator_loss"].sum.detach()), int(terms["generator_loss"].count)) == (0.0, 0)
+    assert objective.counts(batch) == {"generator_loss": 0, "discriminator_loss": 3}
+    terms["generator_loss"].sum.backward()
+    assert objective.electra.generator.predictions.bias.grad is not None
+
+
+def test_metrics_agree_with_counting_by_hand() -> None:
+    batch, objective = make_batch(), make_objective(rtd=HALF)
+    corruption = objective.corrupt(batch)
+    logits = objective.detect(batch, corruption)
+    terms = objective.terms(batch, corruption, logits)
+    detected = logits[batch.attention_mask] > 0
+    is_replaced = corruption.is_replaced[batch.attention_mask]
+    hits = int((detected & is_replaced).sum())
+    found = {name: (float(term.sum.detach()), int(term.count)) for name, term in terms.items()}
+    assert found["discriminator_precision"] == (hits, int(detected.sum()))
+    assert found["discriminator_recall"] == (hits, int(is_replaced.sum()))
+    assert found["replaced_fraction"] == (int(is_replaced.sum()), int(batch.attention_mask.sum()))
+    right = (corruption.logits.argmax(-1) == corruption.targets.labels) & corruption.is_shown_masked
+    assert found["generator_accuracy"] == (int(right.sum()), int(corruption.is_shown_masked.sum()))
+
+
+def test_no_gradient_flows_through_the_sample() -> None:
+    batch = make_batch()
+    assert_sample_is_detached(make_objective(rtd=HALF), batch)
+    with pytest.raises(AssertionError, match="of the generator has a gradient"):
+        assert_sample_is_detached(make_objective(rtd=HALF, kind=StraightThrough), batch)
+
+
+def test_every_parameter_has_a_gradient_after_one_step_and_is_in_one_group() -> None:
+    from electra_albert.training.optimizer import check_gradients, check_groups, parameter_groups
+
+    objective = make_objective()
+    check_groups(objective, parameter_groups(objective, 0.01))
+    terms = objective(make_batch(), STEP)
+    torch.stack([objective.weights[name] * terms[name].sum for name in objective.weights]).sum().backward()
+    check_gradients(objective)
+
+
+def test_weights_of_the_total_are_one_and_fifty() -> None:
+    assert make_objective().weights == {"generator_loss": 1.0, "discriminator_loss": 50.0}
+
+
+def test_model_sizes_are_those_asked_for() -> None:
+    electra = make_objective(rtd=RtdConfig(generator_size=0.5)).electra
+    assert electra.discriminator.config == MODEL
+    assert electra.generator.config.hidden_size == MODEL.hidden_size // 2

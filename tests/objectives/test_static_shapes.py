@@ -1,0 +1,116 @@
+"""No shape depends on what a batch holds, and nothing on the way to the gradients waits for a value (law 11)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from electra_albert.config import RtdConfig
+from electra_albert.contracts import Batch, Term
+from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
+from tests.objectives.toy import MODEL, STEP, make_batch, make_objective
+
+# Operators whose result's shape depends on values, or that hand a value to the host.
+READS_VALUES = (
+    "aten::_local_scalar_dense",
+    "aten::is_nonzero",
+    "aten::equal",
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::unique",
+    "aten::_unique2",
+    "aten::bincount",
+    "aten::repeat_interleave.Tensor",
+)
+
+
+class ShapeTrace(TorchDispatchMode):
+    """Notes every operator with the shapes it gives; AssertionError at one that reads values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name = str(func.name())
+        assert not name.startswith(READS_VALUES), f"{name} reads values"
+        if name.startswith(("aten::index.", "aten::index_put", "aten::_index_put")):
+            indices = [index for index in args[1] if isinstance(index, Tensor)]
+            assert all(index.dtype != torch.bool for index in indices), f"{name} by a mask reads values"
+        result = func(*args, **(kwargs or {}))
+        results = result if isinstance(result, tuple | list) else (result,)
+        self.steps.append((name, tuple(tuple(r.shape) for r in results if isinstance(r, Tensor))))
+        return result
+
+
+def trace(objective: ReplacedTokenDetection, batch: Batch) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
+    """Operators and shapes of one forward and backward pass."""
+    with ShapeTrace() as noted:
+        terms = objective(batch, STEP)
+        total = terms["generator_loss"].sum + 50 * terms["discriminator_loss"].sum
+        total.backward()
+    return noted.steps
+
+
+def contents() -> list[Batch]:
+    """Batches of one shape that differ in all they hold: full rows, nearly empty rows, other tokens and keys."""
+    full = make_batch(lengths=(23,) * 5)
+    return [
+        full,
+        make_batch(lengths=(23, 17, 9, 4, 3)),
+        make_batch(lengths=(3,) * 5, salt=1)._replace(example_id=full.example_id + 10**6),
+    ]
+
+
+@pytest.mark.parametrize("initialization", ["normal", "local"])
+def test_same_operators_and_shapes_whatever_the_batch_holds(initialization: str) -> None:
+    model = replace(MODEL, initialization=initialization)  # type: ignore[arg-type]
+    traces = [trace(make_objective(model), batch) for batch in contents()]
+    assert len(traces[0]) > 100
+    assert traces[0] == traces[1] == traces[2]
+
+
+def test_number_of_slots_follows_from_the_length_alone() -> None:
+    for rate in (0.15, 0.3):
+        objective = make_objective(rtd=RtdConfig(mask_rate=rate))
+        shapes = {tuple(objective.corrupt(batch).logits.shape) for batch in contents()}
+        assert shapes == {(5, max(1, round(rate * 21)), MODEL.vocab_size)}
+
+
+def by_mask(objective: ReplacedTokenDetection, batch: Batch, corruption: Corruption, detected: Tensor) -> Tensor:
+    return detected[batch.attention_mask].sum()
+
+
+def by_nonzero(objective: ReplacedTokenDetection, batch: Batch, corruption: Corruption, detected: Tensor) -> Tensor:
+    return detected.flatten()[corruption.is_replaced.flatten().nonzero()].sum()
+
+
+def by_item(objective: ReplacedTokenDetection, batch: Batch, corruption: Corruption, detected: Tensor) -> Tensor:
+    return detected.sum() / batch.attention_mask.sum().item()
+
+
+def by_condition(objective: ReplacedTokenDetection, batch: Batch, corruption: Corruption, detected: Tensor) -> Tensor:
+    return detected.sum() if corruption.is_replaced.any() else detected.sum() * 0
+
+
+def by_selection(objective: ReplacedTokenDetection, batch: Batch, corruption: Corruption, detected: Tensor) -> Tensor:
+    return detected.masked_select(batch.attention_mask).sum()
+
+
+# Planted: each usual way to let a value decide a shape or stop the device.
+@pytest.mark.parametrize("fault", [by_mask, by_nonzero, by_item, by_condition, by_selection])
+def test_trace_rejects_a_loss(fault: Callable[..., Tensor]) -> None:
+    class Planted(ReplacedTokenDetection):
+        def terms(self, batch: Batch, corruption: Corruption, detected: Tensor) -> dict[str, Term]:
+            terms = super().terms(batch, corruption, detected)
+            count = terms["discriminator_loss"].count
+            return terms | {"discriminator_loss": Term(fault(self, batch, corruption, detected), count)}
+
+    with pytest.raises(AssertionError, match="reads values"):
+        trace(make_objective(kind=Planted), contents()[1])
