@@ -59,8 +59,12 @@ def _absorb(state: Tensor, word: Tensor) -> Tensor:
 
 def _key(seed: int, stream: Stream, *words: int) -> int:
     """The same mixing on Python integers: 64 bits, unsigned."""
-    state = seed & _WORD
-    for word in (int(stream), *words):
+    state = 0
+    for word in (
+        seed,
+        int(stream),
+        *words,
+    ):  # mixed in one after the other: no seed and stream give another pair's draws
         x = ((state ^ (word & _WORD)) * _GOLDEN + _GOLDEN) & _WORD
         x = ((x ^ (x >> 30)) * _MIX_1) & _WORD
         x = ((x ^ (x >> 27)) * _MIX_2) & _WORD

@@ -132,10 +132,9 @@ def test_generator_of_any_size_is_a_possible_shape(preset: str, size: float) -> 
 def test_settings_on_file_build_the_same_run_again() -> None:
     config = replace(PRESETS["base"], training=TrainingConfig(seed=7), rtd=RtdConfig(mask_rate=0.3))
     settings = as_settings(config)
-    run, corpus, training = (
-        kind(**{field.name: settings[field.name] for field in fields(kind)})
-        for kind in (RunConfig, CorpusConfig, TrainingConfig)
-    )
+    run = RunConfig(**{field.name: settings[field.name] for field in fields(RunConfig)})
+    corpus = CorpusConfig(**{field.name: settings[field.name] for field in fields(CorpusConfig)})
+    training = TrainingConfig(**{field.name: settings[field.name] for field in fields(TrainingConfig)})
     model, rtd = ModelConfig(**settings["model"]), RtdConfig(**settings["rtd"])
     again = PretrainConfig(run=run, corpus=corpus, training=training, model=model, rtd=rtd)
     assert again == config

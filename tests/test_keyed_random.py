@@ -29,7 +29,7 @@ def splitmix(state: int, word: int) -> int:
 
 def plain_bits(seed: int, stream: int, example: int, position: int) -> int:
     """`bits` of one pair on Python's integers."""
-    key = splitmix(seed & WORD, stream)
+    key = splitmix(splitmix(0, seed & WORD), stream)
     return splitmix(splitmix((example & WORD) ^ key, 0), position & WORD) & (WORD >> 1)
 
 
@@ -59,9 +59,9 @@ def test_bits_equal_the_same_mixing_on_python_integers(seed: int, stream: Stream
 def test_draws_never_change_between_versions() -> None:
     # A run resumed under a later version must see the rows, masks and samples it would have seen.
     found = bits(42, Stream.MASK, torch.tensor([0, 1, 2**40]), torch.tensor([0, 7, 511]))
-    assert found.tolist() == [2561786892876406278, 745843557147843671, 9037337720965565630]
-    assert permute(torch.arange(7), 7, 42, torch.tensor(1)).tolist() == [4, 3, 6, 5, 0, 2, 1]
-    assert derived_seed(42, Stream.DROPOUT, 3, 1, 0) == 2689943148143616391
+    assert found.tolist() == [2958759570485810719, 360955567855889891, 6781799907984919253]
+    assert permute(torch.arange(7), 7, 42, torch.tensor(1)).tolist() == [2, 5, 0, 1, 6, 3, 4]
+    assert derived_seed(42, Stream.DROPOUT, 3, 1, 0) == 2163043209692985287
 
 
 def test_a_rows_draws_do_not_depend_on_its_batch() -> None:
@@ -116,7 +116,6 @@ def test_check_of_repetition_rejects_a_stream_used_for_two_things() -> None:
     assert not drawn_once([(42, Stream.MASK), (42, Stream.MASK)])
 
 
-@pytest.mark.xfail(strict=True, reason="seed and stream are joined by xor: MASK of seed 42 is MASK_KIND of seed 43")
 def test_no_stream_of_a_seed_is_another_stream_of_another_seed() -> None:
     assert drawn_once((seed, stream) for seed in (42, 43) for stream in Stream)
 

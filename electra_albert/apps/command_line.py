@@ -40,12 +40,14 @@ _FROM_TOKENIZER = "vocab_size"  # the model's is the tokenizer's and cannot be c
 def run_app(main: Callable[[Sequence[str]], int]) -> int:
     """Run an app on the command line's arguments; an error of the user's becomes one line and its exit code."""
     try:
-        return main(sys.argv[1:])
+        code = main(sys.argv[1:])
+        sys.stdout.flush()  # while a reader that has left can still be told from a failure
+        return code
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # the reader of our output left, as `| head` does
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush that ends the interpreter
         return 0
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -73,7 +73,9 @@ def prepare(config: CorpusConfig, seed: int, say: Say) -> Prepared:
             _write_identity(folder, identity)
             return _prepare_in(folder, key, files, identity, given, config, seed, say)
     except OSError as problem:
-        raise UsageError(f"{root}: cannot be written ({problem.strerror or problem}); set --prepared_dir") from problem
+        where = problem.filename or root
+        reason = problem.strerror or problem
+        raise UsageError(f"{where}: {reason}; look at --corpus and --prepared_dir") from problem
 
 
 def _prepare_in(
@@ -116,7 +118,7 @@ def _prepare_in(
 
 
 def _short_name(corpus: str) -> str:
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(corpus).resolve().stem)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(os.path.realpath(corpus)).stem)
     return name.strip("-.")[:40] or "corpus"
 
 

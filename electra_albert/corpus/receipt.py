@@ -16,7 +16,12 @@ _WRITTEN_NOTES = {
     "documents_without_a_token": "documents without a token",
     "special_texts": "words holding the text of a special token, read as plain text",
 }
-_SHOWN_ELSEWHERE = {"files", "bytes", "documents", "sentences"}
+_KINDS = {
+    "files_of_sentences": "one sentence a line",
+    "files_of_paragraphs": "one paragraph a line, split into sentences",
+    "files_of_documents": "documents already split",
+}
+_SHOWN_ELSEWHERE = {"files", "bytes", "documents", "sentences", *_KINDS}
 
 
 def format_receipt(receipt: dict[str, Any], padding_share: float) -> str:
@@ -24,8 +29,10 @@ def format_receipt(receipt: dict[str, Any], padding_share: float) -> str:
     read, written = receipt["read"], receipt["written"]
     sides = receipt["sides"]
     megabytes = read["bytes"] / 1e6
+    kinds = ", ".join(f"{read[name]:,} of {text}" for name, text in _KINDS.items() if read.get(name))
     lines = [
         ("read", f"{read.get('files', 0):,} files, {megabytes:,.1f} MB, {read['sentences']:,} sentences"),
+        ("files", kinds),
         ("documents", f"{written['documents']:,}"),
         ("tokens", f"{written['tokens']:,} ({receipt['kept']:.0%} of the text kept)"),
         ("unknown tokens", f"{written['unknown_tokens']:,} ({written['unknown_tokens'] / written['tokens']:.3%})"),

@@ -44,12 +44,12 @@ def find_files(corpus: str) -> list[Path]:
         matches = sorted(Path(match) for match in glob.glob(corpus, recursive=True))
         if not matches:
             raise UsageError(f"--corpus {corpus}: no such file or folder, and no file matches it; check the path")
-    files: dict[Path, Path] = {}
+    files: dict[str, Path] = {}
     if matches == [named] and named.suffix.lower() in _TABLES:
         raise DataError(f"{named}: a table, and tables are not read; give plain text, a sentence or paragraph a line")
     for match in matches:
         for path in _text_files_below(match) if match.is_dir() else [match]:
-            files.setdefault(path.resolve(), path)
+            files.setdefault(os.path.realpath(path), path)  # which a loop of links does not stop
     if not files:
         raise DataError(f"--corpus {corpus}: the folder holds no text file; put .txt files there")
     kept = [path for path in files.values() if not _is_blank(path)]

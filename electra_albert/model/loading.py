@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import pickle
 import struct
+import warnings
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -129,7 +130,9 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 def _read_pickled(file: Path) -> dict[str, Tensor]:
     try:
-        contents = torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of a plain pickle, which is refused in our own words
+            contents = torch.load(file, map_location="cpu", weights_only=True)
     except _DAMAGED as error:
         reason = " ".join(str(error).split())[:100]
         raise CheckpointError(

@@ -154,6 +154,16 @@ def test_the_script_prints_a_table_and_the_verdict_on_every_token(finished: Fini
     assert "\x1b" not in ended.out
 
 
+@pytest.mark.slow
+def test_a_reader_that_leaves_early_is_no_failure(finished: Finished, tmp_path: Path) -> None:
+    """As `| head` does. A regression: text left in a buffer met the closed pipe only when the interpreter ended."""
+    process = start(["LM_DEMO.py", "--gen", finished.folder], tmp_path)
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+    assert finish(process)[::2] == (0, "")
+
+
 def test_without_a_discriminator_there_are_no_verdicts(finished: Finished, sentences: Path, tmp_path: Path) -> None:
     model = export_to(tmp_path / "model", finished)
     ended = call(demo.main, "--gen", model, "--input", sentences)

@@ -19,7 +19,7 @@ from electra_albert.apps.command_line import run_app
 ROOT = Path(__file__).parents[2]
 STEPS = 20
 _TIMEOUT_SECONDS = 240
-_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_UNWANTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONUNBUFFERED", "NO_COLOR")
 
 _ANIMALS = "cat dog horse fox owl hen goat bear mouse swan crow wolf frog trout bee otter donkey heron beetle rabbit"
 _PLACES = "river garden market station harbour forest bridge village tower kitchen field library meadow castle cellar"
@@ -90,8 +90,8 @@ def options(corpus: Path, prepared: Path, output: Path | None, *more: object) ->
 
 
 def environment() -> dict[str, str]:
-    """One thread, no hub, and no rank left over from whoever runs the tests."""
-    kept = {name: value for name, value in os.environ.items() if name not in _RANK_VARIABLES}
+    """One thread, no hub, and nothing left over from whoever runs the tests that a user's shell would not have."""
+    kept = {name: value for name, value in os.environ.items() if name not in _UNWANTED}
     return {**kept, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
 
 
