@@ -8,7 +8,7 @@ pretrain: .venv/.ready
 	$(BIN)/python Pretraining.py
 
 test: .venv/.ready-dev
-	$(BIN)/python -m pytest -q -n auto --dist loadgroup
+	$(BIN)/python -m pytest -q -n auto
 
 lint: .venv/.ready-dev
 	$(BIN)/ruff check .

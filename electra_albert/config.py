@@ -6,7 +6,7 @@ Field docstrings are the help texts. A folder is handed the smallest piece it ne
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 MAX_LAYERS = 1024  # a shared block costs no memory, so only a bound stops a hostile config from never ending
@@ -136,7 +136,8 @@ class CorpusConfig:
     """What is read, and how it becomes rows."""
 
     corpus: str = "docs"
-    """A text file, a folder or a glob of them; docs is the documentation installed with Python and its packages."""
+    """A text file, a folder or a glob of them; docs is the documentation installed with Python and its packages
+    (a folder of that name is ./docs)."""
     tokenizer: str | None = None
     """Folder of a tokenizer to use; without it one is trained on the corpus."""
     vocab_size: int = 30_000
@@ -252,7 +253,8 @@ def _preset(
     heads: int,
     *,
     length: int,
-    batch: int,
+    rows: int,
+    micro_batches: int = 1,
     learning_rate: float,
     steps: int,
     mask_rate: float = 0.15,
@@ -261,7 +263,11 @@ def _preset(
     return PretrainConfig(
         corpus=CorpusConfig(max_seq_length=length),
         training=TrainingConfig(
-            max_steps=steps, per_device_train_batch_size=batch, learning_rate=learning_rate, warmup_steps=10_000
+            max_steps=steps,
+            per_device_train_batch_size=rows,
+            gradient_accumulation_steps=micro_batches,
+            learning_rate=learning_rate,
+            warmup_steps=10_000,
         ),
         model=ModelConfig(
             hidden_size=hidden_size,
@@ -294,19 +300,24 @@ PRESETS: dict[str, PretrainConfig] = {
         ),
         rtd=RtdConfig(mask_rate=0.2, generator_size=0.5),
     ),
-    # Batch and rate of small to large: ELECTRA's table for the size; xlarge and xxlarge inherit large's.
-    "small": _preset(256, 12, 4, length=128, batch=128, learning_rate=5e-4, steps=1_000_000),
-    "base": _preset(768, 12, 12, length=512, batch=256, learning_rate=2e-4, steps=766_000),
-    "large": _preset(1024, 24, 16, length=512, batch=2048, learning_rate=2e-4, steps=400_000, mask_rate=0.25),
-    "xlarge": _preset(2048, 24, 16, length=512, batch=2048, learning_rate=2e-4, steps=400_000, mask_rate=0.25),
-    "xxlarge": _preset(4096, 12, 64, length=512, batch=2048, learning_rate=2e-4, steps=400_000, mask_rate=0.25),
+    # Batch and rate of small to large: ELECTRA's table for the size; xlarge and xxlarge inherit large's. The batch is
+    # rows x micro-batches on one device; on more devices lower gradient_accumulation_steps as much.
+    "small": _preset(256, 12, 4, length=128, rows=128, learning_rate=5e-4, steps=1_000_000),
+    "base": _preset(768, 12, 12, length=512, rows=32, micro_batches=8, learning_rate=2e-4, steps=766_000),
+    "large": _preset(
+        1024, 24, 16, length=512, rows=16, micro_batches=128, learning_rate=2e-4, steps=400_000, mask_rate=0.25
+    ),
+    "xlarge": _preset(
+        2048, 24, 16, length=512, rows=8, micro_batches=256, learning_rate=2e-4, steps=400_000, mask_rate=0.25
+    ),
+    "xxlarge": _preset(
+        4096, 12, 64, length=512, rows=4, micro_batches=512, learning_rate=2e-4, steps=400_000, mask_rate=0.25
+    ),
 }
 
 
 def as_settings(config: PretrainConfig) -> dict[str, Any]:
     """The settings as they are written to config.yaml: flat but for model and rtd, as on the command line."""
-    from dataclasses import asdict
-
     nested = asdict(config)
     flat = {name: value for piece in ("run", "corpus", "training") for name, value in nested[piece].items()}
     return flat | {"model": nested["model"], "rtd": nested["rtd"]}

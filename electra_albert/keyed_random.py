@@ -30,7 +30,7 @@ class Stream(IntEnum):
     SWAP = 5
     MASK = 6
     MASK_KIND = 7
-    MASK_TOKEN = 8
+    INITIAL_WEIGHTS = 8
     SAMPLE_BLOCK = 9
     SAMPLE_TOKEN = 10
     HELD_OUT = 11
@@ -60,11 +60,8 @@ def _absorb(state: Tensor, word: Tensor) -> Tensor:
 def _key(seed: int, stream: Stream, *words: int) -> int:
     """The same mixing on Python integers: 64 bits, unsigned."""
     state = 0
-    for word in (
-        seed,
-        int(stream),
-        *words,
-    ):  # mixed in one after the other: no seed and stream give another pair's draws
+    # One after the other, or one seed and stream could give the draws of another seed and stream.
+    for word in (seed, int(stream), *words):
         x = ((state ^ (word & _WORD)) * _GOLDEN + _GOLDEN) & _WORD
         x = ((x ^ (x >> 30)) * _MIX_1) & _WORD
         x = ((x ^ (x >> 27)) * _MIX_2) & _WORD

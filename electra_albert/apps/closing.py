@@ -2,49 +2,55 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from electra_albert.apps.demo import WORD_START, print_guesses, print_verdicts
 from electra_albert.apps.fill_mask import Proposal, fill_masks, judge, printable
-from electra_albert.config import PretrainConfig
 from electra_albert.contracts import Metrics
 from electra_albert.keyed_random import Stream, bits
+from electra_albert.objectives.evaluation import has_learned
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from electra_albert.corpus.batches import TrainBatches
+    from electra_albert.apps.job import Job
     from electra_albert.corpus.examples import Rows
-    from electra_albert.objectives.rtd import ReplacedTokenDetection
     from electra_albert.training.distributed import World
 
 EXAMPLES = 3
 _SHORTEST, _LONGEST = 8, 30  # tokens of a sentence that is shown
 _LOOKED_AT = 200  # sentences passed over before an example is given up
 _GUESSES = 5
+_CLEAR = "both stand clear of what takes no learning"
+_NOT_CLEAR = "not yet clear of what takes no learning (2.5 x, 0.65 and 1.5 x): train longer or on more text"
 
 
-def plan_lines(
-    config: PretrainConfig, objective: ReplacedTokenDetection, batches: TrainBatches, held_out: Rows, world: World
-) -> list[str]:
+def plan_lines(job: Job, world: World) -> list[str]:
     """Sizes of model, corpus and run, for the start of a run and for --dry_run."""
-    electra, training = objective.electra, config.training
+    config, electra, batches = job.config, job.objective.electra, job.batches
+    steps, warmup = config.training.max_steps, config.training.warmup_steps
     shared = count_parameters(electra.generator.embeddings)
     total = count_parameters(electra)
     generator, discriminator = (
         count_parameters(model) - shared for model in (electra.generator, electra.discriminator)
     )
     length, rows = config.corpus.max_seq_length, batches.global_batch_size
-    return [
+    lines = [
         f"parameters: {total:,} ({shared:,} shared tables, {generator:,} generator, {discriminator:,} discriminator)",
-        f"rows of {length} tokens: {batches.rows.table.count:,} to train on, {held_out.table.count:,} held out",
-        f"{training.max_steps:,} steps of {rows:,} rows ({rows * length:,} tokens), "
-        f"{batches.epoch(training.max_steps):.2f} passes over the corpus, mask rate {config.rtd.mask_rate:g}, "
-        f"on {world.world_size} x {world.device.type}",
+        f"rows of {length} tokens: {batches.rows.table.count:,} to train on, {job.held_out.table.count:,} held out",
+        f"{steps:,} steps of {rows:,} rows ({rows * length:,} tokens), {batches.epoch(steps):.2f} passes over the "
+        f"corpus, mask rate {config.rtd.mask_rate:g}, on {world.world_size} x {world.device.type} in "
+        f"{'bf16' if job.use_bf16 else 'fp32'}",
+        f"a generator loss that stays at {job.unigram.entropy:.2f}, the entropy of the token frequencies, "
+        "has learned nothing of context",
     ]
+    if warmup >= steps:
+        lines.append(f"notice: --warmup_steps {warmup:,} of {steps:,} steps: the full learning rate is never reached")
+    return lines
 
 
 def count_parameters(module: nn.Module) -> int:
@@ -52,24 +58,22 @@ def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
-def print_closing(
-    objective: ReplacedTokenDetection,
-    tokenizer: Any,
-    held_out: Rows,
-    metrics: Metrics,
-    folder: Path,
-    *,
-    is_newest_default: bool,
-) -> None:
+def print_closing(job: Job, metrics: Metrics, folder: Path) -> None:
     """Scores beside their baselines, masked held-out sentences, where everything lies, and what to type next."""
     print(format_scores(metrics))
-    for key, sentence in enumerate(_sentences(held_out)):
-        _print_example(objective, tokenizer, sentence, key)
+    for key, sentence in enumerate(_sentences(job.held_out)):
+        _print_example(job, sentence, key)
     print()
     print(f"written to {folder}: generator/ and discriminator/ (stock Hugging Face folders), tokenizer/, checkpoints/,")
     print("    metrics.jsonl, tensorboard/, README.md (model card), config.yaml")
-    demo = "python LM_DEMO.py" if is_newest_default else f"python LM_DEMO.py --gen {folder}"
-    print(f"next: {demo}")
+    demo = [_interpreter(), "LM_DEMO.py", *(["--gen", str(folder)] if job.config.run.output_dir else [])]
+    print(f"next: {shlex.join(demo)}")
+
+
+def _interpreter() -> str:
+    """How the running Python is called from here."""
+    running, here = Path(sys.executable), Path.cwd()
+    return str(running.relative_to(here)) if running.is_relative_to(here) else str(running)
 
 
 def format_scores(metrics: Metrics) -> str:
@@ -106,9 +110,8 @@ def format_scores(metrics: Metrics) -> str:
         ),
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*table, _CLEAR if has_learned(metrics) else _NOT_CLEAR])
 
 
 class _Cloze(NamedTuple):
@@ -119,10 +122,11 @@ class _Cloze(NamedTuple):
     answer: list[list[Proposal]]
 
 
-def _make_cloze(objective: ReplacedTokenDetection, tokenizer: Any, sentence: list[int], key: int) -> _Cloze | None:
+def _make_cloze(job: Job, sentence: list[int], key: int) -> _Cloze | None:
     """Mask one whole word, chosen by key, and ask the generator; None where no word stands alone. sentence: ids."""
     import torch
 
+    objective, tokenizer = job.objective, job.prepared.tokenizer
     words = _whole_words(tokenizer.convert_ids_to_tokens(sentence))
     if not words:
         return None
@@ -133,22 +137,22 @@ def _make_cloze(objective: ReplacedTokenDetection, tokenizer: Any, sentence: lis
     return _Cloze(text, position, fill_masks(objective.electra.generator, tokenizer, text, _GUESSES))
 
 
-def guesses_in_markdown(objective: ReplacedTokenDetection, tokenizer: Any, held_out: Rows) -> str:
+def guesses_in_markdown(job: Job) -> str:
     """The generator's guesses at held-out words, for TensorBoard."""
     lines = []
-    for key, sentence in enumerate(_sentences(held_out)):
-        cloze = _make_cloze(objective, tokenizer, sentence, key)
+    for key, sentence in enumerate(_sentences(job.held_out)):
+        cloze = _make_cloze(job, sentence, key)
         if cloze is not None:
             told = ", ".join(f"{printable(p['token_str'])} {p['score']:.1%}" for p in cloze.answer[0])
             lines.append(f"- {printable(cloze.text)}: **{told}**")
     return "\n".join(lines)
 
 
-def _print_example(objective: ReplacedTokenDetection, tokenizer: Any, sentence: list[int], key: int) -> None:
+def _print_example(job: Job, sentence: list[int], key: int) -> None:
     """One held-out sentence with a masked word, then with the generator's guess in its place. sentence: token ids."""
     import torch
 
-    cloze, colours = _make_cloze(objective, tokenizer, sentence, key), sys.stdout.isatty()
+    tokenizer, cloze, colours = job.prepared.tokenizer, _make_cloze(job, sentence, key), sys.stdout.isatty()
     if cloze is None:
         return
     print()
@@ -159,7 +163,7 @@ def _print_example(objective: ReplacedTokenDetection, tokenizer: Any, sentence: 
     ids = torch.tensor([[tokenizer.cls_token_id, *filled, tokenizer.sep_token_id]])
     was, now = tokenizer.decode([original]), tokenizer.decode([guess])
     print(f"    it was {was!r}; what the discriminator says of each token with {now!r} in its place:")
-    print_verdicts(judge(objective.electra.discriminator, tokenizer, ids), colours=colours)
+    print_verdicts(judge(job.objective.electra.discriminator, tokenizer, ids), colours=colours)
 
 
 def _sentences(held_out: Rows) -> Iterator[list[int]]:

@@ -44,7 +44,8 @@ def run_app(main: Callable[[Sequence[str]], int]) -> int:
         sys.stdout.flush()  # while a reader that has left can still be told from a failure
         return code
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        if os.environ.get("RANK", "0") == "0":  # the other processes of torchrun would say the same
+            print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # the reader of our output left, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush that ends the interpreter
@@ -145,7 +146,7 @@ def _preset_in(file: Path) -> str | None:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read --config {file}: {error}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that is none is a plain ValueError
         raise UsageError(f"--config {file} is not YAML: {_one_line(str(error))}") from None
     if not isinstance(content, dict):
         raise UsageError(f"--config {file} holds no options; write one `name: value` a line")
@@ -157,7 +158,7 @@ def _dotted(settings: dict[str, Any]) -> dict[str, Any]:
     flat = {name: value for name, value in settings.items() if not isinstance(value, dict)}
     for group in ("model", "rtd"):
         flat |= {f"{group}.{name}": value for name, value in settings[group].items() if name != _FROM_TOKENIZER}
-    return {name: value for name, value in flat.items() if name not in _SWITCHES} | flat
+    return flat
 
 
 def _explain(message: str, known: Iterable[str]) -> str:

@@ -94,9 +94,10 @@ def _load(options: Namespace) -> Models:
     files = locate(path, "generator", config, folder)
     generator, tokenizer = load_generator(files), load_tokenizer(files.tokenizer)
     check_vocabulary(generator, tokenizer, files.tokenizer)
-    beside = Path(options.disc) if options.disc else files.weights.parent.parent / "discriminator"
+    folder_of_weights = files.weights.absolute().parent
+    beside = Path(options.disc) if options.disc else folder_of_weights.parent / "discriminator"
     discriminator = None
-    if options.disc or beside.is_dir():
+    if options.disc or (folder_of_weights.name == "generator" and beside.is_dir()):
         discriminator = load_discriminator(locate(beside, "discriminator"))
         check_vocabulary(discriminator, tokenizer, files.tokenizer)
     return Models(generator, discriminator, tokenizer)
@@ -123,7 +124,7 @@ def newest_run(runs: Path) -> Path:
 
 def _read_sentences(file: Path) -> list[str]:
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError:
         raise DataError(f"{file} is not UTF-8 text; convert it first") from None
     except OSError as error:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
@@ -28,29 +28,56 @@ _CHECKED_ROW = 24
 
 
 def export_generator(generator: Generator, tokenizer: Any, folder: Path, file_format: str = "safetensors") -> None:
-    """Write a folder that `AutoModelForMaskedLM` and `pipeline("fill-mask")` load. Raises CheckpointError otherwise."""
-    _write(folder, generator, tokenizer, "AlbertForMaskedLM", file_format)
-    if file_format == "safetensors":
-        _check_generator(generator, folder)
+    """Write a folder that `AutoModelForMaskedLM` and `pipeline("fill-mask")` load.
+
+    Raises CheckpointError where stock classes compute other values, UsageError where the folder cannot be written.
+    """
+    _publish(folder, generator, tokenizer, "AlbertForMaskedLM", file_format, _check_generator)
 
 
 def export_discriminator(
     discriminator: Discriminator, tokenizer: Any, folder: Path, file_format: str = "safetensors"
 ) -> None:
-    """Write a folder whose encoder `AutoModel` loads; the detection head goes along under ELECTRA's own names."""
-    _write(folder, discriminator, tokenizer, "AlbertModel", file_format)
-    if file_format == "safetensors":
-        _check_discriminator(discriminator, folder)
+    """Write a folder whose encoder `AutoModel` loads; the detection head goes along under ELECTRA's own names.
+
+    Raises as export_generator does.
+    """
+    _publish(folder, discriminator, tokenizer, "AlbertModel", file_format, _check_discriminator)
 
 
-def _write(folder: Path, model: Generator | Discriminator, tokenizer: Any, architecture: str, file_format: str) -> None:
-    """Write weights, configuration and tokenizer beside, then put them in place one by one, weights last."""
+def _publish(
+    folder: Path,
+    model: Any,
+    tokenizer: Any,
+    architecture: str,
+    file_format: str,
+    check: Callable[[Any, Path], None],
+) -> None:
+    """Write beside, check there, then put the files in place, weights last; older weights of another format go."""
+    from electra_albert.model.loading import WEIGHT_FILES
+
+    check_can_write(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".writing-", dir=folder) as name:
+            beside = Path(name)
+            weights = _write(beside, model, tokenizer, architecture, file_format)
+            if file_format == "safetensors":
+                check(model, beside)
+            for file in sorted(beside.iterdir(), key=lambda path: path == weights):
+                os.replace(file, folder / file.name)
+        for other in WEIGHT_FILES:
+            if other != weights.name:
+                (folder / other).unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write the model into {folder} ({error.strerror or error}); make room") from None
+
+
+def _write(folder: Path, model: Generator | Discriminator, tokenizer: Any, architecture: str, file_format: str) -> Path:
+    """Write weights, configuration and tokenizer; returns the weights' file."""
     from electra_albert.model.huggingface import stock_config, to_stock
     from electra_albert.model.loading import CONFIG_FILE
 
-    check_can_write(folder)
-    beside = folder / f".writing-{os.getpid()}"
-    beside.mkdir(parents=True)
     tensors = to_stock(model.state_dict())
     special = {
         "pad_token_id": tokenizer.pad_token_id,
@@ -58,22 +85,20 @@ def _write(folder: Path, model: Generator | Discriminator, tokenizer: Any, archi
         "eos_token_id": tokenizer.sep_token_id,
     }
     config = stock_config(model.config, architecture, special)
-    (beside / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    save_tokenizer(tokenizer, beside, model.config.max_position_embeddings)
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_tokenizer(tokenizer, folder, model.config.max_position_embeddings)
     if file_format == "pt":
         import torch
 
-        weights = beside / "weights.pt"
+        weights = folder / "weights.pt"
         torch.save(tensors, weights)
     else:
         from safetensors.torch import save_file
 
-        weights = beside / "model.safetensors"
+        weights = folder / "model.safetensors"
         save_file(tensors, str(weights), metadata={"format": "pt"})
-    weights.chmod((beside / CONFIG_FILE).stat().st_mode & 0o777)  # safetensors writes files only their owner can read
-    for file in sorted(beside.iterdir(), key=lambda path: path == weights):
-        os.replace(file, folder / file.name)
-    shutil.rmtree(beside)
+    weights.chmod((folder / CONFIG_FILE).stat().st_mode & 0o777)  # safetensors writes files only their owner can read
+    return weights
 
 
 def _probe(vocab_size: int, length: int) -> tuple[Tensor, Tensor]:

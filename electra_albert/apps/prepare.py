@@ -62,7 +62,7 @@ def prepare(config: CorpusConfig, seed: int, say: Say) -> Prepared:
         else:
             files = find_files(config.corpus)
         given = load_tokenizer(Path(config.tokenizer)) if config.tokenizer else None
-        name = _short_name(config.corpus)
+        name = short_name(config.corpus)
         identity = _identity(files, root, name)
         pieces = fingerprint(given) if given else [config.vocab_size, config.do_lower_case]
         content = [[entry["blake2b"], Path(entry["path"]).suffix] for entry in identity["files"]]
@@ -117,7 +117,8 @@ def _prepare_in(
 # What is kept, and for which corpus.
 
 
-def _short_name(corpus: str) -> str:
+def short_name(corpus: str) -> str:
+    """What folders made from a corpus are named after."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(os.path.realpath(corpus)).stem)
     return name.strip("-.")[:40] or "corpus"
 

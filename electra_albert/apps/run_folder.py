@@ -9,18 +9,19 @@ import json
 import os
 import platform
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from electra_albert.config import PretrainConfig, as_settings
-from electra_albert.contracts import CheckpointError, Metrics
+from electra_albert.contracts import CheckpointError, Metrics, UsageError
 
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
 # Settings that say how long and where to run, not what is trained. The batch is compared as a whole.
-_MAY_CHANGE = frozenset(
+_PLACES = frozenset({"output_dir", "corpus", "tokenizer"})  # paths; what lies there is compared by fingerprint
+_MAY_CHANGE = _PLACES | frozenset(
     {
-        "output_dir",
+        "arithmetic",
         "resume",
         "dry_run",
         "device",
@@ -37,31 +38,35 @@ _MAY_CHANGE = frozenset(
         "max_steps",
     }
 )
+_WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", "metrics.jsonl")
 GLOBAL_BATCH = "global_batch_size"
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
-def run_settings(preset: str, config: PretrainConfig, world_size: int, corpus: dict[str, str]) -> dict[str, Any]:
-    """What config.yaml holds beside the options themselves: everything a later start is compared with."""
+def run_settings(
+    preset: str, config: PretrainConfig, world_size: int, arithmetic: str, corpus: Mapping[str, str]
+) -> dict[str, Any]:
+    """What each checkpoint and environment.json record, and what a later start is compared with."""
     training = config.training
     rows = training.per_device_train_batch_size * training.gradient_accumulation_steps * world_size
-    return {"preset": preset, **as_settings(config), GLOBAL_BATCH: rows, **corpus}
+    return {"preset": preset, **as_settings(config), GLOBAL_BATCH: rows, "arithmetic": arithmetic, **corpus}
 
 
 def recorded_settings(folder: Path) -> dict[str, Any]:
-    """The settings the folder's run was started with; empty where it holds none."""
-    recorded = _read(folder / ENVIRONMENT).get("settings")
+    """The settings the folder's run was last started with; empty where it holds none that can be read."""
+    try:
+        content = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    recorded = content.get("settings") if isinstance(content, dict) else None
     return recorded if isinstance(recorded, dict) else {}
 
 
-def check_same_run(folder: Path, settings: dict[str, Any]) -> list[str]:
-    """Compare with the settings the folder's run was started with; returns the changes that are allowed, in words.
+def compare_settings(recorded: Mapping[str, Any], settings: Mapping[str, Any], origin: Path) -> list[str]:
+    """The differences that are allowed between what `origin` was made with and what is asked for now, in words.
 
     Raises CheckpointError where a setting differs that decides what is trained.
     """
-    recorded = recorded_settings(folder)
-    if not recorded:
-        return []
     before, now = _flatten(recorded), _flatten(settings)
     changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
     fixed = [name for name in changed if name not in _MAY_CHANGE]
@@ -69,25 +74,39 @@ def check_same_run(folder: Path, settings: dict[str, Any]) -> list[str]:
         told = ", ".join(f"{name} {before.get(name)} then, {now.get(name)} now" for name in fixed[:3])
         more = f" and {len(fixed) - 3} more" if len(fixed) > 3 else ""
         raise CheckpointError(
-            f"{folder} holds a run of other settings ({told}{more}); choose another --output_dir or the same settings"
+            f"{origin} was made with other settings ({told}{more}); choose another --output_dir or the same settings"
         )
-    return [f"{name}: {before.get(name)} before, {now.get(name)} now" for name in changed if name != "output_dir"]
+    return [f"{name}: {before.get(name)} before, {now.get(name)} now" for name in changed if name not in _PLACES]
+
+
+def check_is_ours(folder: Path) -> None:
+    """UsageError where the folder holds what a run would overwrite and was not made by one."""
+    if (folder / ENVIRONMENT).is_file() or (folder / "checkpoints").is_dir():
+        return
+    taken = [name for name in _WRITTEN if (folder / name).exists()]
+    if taken:
+        raise UsageError(f"{folder} is no run's folder and holds {taken[0]}, which a run writes; choose another")
 
 
 def describe_run(
     folder: Path, preset: str, config: PretrainConfig, argv: Sequence[str], settings: dict[str, Any]
 ) -> None:
-    """Write config.yaml, which --config takes again, command.txt and environment.json."""
+    """Write config.yaml, which --config takes again, command.txt and environment.json, each at one stroke."""
     import yaml
 
     options = {"preset": preset, **as_settings(config)}
     options["model"] = {name: value for name, value in options["model"].items() if name != "vocab_size"}
     for switch in ("dry_run", "resume"):
         options.pop(switch)
-    (folder / CONFIG).write_text(yaml.safe_dump(options, sort_keys=False), encoding="utf-8")
-    (folder / COMMAND).write_text(shlex.join(["python", "Pretraining.py", *argv]) + "\n", encoding="utf-8")
-    environment = {**_environment(), "settings": settings}
-    (folder / ENVIRONMENT).write_text(json.dumps(environment, indent=2) + "\n", encoding="utf-8")
+    _write(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
+    _write(folder / COMMAND, shlex.join(["python", "Pretraining.py", *argv]) + "\n")
+    _write(folder / ENVIRONMENT, json.dumps({**_environment(), "settings": settings}, indent=2) + "\n")
+
+
+def _write(file: Path, text: str) -> None:
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    os.replace(beside, file)
 
 
 def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metrics, steps: int) -> None:
@@ -122,7 +141,7 @@ def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metr
         f"Made by `{command}`.",
         "",
     ]
-    (folder / CARD).write_text("\n".join(lines), encoding="utf-8")
+    _write(folder / CARD, "\n".join(lines))
 
 
 def _environment() -> dict[str, Any]:
@@ -139,17 +158,7 @@ def _environment() -> dict[str, Any]:
     }
 
 
-def _read(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        raise CheckpointError(f"{file} is damaged; choose another --output_dir or remove {file.parent}") from None
-    return content if isinstance(content, dict) else {}
-
-
-def _flatten(settings: dict[str, Any]) -> dict[str, Any]:
+def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, dict):

@@ -2,8 +2,8 @@
 
     python -m electra_albert.apps.show_batch --run runs/docs-tiny --step 100
 
-Batches are a pure function of the step, so any of them is rebuilt exactly. The generator's draws need its weights: they
-are those of the checkpoint at or before the step, and its weights just before the update only if that is step - 1.
+Batches and masks are a pure function of the step, so any of them is rebuilt exactly. What the generator draws depends
+on its weights: the last checkpoint before the step is taken, which gives the very draws if it is that of step - 1.
 """
 
 from __future__ import annotations
@@ -40,27 +40,26 @@ def main(argv: Sequence[str]) -> int:
 def _show(folder: Path, step: int, rows: int) -> int:
     import torch
 
-    from electra_albert.apps.pretrain import job_settings, make_job
-    from electra_albert.apps.run_folder import check_same_run
-    from electra_albert.training.checkpoint import list_checkpoints, load_checkpoint
+    from electra_albert.apps.job import job_settings, make_job
+    from electra_albert.apps.run_folder import compare_settings, recorded_settings
+    from electra_albert.training.checkpoint import find_problem, list_checkpoints, load_checkpoint
     from electra_albert.training.distributed import World
-    from electra_albert.training.monitor import Monitor
 
     preset, config = parse_pretraining(["--config", str(folder / "config.yaml")], "show_batch")
     config = _in_one_process(config, folder)
     world = World(0, 1, 0, torch.device("cpu"))
-    with Monitor(folder, config.training.max_steps) as monitor:
-        job = make_job(config, world, monitor)
-    check_same_run(folder, job_settings(preset, job, world))
-    before = [(at, path) for at, path in list_checkpoints(folder / "checkpoints") if at < step]
+    job = make_job(config, world, print)
+    compare_settings(recorded_settings(folder), job_settings(preset, job, world), folder)
+    before = [
+        (at, path) for at, path in list_checkpoints(folder / "checkpoints") if at < step and not find_problem(path)
+    ]
     if before:
         load_checkpoint(before[-1][1], job.objective, None)
     origin = f"checkpoint of step {before[-1][0]}" if before else "initial weights"
     batch = job.batches.micro_batches(step)[0]
+    with torch.autocast("cpu", torch.bfloat16, enabled=job.use_bf16):  # and with gradients: the arithmetic of training
+        corruption = job.objective.corrupt(batch)
     rows = min(rows, len(batch.input_ids))
-    batch = batch.map(lambda field: field[:rows])
-    with torch.no_grad():
-        corruption = job.objective.eval().corrupt(batch)
     print(f"step {step}: {rows} of {job.batches.global_batch_size} rows; drawn with the {origin}")
     for row in range(rows):
         print(f"\nexample {int(batch.example_id[row])}")

@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import re
+import signal
 import sysconfig
 import time
 import warnings
@@ -193,7 +194,8 @@ def extract_documents(sources: list[Source], workers: int) -> Iterator[Extract]:
     if workers == 1:
         yield from map(_extract, tasks)
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    ignore = (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent ends its workers
+    with ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, ignore) as pool:
         yield from pool.map(_extract, tasks)
 
 

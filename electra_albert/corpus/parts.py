@@ -10,6 +10,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -133,6 +134,7 @@ _encoder: WordEncoder | None = None  # one a worker process, so that its memo of
 
 def _start_worker(pipeline: str, parent: int) -> None:
     global _encoder
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent ends its workers
     _encoder = WordEncoder(pipeline)
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
 

@@ -90,10 +90,3 @@ class Encoder(nn.Module):
             for _ in range(passes_per_group):
                 hidden_states = group(hidden_states, mask)
         return hidden_states
-
-
-def check_length(input_ids: Tensor, config: ModelConfig) -> None:
-    """Raise ValueError where a row is longer than the position table."""
-    length, positions = input_ids.shape[1], config.max_position_embeddings
-    if length > positions:
-        raise ValueError(f"a row of {length} tokens exceeds max_position_embeddings={positions}; shorten the text")

@@ -34,8 +34,10 @@ class Targets(NamedTuple):
 
 def maskable(input_ids: Tensor, attention_mask: Tensor, special: SpecialIds) -> Tensor:
     """Bool [B, L]: real tokens that are not special. input_ids int64 [B, L], attention_mask bool [B, L]."""
-    is_special = torch.isin(input_ids, torch.tensor(special.never_masked, device=input_ids.device))
-    return attention_mask & ~is_special
+    is_real = attention_mask
+    for token in special.never_masked:  # one by one: a tensor of them would have to be sent to the device at each step
+        is_real = is_real & (input_ids != token)
+    return is_real
 
 
 def slots(length: int, rate: float) -> int:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError
+from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError, UserError
 
 STEP_TIMEOUT = timedelta(minutes=30)  # a rank that says nothing for so long is taken for dead
 PATIENT_TIMEOUT = timedelta(days=7)  # others wait so long while the main rank prepares a corpus
@@ -101,24 +101,27 @@ def gather_objects(value: Any, world: World) -> list[Any]:
     return values
 
 
-def barrier(world: World) -> None:
-    """Wait until every rank is here."""
-    sum_over_ranks(torch.zeros(1), world)
-
-
 @contextmanager
 def main_first(world: World) -> Iterator[None]:
     """Run the block on the main rank, then on the others: it prepares, they find the work done.
 
-    Should the main rank fail, its process ends and the others' wait with it.
+    What the user must mend, a UserError of the main rank, is raised on all of them: none waits for a rank that left.
     """
     if world.world_size == 1:
         yield
         return
     patient = dist.new_group(backend="gloo", timeout=PATIENT_TIMEOUT)
-    if not world.is_main:
-        dist.all_reduce(torch.zeros(1), group=patient)
-    yield
+    outcome: list[UserError | None] = [None]
     if world.is_main:
-        dist.all_reduce(torch.zeros(1), group=patient)
+        try:
+            yield
+        except UserError as error:
+            outcome = [error]
+        dist.broadcast_object_list(outcome, src=0, group=patient)
+    else:
+        dist.broadcast_object_list(outcome, src=0, group=patient)
+        if outcome[0] is None:
+            yield
     dist.destroy_process_group(patient)
+    if outcome[0] is not None:
+        raise outcome[0]

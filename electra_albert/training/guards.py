@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from electra_albert.contracts import DivergedError, UsageError
-from electra_albert.training.distributed import World, sum_over_ranks
 
 MAX_SKIPPED_IN_A_ROW = 5
 MAX_SKIPPED = 50
@@ -42,10 +41,6 @@ class StopSignal:
         elif number != signal.SIGUSR1 and now - self._first_at > _SAME_WISH_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-
-    def is_agreed(self, world: World) -> bool:
-        """Whether any rank was told to stop: for long work outside the training loop. Every rank must ask."""
-        return int(sum_over_ranks(torch.tensor(int(self.requested)), world)) > 0
 
     def __enter__(self) -> StopSignal:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):

@@ -19,7 +19,7 @@ from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.training.checkpoint import check_finite, load_checkpoint, save_checkpoint, tidy
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
 from electra_albert.training.guards import StopSignal, UpdateGuard, poison_unless_finite
-from electra_albert.training.monitor import Monitor, Tally, mean
+from electra_albert.training.monitor import Monitor, Tally, mean, weighted_sum
 from electra_albert.training.optimizer import build_optimizer, check_gradients
 from electra_albert.training.schedule import learning_rate
 
@@ -171,6 +171,10 @@ class _Loop:
 
     def _resume(self, path: Path) -> None:
         state = load_checkpoint(path, self.module, self._optimizer)
+        if state["step"] > self._run.config.max_steps:
+            raise UsageError(
+                f"{path} is beyond --max_steps {self._run.config.max_steps}; raise it or choose another --output_dir"
+            )
         self.step, self._tokens = state["step"], state["tokens"]
         self._guard.restore(state["skipped"])
         self._tally.restore(state["tally"], self._run.world)
@@ -234,14 +238,11 @@ class _Loop:
         means = {name: mean(total, count) for name, (total, count) in self._tally.take(run.world).items()}
         seconds = time.monotonic() - self._row_time
         norm = means.pop(GRADIENT_NORM)
-        losses = [
-            weight * value for name, weight in self.objective.weights.items() if (value := means[name]) is not None
-        ]
         skipped = self._guard.skipped()
         run.monitor.row(
             {
                 **self._position(),
-                "loss": sum(losses) if losses else None,
+                "loss": weighted_sum(self.objective.weights, means),
                 **means,
                 "learning_rate": learning_rate(self.step, run.config),
                 GRADIENT_NORM: norm,

@@ -74,6 +74,12 @@ class Tally:
             self._counts += torch.tensor(counts, dtype=torch.int64).to(self._device)
 
 
+def weighted_sum(weights: Mapping[str, float], means: Mapping[str, float | None]) -> float | None:
+    """The total loss of a row: each weighted term's mean times its weight; None where no term counted anything."""
+    losses = [weight * value for name, weight in weights.items() if (value := means[name]) is not None]
+    return sum(losses) if losses else None
+
+
 def mean(total: float, count: int) -> float | None:
     """Sum by count; None, in JSON null, where nothing was counted."""
     return total / count if count else None
