@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,7 +72,9 @@ def print_closing(job: Job, metrics: Metrics, folder: Path) -> None:
 
 
 def _interpreter() -> str:
-    """How the running Python is called from here."""
+    """How the running Python is called from here: the one of a virtual environment need not be on the path."""
+    if shutil.which("python") == sys.executable:
+        return "python"
     running, here = Path(sys.executable), Path.cwd()
     return str(running.relative_to(here)) if running.is_relative_to(here) else str(running)
 
@@ -122,14 +125,12 @@ class _Cloze(NamedTuple):
     answer: list[list[Proposal]]
 
 
-def _make_cloze(job: Job, sentence: list[int], key: int) -> _Cloze | None:
-    """Mask one whole word, chosen by key, and ask the generator; None where no word stands alone. sentence: ids."""
+def _make_cloze(job: Job, sentence: list[int], key: int) -> _Cloze:
+    """Mask one token, a whole word where there is one, chosen by key, and ask the generator. sentence: ids."""
     import torch
 
     objective, tokenizer = job.objective, job.prepared.tokenizer
-    words = _whole_words(tokenizer.convert_ids_to_tokens(sentence))
-    if not words:
-        return None
+    words = _whole_words(tokenizer.convert_ids_to_tokens(sentence)) or range(len(sentence))
     draw = bits(objective.seed, Stream.EXAMPLE, torch.tensor(key), torch.tensor(0))
     position = words[int(draw) % len(words)]
     before, after = tokenizer.decode(sentence[:position]), tokenizer.decode(sentence[position + 1 :])
@@ -142,9 +143,8 @@ def guesses_in_markdown(job: Job) -> str:
     lines = []
     for key, sentence in enumerate(_sentences(job.held_out)):
         cloze = _make_cloze(job, sentence, key)
-        if cloze is not None:
-            told = ", ".join(f"{printable(p['token_str'])} {p['score']:.1%}" for p in cloze.answer[0])
-            lines.append(f"- {printable(cloze.text)}: **{told}**")
+        told = ", ".join(f"{printable(p['token_str'])} {p['score']:.1%}" for p in cloze.answer[0])
+        lines.append(f"- {printable(cloze.text)}: **{told}**")
     return "\n".join(lines)
 
 
@@ -153,8 +153,6 @@ def _print_example(job: Job, sentence: list[int], key: int) -> None:
     import torch
 
     tokenizer, cloze, colours = job.prepared.tokenizer, _make_cloze(job, sentence, key), sys.stdout.isatty()
-    if cloze is None:
-        return
     print()
     print_guesses(cloze.text, cloze.answer, colours=colours)
     original = sentence[cloze.position]
