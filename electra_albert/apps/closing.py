@@ -165,15 +165,16 @@ def _print_example(job: Job, sentence: list[int], key: int) -> None:
 
 
 def _sentences(held_out: Rows) -> Iterator[list[int]]:
-    """Held-out sentences of a length that is good to read, from places spread over the text."""
-    ends = held_out.stream.sentence_ends
-    for number in range(EXAMPLES):
+    """Held-out sentences from places spread over the text: of a length good to read, or else the beginning of one."""
+    ends, longest = held_out.stream.sentence_ends, min(_LONGEST, held_out.max_seq_length - 2)
+    for number in range(min(EXAMPLES, len(ends))):
         first = number * len(ends) // EXAMPLES
-        for index in range(first, min(first + _LOOKED_AT, len(ends))):
-            start = int(ends[index - 1]) if index else 0
-            if _SHORTEST <= int(ends[index]) - start <= min(_LONGEST, held_out.max_seq_length - 2):
-                yield held_out.stream.tokens[start : int(ends[index])].tolist()
-                break
+        spans = [
+            (int(ends[index - 1]) if index else 0, int(ends[index]))
+            for index in range(first, min(first + _LOOKED_AT, len(ends)))
+        ]
+        start, end = next((span for span in spans if _SHORTEST <= span[1] - span[0] <= longest), spans[0])
+        yield held_out.stream.tokens[start : min(end, start + longest)].tolist()
 
 
 def _whole_words(pieces: list[str]) -> list[int]:

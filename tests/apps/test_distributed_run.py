@@ -90,9 +90,10 @@ def test_a_mean_of_means_is_found_out(
         sums, counts = ({n: torch.stack([p[n][i] for p in parts]).sum() for n in parts[0]} for i in (0, 1))
         return {n: Term(sums[n], counts[n]) for n in sums}
 
-    monkeypatch.setattr(loop, "backward", by_own_count)
     split = ("--per_device_train_batch_size", 2, "--gradient_accumulation_steps", 4)
-    assert furthest(one_batch, train(finished, tmp_path / "parts", *split)) > LOSS_TOLERANCE
+    assert furthest(one_batch, train(finished, tmp_path / "right", *split)) < LOSS_TOLERANCE
+    monkeypatch.setattr(loop, "backward", by_own_count)
+    assert furthest(one_batch, train(finished, tmp_path / "wrong", *split)) > LOSS_TOLERANCE
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""No shape depends on what a batch holds, and nothing on the way to the gradients waits for a value (law 11)."""
+"""No shape depends on what a batch holds, and nothing on the way to the gradients waits for a value (law 11).
+
+Nor does anything on that way wait for a list of the host's to reach the device.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,8 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from electra_albert.config import RtdConfig
 from electra_albert.contracts import Batch, Term
+from electra_albert.objectives import rtd
+from electra_albert.objectives.masking import SpecialIds, sample
 from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
-from tests.objectives.toy import MODEL, STEP, make_batch, make_objective
+from tests.objectives.toy import MODEL, SPECIAL, STEP, make_batch, make_objective
 
 # Operators whose result's shape depends on values, or that hand a value to the host.
 READS_VALUES = (
@@ -29,7 +34,7 @@ READS_VALUES = (
 
 
 class ShapeTrace(TorchDispatchMode):
-    """Notes every operator with the shapes it gives; AssertionError at one that reads values."""
+    """Notes every operator with the shapes it gives; AssertionError at one that reads values or moves them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,6 +45,11 @@ class ShapeTrace(TorchDispatchMode):
     ) -> Any:
         name = str(func.name())
         assert not name.startswith(READS_VALUES), f"{name} reads values"
+        assert not name.startswith("aten::lift_fresh"), f"{name} makes a tensor of a list, which the device waits for"
+        if name.startswith(("aten::_to_copy", "aten::copy_")):
+            places = {tensor.device for tensor in args if isinstance(tensor, Tensor)}
+            places |= {torch.device(place) for place in [(kwargs or {}).get("device")] if place is not None}
+            assert len(places) == 1, f"{name} goes from one device to another"
         if name.startswith(("aten::index.", "aten::index_put", "aten::_index_put")):
             indices = [index for index in args[1] if isinstance(index, Tensor)]
             assert all(index.dtype != torch.bool for index in indices), f"{name} by a mask reads values"
@@ -114,3 +124,28 @@ def test_trace_rejects_a_loss(fault: Callable[..., Tensor]) -> None:
 
     with pytest.raises(AssertionError, match="reads values"):
         trace(make_objective(kind=Planted), contents()[1])
+
+
+def test_trace_rejects_special_ids_made_a_tensor_at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Planted: the ids in a tensor of the host, for one comparison in the place of five.
+    def by_list(input_ids: Tensor, attention_mask: Tensor, special: SpecialIds) -> Tensor:
+        return attention_mask & ~torch.isin(input_ids, torch.tensor(special.never_masked, device=input_ids.device))
+
+    batch = contents()[1]
+    assert torch.equal(
+        by_list(batch.input_ids, batch.attention_mask, SPECIAL),
+        rtd.maskable(batch.input_ids, batch.attention_mask, SPECIAL),
+    )
+    monkeypatch.setattr(rtd, "maskable", by_list)
+    with pytest.raises(AssertionError, match="makes a tensor of a list"):
+        trace(make_objective(), batch)
+
+
+def test_trace_rejects_a_tensor_that_changes_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Planted: draws sent elsewhere; the device "meta" stands for a second one on a machine without a GPU.
+    def elsewhere(logits: Tensor, *keys: Any) -> Tensor:
+        return sample(logits, *keys).to("meta")
+
+    monkeypatch.setattr(rtd, "sample", elsewhere)
+    with pytest.raises(AssertionError, match="from one device to another"):
+        trace(make_objective(), contents()[1])
