@@ -44,15 +44,20 @@ def run_app(main: Callable[[Sequence[str]], int]) -> int:
         sys.stdout.flush()  # while a reader that has left can still be told from a failure
         return code
     except UserError as error:
-        if os.environ.get("RANK", "0") == "0":  # the other processes of torchrun would say the same
-            print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return report(error)
     except BrokenPipeError:  # the reader of our output left, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush that ends the interpreter
         return 0
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def report(error: UserError) -> int:
+    """Print the error's line, on one process where torchrun has started many; returns its exit code."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"error: {error}", file=sys.stderr)
+    return error.exit_code
 
 
 def parse_pretraining(argv: Sequence[str], program: str) -> tuple[str, PretrainConfig]:

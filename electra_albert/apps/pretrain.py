@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from electra_albert.apps.command_line import check_can_write, parse_pretraining
+from electra_albert.apps.command_line import check_can_write, parse_pretraining, report
 from electra_albert.config import PretrainConfig
-from electra_albert.contracts import STOPPED_BY_SIGNAL, Metrics, UsageError
+from electra_albert.contracts import STOPPED_BY_SIGNAL, Metrics, UsageError, UserError
 
 if TYPE_CHECKING:
     from electra_albert.apps.job import Job
@@ -30,7 +30,11 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.training.distributed import leave, start
 
     world = start(config.run.device)
-    return leave(world, _run(argv, preset, config, world))
+    try:
+        code = _run(argv, preset, config, world)
+    except UserError as error:
+        code = report(error)
+    return leave(world, code)
 
 
 def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World) -> int:
@@ -98,7 +102,9 @@ def _open_run_folder(
 
     settings = job_settings(preset, job, world)
     if found is not None:
-        state = read_state(found)
+        state, max_steps = read_state(found), job.config.training.max_steps
+        if state["step"] > max_steps:
+            raise UsageError(f"{found} is beyond --max_steps {max_steps}; raise it or choose another --output_dir")
         for change in compare_settings(state["settings"], settings, found):
             say(f"changed since the run began: {change}")
         now = {"world_size": world.world_size, "threads": torch.get_num_threads(), "torch": torch.__version__}

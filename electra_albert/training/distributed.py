@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,6 +17,7 @@ from torch import Tensor
 from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError, UserError
 
 STEP_TIMEOUT = timedelta(minutes=30)  # a rank that says nothing for so long is taken for dead
+_GRACE_SECONDS = 5.0
 PATIENT_TIMEOUT = timedelta(days=7)  # others wait so long while the main rank prepares a corpus
 
 
@@ -78,6 +80,8 @@ def leave(world: World, exit_code: int) -> int:
         return exit_code
     if exit_code in (0, STOPPED_BY_SIGNAL):  # else others may be waiting for this rank, and leaving in turn would hang
         stop(world)
+    elif not world.is_main:
+        time.sleep(_GRACE_SECONDS)  # torchrun ends the others with the first that leaves; the main rank has the word
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)

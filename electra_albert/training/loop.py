@@ -171,10 +171,6 @@ class _Loop:
 
     def _resume(self, path: Path) -> None:
         state = load_checkpoint(path, self.module, self._optimizer)
-        if state["step"] > self._run.config.max_steps:
-            raise UsageError(
-                f"{path} is beyond --max_steps {self._run.config.max_steps}; raise it or choose another --output_dir"
-            )
         self.step, self._tokens = state["step"], state["tokens"]
         self._guard.restore(state["skipped"])
         self._tally.restore(state["tally"], self._run.world)

@@ -70,12 +70,29 @@ def test_a_corpus_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_corpus_without_permission_is_refused(tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text(english(20))
+# Root may read everything. So root does, which loads all that is imported on the way, and then becomes nobody.
+AS_NOBODY = """
+import os, sys
+from electra_albert.apps import pretrain
+from tests.apps.tiny_run import call
+argv = sys.argv[1:]
+if os.geteuid() == 0:
+    assert call(pretrain.main, *argv, "--prepared_dir", "of_root", "--dry_run").code == 0
+    os.setuid(65534)
+ended = call(pretrain.main, *argv)
+sys.stderr.write(ended.err)
+sys.exit(ended.code)
+"""
+
+
+@pytest.mark.slow
+def test_a_corpus_without_permission_is_refused(open_folder: Path) -> None:
+    open_folder.chmod(0o777)
+    corpus = open_folder / "corpus.txt"
+    corpus.write_text(english(30))
     corpus.chmod(0)
-    assert_refused(pretrain_on(corpus, tmp_path), 2, "cannot be read", "permissions")
+    argv = options(corpus, open_folder / "prepared", open_folder / "run")
+    assert_refused(finish(start(["-c", AS_NOBODY, *argv], open_folder)), 2, "cannot be read", "permissions")
 
 
 def test_invalid_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
@@ -154,6 +171,14 @@ def test_a_config_file_that_holds_no_options_is_refused(in_folder: Path, content
     (in_folder / "run.yaml").write_bytes(content)
     assert_refused(call(pretrain.main, "--config", "run.yaml"), 2, "--config run.yaml")
     assert_refused(call(pretrain.main, "--config", "gone.yaml"), 2, "--config gone.yaml")
+
+
+def test_a_date_that_does_not_exist_in_a_config_file_is_refused(in_folder: Path) -> None:
+    """A regression: YAML takes it for a date and fails while it makes one."""
+    (in_folder / "run.yaml").write_text("seed: 2001-99-99\n")
+    ended = call(pretrain.main, "--config", "run.yaml")
+    assert_refused(ended, 2, "run.yaml")
+    assert len(ended.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("option", ["--output_dir", "--prepared_dir"])

@@ -173,6 +173,19 @@ def test_without_a_discriminator_there_are_no_verdicts(finished: Finished, sente
     assert beside.out.count("replaced?") == 3
 
 
+@pytest.mark.parametrize(("name", "verdicts"), [("generator", 3), ("mine", 0)])
+def test_a_discriminator_is_found_beside_a_folder_of_the_name_generator_alone(
+    finished: Finished, sentences: Path, tmp_path: Path, name: str, verdicts: int
+) -> None:
+    """A regression: ../discriminator was taken from wherever the file lay, whatever it belonged to."""
+    model = export_to(tmp_path / name, finished, "--format", "pt")
+    shutil.copytree(finished.folder / "discriminator", tmp_path / "discriminator")
+    for path in (model, model / "weights.pt"):
+        ended = call(demo.main, "--gen", path, "--input", sentences)
+        assert ended.code == 0, ended.err
+        assert ended.out.count("replaced?") == verdicts
+
+
 def test_built_in_sentences_are_shown_where_none_are_given(finished: Finished) -> None:
     ended = call(demo.main, "--gen", finished.folder)
     assert ended.code == 0, ended.err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from electra_albert.contracts import Batch, Term
 from electra_albert.corpus.batches import TrainBatches
 from electra_albert.corpus.examples import Rows
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import Ended, call, finish, options, rows, start
+from tests.apps.tiny_run import ROOT, Ended, call, finish, options, rows, start
 
 LOSS_TOLERANCE = 1e-5  # float32 sums added up in another order; no dropout
 STEPS = 12
@@ -40,6 +42,12 @@ def train(finished: Finished, folder: Path, *more: object) -> list[dict[str, flo
     return rows(folder)
 
 
+def on_two_ranks(argv: list[str], folder: Path) -> Ended:
+    """The script as torchrun starts it."""
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, "Pretraining.py")
+    return finish(start([*torchrun, *argv], folder))
+
+
 def furthest(one: list[dict[str, float]], other: list[dict[str, float]]) -> float:
     """The largest relative difference of a loss in two logs of the same steps."""
     names = ("loss", "generator_loss", "discriminator_loss", "eval_loss", "eval_generator_loss")
@@ -52,9 +60,7 @@ def furthest(one: list[dict[str, float]], other: list[dict[str, float]]) -> floa
 def test_two_ranks_have_the_losses_of_one_big_batch(
     finished: Finished, one_batch: list[dict[str, float]], tmp_path: Path
 ) -> None:
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, "Pretraining.py"]
-    argv = settings(finished, tmp_path / "two", "--per_device_train_batch_size", 4)
-    ended: Ended = finish(start([*torchrun, *argv], tmp_path))
+    ended = on_two_ranks(settings(finished, tmp_path / "two", "--per_device_train_batch_size", 4), tmp_path)
     assert ended.code == 0, ended.err
     two = rows(tmp_path / "two")
     assert furthest(one_batch, two) < LOSS_TOLERANCE
@@ -94,6 +100,46 @@ def test_a_mean_of_means_is_found_out(
     assert furthest(one_batch, train(finished, tmp_path / "right", *split)) < LOSS_TOLERANCE
     monkeypatch.setattr(loop, "backward", by_own_count)
     assert furthest(one_batch, train(finished, tmp_path / "wrong", *split)) > LOSS_TOLERANCE
+
+
+def assert_refused_once(ended: Ended, codes: str, *words: str) -> None:
+    """One line of ours in all ranks' output, with the exit code in torchrun's report, and no traceback of our code."""
+    errors = [line for line in ended.err.splitlines() if line.startswith("error:")]
+    assert (ended.code != 0, len(errors)) == (True, 1), ended.err
+    assert re.search(rf"exitcode\s*: [{codes}]\b", ended.err), ended.err
+    for place in ("electra_albert", "Pretraining.py"):
+        assert f'File "{ROOT / place}' not in ended.err + ended.out
+    for word in words:
+        assert word in errors[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--corpus", "gone.txt", "gone.txt"),
+        ("--corpus", "blank.txt", "no text"),
+        ("--eval_examples", 1, "eval_examples"),
+        ("--output_dir", "mine", "README.md"),
+        ("--model.hidden_size", 31, "hidden_size=31"),
+    ],
+)
+def test_what_two_ranks_refuse_is_said_once(
+    finished: Finished, tmp_path: Path, option: str, value: object, words: str
+) -> None:
+    (tmp_path / "blank.txt").write_text(" \n\n")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "README.md").write_text("mine")
+    assert_refused_once(on_two_ranks(settings(finished, tmp_path / "two", option, value), tmp_path), "23", words)
+    assert not (tmp_path / "two" / "checkpoints").exists()
+    assert (tmp_path / "mine" / "README.md").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_run_is_refused_once_by_two_ranks(finished: Finished, tmp_path: Path) -> None:
+    run = shutil.copytree(finished.folder, tmp_path / "run")
+    argv = settings(finished, run, "--per_device_train_batch_size", 4, "--max_steps", 99, "--seed", 3)
+    assert_refused_once(on_two_ranks(argv, tmp_path), "4", "seed 42 then, 3 now")
 
 
 @pytest.fixture

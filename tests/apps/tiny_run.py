@@ -105,7 +105,11 @@ def start(command: Sequence[object], folder: Path) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> Ended:
-    out, err = process.communicate(timeout=_TIMEOUT_SECONDS)
+    try:
+        out, err = process.communicate(timeout=_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # torchrun ends its ranks with it
+        raise
     return Ended(process.returncode, out, err)
 
 

@@ -1,6 +1,8 @@
 """Text files to documents: borders, units, bad bytes, groups, identity."""
 
 import os
+import subprocess
+import sys
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -270,12 +272,21 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         find_files(str(write(tmp_path, "a,b\n1,2\n", "table.csv")))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, "Words of text.\n")
+def test_an_unreadable_file_is_refused(open_folder: Path) -> None:
+    path = write(open_folder, "Words of text.\n")
     path.chmod(0)
-    with pytest.raises(UsageError, match="cannot be read"):
-        find_files(str(path))
+    # In a process that is nobody's where we are root, who may read everything.
+    program = (
+        "import os, sys\n"
+        "from electra_albert.contracts import UsageError\n"
+        "from electra_albert.corpus.sources import find_files\n"
+        "os.geteuid() or os.setuid(65534)\n"
+        "try:\n    find_files(sys.argv[1])\nexcept UsageError as error:\n    print(error)\n"
+    )
+    command = [sys.executable, "-c", program, str(path)]
+    ended = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert "cannot be read" in ended.stdout
 
 
 def test_a_file_that_shrinks_or_goes_while_it_is_read_is_an_error(tmp_path: Path) -> None:

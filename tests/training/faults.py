@@ -15,17 +15,22 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
-from electra_albert.contracts import UsageError
+from electra_albert.contracts import Batch, UsageError
 from electra_albert.training import distributed
 from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
 from electra_albert.training.guards import StopSignal
-from tests.training.toy import CONFIG, ToyObjective, fingerprint, rows, run_toy
+from electra_albert.training.loop import Run, backward, count_step, term_scales
+from electra_albert.training.monitor import Monitor
+from tests.training.toy import CONFIG, ToyBatches, ToyObjective, fingerprint, rows, run_toy
 
+Backward = Callable[[torch.nn.Module, list[Batch]], object]
 KILL_CONFIG = replace(CONFIG, max_steps=6, save_steps=2, save_total_limit=1)
 _EACH = 3  # the saves differ in length, so every third call meets all of their phases in about forty runs
 _EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.truncate", "shutil.rmtree")
@@ -107,10 +112,62 @@ def full(folder: Path, limit_bytes: int) -> None:
         print(error)
 
 
-def _train(folder: Path, world: distributed.World) -> None:
-    """Train on two rows a rank and micro-batch what one process can on four, in float64 without dropout."""
-    config = replace(CONFIG, per_device_train_batch_size=2)
+def _train(folder: Path, world: distributed.World, accumulation: int = 1) -> None:
+    """Train in parts of two rows or one what one process can on four, in float64 without dropout."""
+    config = replace(CONFIG, per_device_train_batch_size=2 // accumulation, gradient_accumulation_steps=accumulation)
     run_toy(folder, config, objective=ToyObjective(0.0, torch.float64), world=world)
+
+
+def _gradients(folder: Path, world: distributed.World) -> None:
+    """Print each rank's gradient of one update of twelve rows in two micro-batches a rank, by each way to get it."""
+    config = replace(CONFIG, per_device_train_batch_size=3, gradient_accumulation_steps=2)
+    micro_batches = next(ToyBatches(config, world).steps(GRADIENT_STEP))
+    run = Run(folder, config, world, Monitor(folder, 8, is_main=False), StopSignal())
+    for name, gradient in GRADIENTS.items():
+        model = DistributedDataParallel(ToyObjective(0.0, torch.float64), gradient_as_bucket_view=True)
+        weights = model.module.weights
+        scales = term_scales(weights, count_step(model.module, micro_batches, run).terms, world.world_size)
+        gradient(model, micro_batches, partial(backward, scales=scales, step=GRADIENT_STEP, run=run))
+        mine = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).tolist()
+        gathered = distributed.gather_objects(mine, world)
+        if world.is_main:
+            print(json.dumps([name, gathered]))
+
+
+def _as_the_loop_does(model: DistributedDataParallel, micro_batches: list[Batch], backward: Backward) -> None:
+    backward(model, micro_batches)
+
+
+def _never_reduced(model: DistributedDataParallel, micro_batches: list[Batch], backward: Backward) -> None:
+    """Planted: no_sync around the last micro-batch too."""
+    with model.no_sync():
+        backward(model, micro_batches)
+
+
+def _last_not_reduced(model: DistributedDataParallel, micro_batches: list[Batch], backward: Backward) -> None:
+    """Planted: no_sync around the last micro-batch in the place of the first."""
+    backward(model, micro_batches[:1])
+    with model.no_sync():
+        backward(model, micro_batches[1:])
+
+
+def _earlier_not_reduced(model: DistributedDataParallel, micro_batches: list[Batch], backward: Backward) -> None:
+    """Planted: what the first micro-batch gave is added to the reduced gradient of the last."""
+    backward(model.module, micro_batches[:1])
+    earlier = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    backward(model, micro_batches[1:])
+    for parameter, gradient in zip(model.parameters(), earlier, strict=True):
+        parameter.grad += gradient
+
+
+GRADIENT_STEP = 2
+GRADIENTS = {
+    "as the loop does": _as_the_loop_does,
+    "never reduced": _never_reduced,
+    "last not reduced": _last_not_reduced,
+    "earlier not reduced": _earlier_not_reduced,
+}
 
 
 def _resume(folder: Path, world: distributed.World) -> None:
@@ -155,7 +212,15 @@ def _agree(folder: Path, world: distributed.World) -> None:
 def rank(folder: Path, name: str) -> None:
     """Join the other ranks and run a program with them."""
     world = distributed.start("cpu")
-    {"train": _train, "resume": _resume, "stop": _stop, "agree": _agree}[name](folder, world)
+    programs = {
+        "train": _train,
+        "accumulate": partial(_train, accumulation=2),
+        "gradients": _gradients,
+        "resume": _resume,
+        "stop": _stop,
+        "agree": _agree,
+    }
+    programs[name](folder, world)
     distributed.leave(world, 0)
 
 

@@ -1,0 +1,186 @@
+"""Which run a folder or a checkpoint belongs to: the same settings go on, others are refused with the one that differs.
+
+The settings of a run are those its checkpoints record; the files beside them are for people.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from electra_albert.apps import pretrain
+from electra_albert.apps.command_line import parse_pretraining
+from electra_albert.apps.pretrain import run_folder
+from tests.apps.conftest import Finished
+from tests.apps.test_bad_input import written
+from tests.apps.test_resume import resumed_from
+from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, outcome
+
+RECORDS = ("environment.json", "config.yaml")
+HALF = STEPS // 2
+
+
+@pytest.fixture
+def run(finished: Finished, tmp_path: Path) -> Path:
+    """A copy of the finished run."""
+    return shutil.copytree(finished.folder, tmp_path / "run")
+
+
+@pytest.fixture
+def half(run: Path) -> Path:
+    """The same run, as it was after half of its steps."""
+    shutil.rmtree(run / "checkpoints" / f"step-{STEPS:07d}")
+    for name in ("generator", "discriminator"):
+        shutil.rmtree(run / name)
+    return run
+
+
+# A checkpoint that is named.
+
+
+def go_on_from(finished: Finished, folder: Path, *more: object) -> Ended:
+    """Take up the finished run's first checkpoint in another folder."""
+    checkpoint = finished.folder / "checkpoints" / f"step-{HALF:07d}"
+    return call(pretrain.main, *finished.options(folder, "--resume", checkpoint, *more))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [
+        ("--seed", 3, "seed 42 then, 3 now"),
+        ("--learning_rate", 0.5, "learning_rate 0.002 then, 0.5 now"),
+        ("--per_device_train_batch_size", 4, "global_batch_size 8 then, 4 now"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(
+    finished: Finished, tmp_path: Path, option: str, value: object, named: str
+) -> None:
+    before = written(finished.folder)
+    assert_refused(go_on_from(finished, tmp_path / "new", option, value), 4, named)
+    assert written(finished.folder) == before
+    assert not (tmp_path / "new" / "environment.json").exists()
+
+
+def test_a_checkpoint_of_the_same_settings_goes_on_in_a_new_folder(finished: Finished, tmp_path: Path) -> None:
+    before = written(finished.folder)
+    ended = go_on_from(finished, tmp_path / "new")
+    assert ended.code == 0, ended.err
+    assert resumed_from(ended) == HALF
+    weights, log = outcome(tmp_path / "new")
+    assert weights == outcome(finished.folder)[0]
+    assert log[-1] == outcome(finished.folder)[1][-1]
+    assert written(finished.folder) == before
+
+
+# What is recorded beside the checkpoints.
+
+
+def remove(file: Path) -> None:
+    file.unlink()
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def truncate(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("damage", [remove, empty, truncate])
+def test_a_lost_or_damaged_record_stops_no_resume_and_is_written_anew(
+    finished: Finished, half: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    intact = (half / name).stat().st_size
+    damage(half / name)
+    ended = call(pretrain.main, *finished.options(half))
+    assert ended.code == 0, ended.err
+    assert resumed_from(ended) == HALF
+    assert outcome(half)[0] == outcome(finished.folder)[0]
+    assert (half / name).stat().st_size > intact / 2
+    if name == "config.yaml":
+        again = parse_pretraining(["--config", str(half / name)], "Pretraining.py")
+        assert again == parse_pretraining(finished.options(half), "Pretraining.py")
+
+
+def test_other_settings_are_refused_though_the_record_is_damaged(finished: Finished, half: Path) -> None:
+    """A regression: without a record, nothing was compared."""
+    truncate(half / "environment.json")
+    before = written(half)
+    assert_refused(call(pretrain.main, *finished.options(half, "--seed", 3)), 4, "seed 42 then, 3 now")
+    assert written(half) == before
+
+
+@pytest.mark.parametrize("name", [*RECORDS, "command.txt"])
+def test_a_record_is_replaced_and_never_rewritten_in_place(finished: Finished, half: Path, name: str) -> None:
+    """So that a crash leaves the old one or the new one: whoever holds the old file open still reads all of it."""
+    before = (half / name).read_bytes()
+    with (half / name).open("rb") as held:
+        ended = call(pretrain.main, *finished.options(half, "--logging_steps", 1))
+        assert ended.code == 0, ended.err
+        assert held.read() == before
+    assert (half / name).read_bytes() != before
+    assert not [path for path in half.iterdir() if "tmp" in path.name]
+
+
+def test_a_run_cannot_end_before_the_step_it_goes_on_after(finished: Finished, run: Path) -> None:
+    before = written(run)
+    ended = call(pretrain.main, *finished.options(run, "--max_steps", STEPS - 5))
+    assert_refused(ended, 2, "max_steps", str(STEPS))
+    assert written(run) == before
+
+
+@pytest.mark.parametrize("path", ["{folder}/./{name}", "{folder}/../{parent}/{name}", "{relative}", "{link}"])
+def test_the_same_corpus_by_another_path_goes_on(finished: Finished, half: Path, in_folder: Path, path: str) -> None:
+    corpus = finished.corpus
+    (in_folder / "link.txt").symlink_to(corpus)
+    other = path.format(
+        folder=corpus.parent,
+        name=corpus.name,
+        parent=corpus.parent.name,
+        relative=os.path.relpath(corpus, in_folder),
+        link="link.txt",
+    )
+    ended = call(pretrain.main, *finished.options(half, "--corpus", other))
+    assert ended.code == 0, ended.err
+    assert resumed_from(ended) == HALF
+    assert outcome(half)[0] == outcome(finished.folder)[0]
+
+
+# Folders that are no run's.
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "generator/config.json", "discriminator/config.json", "tokenizer/tokenizer.json"]
+)
+def test_a_folder_of_something_else_is_refused_and_left_alone(finished: Finished, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "mine" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("mine")
+    before = written(tmp_path)
+    ended = call(pretrain.main, *finished.options(tmp_path / "mine"))
+    assert_refused(ended, 2, str(tmp_path / "mine"), name.split("/")[0])
+    assert written(tmp_path) == before
+
+
+def test_a_folder_that_holds_nothing_a_run_writes_is_taken(finished: Finished, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    ended = call(pretrain.main, *finished.options(folder, "--max_steps", 1))
+    assert ended.code == 0, ended.err
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("corpus", ["texts/*.txt", "*.txt", "texts/**/*.txt", "texts/[a-c]?.txt", "texts/*"])
+def test_the_default_folder_is_named_without_wildcards(in_folder: Path, corpus: str) -> None:
+    preset, config = parse_pretraining(["--corpus", corpus], "Pretraining.py")
+    name = run_folder(config, preset).name
+    assert not set(name) & set("*?[]/")
+    assert name.endswith(f"-{preset}")
+    assert name[0].isalnum()
