@@ -58,6 +58,7 @@ def prepare(config: CorpusConfig, seed: int, say: Say) -> Prepared:
         if config.corpus == BUILT_IN_CORPUS:
             from electra_albert.corpus.installed_docs import write_installed_docs
 
+            say("reading the documentation installed with Python and its packages")
             files = [write_installed_docs(root / BUILT_IN_CORPUS)]
         else:
             files = find_files(config.corpus)

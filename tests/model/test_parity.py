@@ -58,7 +58,7 @@ def scored(output: Tensor, mask: Tensor) -> Tensor:
     return (output * weight * mask.view(*mask.shape, *[1] * (output.ndim - 2))).sum()
 
 
-def compare_generator(config: ModelConfig, batch: Batch, dtype: torch.dtype, **changes: object) -> None:
+def assert_generator_equals_stock(config: ModelConfig, batch: Batch, dtype: torch.dtype, **changes: object) -> None:
     """AssertionError unless a generator's logits and gradients are the stock twin's; `changes` go to the twin only."""
     ours = make_pair(config).generator
     twin = masked_lm_twin(ours, **changes).to(dtype)
@@ -71,7 +71,7 @@ def compare_generator(config: ModelConfig, batch: Batch, dtype: torch.dtype, **c
     assert_same_gradients(gradients(ours), gradients(twin))
 
 
-def compare_discriminator(config: ModelConfig, batch: Batch, dtype: torch.dtype) -> None:
+def assert_discriminator_equals_stock(config: ModelConfig, batch: Batch, dtype: torch.dtype) -> None:
     """AssertionError unless a discriminator equals stock AlbertModel under stock ELECTRA's head."""
     ours = make_pair(config).discriminator
     twin = detector_twin(ours).to(dtype)
@@ -87,18 +87,18 @@ def compare_discriminator(config: ModelConfig, batch: Batch, dtype: torch.dtype)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_generator_equals_stock_masked_lm(variant: str, dtype: torch.dtype) -> None:
-    compare_generator(VARIANTS[variant], padded_batch(), dtype)
+    assert_generator_equals_stock(VARIANTS[variant], padded_batch(), dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_discriminator_equals_stock_encoder_and_stock_electra_head(variant: str, dtype: torch.dtype) -> None:
-    compare_discriminator(VARIANTS[variant], padded_batch(), dtype)
+    assert_discriminator_equals_stock(VARIANTS[variant], padded_batch(), dtype)
 
 
 @pytest.mark.parametrize("preset", WIDTHS)
 def test_models_equal_stock_at_a_presets_width(preset: str) -> None:
-    compare_generator(WIDTHS[preset], padded_batch(WIDTHS[preset]), torch.float32)
+    assert_generator_equals_stock(WIDTHS[preset], padded_batch(WIDTHS[preset]), torch.float32)
 
 
 def test_hidden_states_of_the_encoder_equal_stock_albert_model() -> None:
@@ -131,7 +131,7 @@ def test_what_stands_in_the_padding_changes_no_real_token() -> None:
 )
 def test_comparison_rejects_a_twin_of_another_shape(change: dict[str, object]) -> None:
     with pytest.raises(AssertionError):
-        compare_generator(SHAPE, padded_batch(), torch.float64, **change)
+        assert_generator_equals_stock(SHAPE, padded_batch(), torch.float64, **change)
 
 
 def test_comparison_rejects_padding_that_is_attended_to() -> None:
