@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from electra_albert.corpus.store import Store
 
 BUILT_IN_CORPUS = "docs"
-PREPARED_VERSION = 1  # raise it when the same text would be read, split or tokenised in another way
+PREPARED_VERSION = 2  # raise it when the same text would be read, split or tokenised in another way
 SAMPLE_CHARACTERS = 20_000_000  # that a tokenizer is trained on, taken all over the corpus
 _SAMPLED_PLACES = 256
 _SMALLEST_UNIT_BYTES = 1 << 20

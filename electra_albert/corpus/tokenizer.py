@@ -31,6 +31,8 @@ TRAINING_CHARACTERS = 1_000_000  # of distinct words; below the trainer's seed s
 SCORE_DIGITS = 5
 _PENALTY_STEP = 1e-4  # the trainer spaces the scores of characters it has to add by this, in no fixed order
 _FEED_WORDS = 1000
+# Characters for private use that end the second word; so many that no piece which holds one is ever frequent.
+_ENDINGS = "".join(chr(0xF0000 + number) for number in range(1024))
 _LARGEST_FILE_BYTES = 64 << 20
 _LONGEST_PIECE = 16
 WORD_START = "▁"
@@ -54,8 +56,9 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, do_lower_case: bo
     kept = _training_runs(words, most_characters=max(1, (vocab_size - len(SPECIAL_PIECES)) // 2))
     if not kept:
         raise DataError("the corpus holds no text to train a tokenizer on; give it some sentences")
+    endings = _ENDINGS[: len(kept)]
     trainer = UnigramTrainer(
-        vocab_size=vocab_size,
+        vocab_size=vocab_size + len(endings),
         special_tokens=list(SPECIAL_PIECES),
         unk_token=SPECIAL_PIECES[UNK_ID],
         max_piece_length=_LONGEST_PIECE,
@@ -63,10 +66,11 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, do_lower_case: bo
     )
     bare = Tokenizer(models.Unigram())
     bare.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    bare.train_from_iterator(_repeat_words(kept), trainer)
+    bare.train_from_iterator(_repeat_runs(kept, endings), trainer)
     vocab = json.loads(bare.to_str())["model"]["vocab"]
     scores = _repeatable_scores({piece: score for piece, score in vocab if piece not in SPECIAL_PIECES})
-    ordered = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[: vocab_size - len(SPECIAL_PIECES)]
+    own = {piece: score for piece, score in scores.items() if piece[-1] not in endings}
+    ordered = sorted(own.items(), key=lambda item: (-item[1], item[0]))[: vocab_size - len(SPECIAL_PIECES)]
     return _build([(piece, 0.0) for piece in SPECIAL_PIECES] + ordered, {"do_lower_case": do_lower_case})
 
 
@@ -91,7 +95,7 @@ def _training_runs(words: Counter[str], most_characters: int) -> list[tuple[str,
         seen += count
     kept, size = [], 0
     for run, count in sorted(runs.items(), key=lambda item: (-item[1], item[0])):
-        size += len(run) + 1
+        size += 2 * len(run) + 3  # once as it is, once with an ending
         if size > TRAINING_CHARACTERS:
             break
         if alphabet.issuperset(run):
@@ -99,14 +103,17 @@ def _training_runs(words: Counter[str], most_characters: int) -> list[tuple[str,
     return kept
 
 
-def _repeat_words(words: list[tuple[str, int]]) -> Iterator[str]:
-    """Text in which each word stands as often as it was counted: the trainer takes text, not counts."""
-    for word, count in words:
+def _repeat_runs(runs: list[tuple[str, int]], endings: str) -> Iterator[str]:
+    """Text in which each run stands as often as it was counted, the trainer takes text, and once with an ending.
+
+    The trainer's first pieces are strings found in two different words at least. A run such as "this", which is part of
+    no other, would never be one, however often it stands in the text; so each is made part of a second word.
+    """
+    for number, (run, count) in enumerate(runs):
         full, rest = divmod(count, _FEED_WORDS)
         for _ in range(full):
-            yield (word + " ") * _FEED_WORDS
-        if rest:
-            yield (word + " ") * rest
+            yield (run + " ") * _FEED_WORDS
+        yield (run + " ") * rest + run + endings[number % len(endings)]
 
 
 def _repeatable_scores(trained: dict[str, float]) -> dict[str, float]:

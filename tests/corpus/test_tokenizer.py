@@ -301,3 +301,12 @@ def test_character_maps_that_pass_the_check_cannot_break_the_normalizer() -> Non
         for text in NASTY:
             normalizer.normalize_str(text)  # native code panics where a jump leads out of the map
     assert 0 < refused < 200
+
+
+def test_a_frequent_word_that_is_part_of_no_other_is_a_piece() -> None:
+    # Regression: the trainer's first pieces must occur in two different words; "this" was cut into "thi" and "s".
+    sentences = ["this thing was thick and those things were thin while they waited"] * 40
+    vocab = train_tokenizer(sentences, 200, True).get_vocab()
+    assert "▁this" in vocab
+    assert "▁while" in vocab
+    assert not [piece for piece in vocab if any(ord(character) >= 0xF0000 for character in piece)]
