@@ -39,7 +39,7 @@ def ask(model: Path, *more: object) -> Ended:
     ("content", "words"),
     [
         (b"The quiet owl left.\n", "holds no [MASK]"),
-        (b"The [MASK] " + b"quiet owl " * 40 + b"left.\n", "the model reads 40"),
+        (b"The [MASK] " + b"quiet owl " * 40 + b"left.\n", "the model reads 64"),
         (b"", "holds no sentence"),
         (b" \n\n", "holds no sentence"),
         ("The [MASK] left.\n".encode("utf-16"), "is not UTF-8"),

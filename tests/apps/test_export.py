@@ -106,7 +106,7 @@ def test_tokenizer_of_an_exported_folder_gives_the_runs_ids_and_segments(finishe
     assert pair.keys() == {"input_ids", "token_type_ids", "attention_mask"}
     first = pair["input_ids"].index(stock.sep_token_id) + 1
     assert pair["token_type_ids"] == [0] * first + [1] * (len(pair["input_ids"]) - first)
-    assert stock.model_max_length == 40
+    assert stock.model_max_length == 64
 
 
 @pytest.mark.parametrize("kind", HEADS)

@@ -66,7 +66,7 @@ def options(corpus: Path, prepared: Path, output: Path | None, *more: object) ->
         "model.num_hidden_layers": 2,
         "model.intermediate_size": 64,
         "model.embedding_size": 16,
-        "model.max_position_embeddings": 40,
+        "model.max_position_embeddings": 64,
         "model.initialization": "normal",
         "rtd.mask_rate": 0.15,
         "rtd.generator_size": 0.5,
