@@ -65,12 +65,14 @@ def _in_child(action: Callable[[], None]) -> int:
     """Run action in a fork; returns the signal or status it ended with."""
     child = os.fork()
     if child == 0:
+        status = 1
         try:
             action()
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-            os._exit(1)
-        os._exit(0)
+            status = 0
+        finally:  # the fork must end here, whatever happened, and not go on as a second test
+            if status:
+                sys.excepthook(*sys.exc_info())
+            os._exit(status)
     return os.waitpid(child, 0)[1]
 
 
