@@ -1,4 +1,4 @@
-"""Every setting of a run as frozen dataclasses, and the presets. The command line is derived from them.
+"""Every setting of a run as frozen dataclasses. The command line is derived from them.
 
 Field docstrings are the help texts. A folder is handed the smallest piece it needs: the model sees ModelConfig only.
 """
@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 MAX_LAYERS = 1024  # a shared block costs no memory, so only a bound stops a hostile config from never ending
 MAX_WIDTH = 1 << 20
+GROUPS = ("model", "rtd", "mlm", "sop")  # settings with a dotted name on the command line
 
 
 def _require(claim: bool, message: str) -> None:
@@ -132,14 +133,49 @@ class RtdConfig:
 
 
 @dataclass(frozen=True)
+class MlmConfig:
+    """Masked language modelling on its own: objectives mlm and mlm_sop. Paper: ALBERT section 3.1, as in BERT."""
+
+    mask_rate: float = 0.15
+    """Share of the maskable tokens of each row that must be predicted."""
+    mask_token_share: float = 0.8
+    """Share of the chosen tokens shown as [MASK]."""
+    random_token_share: float = 0.1
+    """Share of the chosen tokens shown as another token drawn at random, never a special one; the rest stay."""
+
+    def __post_init__(self) -> None:
+        _require(0 < self.mask_rate < 1, f"mask_rate={self.mask_rate} must lie between 0 and 1")
+        _require_share(self, "mask_token_share", "random_token_share")
+        total = self.mask_token_share + self.random_token_share
+        _require(total <= 1 + 1e-9, f"mask_token_share + random_token_share = {total:g} must not exceed 1")
+
+
+@dataclass(frozen=True)
+class SopConfig:
+    """Sentence-order prediction, for the objectives mlm_sop and rtd_sop. Paper: ALBERT section 3.1."""
+
+    weight: float = 1.0
+    """Weight of the sentence-order loss in the total."""
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.weight < math.inf, f"weight={self.weight} must not be negative")
+
+
+@dataclass(frozen=True)
 class CorpusConfig:
     """What is read, and how it becomes rows."""
 
     corpus: str = "docs"
-    """A text file, a folder or a glob of them; docs is the documentation installed with Python and its packages
-    (a folder of that name is ./docs)."""
+    """Text, .jsonl, .csv, .tsv, .parquet or .arrow files, plain or packed as .gz, .bz2, .xz or .zst: a file, a folder
+    or a glob; a folder written by datasets; a .yaml file of several sources and their sampling weights; OWNER/NAME of a
+    dataset on the hub; docs is the documentation installed with Python (a folder of that name is ./docs)."""
+    text_column: str = "text"
+    """Column of a table, or key of a .jsonl line, that holds the text of a document."""
+    bad_utf8: Literal["replace", "skip", "error"] = "replace"
+    """What becomes of a line with bytes that are not UTF-8: they are replaced, the line is skipped, or all stops."""
     tokenizer: str | None = None
-    """Folder of a tokenizer to use; without it one is trained on the corpus."""
+    """A tokenizer to use: its folder, a SentencePiece .model, a BERT vocab.txt or a tokenizer.json; without it one is
+    trained on the corpus."""
     vocab_size: int = 30_000
     """Pieces of the tokenizer that is trained; a small corpus may give fewer."""
     do_lower_case: bool = True
@@ -174,7 +210,7 @@ class TrainingConfig:
     learning_rate: float = 5e-4
     """Peak learning rate."""
     warmup_steps: int = 10_000
-    """Updates over which the rate rises while it already decays: lr * (1 - t/T) * min(1, t/warmup)."""
+    """Updates over which the rate rises."""
     weight_decay: float = 0.01
     """Decoupled weight decay; biases and LayerNorms are left out."""
     adam_beta1: float = 0.9
@@ -183,12 +219,20 @@ class TrainingConfig:
     """Decay of Adam's second moment."""
     adam_epsilon: float = 1e-6
     """Epsilon of Adam."""
+    optimizer: Literal["adamw", "lamb"] = "adamw"
+    """adamw, or lamb, which ALBERT used: each tensor's step is scaled by its own norm, for very large batches."""
+    lr_scheduler_type: Literal["electra", "bert", "linear"] = "electra"
+    """How the rate moves: electra warms up while it decays, bert (ALBERT's too) warms up and then jumps onto the decay,
+    linear warms up to the peak and decays from there."""
     adam_bias_correction: bool = True
     """Correct Adam's moments for their start at zero; ELECTRA's and ALBERT's own optimiser does not."""
     max_grad_norm: float = 1.0
     """Global gradient norm above which gradients are scaled down."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Arithmetic of the matrix products; auto takes bf16 where the processor computes in it."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Arithmetic of the matrix products; auto takes bf16 where the processor computes in it. fp16 scales the loss."""
+    gradient_checkpointing: bool = False
+    """Compute each block's activations again in the backward pass instead of keeping them: less memory, a third slower.
+    """
     seed: int = 42
     """Keys every draw of the run."""
     logging_steps: int = 100
@@ -222,8 +266,11 @@ class RunConfig:
 
     output_dir: str | None = None
     """Folder of the run; by default runs/<corpus>-<preset>."""
-    objective: Literal["rtd"] = "rtd"
-    """What the encoder learns from: rtd, replaced-token detection."""
+    objective: Literal["rtd", "rtd_sop", "mlm", "mlm_sop"] = "rtd"
+    """What the encoder learns from: rtd, replaced-token detection (ELECTRA); mlm, masked tokens (BERT); with _sop the
+    order of two segments as well (mlm_sop is ALBERT)."""
+    init_from: str | None = None
+    """A run of ours whose weights, tokenizer and shape to begin with, on another corpus; the schedule starts anew."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute; auto takes a GPU where there is one."""
     resume: str = "auto"
@@ -241,83 +288,16 @@ class PretrainConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     rtd: RtdConfig = field(default_factory=RtdConfig)
+    mlm: MlmConfig = field(default_factory=MlmConfig)
+    sop: SopConfig = field(default_factory=SopConfig)
 
     def __post_init__(self) -> None:
         length, positions = self.corpus.max_seq_length, self.model.max_position_embeddings
         _require(length <= positions, f"max_seq_length={length} exceeds model.max_position_embeddings={positions}")
 
 
-def _preset(
-    hidden_size: int,
-    layers: int,
-    heads: int,
-    *,
-    length: int,
-    rows: int,
-    micro_batches: int = 1,
-    learning_rate: float,
-    steps: int,
-    mask_rate: float = 0.15,
-) -> PretrainConfig:
-    """A published shape: ALBERT's blocks (E 128, feed-forward 4 x hidden) with ELECTRA's recipe for its size."""
-    return PretrainConfig(
-        corpus=CorpusConfig(max_seq_length=length),
-        training=TrainingConfig(
-            max_steps=steps,
-            per_device_train_batch_size=rows,
-            gradient_accumulation_steps=micro_batches,
-            learning_rate=learning_rate,
-            warmup_steps=10_000,
-        ),
-        model=ModelConfig(
-            hidden_size=hidden_size,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            intermediate_size=4 * hidden_size,
-        ),
-        rtd=RtdConfig(mask_rate=mask_rate),
-    )
-
-
-PRESETS: dict[str, PretrainConfig] = {
-    # For trying things on two CPU cores: what learned most in a few minutes, see the sweep in docs/results.md.
-    "tiny": PretrainConfig(
-        corpus=CorpusConfig(vocab_size=8000, max_seq_length=64),
-        training=TrainingConfig(
-            max_steps=4000,
-            per_device_train_batch_size=32,
-            learning_rate=1e-3,
-            warmup_steps=200,
-            eval_steps=1000,
-            save_steps=500,
-        ),
-        model=ModelConfig(
-            hidden_size=128,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            intermediate_size=512,
-            initialization="local",
-        ),
-        rtd=RtdConfig(mask_rate=0.2, generator_size=0.5),
-    ),
-    # Batch and rate of small to large: ELECTRA's table for the size; xlarge and xxlarge inherit large's. The batch is
-    # rows x micro-batches on one device; on more devices lower gradient_accumulation_steps as much.
-    "small": _preset(256, 12, 4, length=128, rows=128, learning_rate=5e-4, steps=1_000_000),
-    "base": _preset(768, 12, 12, length=512, rows=32, micro_batches=8, learning_rate=2e-4, steps=766_000),
-    "large": _preset(
-        1024, 24, 16, length=512, rows=16, micro_batches=128, learning_rate=2e-4, steps=400_000, mask_rate=0.25
-    ),
-    "xlarge": _preset(
-        2048, 24, 16, length=512, rows=8, micro_batches=256, learning_rate=2e-4, steps=400_000, mask_rate=0.25
-    ),
-    "xxlarge": _preset(
-        4096, 12, 64, length=512, rows=4, micro_batches=512, learning_rate=2e-4, steps=400_000, mask_rate=0.25
-    ),
-}
-
-
 def as_settings(config: PretrainConfig) -> dict[str, Any]:
-    """The settings as they are written to config.yaml: flat but for model and rtd, as on the command line."""
+    """The settings as they are written to config.yaml: flat but for GROUPS, as on the command line."""
     nested = asdict(config)
     flat = {name: value for piece in ("run", "corpus", "training") for name, value in nested[piece].items()}
-    return flat | {"model": nested["model"], "rtd": nested["rtd"]}
+    return flat | {group: nested[group] for group in GROUPS}

@@ -6,12 +6,13 @@ Dimensions: B batch, L length.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+Arithmetic = Literal["fp32", "bf16", "fp16"]  # of the matrix products
 IGNORED_LABEL = -100  # a label that takes no part in a loss or a count, as in PyTorch and transformers
 
 

@@ -6,7 +6,6 @@ from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 import pytest
 
 from electra_albert.config import (
-    PRESETS,
     CorpusConfig,
     ModelConfig,
     PretrainConfig,
@@ -15,6 +14,7 @@ from electra_albert.config import (
     TrainingConfig,
     as_settings,
 )
+from electra_albert.presets import PRESETS
 
 NAN, INFINITE = float("nan"), float("inf")
 IMPOSSIBLE: list[tuple[type, dict[str, object]]] = [

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from electra_albert.apps.bench_step import format_step, measure_step, spread
 from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
-from electra_albert.config import PRESETS, CorpusConfig, PretrainConfig
+from electra_albert.config import CorpusConfig, PretrainConfig
 from electra_albert.contracts import UsageError
+from electra_albert.presets import PRESETS
 
 if TYPE_CHECKING:
     from transformers import AlbertTokenizer

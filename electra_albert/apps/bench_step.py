@@ -96,7 +96,7 @@ def _our_update(ours: ReplacedTokenDetection, config: BenchConfig, preset: Pretr
 
     training = preset.training
     monitor = Monitor(Path(), training.max_steps, is_main=False)  # writes nothing
-    run = Run(Path(), training, world, monitor, StopSignal(), config.precision == "bf16")
+    run = Run(Path(), training, world, monitor, StopSignal(), config.precision)
     optimizer = build_optimizer(ours, training)
 
     def update(batch: Batch, step: int) -> None:

@@ -45,7 +45,7 @@ def plan_lines(job: Job, world: World) -> list[str]:
         f"rows of {length} tokens: {batches.rows.table.count:,} to train on, {job.held_out.table.count:,} held out",
         f"{steps:,} steps of {rows:,} rows ({rows * length:,} tokens), {batches.epoch(steps):.2f} passes over the "
         f"corpus, mask rate {config.rtd.mask_rate:g}, on {world.world_size} x {world.device.type} in "
-        f"{'bf16' if job.use_bf16 else 'fp32'}",
+        f"{job.arithmetic}",
         f"a generator loss that stays at {job.unigram.entropy:.2f}, the entropy of the token frequencies, "
         "has learned nothing of context",
     ]

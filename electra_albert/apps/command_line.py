@@ -17,22 +17,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra_albert.config import (
-    PRESETS,
+    GROUPS,
     CorpusConfig,
+    MlmConfig,
     ModelConfig,
     PretrainConfig,
     RtdConfig,
     RunConfig,
+    SopConfig,
     TrainingConfig,
     as_settings,
 )
 from electra_albert.contracts import UsageError, UserError
+from electra_albert.presets import PRESETS
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser, Namespace
 
 DEFAULT_PRESET = "tiny"
 _FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}
+_GROUPED = {"model": ModelConfig, "rtd": RtdConfig, "mlm": MlmConfig, "sop": SopConfig}
 _SWITCHES = ("dry_run",)  # options that stand alone on the command line
 _FROM_TOKENIZER = "vocab_size"  # the model's is the tokenizer's and cannot be chosen apart
 
@@ -63,14 +67,14 @@ def report(error: UserError) -> int:
 def parse_pretraining(argv: Sequence[str], program: str) -> tuple[str, PretrainConfig]:
     """The preset's name and the whole configuration of a pretraining run; UsageError where an option is wrong."""
     preset = _find_preset(argv)
-    parser = make_parser(program, "Pretrain an ALBERT encoder on your own text by replaced-token detection.")
+    parser = make_parser(program, "Pretrain an ALBERT encoder on your own text.")
     parser.add_argument("--config", action="config", help="A YAML file of these options, such as a run's config.yaml.")
     parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Sizes and rates to start from.")
     for piece in _FLAT.values():
         parser.add_class_arguments(piece, skip=set(_SWITCHES))
     parser.add_argument("--dry_run", action="store_true", help="Prepare, build, check and print the plan, then stop.")
-    parser.add_class_arguments(ModelConfig, "model", skip={_FROM_TOKENIZER})
-    parser.add_class_arguments(RtdConfig, "rtd")
+    for group, piece in _GROUPED.items():
+        parser.add_class_arguments(piece, group, skip={_FROM_TOKENIZER} if group == "model" else set())
     parser.set_defaults(_dotted(as_settings(PRESETS[preset])))
     return preset, build_config(parse(parser, _config_first(argv)))
 
@@ -100,8 +104,7 @@ def build_config(options: Namespace) -> PretrainConfig:
                 name: piece(**{field.name: options[field.name] for field in fields(piece)})
                 for name, piece in _FLAT.items()
             },
-            model=ModelConfig(**options.model.as_dict()),
-            rtd=RtdConfig(**options.rtd.as_dict()),
+            **{group: piece(**options[group].as_dict()) for group, piece in _GROUPED.items()},
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
@@ -161,7 +164,7 @@ def _preset_in(file: Path) -> str | None:
 
 def _dotted(settings: dict[str, Any]) -> dict[str, Any]:
     flat = {name: value for name, value in settings.items() if not isinstance(value, dict)}
-    for group in ("model", "rtd"):
+    for group in GROUPS:
         flat |= {f"{group}.{name}": value for name, value in settings[group].items() if name != _FROM_TOKENIZER}
     return flat
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
@@ -12,7 +12,7 @@ from electra_albert.apps.prepare import prepare
 from electra_albert.apps.run_folder import run_settings
 from electra_albert.apps.self_check import self_check
 from electra_albert.config import PretrainConfig
-from electra_albert.contracts import DataError
+from electra_albert.contracts import Arithmetic, DataError
 from electra_albert.corpus.batches import TrainBatches
 from electra_albert.corpus.examples import Rows
 from electra_albert.corpus.tokenizer import fingerprint
@@ -35,7 +35,7 @@ class Job(NamedTuple):
     batches: TrainBatches
     held_out: Rows
     unigram: Unigram
-    use_bf16: bool
+    arithmetic: Arithmetic
 
 
 def make_job(config: PretrainConfig, world: World, say: Callable[[str], None]) -> Job:
@@ -72,22 +72,24 @@ def make_job(config: PretrainConfig, world: World, say: Callable[[str], None]) -
     objective = ReplacedTokenDetection(config.model, config.rtd, special, seed).to(world.device)
     self_check(objective, batches.micro_batches(1)[0], training.weight_decay, say)
     unigram = Unigram.from_counts(store.token_counts, special.never_masked)
-    use_bf16 = takes_bf16(training.precision, world.device)
-    return Job(config, prepared, objective, batches, held_out, unigram, use_bf16)
+    arithmetic = choose_arithmetic(training.precision, world.device)
+    return Job(config, prepared, objective, batches, held_out, unigram, arithmetic)
 
 
 def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:
     """What is recorded of a run and compared when it is taken up again: its options, its batch and its corpus."""
 
     corpus = {"store": job.prepared.store.fingerprint, "tokenizer_fingerprint": fingerprint(job.prepared.tokenizer)}
-    return run_settings(preset, job.config, world.world_size, "bf16" if job.use_bf16 else "fp32", corpus)
+    return run_settings(preset, job.config, world.world_size, job.arithmetic, corpus)
 
 
-def takes_bf16(precision: str, device: torch.device) -> bool:
-    """Whether matrix products are made in bfloat16: as asked for, or where the processor computes in it."""
-    if precision == "auto":
-        if device.type == "cuda":
-            return torch.cuda.is_bf16_supported(including_emulation=False)
+def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.device) -> Arithmetic:
+    """How matrix products are made: as asked for, or in bfloat16 where the processor computes in it."""
+    if precision != "auto":
+        return precision
+    if device.type == "cuda":
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
         found = torch.cpu.get_capabilities()
-        return any(found.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
-    return precision == "bf16"
+        has_bf16 = any(found.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
+    return "bf16" if has_bf16 else "fp32"

@@ -64,7 +64,7 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
         stop = stack.enter_context(StopSignal())
         found = find_checkpoint(folder / "checkpoints", config.run.resume, monitor.say)
         settings = _open_run_folder(folder, preset, job, argv, found, world, monitor.say)
-        run = Run(folder, config.training, world, monitor, stop, job.use_bf16, found, settings)
+        run = Run(folder, config.training, world, monitor, stop, job.arithmetic, found, settings)
         outcome = train(job.objective, job.batches, _evaluator(job, run), run)
         if outcome.is_stopped:
             return STOPPED_BY_SIGNAL

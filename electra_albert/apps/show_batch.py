@@ -44,6 +44,7 @@ def _show(folder: Path, step: int, rows: int) -> int:
     from electra_albert.apps.run_folder import compare_settings, recorded_settings
     from electra_albert.training.checkpoint import find_problem, list_checkpoints, load_checkpoint
     from electra_albert.training.distributed import World
+    from electra_albert.training.loop import autocast
 
     preset, config = parse_pretraining(["--config", str(folder / "config.yaml")], "show_batch")
     config = _in_one_process(config, folder)
@@ -57,7 +58,7 @@ def _show(folder: Path, step: int, rows: int) -> int:
         load_checkpoint(before[-1][1], job.objective, None)
     origin = f"checkpoint of step {before[-1][0]}" if before else "initial weights"
     batch = job.batches.micro_batches(step)[0]
-    with torch.autocast("cpu", torch.bfloat16, enabled=job.use_bf16):  # and with gradients: the arithmetic of training
+    with autocast(world.device, job.arithmetic):  # and with gradients: the arithmetic of training
         corruption = job.objective.corrupt(batch)
     rows = min(rows, len(batch.input_ids))
     print(f"step {step}: {rows} of {job.batches.global_batch_size} rows; drawn with the {origin}")

@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.charsmap import check_charsmap, read_charsmap
@@ -252,3 +252,16 @@ def _build(vocab: list[tuple[str, float]], options: dict[str, Any]) -> AlbertTok
     from transformers import AlbertTokenizer
 
     return AlbertTokenizer(vocab=vocab, model_input_names=MODEL_INPUT_NAMES, **options)
+
+
+class Piece(NamedTuple):
+    """A token as it is shown to people."""
+
+    text: str
+    starts_word: bool
+
+
+def describe_pieces(tokenizer: AlbertTokenizer, ids: list[int]) -> list[Piece]:
+    """The text of each id without its marks, and whether a word begins with it."""
+    pieces = tokenizer.convert_ids_to_tokens(ids)
+    return [Piece(piece.removeprefix(WORD_START) or piece, piece.startswith(WORD_START)) for piece in pieces]

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from electra_albert.config import TrainingConfig
-from electra_albert.contracts import Batch, Metrics, Objective, StepBatches, Term, UsageError
+from electra_albert.contracts import Arithmetic, Batch, Metrics, Objective, StepBatches, Term, UsageError
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.training.checkpoint import check_finite, load_checkpoint, save_checkpoint, tidy
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
@@ -38,7 +38,7 @@ class Run:
     world: World
     monitor: Monitor
     stop: StopSignal
-    use_bf16: bool = False
+    arithmetic: Arithmetic = "fp32"
     resume_from: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)  # anything else each checkpoint shall record, as JSON
 
@@ -126,8 +126,14 @@ def backward(
     return totals
 
 
+def autocast(device: torch.device, arithmetic: Arithmetic) -> torch.autocast:
+    """The context in which matrix products on `device` are made in the arithmetic asked for."""
+    dtype = torch.float16 if arithmetic == "fp16" else torch.bfloat16
+    return torch.autocast(device.type, dtype, enabled=arithmetic != "fp32")
+
+
 def _precision(run: Run) -> torch.autocast:
-    return torch.autocast(run.world.device.type, torch.bfloat16, enabled=run.use_bf16)
+    return autocast(run.world.device, run.arithmetic)
 
 
 def _no_sync(model: nn.Module) -> AbstractContextManager[None]:

@@ -64,7 +64,13 @@ def bench_config(corpus: Path, **changes: object) -> BenchConfig:
 
 
 def settings(config: BenchConfig) -> PretrainConfig:
-    corpus = CorpusConfig(config.corpus, None, config.vocab_size, True, config.max_seq_length, config.prepared_dir, 1)
+    corpus = CorpusConfig(
+        corpus=config.corpus,
+        vocab_size=config.vocab_size,
+        max_seq_length=config.max_seq_length,
+        prepared_dir=config.prepared_dir,
+        preprocessing_num_workers=1,
+    )
     return PretrainConfig(corpus=corpus, model=SHAPE)
 
 

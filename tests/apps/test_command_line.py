@@ -9,7 +9,8 @@ import pytest
 
 from electra_albert.apps import prepare, pretrain
 from electra_albert.apps.command_line import parse_pretraining
-from electra_albert.config import PRESETS, PretrainConfig, TrainingConfig
+from electra_albert.config import PretrainConfig, TrainingConfig
+from electra_albert.presets import PRESETS
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call, finish, start
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from electra_albert.config import PRESETS, ModelConfig
+from electra_albert.config import ModelConfig
 from electra_albert.contracts import Batch
 from electra_albert.keyed_random import Stream, bits, uniform
 from electra_albert.model.electra import Generator
+from electra_albert.presets import PRESETS
 from tests.model.twins import (
     SHAPE,
     assert_same_gradients,

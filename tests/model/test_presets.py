@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from electra_albert.config import PRESETS, ModelConfig
+from electra_albert.config import ModelConfig
 from electra_albert.model.electra import Discriminator, Electra, Generator
 from electra_albert.model.encoder import Embeddings
+from electra_albert.presets import PRESETS
 
 # By formula and equal to stock transformers: the encoder without a pooler, and with its MLM head, at 30,000 pieces.
 BODY = {"base": 11_092_992, "large": 16_634_368, "xlarge": 54_528_512, "xxlarge": 205_814_272}

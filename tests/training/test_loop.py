@@ -210,10 +210,10 @@ def test_a_term_that_counted_nothing_is_null(tmp_path: Path) -> None:
 
 def test_bf16_trains_float32_weights_differently_but_finitely(tmp_path: Path) -> None:
     losses = []
-    for use_bf16 in (False, True):
+    for arithmetic in ("fp32", "bf16"):
         model = ToyObjective()
-        with Monitor(tmp_path / str(use_bf16), 8) as monitor:
-            run = Run(tmp_path / str(use_bf16), CONFIG, ALONE, monitor, StopSignal(), use_bf16=use_bf16)
+        with Monitor(tmp_path / arithmetic, 8) as monitor:
+            run = Run(tmp_path / arithmetic, CONFIG, ALONE, monitor, StopSignal(), arithmetic=arithmetic)
             batches = ToyBatches(CONFIG)
             scales = term_scales(model.weights, {"token_loss": 20, "order_loss": 2}, 1)
             losses.append(float(backward(model, next(batches.steps(1)), scales, 1, run)["token_loss"].sum))
