@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from electra_albert.config import ModelConfig
 from electra_albert.model.attention import SelfAttention
@@ -74,11 +76,15 @@ class Group(nn.Module):
 
 
 class Encoder(nn.Module):
-    """From embeddings to hidden states: the mapping E to D, then the passes through the groups."""
+    """From embeddings to hidden states: the mapping E to D, then the passes through the groups.
+
+    With gradient_checkpointing, training keeps only what enters each pass and computes the rest again when it is due.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.gradient_checkpointing = False
         self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
         self.albert_layer_groups = nn.ModuleList(Group(config) for _ in range(config.num_hidden_groups))
 
@@ -88,5 +94,17 @@ class Encoder(nn.Module):
         passes_per_group = self.config.num_hidden_layers // self.config.num_hidden_groups
         for group in self.albert_layer_groups:
             for _ in range(passes_per_group):
-                hidden_states = group(hidden_states, mask)
+                hidden_states = self._pass(group, hidden_states, mask)
         return hidden_states
+
+    def _pass(self, group: nn.Module, hidden_states: Tensor, mask: Tensor) -> Tensor:
+        if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            return checkpoint(group, hidden_states, mask, use_reentrant=False)
+        return group(hidden_states, mask)
+
+
+def set_gradient_checkpointing(module: nn.Module) -> None:
+    """Switch gradient checkpointing on in every Encoder inside `module`. Gradients stay the same, to the bit."""
+    for part in module.modules():
+        if isinstance(part, Encoder):
+            part.gradient_checkpointing = True

@@ -103,16 +103,19 @@ class RunLock:
 
 
 class UpdateGuard:
-    """Counts, on the device, the updates that are skipped because their gradient is not finite."""
+    """Counts, on the device, the updates that are skipped because their gradient is not finite.
+
+    Overflows of fp16, which the loss scale counts and answers, are skipped too but do not count here.
+    """
 
     def __init__(self, device: torch.device) -> None:
         # Skipped in all, skipped in a row up to now, and the longest such row.
         self._counts = torch.zeros(3, dtype=torch.int64, device=device)
 
-    def observe(self, gradient_norm: Tensor) -> Tensor:
-        """Take in the norm [] of an update; returns bool [], whether the update is to be made."""
+    def observe(self, gradient_norm: Tensor, has_overflowed: Tensor) -> Tensor:
+        """Take in the norm [] of an update, and bool []; returns bool [], whether the update is to be made."""
         is_finite = torch.isfinite(gradient_norm)
-        skipped = (~is_finite).to(torch.int64)
+        skipped = (~is_finite & ~has_overflowed).to(torch.int64)
         total, in_a_row, longest = self._counts.unbind()
         in_a_row = (in_a_row + 1) * skipped
         self._counts = torch.stack((total + skipped, in_a_row, torch.maximum(longest, in_a_row)))
@@ -141,9 +144,9 @@ class UpdateGuard:
         self._counts = torch.tensor(state, dtype=torch.int64, device=self._counts.device)
 
 
-def poison_unless_finite(loss: Tensor) -> Tensor:
-    """The gradient to start `loss.backward` with: one, or NaN where the loss is not finite.
+def poison_unless_finite(loss: Tensor, scale: Tensor | None = None) -> Tensor:
+    """The gradient to start `loss.backward` with: the scale [] or one, or NaN where the loss is not finite.
 
     So a bad loss on one rank reaches the reduced gradient of all, and they skip the update together without a word.
     """
-    return torch.where(torch.isfinite(loss), 1.0, torch.nan).to(loss.dtype)
+    return torch.where(torch.isfinite(loss), 1.0 if scale is None else scale, torch.nan).to(loss.dtype)

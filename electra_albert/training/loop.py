@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import Arithmetic, Batch, Metrics, Objective, StepBatches, Term, UsageError
 from electra_albert.keyed_random import Stream, derived_seed
-from electra_albert.training.checkpoint import check_finite, load_checkpoint, save_checkpoint, tidy
+from electra_albert.training.checkpoint import load_checkpoint
+from electra_albert.training.checkpoint_keeping import tidy
+from electra_albert.training.checkpoint_writing import check_finite, save_checkpoint
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
 from electra_albert.training.guards import StopSignal, UpdateGuard, poison_unless_finite
 from electra_albert.training.monitor import Monitor, Tally, mean, weighted_sum
 from electra_albert.training.optimizer import build_optimizer, check_gradients
+from electra_albert.training.scaling import LossScale
 from electra_albert.training.schedule import learning_rate
 
 GRADIENT_NORM = "grad_norm"
@@ -40,6 +43,7 @@ class Run:
     stop: StopSignal
     arithmetic: Arithmetic = "fp32"
     resume_from: Path | None = None
+    scores_start: bool = False  # evaluate before the first update too
     settings: Mapping[str, Any] = field(default_factory=dict)  # anything else each checkpoint shall record, as JSON
 
     @property
@@ -107,19 +111,27 @@ def term_scales(weights: Mapping[str, float], counts: Mapping[str, int], world_s
 
 
 def backward(
-    model: nn.Module, micro_batches: list[Batch], scales: Mapping[str, float], step: int, run: Run
+    model: nn.Module,
+    micro_batches: list[Batch],
+    scales: Mapping[str, float],
+    step: int,
+    run: Run,
+    loss_scale: Tensor | None = None,
 ) -> dict[str, Term]:
-    """One forward and one backward a micro-batch, gradients reduced with the last; returns the sums of all terms."""
+    """One forward and one backward a micro-batch, gradients reduced with the last; returns the sums of all terms.
+
+    Gradients come out multiplied with loss_scale [], where one is given; the sums do not.
+    """
     device = run.world.device
     step_tensor = torch.full((), step, dtype=torch.int64, device=device)
     totals: dict[str, Term] = {}
     for index, batch in enumerate(micro_batches):
         torch.manual_seed(derived_seed(run.config.seed, Stream.DROPOUT, step, index, run.world.rank))
         with _no_sync(model) if index + 1 < len(micro_batches) else nullcontext():
-            with _precision(run):
+            with autocast(device, run.arithmetic):
                 terms: dict[str, Term] = model(batch.to(device), step_tensor)
             loss = torch.stack([terms[name].sum * scale for name, scale in scales.items()]).sum()
-            loss.backward(poison_unless_finite(loss))
+            loss.backward(poison_unless_finite(loss, loss_scale))
         for name, term in terms.items():
             so_far = totals.get(name, Term(torch.zeros_like(term.sum), torch.zeros_like(term.count)))
             totals[name] = Term(so_far.sum + term.sum.detach(), so_far.count + term.count)
@@ -130,10 +142,6 @@ def autocast(device: torch.device, arithmetic: Arithmetic) -> torch.autocast:
     """The context in which matrix products on `device` are made in the arithmetic asked for."""
     dtype = torch.float16 if arithmetic == "fp16" else torch.bfloat16
     return torch.autocast(device.type, dtype, enabled=arithmetic != "fp32")
-
-
-def _precision(run: Run) -> torch.autocast:
-    return autocast(run.world.device, run.arithmetic)
 
 
 def _no_sync(model: nn.Module) -> AbstractContextManager[None]:
@@ -152,6 +160,7 @@ class _Loop:
         self._model: nn.Module = objective
         self._optimizer = build_optimizer(objective, run.config)
         self._guard = UpdateGuard(run.world.device)
+        self._loss_scale = LossScale(run.world.device, run.arithmetic)
         self._tally = Tally(run.world.device)
         self._tokens = 0
         self._is_first_update = True
@@ -166,7 +175,7 @@ class _Loop:
         if run.world.is_main:
             tidy(run.checkpoints, self.step, run.monitor.say)
         # A checkpoint is written before the evaluation of its step, which is therefore made again.
-        is_due = self.step > 0 and self._is_due(run.config.eval_steps)
+        is_due = self._is_due(run.config.eval_steps) if self.step else run.scores_start
         run.monitor.start(self.step, is_evaluated=not is_due)
         self.module.train()
         if run.world.world_size > 1:
@@ -179,6 +188,7 @@ class _Loop:
         state = load_checkpoint(path, self.module, self._optimizer)
         self.step, self._tokens = state["step"], state["tokens"]
         self._guard.restore(state["skipped"])
+        self._loss_scale.restore(state.get("loss_scale", {}), path)  # one from before fp16 could be chosen has none
         self._tally.restore(state["tally"], self._run.world)
         if path.parent.resolve() == self._run.checkpoints.resolve():
             self._saved_step = self.step
@@ -207,12 +217,13 @@ class _Loop:
         if self._is_first_update:
             self._try_out(micro_batches[0], step)
             self._is_first_update = False
-        terms = backward(self._model, micro_batches, scales, step, self._run)
+        terms = backward(self._model, micro_batches, scales, step, self._run, self._loss_scale.current())
+        self._loss_scale.unscale(self._optimizer)
         norm = nn.utils.clip_grad_norm_(self.module.parameters(), config.max_grad_norm)
-        is_finite = self._guard.observe(norm)
+        is_finite = self._guard.observe(norm, self._loss_scale.follow())
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate(step, config)
-        # The fused kernel looks at this attribute on the device and leaves weights, moments and counters as they are.
+        # The optimiser looks at this attribute on the device and leaves weights, moments and counters as they are.
         self._optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
@@ -250,6 +261,7 @@ class _Loop:
                 GRADIENT_NORM: norm,
                 "tokens_per_second": (self._tokens - self._row_tokens) / seconds,
                 **({"skipped_steps": skipped} if skipped else {}),
+                **self._loss_scale.row(),
             }
         )
         self._row_tokens, self._row_time = self._tokens, time.monotonic()
@@ -259,7 +271,7 @@ class _Loop:
         """Evaluate and write the row, unless the evaluation was told to stop."""
         started = time.monotonic()
         self.module.eval()
-        with torch.no_grad(), _precision(self._run):
+        with torch.no_grad(), autocast(self._run.world.device, self._run.arithmetic):
             metrics = self._evaluate(self.step)
         self.module.train()
         self.is_evaluation_cut_short = metrics is None
@@ -308,6 +320,7 @@ class _Loop:
         return {
             **self._position(),
             "skipped": self._guard.state(),
+            "loss_scale": self._loss_scale.state(),
             "tally": self._tally.state(run.world),
             "world_size": run.world.world_size,
             "threads": torch.get_num_threads(),

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from electra_albert.contracts import Metrics, Term
-from electra_albert.training.checkpoint import cut_metrics
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
+from electra_albert.training.metrics_file import cut_metrics
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -1,18 +1,23 @@
-"""AdamW over groups in which every trainable parameter stands exactly once."""
+"""AdamW or LAMB over groups in which every trainable parameter stands exactly once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from electra_albert.config import TrainingConfig
+from electra_albert.training.lamb import Lamb
 
-# From this many updates on, 1 - beta**step is one for every beta in use: the kernel then corrects nothing. In float32,
-# the type of the kernel's counter, adding one to it changes nothing either, so it stays there.
+Groups = list[dict[str, Any]]
+
+# From this many updates on, 1 - beta**step is one for every beta in use: nothing is corrected any more. In float32, the
+# type of the counter, adding one to it changes nothing either, so it stays there.
 _UNCORRECTED_STEP = 1e8
+# The fused projection holds query, key and value one above the other.
+_FUSED, _FUSED_MATRICES = "qkv.weight", 3
 
 
 def _is_undecayed(name: str, parameter: Tensor) -> bool:
@@ -20,16 +25,26 @@ def _is_undecayed(name: str, parameter: Tensor) -> bool:
     return parameter.ndim <= 1 and (name.endswith("bias") or "norm" in name.lower())
 
 
-def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Two optimiser groups, decayed and not, over the trainable parameters; a tied one stands in one of them, once."""
-    decayed: list[nn.Parameter] = []
-    undecayed: list[nn.Parameter] = []
+def parameter_groups(module: nn.Module, weight_decay: float) -> Groups:
+    """Optimiser groups over the trainable parameters; a tied one stands in one of them, once.
+
+    Matrices are decayed, biases and LayerNorms are not; these have no trust ratio in LAMB either, as in ALBERT's code.
+    The fused projection is apart because there query, key and value are three matrices with a ratio each.
+    """
+    matrices: list[nn.Parameter] = []
+    fused: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():  # names a parameter shared by two modules once
-        if parameter.requires_grad:
-            (undecayed if _is_undecayed(name, parameter) else decayed).append(parameter)
-    groups = [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": undecayed, "weight_decay": 0.0},
+        if not parameter.requires_grad:
+            continue
+        if _is_undecayed(name, parameter):
+            plain.append(parameter)
+        else:
+            (fused if name.endswith(_FUSED) else matrices).append(parameter)
+    groups: Groups = [
+        {"params": matrices, "weight_decay": weight_decay, "trust_ratios": 1},
+        {"params": fused, "weight_decay": weight_decay, "trust_ratios": _FUSED_MATRICES},
+        {"params": plain, "weight_decay": 0.0, "trust_ratios": 0},
     ]
     return [group for group in groups if group["params"]]
 
@@ -55,20 +70,28 @@ def check_gradients(module: nn.Module) -> None:
             raise ValueError(f"{name} is trainable, but no loss reaches it; build it only where it is trained")
 
 
-def build_optimizer(module: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
-    """AdamW whose state stands ready from the start, so that a checkpoint is copied into it.
+def _adamw(groups: Groups, config: TrainingConfig) -> torch.optim.Optimizer:
+    betas = (config.adam_beta1, config.adam_beta2)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, eps=config.adam_epsilon, fused=True)
 
-    Without adam_bias_correction the moments are used as they are, as in ELECTRA's and ALBERT's own optimiser.
+
+def _lamb(groups: Groups, config: TrainingConfig) -> torch.optim.Optimizer:
+    betas = (config.adam_beta1, config.adam_beta2)
+    return Lamb(groups, lr=config.learning_rate, betas=betas, eps=config.adam_epsilon)
+
+
+_OPTIMIZERS: dict[str, Callable[[Groups, TrainingConfig], torch.optim.Optimizer]] = {"adamw": _adamw, "lamb": _lamb}
+
+
+def build_optimizer(module: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    """The optimiser of config.optimizer, its state ready from the start, so that a checkpoint is copied into it.
+
+    Without adam_bias_correction the moments are used as they are, as in ELECTRA's and ALBERT's own optimisers. Where
+    its attribute `found_inf` [] holds 1, an update changes neither weights nor state.
     """
     groups = parameter_groups(module, config.weight_decay)
     check_groups(module, groups)
-    optimizer = torch.optim.AdamW(
-        groups,
-        lr=config.learning_rate,
-        betas=(config.adam_beta1, config.adam_beta2),
-        eps=config.adam_epsilon,
-        fused=True,
-    )
+    optimizer = _OPTIMIZERS[config.optimizer](groups, config)
     first_step = 0.0 if config.adam_bias_correction else _UNCORRECTED_STEP
     for group in optimizer.param_groups:
         for parameter in group["params"]:

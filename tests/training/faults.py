@@ -28,6 +28,8 @@ from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.loop import Run, backward, count_step, term_scales
 from electra_albert.training.monitor import Monitor
+from electra_albert.training.optimizer import build_optimizer
+from electra_albert.training.scaling import LossScale
 from tests.training.toy import CONFIG, ToyBatches, ToyObjective, fingerprint, rows, run_toy
 
 Backward = Callable[[torch.nn.Module, list[Batch]], object]
@@ -197,6 +199,23 @@ def _stop(folder: Path, world: distributed.World) -> None:
         print(json.dumps([left, [step for step, _ in list_checkpoints(folder / "checkpoints")]]))
 
 
+def _overflow(folder: Path, world: distributed.World) -> None:
+    """Print each rank's loss scale after an update of fp16 that overflows on the last rank alone."""
+    run = Run(folder, CONFIG, world, Monitor(folder, 8, is_main=False), StopSignal(), "fp16")
+    model = DistributedDataParallel(ToyObjective(0.0))
+    optimizer = build_optimizer(model.module, CONFIG)
+    micro_batches = next(ToyBatches(CONFIG, world).steps(1))
+    weight = 1e6 if world.rank == world.world_size - 1 else 1e-6
+    loss_scale = LossScale(world.device, "fp16")
+    scales = dict.fromkeys(model.module.weights, weight)
+    backward(model, micro_batches, scales, 1, run, loss_scale.current())
+    loss_scale.unscale(optimizer)
+    loss_scale.follow()
+    states = distributed.gather_objects(loss_scale.state(), world)
+    if world.is_main:
+        print(json.dumps(states))
+
+
 def _agree(folder: Path, world: distributed.World) -> None:
     """Sums, objects and order of ranks."""
     with distributed.main_first(world):
@@ -220,6 +239,7 @@ def rank(folder: Path, name: str) -> None:
         "gradients": _gradients,
         "resume": _resume,
         "stop": _stop,
+        "overflow": _overflow,
         "agree": _agree,
     }
     programs[name](folder, world)

@@ -20,14 +20,13 @@ from electra_albert.training.checkpoint import (
     MODEL,
     OPTIMIZER,
     STATE,
-    check_finite,
     find_checkpoint,
     find_problem,
     list_checkpoints,
     load_checkpoint,
-    save_checkpoint,
-    tidy,
 )
+from electra_albert.training.checkpoint_keeping import tidy
+from electra_albert.training.checkpoint_writing import check_finite, save_checkpoint
 from electra_albert.training.optimizer import build_optimizer
 from tests.training.toy import CONFIG, ToyObjective, fingerprint
 

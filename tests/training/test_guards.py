@@ -20,6 +20,7 @@ from electra_albert.training.guards import (
 )
 
 FINITE, NAN = torch.tensor(1.0), torch.tensor(torch.nan)
+NO, YES = torch.tensor(False), torch.tensor(True)
 ROOT = Path(__file__).parents[2]
 
 
@@ -77,16 +78,23 @@ def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path: Path) -> None:
 
 def test_bad_updates_are_skipped_and_counted_and_good_ones_are_not() -> None:
     guard = UpdateGuard(torch.device("cpu"))
-    verdicts = [bool(guard.observe(norm)) for norm in (FINITE, NAN, FINITE, torch.tensor(torch.inf), FINITE)]
+    verdicts = [bool(guard.observe(norm, NO)) for norm in (FINITE, NAN, FINITE, torch.tensor(torch.inf), FINITE)]
     assert verdicts == [True, False, True, False, True]
     assert guard.skipped() == 2
     guard.check(5)
 
 
+def test_overflows_that_the_loss_scale_answers_are_skipped_but_never_divergence() -> None:
+    guard = UpdateGuard(torch.device("cpu"))
+    assert not any(bool(guard.observe(NAN, YES)) for _ in range(MAX_SKIPPED))
+    assert guard.skipped() == 0
+    guard.check(MAX_SKIPPED)
+
+
 def test_too_many_bad_updates_in_a_row_are_divergence_even_if_good_ones_follow() -> None:
     guard = UpdateGuard(torch.device("cpu"))
     for norm in [NAN] * MAX_SKIPPED_IN_A_ROW + [FINITE]:
-        guard.observe(norm)
+        guard.observe(norm, NO)
     with pytest.raises(DivergedError, match=f"{MAX_SKIPPED_IN_A_ROW} updates in a row"):
         guard.check(9)
 
@@ -98,10 +106,15 @@ def test_too_many_bad_updates_in_all_are_divergence_across_a_resume() -> None:
         resumed = UpdateGuard(torch.device("cpu"))
         resumed.restore(guard.state())
         guard = resumed
-        guard.observe(FINITE)
-        guard.observe(NAN)
+        guard.observe(FINITE, NO)
+        guard.observe(NAN, NO)
     with pytest.raises(DivergedError, match=f"{MAX_SKIPPED} updates"):
         guard.check(1)
+
+
+def test_a_gradient_starts_from_the_scale_where_the_loss_is_finite() -> None:
+    start = poison_unless_finite(torch.tensor(3.0, dtype=torch.float64), torch.tensor(1024.0))
+    assert (float(start), start.dtype) == (1024.0, torch.float64)
 
 
 def test_a_bad_loss_with_finite_slopes_still_poisons_the_gradient() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from electra_albert.config import TrainingConfig
-from electra_albert.contracts import Batch, DivergedError, Metrics, Term, UsageError
+from electra_albert.contracts import Arithmetic, Batch, DivergedError, Metrics, Term, UsageError
 from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints, load_checkpoint
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.loop import Run, backward, count_step, term_scales
@@ -122,18 +122,24 @@ def test_ranks_that_accumulate_have_the_gradient_of_one_big_batch(tmp_path: Path
 # --- law 8: resume --------------------------------------------------------------------------------------------------
 
 
-def check_resume_is_exact(folder: Path, config: TrainingConfig, build: Callable[[], nn.Module], step: int) -> None:
+def check_resume_is_exact(
+    folder: Path,
+    config: TrainingConfig,
+    build: Callable[[], nn.Module],
+    step: int,
+    arithmetic: Arithmetic = "fp32",
+) -> None:
     """Train through; put the folder back to `step`; go on: same weights, optimiser state and rows, to the bit."""
     config = replace(config, save_steps=1)
-    _, through, _ = run_toy(folder / "through", config, objective=build())
+    _, through, _ = run_toy(folder / "through", config, objective=build(), arithmetic=arithmetic)
     # All later rows and checkpoints are still there, as after an explicit --resume of an older one.
     shutil.copytree(folder / "through", folder / "resumed")
     start = folder / "resumed" / "checkpoints" / f"step-{step:07d}"
-    _, resumed, _ = run_toy(folder / "resumed", config, objective=build(), resume_from=start)
+    _, resumed, _ = run_toy(folder / "resumed", config, objective=build(), resume_from=start, arithmetic=arithmetic)
     assert fingerprint(resumed) == fingerprint(through)
     assert rows(folder / "resumed") == rows(folder / "through")
     last = f"checkpoints/step-{config.max_steps:07d}"
-    for name in ("model.safetensors", "optimizer.safetensors"):
+    for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
         assert (folder / "resumed" / last / name).read_bytes() == (folder / "through" / last / name).read_bytes()
 
 

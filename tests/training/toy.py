@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from electra_albert.config import TrainingConfig
-from electra_albert.contracts import IGNORED_LABEL, Batch, Metrics, Term
+from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch, Metrics, Term
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
@@ -128,12 +128,13 @@ def run_toy(
     before: Callable[[int], None] | None = None,
     evaluate: Callable[[int], Metrics | None] | None = None,
     stop: StopSignal | None = None,
+    arithmetic: Arithmetic = "fp32",
 ) -> tuple[Outcome, ToyObjective, str]:
     """Train a toy in `folder`; returns how it ended, the objective, and what was printed."""
     model = ToyObjective() if objective is None else objective
     printed = io.StringIO()
     with Monitor(folder, config.max_steps, is_main=world.is_main, stream=printed) as monitor:
-        run = Run(folder, config, world, monitor, stop or StopSignal(), resume_from=resume_from)
+        run = Run(folder, config, world, monitor, stop or StopSignal(), arithmetic, resume_from)
         outcome = train(model, ToyBatches(config, world, before), evaluate or held_out(model, config), run)
     return outcome, model, printed.getvalue()
 

@@ -1,0 +1,63 @@
+"""LAMB: Adam's direction with decay, scaled for each matrix by the ratio of its norm to that of its update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Lamb(torch.optim.Optimizer):
+    """LAMB as ALBERT was trained with. Paper: You et al. 2020, algorithm 2.
+
+    A group says by `trust_ratios` how many ratios each of its tensors has: 0 for none, n for one for each n-th of the
+    rows. The state is that of AdamW (step, exp_avg, exp_avg_sq) and must stand ready; see build_optimizer. Where the
+    attribute `found_inf` [] holds 1, an update leaves weights and state as they are, without a word to the host.
+    """
+
+    found_inf: Tensor | None = None
+
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6
+    ) -> None:
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "trust_ratios": 1})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Make one update by the gradients as they stand. A closure is not supported."""
+        assert closure is None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, group)
+
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        """Move one parameter and its state, or copy them onto themselves where the update is to be skipped."""
+        state, (beta1, beta2) = self.state[parameter], group["betas"]
+        step = state["step"] + 1
+        first = torch.lerp(state["exp_avg"], gradient, 1 - beta1)
+        second = torch.lerp(state["exp_avg_sq"], gradient.square(), 1 - beta2)
+        # In float64: 1 - beta2**step is a small difference of numbers near one.
+        correction1, correction2 = (1 - beta ** step.double() for beta in (beta1, beta2))
+        direction = (first / correction1) / ((second / correction2).sqrt() + group["eps"])
+        direction = direction + group["weight_decay"] * parameter
+        if group["trust_ratios"]:
+            direction = _trust(parameter, direction, group["trust_ratios"])
+        moved = {"step": step, "exp_avg": first, "exp_avg_sq": second}
+        self._settle(parameter, parameter - group["lr"] * direction)
+        for name, value in moved.items():
+            self._settle(state[name], value)
+
+    def _settle(self, target: Tensor, value: Tensor) -> None:
+        target.copy_(value if self.found_inf is None else torch.where(self.found_inf == 0, value, target))
+
+
+def _trust(parameter: Tensor, direction: Tensor, parts: int) -> Tensor:
+    """Scale each of `parts` equal runs of rows to the norm of its weights; where either norm is 0 it stays."""
+    rows = direction.reshape(parts, -1)
+    weight_norm = torch.linalg.vector_norm(parameter.reshape(parts, -1), dim=1)  # [parts]
+    direction_norm = torch.linalg.vector_norm(rows, dim=1)  # [parts]
+    ratio = torch.where((weight_norm > 0) & (direction_norm > 0), weight_norm / direction_norm, 1.0)
+    return (rows * ratio[:, None]).view_as(direction)
