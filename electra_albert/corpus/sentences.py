@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 
 def word_set(words: str) -> frozenset[str]:
@@ -10,12 +11,13 @@ def word_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-# A full stop, what closes with it, and the white space after it; or an ideographic full stop, which needs no space.
+# A full stop, what closes with it, footnote marks, and the white space after it; or an ideographic full stop, which
+# needs no space.
 # Only the first stop of a run starts a match and nothing is given back, so a line of a million stops takes linear time.
-_CANDIDATE = re.compile(r"""(?<![.!?…।؟])[.!?…।؟]++["'”’»)\]]*+(\s+)|[。！？]+["'”’」』）〉》]*""")
+_CANDIDATE = re.compile(r"""(?<![.!?…।؟])[.!?…।؟]++["'”’»)\]]*+(?:\[\d{1,3}\])*+(\s+)|[。！？]+["'”’」』）〉》]*""")
 _WORD_BEFORE = re.compile(r"""[^\s"'“”‘’«»()\[\]]*$""")
 _WORD_AFTER = re.compile(r"\w+")
-_OPENING = "\"'“‘«([<*_-–—¿¡"
+_OPENING = "\"'“‘«([<*_-–—¿¡$€£¥#@§•·"
 _LONGEST_ABBREVIATION = 24
 
 # Never the last word of a sentence.
@@ -25,7 +27,7 @@ _TITLES = word_set(
 )
 # An abbreviation only where a number follows.
 _BEFORE_NUMBER = word_set(
-    "no nos fig figs vol vols pp p eq eqs sec secs ch chap art par app ref refs tab ver v op ed "
+    "no nos b d c fl fig figs vol vols pp p eq eqs sec secs ch chap art par app ref refs tab ver v op ed "
     "jan feb mar apr jun jul aug sep sept oct nov dec"
 )
 # May end a sentence or not: it does where the next word is one that opens sentences.
@@ -56,7 +58,7 @@ def split_sentences(paragraph: str) -> list[str]:
 def _ends_sentence(paragraph: str, start: int, match: re.Match[str]) -> bool:
     """Whether the stop at `match`, followed by white space, ends the sentence that began at `start`."""
     after = match.end()
-    while after < len(paragraph) and paragraph[after] in _OPENING:
+    while after < len(paragraph) and _opens(paragraph[after]):
         after += 1
     if after == len(paragraph):
         return False
@@ -73,6 +75,11 @@ def _ends_sentence(paragraph: str, start: int, match: re.Match[str]) -> bool:
     if dots > 1 or stop[0] == "…" or not before:
         return _is_opener(paragraph, after) or (not before and dots == 1)
     return _ends_after_word(paragraph, start, match.start() - len(before), before, after)
+
+
+def _opens(character: str) -> bool:
+    """Whether a sentence may begin with this before its first word: quotes, brackets, currencies, emoji."""
+    return character in _OPENING or unicodedata.category(character) == "So"
 
 
 def _ends_after_word(paragraph: str, start: int, word_start: int, word: str, after: int) -> bool:

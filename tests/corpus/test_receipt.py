@@ -1,0 +1,74 @@
+"""The receipt of a token store in the words of the console."""
+
+import gzip
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_albert.corpus.receipt import format_receipt
+from electra_albert.corpus.sources import MAX_LINE_BYTES, Reading, find_files, plan_units, read_unit
+from tests.corpus.reading import write
+
+SIDE = {"documents": 1, "sentences": 2, "tokens": 50}
+
+
+def receipt(read: Counter[str]) -> dict[str, Any]:
+    written = Counter(documents=2, sentences=4, tokens=100, unknown_tokens=3, documents_without_a_token=1)
+    sides = {"train": SIDE, "validation": SIDE}
+    return {"read": read, "written": written, "kept": 1, "sides": sides, "held_out": "by document"} | {
+        "process_seconds": 2.0
+    }
+
+
+def messy_folder(folder: Path) -> Path:
+    """A folder in which nearly everything that can be counted is there."""
+    good = "A good line of text, once more.\n" * 200
+    write(folder, good.encode() + b"\xff\xef\xbb\xbfbad.\nNUL\0byte.\n" + b"x" * (MAX_LINE_BYTES + 9), "a.txt")
+    write(folder, '{"text": "One. Two."}\n{"text": null}\n', "b.jsonl")
+    write(folder, b'text\nOne.\n"caf\xe9"\n', "c.csv")
+    write(folder, gzip.compress(b"One. Two.\n"), "d.txt.gz")
+    write(folder, '{"source": "a", "sentences": ["One."]}\n', "e.jsonl")
+    write(folder, "", "f.txt")
+    write(folder, "GIF", "g.gif")
+    write(folder, "hidden", ".hidden")
+    (folder / "h.txt").symlink_to(folder / "a.txt")
+    os.mkfifo(folder / "pipe")
+    return folder
+
+
+@pytest.mark.parametrize("bad_utf8", ["replace", "skip"])
+def test_every_count_of_reading_has_words_of_its_own(tmp_path: Path, bad_utf8: Any) -> None:
+    # Catches a count that is added to the reader and forgotten here, where it would show under its bare name.
+    counts: Counter[str] = Counter()
+    for unit in plan_units(find_files(str(messy_folder(tmp_path)), counts), Reading(bad_utf8=bad_utf8)):
+        assert list(read_unit(unit, counts))
+    lines = format_receipt(receipt(counts), padding_share=0.1).splitlines()
+    bare = {name.replace("_", " ") for name in counts}
+    assert not [line for line in lines if line.split(maxsplit=2)[-1] in bare]
+    shown = [line.split(maxsplit=1) for line in lines]
+    assert ["skipped", "1 files named twice"] in shown
+    assert ["skipped", "1 empty documents"] in shown
+    assert ["noted", "1 NUL bytes replaced by spaces"] in shown
+    bad = (
+        ["noted", "2 invalid UTF-8 bytes replaced"]
+        if bad_utf8 == "replace"
+        else ["skipped", "1 lines that are not UTF-8"]
+    )
+    assert bad in shown
+    numbers = [counts[name] for name in counts if name.endswith("_skipped") or name.startswith("skipped_")]
+    assert sum(what == "skipped" for what, _ in shown) == sum(map(bool, numbers)) + 1, "and the empty documents"
+
+
+def test_an_unknown_count_is_shown_and_a_zero_is_not() -> None:
+    shown = format_receipt(receipt(Counter(bytes=1, sentences=4, odd_things=7, other_things=0)), padding_share=0.1)
+    assert "7 odd things" in shown
+    assert "other things" not in shown
+
+
+def test_the_receipt_is_aligned() -> None:
+    lines = format_receipt(receipt(Counter(bytes=1, sentences=4, files_of_csv=1)), padding_share=0.1).splitlines()
+    width = len("unknown tokens")
+    assert all(line[:2] == "  " and line[2 + width : 4 + width] == "  " and line[4 + width] != " " for line in lines)
