@@ -53,3 +53,20 @@ def check_charsmap(charsmap: bytes) -> str:
     if (starts >= len(texts)).any() or not is_border[starts].all():
         return "a text lies outside it"
     return ""
+
+
+def has_key_after_space(charsmap: bytes) -> bool:
+    """Whether a checked map holds a text that begins with a space and goes on, so that it looks past a word's end."""
+    units = np.frombuffer(charsmap, "<u4", int.from_bytes(charsmap[:4], "little") // 4, offset=4).astype(np.int64)
+
+    def children(place: int) -> int:
+        return int(place ^ ((units[place] >> 10) << ((units[place] >> _WIDE_BIT & 1) * 8)))
+
+    def is_child(place: int, byte: int) -> bool:
+        return int(units[place]) & ((1 << _LEAF_BIT) | 0xFF) == byte
+
+    space = children(0) ^ ord(" ")
+    if not is_child(space, ord(" ")):
+        return False
+    below = children(space)
+    return any(is_child(below ^ byte, byte) for byte in range(1, 256))

@@ -1,23 +1,140 @@
-"""Text to token ids at a few megabytes a second, with a memo of words.
+"""Text to token ids, for every kind of tokenizer, such that text never becomes a special token.
 
-The pipeline cuts at white space before anything else that looks further than one character, so a word's ids do not
-depend on its neighbours: each distinct word is tokenised once and looked up ever after.
+Where the pipeline cuts at white space before anything else that looks further than one character, a word's ids do not
+depend on its neighbours: each distinct word is tokenised once and looked up ever after, at megabytes a second. Other
+pipelines (byte-level BPE sees the space before a word) are given whole sentences.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from electra_albert.corpus.tokenizer import SPECIAL_PIECES
+from electra_albert.corpus.charsmap import has_key_after_space, read_charsmap
 
 if TYPE_CHECKING:
-    from transformers import AlbertTokenizer
+    from electra_albert.corpus.tokenizer import Tokenizer
 
 MEMO_WORDS = 500_000
 MEMO_CHARACTERS = 16_000_000
+# What changes each character for itself, or with the combining marks behind it, which no space is.
+_LOCAL_NORMALIZERS = frozenset({"NFD", "NFKD", "StripAccents", "Lowercase", "BertNormalizer", "Precompiled"})
+_CUTS_AT_SPACES = frozenset({"WhitespaceSplit", "BertPreTokenizer"})
+
+
+class Encoder(Protocol):
+    """Encodes sentences as the stock tokenizer told to `split_special_tokens` does, but never gives text a special id.
+
+    `special_texts` counts the texts of special tokens met. Stock would turn "[MASK]" in a corpus into the mask itself;
+    and even told to read "<pad>" as text it finds the piece where the model is Unigram, which knows no control pieces.
+    `unknown_id` is what text without a piece becomes, -1 where the model has none.
+    """
+
+    special_texts: int
+    unknown_id: int
+
+    def encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """ids [tokens] int32 of all sentences one after the other, without special tokens; tokens of each [n] int64."""
+        ...
+
+
+def encoder_settings(tokenizer: Tokenizer) -> str:
+    """What `make_encoder` needs, as JSON, which is how a process of its own is handed it."""
+    return str(tokenizer.backend_tokenizer.to_str())
+
+
+def make_encoder(settings: str) -> Encoder:
+    """The fastest encoder that gives the ids of the tokenizer whose `encoder_settings` these are."""
+    return WordEncoder(settings) if _cuts_at_spaces_first(json.loads(settings)) else SentenceEncoder(settings)
+
+
+class _PlainText:
+    """A backend to which special tokens are text like any other, and which mends what it takes for one all the same."""
+
+    def __init__(self, settings: str) -> None:
+        from tokenizers import Tokenizer
+
+        content = json.loads(settings)
+        model, added = content["model"], content["added_tokens"]
+        specials = {token["id"]: token["content"] for token in added if token["special"]}
+        self.unknown_id = _unknown_id(model)
+        self._special_ids = np.array([number for number in specials if number != self.unknown_id], np.int32)
+        self._special_text = re.compile("|".join(map(re.escape, specials.values())))
+        if model["type"] == "Unigram":
+            # White space hardly ever reaches the model, so a piece that begins with a space is not found in text.
+            for number in specials:
+                model["vocab"][number][0] = " " + model["vocab"][number][0]
+            content["added_tokens"] = [token for token in added if not token["special"]]
+        content |= {"post_processor": None, "truncation": None, "padding": None}
+        self.backend = Tokenizer.from_str(json.dumps(content))
+        self.backend.encode_special_tokens = True
+
+    def mend(self, texts: list[str], ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """ids and lengths without special tokens, now unknown or left out; special texts met in each text int64."""
+        is_special = np.isin(ids, self._special_ids)
+        taken = np.bincount(np.repeat(np.arange(len(texts)), lengths)[is_special], minlength=len(texts))
+        written = np.array([len(self._special_text.findall(text)) for text in texts], np.int64)
+        if self.unknown_id >= 0:
+            ids[is_special] = self.unknown_id
+        else:
+            ids, lengths = ids[~is_special], lengths - taken
+        return ids, lengths, np.maximum(taken, written)
+
+
+def _unknown_id(model: dict[str, Any]) -> int:
+    found = model.get("unk_id") if model["type"] == "Unigram" else model["vocab"].get(model.get("unk_token"))
+    return -1 if found is None else int(found)
+
+
+def _cuts_at_spaces_first(content: dict[str, Any]) -> bool:
+    """Whether a word's ids provably do not depend on its neighbours; False where in doubt."""
+    if any(not token["special"] for token in content["added_tokens"]):
+        return False  # such a token is looked for before anything else, and may take the space beside it
+    first, *rest = _steps(content["pre_tokenizer"], "pretokenizers") or [{}]
+    if first.get("type") not in _CUTS_AT_SPACES:
+        return False
+    if any((step["type"], step.get("prepend_scheme")) != ("Metaspace", "always") for step in rest):
+        return False
+    charsmap = read_charsmap(content["normalizer"])
+    if charsmap is not None and has_key_after_space(charsmap):
+        return False
+    return all(_is_local(step) for step in _steps(content["normalizer"], "normalizers"))
+
+
+def _steps(part: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
+    if part is None:
+        return []
+    return part[name] if part["type"] == "Sequence" else [part]
+
+
+def _is_local(step: dict[str, Any]) -> bool:
+    if step["type"] != "Replace":
+        return step["type"] in _LOCAL_NORMALIZERS
+    text = step["pattern"].get("String", " ")
+    return not any(character.isspace() for character in text)
+
+
+class SentenceEncoder:
+    """An Encoder for any pipeline: each sentence is given to it whole."""
+
+    def __init__(self, settings: str) -> None:
+        self._plain = _PlainText(settings)
+        self.unknown_id = self._plain.unknown_id
+        self.special_texts = 0
+
+    def encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """As `Encoder.encode`."""
+        if not sentences:
+            return np.zeros(0, np.int32), np.zeros(0, np.int64)
+        found = [one.ids for one in self._plain.backend.encode_batch_fast(sentences, add_special_tokens=False)]
+        lengths = np.array([len(one) for one in found], np.int64)
+        ids = np.fromiter((number for one in found for number in one), np.int32, int(lengths.sum()))
+        ids, lengths, specials = self._plain.mend(sentences, ids, lengths)
+        self.special_texts += int(specials.sum())
+        return ids, lengths
 
 
 class _WordNumbers(dict[str, int]):
@@ -36,26 +153,13 @@ class _WordNumbers(dict[str, int]):
 
 
 class WordEncoder:
-    """Encodes sentences as `tokenizer` does, but never gives text a special id.
+    """An Encoder with a memo of words, for pipelines that cut at white space first."""
 
-    `special_texts` counts the words met that hold the text of a special token. Stock would turn "[MASK]" in a corpus
-    into the mask itself; and even told to read "<pad>" as text it would find the piece, as Unigram knows no control
-    pieces.
-    """
-
-    def __init__(self, tokenizer: AlbertTokenizer | str, memo_words: int = MEMO_WORDS) -> None:
-        """`tokenizer`, or the JSON of its backend, which is how a process of its own is handed one.
-
-        The memo begins anew once it holds more than `memo_words`.
-        """
-        from tokenizers import Tokenizer
-
-        content = json.loads(tokenizer if isinstance(tokenizer, str) else tokenizer.backend_tokenizer.to_str())
-        # White space never reaches the model, so a special piece that begins with a space cannot be found in text.
-        for row in content["model"]["vocab"][: len(SPECIAL_PIECES)]:
-            row[0] = " " + row[0]
-        content |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-        self.backend = Tokenizer.from_str(json.dumps(content))
+    def __init__(self, tokenizer: Tokenizer | str, memo_words: int = MEMO_WORDS) -> None:
+        """`tokenizer`, or its settings. The memo begins anew once it holds more than `memo_words`."""
+        self._plain = _PlainText(tokenizer if isinstance(tokenizer, str) else encoder_settings(tokenizer))
+        self.backend = self._plain.backend
+        self.unknown_id = self._plain.unknown_id
         self.special_texts = 0
         self._memo_words = memo_words
         self._forget()
@@ -68,7 +172,7 @@ class WordEncoder:
         self._specials = np.zeros(0, np.int64)
 
     def encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """ids [tokens] int32 of all sentences one after the other, without special tokens; tokens of each [n] int64."""
+        """As `Encoder.encode`."""
         if not sentences:
             return np.zeros(0, np.int32), np.zeros(0, np.int64)
         if len(self._numbers) > self._memo_words or self._numbers.characters > MEMO_CHARACTERS:
@@ -87,11 +191,10 @@ class WordEncoder:
 
     def _learn(self, words: list[str]) -> None:
         encoding = self.backend.encode(words, is_pretokenized=True, add_special_tokens=False)
-        ids = np.array(encoding.ids, np.int32)
-        lengths = np.bincount(np.array(encoding.word_ids, np.int64), minlength=len(words))
+        found = np.bincount(np.array(encoding.word_ids, np.int64), minlength=len(words))
+        ids, lengths, specials = self._plain.mend(words, np.array(encoding.ids, np.int32), found)
         starts = len(self._ids) + lengths.cumsum() - lengths
-        specials = [any(special in word for special in SPECIAL_PIECES) for word in words]
         self._ids = np.concatenate([self._ids, ids])
         self._starts = np.concatenate([self._starts, starts])
         self._lengths = np.concatenate([self._lengths, lengths])
-        self._specials = np.concatenate([self._specials, np.array(specials, np.int64)])
+        self._specials = np.concatenate([self._specials, specials])

@@ -1,8 +1,7 @@
-"""Tokens: the stock pipeline's ids, repeatable training, nothing foreign run, no special id from text."""
+"""ALBERT's tokenizer: the stock pipeline's ids, repeatable training, nothing foreign run."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,50 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.corpus.charsmap import check_charsmap
 from electra_albert.corpus.tokenizer import (
     SPECIAL_PIECES,
-    UNK_ID,
     fingerprint,
     load_tokenizer,
     save_tokenizer,
     train_tokenizer,
 )
-from electra_albert.corpus.word_encoder import WordEncoder
-
-SHARED_MODEL = Path(__file__).parents[3] / "shared" / "data" / "albert_vocab" / "30k-clean.rebuilt.model"
-
-PROSE = [
-    "The house on the hill was old, and the people in it were older still.",
-    "A dog barked at the moon; nobody in the house on the hill heard it.",
-    "In 1912 the river rose, and the old bridge fell into it with a great noise.",
-    "People say that the river sings at night, but people say a great many things.",
-    "Was the bridge ever built again? It was not; the old road ends at the water.",
-    "Nobody reads < or > signs aloud, nor pad, cls, sep, mask and unk.",
-] * 20
-
-NASTY = [
-    "",
-    " ",
-    "two  spaces and a trailing one ",
-    "no\u00a0break\u00a0space",
-    "acute a´b and diaeresis a¨b become spaces",
-    "``quoted'' text '' and `` alone",
-    "combining e\u0301 and x\u0327\u0323, and \u0301 alone, and a \u0308b",
-    "\ufdfa is eighteen letters",
-    "中文字符 and 日本語。",
-    "emoji 👩\u200d👩\u200d👧 and 🇫🇷 flags",
-    "İstanbul STRASSE straße ﬁne Ǆ ΣΑΣ",
-    "tabs\tand\x0bothers\u2028here\u3000and\x85there",
-    "literal ▁ mark and a▁b",
-    "[MASK] in brackets, [SEP] too, and <pad> or x<unk>y",
-    "a" * 300,
-    "9,999.50 1e999 --flag ../path",
-]
+from tests.corpus.tokenizer_kinds import NASTY, PROSE, edit
 
 
 @pytest.fixture(scope="module")
@@ -67,17 +33,6 @@ def folder(tokenizer: Any, tmp_path: Path) -> Path:
     return tmp_path / "tokenizer"
 
 
-def sentence_ids(encoder: WordEncoder, sentences: list[str]) -> list[list[int]]:
-    ids, lengths = encoder.encode(sentences)
-    assert lengths.sum() == len(ids)
-    return [piece.tolist() for piece in np.split(ids, lengths.cumsum()[:-1])]
-
-
-def whole_ids(encoder: WordEncoder, sentences: list[str]) -> list[list[int]]:
-    """Each sentence at once, by the backend itself: what a memo of words must not differ from."""
-    return [encoder.backend.encode(sentence, add_special_tokens=False).ids for sentence in sentences]
-
-
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_ids_equal_those_of_stock_transformers_from_the_saved_folder(do_lower_case: bool, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
@@ -86,47 +41,11 @@ def test_ids_equal_those_of_stock_transformers_from_the_saved_folder(do_lower_ca
     save_tokenizer(trained, tmp_path, max_length=77)
     stock = AutoTokenizer.from_pretrained(str(tmp_path), local_files_only=True)
     plain = [text for text in NASTY + PROSE[:6] if not any(special in text for special in SPECIAL_PIECES)]
-    expected = stock(plain, add_special_tokens=False)["input_ids"]
-    assert sentence_ids(WordEncoder(trained), plain) == expected
-    assert sentence_ids(WordEncoder(load_tokenizer(tmp_path)), plain) == expected
+    expected = stock(plain)["input_ids"]
+    assert trained(plain)["input_ids"] == expected
+    assert load_tokenizer(tmp_path)(plain)["input_ids"] == expected
     assert stock.model_max_length == 77
     assert stock("the house", "the river")["token_type_ids"][-1] == 1  # stock's own default leaves them out
-
-
-@pytest.mark.parametrize("memo_words", [0, 3, 1000])
-def test_memo_of_words_does_not_change_ids(tokenizer: Any, memo_words: int) -> None:
-    encoder = WordEncoder(tokenizer, memo_words)
-    for sentences in (NASTY, PROSE[:6], NASTY[::-1]):
-        assert sentence_ids(encoder, sentences) == whole_ids(encoder, sentences)
-
-
-def test_memo_check_sees_a_pipeline_that_looks_across_spaces(tokenizer: Any) -> None:
-    content = json.loads(tokenizer.backend_tokenizer.to_str())
-    joined = {"type": "Replace", "pattern": {"String": "the house"}, "content": "thehouse"}
-    content["normalizer"]["normalizers"].append(joined)
-    encoder = WordEncoder(json.dumps(content))  # planted fault: a word's ids depend on its neighbour
-    assert sentence_ids(encoder, PROSE[:2]) != whole_ids(encoder, PROSE[:2])
-
-
-@pytest.mark.parametrize("text", SPECIAL_PIECES)
-def test_text_never_becomes_a_special_id(text: str) -> None:
-    tokenizer = train_tokenizer(PROSE, 300, do_lower_case=False)
-    sentence = f"the {text} and x{text}y house"
-    encoder = WordEncoder(tokenizer)
-    ids, _ = encoder.encode([sentence, "the house"])
-    assert not set(ids.tolist()) & (set(range(len(SPECIAL_PIECES))) - {UNK_ID})
-    assert encoder.special_texts == 2
-    encoder.encode(["the house"])
-    assert encoder.special_texts == 2
-
-
-def test_backend_told_to_encode_special_tokens_still_finds_them(tokenizer: Any) -> None:
-    backend = tokenizer.backend_tokenizer
-    backend.encode_special_tokens = True  # the fault the encoder guards against: Unigram knows no control pieces
-    try:
-        assert 0 in backend.encode("the <pad> house", add_special_tokens=False).ids
-    finally:
-        backend.encode_special_tokens = False
 
 
 def test_special_pieces_have_ids_0_to_4_and_sizes_are_bounded(tokenizer: Any) -> None:
@@ -181,12 +100,6 @@ def test_fingerprint_tells_pieces_scores_and_options_apart(tokenizer: Any, folde
     assert len({fingerprint(tokenizer), rescored, fingerprint(load_tokenizer(folder))}) == 3
 
 
-def edit(file: Path, change: Callable[[Any], Any]) -> None:
-    content = json.loads(file.read_text(encoding="utf-8"))
-    change(content)
-    file.write_text(json.dumps(content), encoding="utf-8")
-
-
 def replace_piece(place: int, piece: Any, score: Any = -1.0) -> Callable[[Any], None]:
     return lambda content: content["model"]["vocab"].__setitem__(place, [piece, score])
 
@@ -197,6 +110,9 @@ BROKEN: dict[str, Callable[[Any], Any]] = {
     "empty piece": replace_piece(7, ""),
     "piece twice": lambda content: content["model"]["vocab"].append(content["model"]["vocab"][9]),
     "piece is no text": replace_piece(7, 3),
+    "piece is half a character": replace_piece(7, "\ud800"),
+    "score is beyond all numbers": replace_piece(7, "x" * 40, 10**400),
+    "score is true": replace_piece(7, "x" * 40, True),
     "infinite score": replace_piece(7, "x" * 40, float("inf")),
     "score is no number": replace_piece(7, "x" * 40, None),
     "special ids permuted": lambda content: content["model"]["vocab"].insert(0, content["model"]["vocab"].pop(4)),
@@ -236,16 +152,6 @@ def test_missing_tokenizer_is_a_usage_error(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
 
 
-def test_spiece_model_alone_names_the_packages_it_needs(tmp_path: Path) -> None:
-    from importlib.util import find_spec
-
-    if find_spec("sentencepiece") is not None:
-        pytest.skip("sentencepiece is installed")
-    (tmp_path / "spiece.model").write_bytes(b"")
-    with pytest.raises(UsageError, match="sentencepiece"):
-        load_tokenizer(tmp_path)
-
-
 def test_nothing_of_a_foreign_pipeline_survives_loading(tokenizer: Any, folder: Path) -> None:
     def plant(content: Any) -> None:
         content["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
@@ -255,52 +161,6 @@ def test_nothing_of_a_foreign_pipeline_survives_loading(tokenizer: Any, folder: 
     edit(folder / "tokenizer.json", plant)
     loaded = load_tokenizer(folder)
     assert loaded(PROSE[0])["input_ids"] == tokenizer(PROSE[0])["input_ids"]
-
-
-def protobuf_fields(message: bytes) -> dict[int, bytes]:
-    """The last length-delimited field of each number in a protobuf message without groups."""
-    fields, at = {}, 0
-
-    def varint() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = message[at]
-            at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
-            if byte < 128:
-                return value
-
-    while at < len(message):
-        tag = varint()
-        if tag & 7 == 2:
-            size = varint()
-            fields[tag >> 3], at = message[at : at + size], at + size
-        elif tag & 7 == 0:
-            varint()
-        else:
-            at += {1: 8, 5: 4}[tag & 7]
-    return fields
-
-
-@pytest.mark.skipif(not SHARED_MODEL.is_file(), reason="needs ALBERT's released vocabulary beside the checkout")
-def test_character_maps_that_pass_the_check_cannot_break_the_normalizer() -> None:
-    from tokenizers import normalizers
-
-    charsmap = protobuf_fields(protobuf_fields(SHARED_MODEL.read_bytes())[3])[2]
-    assert check_charsmap(charsmap) == ""
-    generator = np.random.default_rng(5)
-    refused = 0
-    for _ in range(200):
-        damaged = bytearray(charsmap)
-        for place in generator.integers(4, len(charsmap), 2):
-            damaged[place] = generator.integers(256)
-        if check_charsmap(bytes(damaged)):
-            refused += 1
-            continue
-        normalizer = normalizers.Precompiled(bytes(damaged))
-        for text in NASTY:
-            normalizer.normalize_str(text)  # native code panics where a jump leads out of the map
-    assert 0 < refused < 200
 
 
 def test_a_frequent_word_that_is_part_of_no_other_is_a_piece() -> None:

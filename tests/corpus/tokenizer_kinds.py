@@ -1,0 +1,132 @@
+"""Small tokenizers of every kind, as stock writes them, and text that is hard on all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SHARED_DATA = Path(os.environ.get("ELECTRA_ALBERT_DATA") or Path(__file__).parents[3] / "shared" / "data")
+
+PROSE = [
+    "The house on the hill was old, and the people in it were older still.",
+    "A dog barked at the moon; nobody in the house on the hill heard it.",
+    "In 1912 the river rose, and the old bridge fell into it with a great noise.",
+    "People say that the river sings at night, but people say a great many things.",
+    "Was the bridge ever built again? It was not; the old road ends at the water.",
+    "Nobody reads < or > signs aloud, nor pad, cls, sep, mask and unk.",
+] * 20
+
+NASTY = [
+    "",
+    " ",
+    "two  spaces and a trailing one ",
+    " one before",
+    "no\u00a0break\u00a0space",
+    "acute a´b and diaeresis a¨b become spaces",
+    "``quoted'' text '' and `` alone “smart” ‘quotes’",
+    "combining e\u0301 and x\u0327\u0323, and \u0301 alone, and a \u0308b",
+    "\ufdfa is eighteen letters, \u3300 four",
+    "中文字符 and 日本語。",
+    "한국어 \u1112\u1161\u11ab",
+    "emoji 👩\u200d👩\u200d👧 and 🇫🇷 flags",
+    "İstanbul ıI STRASSE straße ﬁne Ǆ ΣΑΣ",
+    "עברית العربية \u202etxet\u202c",
+    "tabs\tand\x0bothers\u2028here\u3000and\x85there\r\nnext",
+    "literal ▁ mark and a▁b, Ġ and ##s",
+    "a" * 300,
+    "9,999.50 1e999 --flag ../path £5 €7 (a-b) – 3/4",
+    "nul \x00 and \x1b[31m and \ufeff and \ufffd",
+]
+
+STOCK_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+FAIRSEQ_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+def wordpiece_vocab(do_lower_case: bool) -> dict[str, int]:
+    """Words of PROSE and their letters, with BERT's special tokens not at the first ids."""
+    text = " ".join(PROSE).lower() if do_lower_case else " ".join(PROSE)
+    letters = sorted(set(text) - {" "})
+    words = sorted({word for word in text.replace(",", " ").replace(".", " ").split() if word.isalpha()} - set(letters))
+    pieces = [*words[:7], *STOCK_SPECIALS, *words[7:], *letters, *(f"##{letter}" for letter in letters)]
+    return {piece: number for number, piece in enumerate(pieces)}
+
+
+def save_bert(folder: Path, do_lower_case: bool) -> None:
+    """A BERT folder as stock saves it."""
+    from transformers import BertTokenizer
+
+    BertTokenizer(vocab=wordpiece_vocab(do_lower_case), do_lower_case=do_lower_case).save_pretrained(str(folder))
+
+
+def save_bert_with_words(folder: Path) -> None:
+    """A BERT folder to which words were added, one of them of two words."""
+    from transformers import BertTokenizer
+
+    stock = BertTokenizer(vocab=wordpiece_vocab(True))
+    stock.add_tokens(["old bridge", "£5"])
+    stock.save_pretrained(str(folder))
+
+
+def save_vocab_txt(folder: Path, do_lower_case: bool) -> None:
+    """A vocab.txt and nothing else."""
+    folder.mkdir(exist_ok=True)
+    (folder / "vocab.txt").write_text("\n".join(wordpiece_vocab(do_lower_case)) + "\n", encoding="utf-8")
+
+
+def save_roberta(folder: Path, add_prefix_space: bool = False) -> None:
+    """A RoBERTa folder as stock saves it: byte-level BPE, specials named as fairseq names them."""
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import RobertaTokenizer
+
+    bare = ByteLevelBPETokenizer()
+    bare.train_from_iterator(PROSE, 400, show_progress=False, special_tokens=FAIRSEQ_SPECIALS)
+    model = json.loads(bare.to_str())["model"]
+    merges = [tuple(merge) for merge in model["merges"]]
+    stock = RobertaTokenizer(vocab=model["vocab"], merges=merges, add_prefix_space=add_prefix_space)
+    stock.save_pretrained(str(folder))
+
+
+def save_fast_unigram(folder: Path) -> None:
+    """A Unigram tokenizer that keeps case and normalises to NFC: not ALBERT's pipeline, though its layout."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    bare = Tokenizer(models.Unigram())
+    bare.normalizer = normalizers.NFC()
+    bare.pre_tokenizer = pre_tokenizers.Metaspace()
+    names = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=names, unk_token="<unk>", show_progress=False)
+    bare.train_from_iterator(PROSE, trainer)
+    roles = dict(zip(["pad_token", "unk_token", "cls_token", "sep_token", "mask_token"], names, strict=True))
+    PreTrainedTokenizerFast(tokenizer_object=bare, **roles).save_pretrained(str(folder))
+
+
+def save_albert(folder: Path, do_lower_case: bool) -> None:
+    """A trained ALBERT tokenizer, saved as we save it."""
+    from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
+
+    save_tokenizer(train_tokenizer(PROSE, 300, do_lower_case), folder, max_length=77)
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "albert uncased": lambda folder: save_albert(folder, True),
+    "albert cased": lambda folder: save_albert(folder, False),
+    "bert uncased": lambda folder: save_bert(folder, True),
+    "bert cased": lambda folder: save_bert(folder, False),
+    "bert with added words": save_bert_with_words,
+    "vocab.txt uncased": lambda folder: save_vocab_txt(folder, True),
+    "vocab.txt cased": lambda folder: save_vocab_txt(folder, False),
+    "roberta": save_roberta,
+    "roberta with a prefix space": lambda folder: save_roberta(folder, add_prefix_space=True),
+    "fast unigram": save_fast_unigram,
+}
+
+
+def edit(file: Path, change: Callable[[Any], Any]) -> None:
+    """Change a JSON file in place."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    change(content)
+    file.write_text(json.dumps(content), encoding="utf-8")
