@@ -37,6 +37,8 @@ class Stream(IntEnum):
     TOKENIZER_SAMPLE = 12
     DROPOUT = 13
     EXAMPLE = 14
+    RANDOM_TOKEN = 15
+    SOURCE = 16
 
 
 def _signed(word: int) -> int:

@@ -1,4 +1,4 @@
-"""Generator and discriminator, and what the two share.
+"""Generator and discriminator, what the two share, and a masked language model on its own.
 
 Dimensions: B batch, L length, M masked, V vocab, E embedding, D hidden.
 """
@@ -9,24 +9,29 @@ from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
 from electra_albert.model.encoder import Embeddings, Encoder
-from electra_albert.model.heads import MlmHead, RtdHead
+from electra_albert.model.heads import MlmHead, RtdHead, SentenceOrderHead
 from electra_albert.model.initialization import (
     initialize_embeddings,
     initialize_encoder,
     initialize_head,
     initialize_rtd_head,
+    initialize_sentence_order_head,
 )
 
 
 class Generator(nn.Module):
-    """An encoder with an MLM head tied to its token table: a masked language model."""
+    """An encoder with an MLM head tied to its token table: a masked language model.
 
-    def __init__(self, config: ModelConfig, embeddings: Embeddings) -> None:
+    `sentence_order` is there only where it is trained or was loaded.
+    """
+
+    def __init__(self, config: ModelConfig, embeddings: Embeddings, *, with_sentence_order: bool = False) -> None:
         super().__init__()
         self.config = config
         self.embeddings = embeddings
         self.encoder = Encoder(config)
         self.predictions = MlmHead(config)
+        self.sentence_order = SentenceOrderHead(config) if with_sentence_order else None
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """ids int64 [B, L], mask bool [B, L]; returns hidden states [B, L, D]. Logits are asked for where needed."""
@@ -38,34 +43,57 @@ class Generator(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """An encoder with a head that says of every token whether it was replaced."""
+    """An encoder with a head that says of every token whether it was replaced.
 
-    def __init__(self, config: ModelConfig, embeddings: Embeddings) -> None:
+    `sentence_order` is there only where it is trained or was loaded.
+    """
+
+    def __init__(self, config: ModelConfig, embeddings: Embeddings, *, with_sentence_order: bool = False) -> None:
         super().__init__()
         self.config = config
         self.embeddings = embeddings
         self.encoder = Encoder(config)
         self.discriminator_predictions = RtdHead(config)
+        self.sentence_order = SentenceOrderHead(config) if with_sentence_order else None
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """ids int64 [B, L], mask bool [B, L]; returns logits [B, L], above 0 = replaced."""
-        hidden_states = self.encoder(self.embeddings(input_ids, token_type_ids), attention_mask)
-        return self.discriminator_predictions(hidden_states)
+        return self.discriminator_predictions(self.encode(input_ids, attention_mask, token_type_ids))
+
+    def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """The hidden states [B, L, D] that every head reads; arguments as for forward."""
+        return self.encoder(self.embeddings(input_ids, token_type_ids), attention_mask)
 
 
 class Electra(nn.Module):
     """The pair: one table of tokens, positions and segments with its LayerNorm; a mapping E to D for each.
 
+    The sentence-order head, where asked for, is the discriminator's.
     Paper: ELECTRA section 3.2 (shared embeddings), ALBERT section 3.1 (factorised embeddings).
     """
 
-    def __init__(self, generator: ModelConfig, discriminator: ModelConfig) -> None:
+    def __init__(
+        self, generator: ModelConfig, discriminator: ModelConfig, *, with_sentence_order: bool = False
+    ) -> None:
         super().__init__()
         embeddings = Embeddings(discriminator)
         self.generator = Generator(generator, embeddings)
-        self.discriminator = Discriminator(discriminator, embeddings)
+        self.discriminator = Discriminator(discriminator, embeddings, with_sentence_order=with_sentence_order)
         initialize_embeddings(embeddings, discriminator)
         for model in (self.generator, self.discriminator):
             initialize_encoder(model.encoder, model.config)
         initialize_head(self.generator.predictions, generator)
         initialize_rtd_head(self.discriminator.discriminator_predictions, discriminator)
+        if self.discriminator.sentence_order is not None:
+            initialize_sentence_order_head(self.discriminator.sentence_order, discriminator)
+
+
+def masked_language_model(config: ModelConfig, *, with_sentence_order: bool = False) -> Generator:
+    """A masked language model that is trained on its own: tables and initial weights are its own too."""
+    model = Generator(config, Embeddings(config), with_sentence_order=with_sentence_order)
+    initialize_embeddings(model.embeddings, config)
+    initialize_encoder(model.encoder, config)
+    initialize_head(model.predictions, config)
+    if model.sentence_order is not None:
+        initialize_sentence_order_head(model.sentence_order, config)
+    return model

@@ -1,6 +1,6 @@
-"""Heads on the encoder: masked-token prediction tied to the token table, and replaced-token detection.
+"""Heads on the encoder: masked tokens, tied to the token table; replaced tokens; the order of two segments.
 
-Dimensions: M masked, V vocab, E embedding, D hidden.
+Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 """
 
 from __future__ import annotations
@@ -44,3 +44,17 @@ class RtdHead(nn.Module):
     def forward(self, hidden_states: Tensor) -> Tensor:
         """hidden_states any float [B, L, D]; returns logits [B, L], above 0 = replaced."""
         return self.dense_prediction(self.activation(self.dense(hidden_states))).squeeze(-1)  # [B, L]
+
+
+class SentenceOrderHead(nn.Module):
+    """Says of every row whether its two segments changed places. Paper: ALBERT section 3.1."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+        self.classifier = nn.Linear(config.hidden_size, 2)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """hidden_states any float [B, L, D]; returns logits [B, 2] of in order and swapped."""
+        # Differs from transformers: no dropout on the pooled state in training, as ALBERT v2 pretrains without any.
+        return self.classifier(self.pooler(hidden_states[:, 0]).tanh())  # [B, 2]

@@ -1,7 +1,8 @@
 """Names and shapes to and from stock transformers ALBERT checkpoints.
 
 Our parameters carry the stock names but for query, key and value, which stand in one matrix here and in three there,
-and for the prefix `albert.`. The decoder of the MLM head is the token table and has no entry of its own.
+for the sentence-order head, whose pooler is a part of the body there, and for the prefix `albert.`. The decoder of the
+MLM head is the token table and has no entry of its own.
 """
 
 from __future__ import annotations
@@ -18,9 +19,16 @@ from electra_albert.contracts import CheckpointError
 _FUSED = "attention.qkv."
 _PARTS = ("attention.query.", "attention.key.", "attention.value.")
 _BODY = ("embeddings.", "encoder.")
-# Entries of stock files that an encoder with a masked-token or replaced-token head has no use for: position counters,
-# the decoder (tied), the sentence-order head and its pooler.
-_UNUSED = ("embeddings.position_ids", "embeddings.token_type_ids", "predictions.decoder.", "pooler.", "sop_classifier.")
+# The sentence-order head: our names to stock ones without `albert.`, and back.
+_SENTENCE_ORDER = {
+    "sentence_order.pooler.weight": "pooler.weight",
+    "sentence_order.pooler.bias": "pooler.bias",
+    "sentence_order.classifier.weight": "sop_classifier.classifier.weight",
+    "sentence_order.classifier.bias": "sop_classifier.classifier.bias",
+}
+_OURS = {stock: ours for ours, stock in _SENTENCE_ORDER.items()}
+# Entries of stock files that no model of ours has a place for: position counters and the decoder, which is tied.
+_UNUSED = ("embeddings.position_ids", "embeddings.token_type_ids", "predictions.decoder.")
 _CONFIG_NAMES = (
     "vocab_size",
     "embedding_size",
@@ -48,10 +56,14 @@ _STOCK_DEFAULTS: dict[str, Any] = {
 
 
 def to_stock(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our state dict under the names of stock AlbertForMaskedLM or AlbertModel, float32, each tensor on its own."""
+    """Our state dict under stock names, float32, each tensor on its own.
+
+    A generator's names are those of AlbertForMaskedLM, with a sentence-order head those of AlbertForPreTraining; the
+    detection head of a discriminator keeps the names it has in stock ELECTRA.
+    """
     stock = {}
     for name, tensor in state.items():
-        stock_name = f"albert.{name}" if name.startswith(_BODY) else name
+        stock_name = _stock_name(name)
         tensor = tensor.detach().to("cpu", torch.float32)
         if _FUSED in name:
             for part, piece in zip(_PARTS, tensor.chunk(3), strict=True):
@@ -61,11 +73,27 @@ def to_stock(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return stock
 
 
+def _stock_name(name: str) -> str:
+    name = _SENTENCE_ORDER.get(name, name)
+    return f"albert.{name}" if name.startswith((*_BODY, "pooler.")) else name
+
+
+def _our_name(stock_name: str) -> str:
+    """The name here; `albert.` may be missing in the stock one, as in AlbertModel's own files."""
+    name = stock_name.removeprefix("albert.")
+    return _OURS.get(name, name)
+
+
+def has_sentence_order(stock: Mapping[str, Tensor]) -> bool:
+    """Whether a stock file holds a sentence-order head whole; a pooler alone, as in AlbertModel's files, is none."""
+    return _SENTENCE_ORDER.keys() <= {_our_name(name) for name in stock}
+
+
 def from_stock(stock: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a stock file under our names, in float32; CheckpointError where a query lacks its key or value."""
     state: dict[str, Tensor] = {}
     for stock_name, tensor in stock.items():
-        name = stock_name.removeprefix("albert.")
+        name = _our_name(stock_name)
         if name.startswith(_UNUSED):
             continue
         if _PARTS[0] in name:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from electra_albert.config import ModelConfig
 from electra_albert.model.attention import SelfAttention
 from electra_albert.model.encoder import Block, Embeddings, Encoder
-from electra_albert.model.heads import RtdHead
+from electra_albert.model.heads import RtdHead, SentenceOrderHead
 
 POSITION_SHARE = 4  # one dimension in so many holds the position
 POSITION_AMPLITUDE = 3.0  # of the sinusoids, in standard deviations of a word's dimension
@@ -52,8 +52,14 @@ def initialize_rtd_head(head: RtdHead, config: ModelConfig) -> None:
     """Fill the detection head."""
     initialize_head(head, config)
     if config.initialization == "local":
-        _widen(head.dense)
-        nn.init.zeros_(head.dense_prediction.weight)  # or the wide layer before it would decide the first verdicts
+        _start_undecided(head.dense, head.dense_prediction)
+
+
+def initialize_sentence_order_head(head: SentenceOrderHead, config: ModelConfig) -> None:
+    """Fill the sentence-order head."""
+    initialize_head(head, config)
+    if config.initialization == "local":
+        _start_undecided(head.pooler, head.classifier)
 
 
 def initialize_encoder(encoder: Encoder, config: ModelConfig) -> None:
@@ -111,6 +117,12 @@ def _look_at_neighbours(attention: SelfAttention, positions: Tensor, config: Mod
 def _widen(layer: nn.Linear) -> None:
     """Normal weights that keep the scale of what comes in."""
     nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+
+
+def _start_undecided(wide: nn.Linear, verdict: nn.Linear) -> None:
+    """A wide layer under a verdict of zero: with other weights the wide layer would decide the first verdicts."""
+    _widen(wide)
+    nn.init.zeros_(verdict.weight)
 
 
 def _turn(width: int, offset: int, config: ModelConfig) -> Tensor:

@@ -19,7 +19,7 @@ from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import Embeddings
-from electra_albert.model.huggingface import load_state, model_config
+from electra_albert.model.huggingface import has_sentence_order, load_state, model_config
 
 Kind = Literal["generator", "discriminator"]
 WEIGHT_FILES = ("model.safetensors", "weights.pt", "pytorch_model.bin")
@@ -72,21 +72,27 @@ def locate(path: Path, kind: Kind, config: Path | None = None, tokenizer: Path |
 
 
 def load_generator(files: ModelFiles) -> Generator:
-    """A masked language model in eval mode, from our export or any stock ALBERT with an MLM head."""
+    """A masked language model in eval mode, from our export or any stock ALBERT with an MLM head.
+
+    It has a sentence-order head where the file holds one.
+    """
     config = read_config(files.config)
     tensors = _tensors_for(config, files.weights)
     with torch.device("meta"):  # sizes come from a file: nothing is allocated before the weights are seen to match
-        model = Generator(config, Embeddings(config))
+        model = Generator(config, Embeddings(config), with_sentence_order=has_sentence_order(tensors))
     load_state(model, tensors, str(files.weights))
     return model.eval()
 
 
 def load_discriminator(files: ModelFiles) -> Discriminator:
-    """A detector of replaced tokens in eval mode, from our export."""
+    """A detector of replaced tokens in eval mode, from our export.
+
+    It has a sentence-order head where the file holds one.
+    """
     config = read_config(files.config)
     tensors = _tensors_for(config, files.weights)
     with torch.device("meta"):
-        model = Discriminator(config, Embeddings(config))
+        model = Discriminator(config, Embeddings(config), with_sentence_order=has_sentence_order(tensors))
     load_state(model, tensors, str(files.weights))
     return model.eval()
 

@@ -76,6 +76,37 @@ def show_masked(
     return input_ids.scatter(1, targets.positions, shown), is_shown_masked
 
 
+def other_tokens(targets: Targets, special: SpecialIds, vocab_size: int, seed: int, example_id: Tensor) -> Tensor:
+    """Draw for each target a token that is neither itself nor special, all others alike. Returns int64 [B, K].
+
+    At least two tokens of the vocabulary must not be special. What unused slots get means nothing.
+    """
+    specials = sorted(special.never_masked)
+    noise = bits(seed, Stream.RANDOM_TOKEN, example_id[:, None], targets.positions)  # [B, K]
+    drawn = noise % (vocab_size - len(specials) - 1)
+    own = targets.labels
+    for token in specials:  # a rank among the tokens that are not special; without a table to send to the device
+        own = own - (targets.labels > token).long()
+    drawn = drawn + (drawn >= own).long()  # the rank of the token itself is passed over
+    for token in specials:  # from the rank back to the id, in rising order
+        drawn = drawn + (drawn >= token).long()
+    return drawn
+
+
+def show_others(
+    shown_ids: Tensor, targets: Targets, others: Tensor, share: float, seed: int, example_id: Tensor
+) -> Tensor:
+    """Put `others` int64 [B, K] over a share of the targets, none of them shown as [MASK]. Paper: BERT section 3.1.
+
+    shown_ids int64 [B, L] is what `show_masked` gave for the same seed; returns the model's input int64 [B, L].
+    """
+    noise = uniform(bits(seed, Stream.MASK_KIND, example_id[:, None], targets.positions))  # [B, K]
+    shown = shown_ids.gather(1, targets.positions)
+    # [MASK] took its share from the lower end of the same noise, so the upper end is still as it was.
+    is_other = (noise >= 1 - share) & (targets.weight > 0) & (shown == targets.labels)
+    return shown_ids.scatter(1, targets.positions, torch.where(is_other, others, shown))
+
+
 def sample(logits: Tensor, temperature: float, seed: int, example_id: Tensor, position: Tensor) -> Tensor:
     """Draw a token from softmax(logits / temperature): hard Gumbel-softmax, detached. Paper: ELECTRA section 2.
 

@@ -5,6 +5,7 @@ Dimensions: B batch, L length, K slots a row, V vocab, D hidden.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig, RtdConfig
 from electra_albert.contracts import Batch, Term
-from electra_albert.model.electra import Electra
+from electra_albert.model.electra import Discriminator, Electra, Generator
+from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
 from electra_albert.objectives.masking import (
     SpecialIds,
     Targets,
@@ -23,6 +25,7 @@ from electra_albert.objectives.masking import (
     sample,
     show_masked,
 )
+from electra_albert.objectives.prediction import predict, prediction_terms
 
 
 class Corruption(NamedTuple):
@@ -36,14 +39,34 @@ class Corruption(NamedTuple):
     is_replaced: Tensor  # [B, L] bool, differs from the text as it was
 
 
+class Judgement(NamedTuple):
+    """What the discriminator made of a corrupted batch."""
+
+    hidden_states: Tensor  # [B, L, D]
+    logits: Tensor  # [B, L], above 0 = replaced
+
+
 class ReplacedTokenDetection(nn.Module):
     """The joint objective: MLM loss of the generator plus weighted detection loss of the discriminator."""
 
-    def __init__(self, model: ModelConfig, rtd: RtdConfig, special: SpecialIds, seed: int) -> None:
+    def __init__(
+        self, model: ModelConfig, rtd: RtdConfig, special: SpecialIds, seed: int, *, with_sentence_order: bool = False
+    ) -> None:
         super().__init__()
         self.rtd, self.special, self.seed = rtd, special, seed
         self.weights = {"generator_loss": rtd.generator_weight, "discriminator_loss": rtd.discriminator_weight}
-        self.electra = Electra(rtd.generator(model), model)
+        self.guessing = {"generator_loss": math.log(model.vocab_size), "discriminator_loss": math.log(2)}
+        self.electra = Electra(rtd.generator(model), model, with_sentence_order=with_sentence_order)
+
+    @property
+    def generator(self) -> Generator:
+        """The model that fills masks."""
+        return self.electra.generator
+
+    @property
+    def discriminator(self) -> Discriminator:
+        """The model that finds what was filled in."""
+        return self.electra.discriminator
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Predicted tokens and tokens that are not padding, found on the host."""
@@ -55,21 +78,13 @@ class ReplacedTokenDetection(nn.Module):
 
     def corrupt(self, batch: Batch) -> Corruption:
         """Mask the batch, let the generator fill it, and mark what changed. Draws are keyed by batch.example_id."""
-        ids, mask, segments, example_id = (
-            batch.input_ids,
-            batch.attention_mask,
-            batch.token_type_ids,
-            batch.example_id,
-        )
-        is_maskable = maskable(ids, mask, self.special)
+        ids, example_id = batch.input_ids, batch.example_id
+        is_maskable = maskable(ids, batch.attention_mask, self.special)
         targets = choose_targets(ids, is_maskable, self.rtd.mask_rate, self.seed, example_id)
         masked_ids, is_shown_masked = show_masked(
             ids, targets, self.special.mask, self.rtd.mask_token_share, self.seed, example_id
         )
-        generator = self.electra.generator
-        hidden_states = generator(masked_ids, mask, segments)  # [B, L, D]
-        index = targets.positions[:, :, None].expand(-1, -1, hidden_states.shape[-1])
-        logits = generator.logits(hidden_states.gather(1, index))  # [B, K, V]
+        _, logits = predict(self.generator, masked_ids, batch, targets)
         keys = example_id[:, None].expand_as(targets.positions)
         drawn = sample(
             logits.flatten(0, 1), self.rtd.temperature, self.seed, keys.flatten(), targets.positions.flatten()
@@ -79,39 +94,40 @@ class ReplacedTokenDetection(nn.Module):
         # Compared with the text as it was: a guess that happens to be right is an original token.
         return Corruption(masked_ids, targets, is_shown_masked, logits, corrupted_ids, corrupted_ids != ids)
 
-    def detect(self, batch: Batch, corruption: Corruption) -> Tensor:
-        """The discriminator's logits [B, L] on the corrupted batch, above 0 = replaced."""
-        return self.electra.discriminator(corruption.corrupted_ids, batch.attention_mask, batch.token_type_ids)
+    def detect(self, batch: Batch, corruption: Corruption) -> Judgement:
+        """Let the discriminator read the corrupted batch."""
+        discriminator = self.discriminator
+        hidden_states = discriminator.encode(corruption.corrupted_ids, batch.attention_mask, batch.token_type_ids)
+        return Judgement(hidden_states, discriminator.discriminator_predictions(hidden_states))
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
         """Loss and metric terms of one batch; `step` is not used, example_id is already new in every epoch."""
         corruption = self.corrupt(batch)
         return self.terms(batch, corruption, self.detect(batch, corruption))
 
-    def terms(self, batch: Batch, corruption: Corruption, detected: Tensor) -> dict[str, Term]:
-        """Loss and metric terms of a batch that was corrupted and judged; detected float [B, L]."""
-        return self._generator_terms(corruption) | self._discriminator_terms(batch, corruption, detected)
+    def terms(self, batch: Batch, corruption: Corruption, judgement: Judgement) -> dict[str, Term]:
+        """Loss and metric terms of a batch that was corrupted and judged."""
+        guesses = prediction_terms(corruption.logits, corruption.targets, corruption.is_shown_masked, "generator")
+        return guesses | _detection_terms(judgement.logits, corruption.is_replaced, batch.attention_mask)
 
-    def _generator_terms(self, corruption: Corruption) -> dict[str, Term]:
-        weight, labels = corruption.targets.weight, corruption.targets.labels
-        logits = corruption.logits.float()
-        nats = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(weight)  # [B, K]
-        best = logits.detach().max(-1).indices  # [B, K]; on the CPU twice as fast as argmax, which finds the same
-        is_right = (best == labels) & corruption.is_shown_masked
-        return {
-            "generator_loss": Term((nats * weight).sum(), weight.sum().long()),
-            "generator_accuracy": Term(is_right.sum().float(), corruption.is_shown_masked.sum()),
-        }
+    def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
+        """All terms of a held-out batch and of its baselines; the discriminator's scores go to `detections`."""
+        corruption = self.corrupt(batch)
+        judgement = self.detect(batch, corruption)
+        detections.add(judgement.logits, corruption.is_replaced, batch.attention_mask)
+        baselines = baseline_terms(corruption.targets, corruption.is_shown_masked, unigram)
+        return self.terms(batch, corruption, judgement) | baselines
 
-    def _discriminator_terms(self, batch: Batch, corruption: Corruption, detected: Tensor) -> dict[str, Term]:
-        mask, is_replaced = batch.attention_mask, corruption.is_replaced
-        nats = F.binary_cross_entropy_with_logits(detected.float(), is_replaced.float(), reduction="none")  # [B, L]
-        is_flagged = (detected.detach() > 0) & mask
-        hits = (is_flagged & is_replaced).sum().float()
-        tokens, replaced = mask.sum(), is_replaced.sum()
-        return {
-            "discriminator_loss": Term((nats * mask).sum(), tokens),
-            "replaced_fraction": Term(replaced.float(), tokens),
-            "discriminator_precision": Term(hits, is_flagged.sum()),
-            "discriminator_recall": Term(hits, replaced),
-        }
+
+def _detection_terms(detected: Tensor, is_replaced: Tensor, mask: Tensor) -> dict[str, Term]:
+    """detected any float [B, L], is_replaced and mask bool [B, L]."""
+    nats = F.binary_cross_entropy_with_logits(detected.float(), is_replaced.float(), reduction="none")  # [B, L]
+    is_flagged = (detected.detach() > 0) & mask
+    hits = (is_flagged & is_replaced).sum().float()
+    tokens, replaced = mask.sum(), is_replaced.sum()
+    return {
+        "discriminator_loss": Term((nats * mask).sum(), tokens),
+        "replaced_fraction": Term(replaced.float(), tokens),
+        "discriminator_precision": Term(hits, is_flagged.sum()),
+        "discriminator_recall": Term(hits, replaced),
+    }

@@ -9,8 +9,15 @@ from torch import Tensor
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
-from electra_albert.model.huggingface import from_stock, load_state, model_config, stock_config, to_stock
-from tests.model.twins import SHAPE, SPECIAL_IDS, make_pair, masked_lm_twin, stock
+from electra_albert.model.huggingface import (
+    from_stock,
+    has_sentence_order,
+    load_state,
+    model_config,
+    stock_config,
+    to_stock,
+)
+from tests.model.twins import SHAPE, SPECIAL_IDS, make_masked_lm, make_pair, masked_lm_twin, pretraining_twin, stock
 
 CONFIG = replace(SHAPE, num_hidden_groups=2, inner_group_num=2)
 CONTENTS = stock_config(CONFIG, "AlbertForMaskedLM", SPECIAL_IDS)
@@ -22,9 +29,11 @@ def assert_same_tensors(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> 
         assert torch.equal(found[name], tensor), name
 
 
+@pytest.mark.parametrize("with_sentence_order", [False, True])
 @pytest.mark.parametrize("kind", ["generator", "discriminator"])
-def test_going_to_stock_and_back_changes_no_bit(kind: str) -> None:
-    state = dict(getattr(make_pair(CONFIG), kind).state_dict())
+def test_going_to_stock_and_back_changes_no_bit(kind: str, with_sentence_order: bool) -> None:
+    pair = make_pair(CONFIG, with_sentence_order=with_sentence_order)
+    state = dict(getattr(pair, kind).state_dict())
     assert_same_tensors(from_stock(to_stock(state)), state)
 
 
@@ -32,9 +41,8 @@ def test_coming_from_stock_and_going_back_changes_no_bit_of_what_is_used() -> No
     from transformers import AlbertForPreTraining
 
     stock_state = AlbertForPreTraining(stock(CONFIG)).state_dict()
-    unused = ("albert.pooler.", "sop_classifier.", "predictions.decoder.")
-    wanted = {name: tensor for name, tensor in stock_state.items() if not name.startswith(unused)}
-    assert len(stock_state) - len(wanted) == 6
+    wanted = {name: tensor for name, tensor in stock_state.items() if not name.startswith("predictions.decoder.")}
+    assert len(stock_state) - len(wanted) == 2
     assert_same_tensors(to_stock(from_stock(stock_state)), wanted)
 
 
@@ -42,6 +50,35 @@ def test_stock_names_are_exactly_those_of_the_stock_class() -> None:
     generator = make_pair(CONFIG).generator
     stock_names = {name for name, _ in masked_lm_twin(generator).named_parameters()}
     assert to_stock(generator.state_dict()).keys() == stock_names
+
+
+def test_stock_names_with_a_sentence_order_head_are_exactly_those_of_the_stock_pretraining_class() -> None:
+    model = make_masked_lm(CONFIG)
+    assert to_stock(model.state_dict()).keys() == {name for name, _ in pretraining_twin(model).named_parameters()}
+
+
+SENTENCE_ORDER = (
+    "albert.pooler.weight",
+    "albert.pooler.bias",
+    "sop_classifier.classifier.weight",
+    "sop_classifier.classifier.bias",
+)
+
+
+@pytest.mark.parametrize("prefix", ["albert.", ""])
+def test_sentence_order_head_is_seen_only_where_it_is_whole(prefix: str) -> None:
+    exported = {name.replace("albert.", prefix): t for name, t in to_stock(make_masked_lm(CONFIG).state_dict()).items()}
+    assert has_sentence_order(exported)
+    for lacking in SENTENCE_ORDER:
+        assert not has_sentence_order({n: t for n, t in exported.items() if n != lacking.replace("albert.", prefix)})
+    assert not has_sentence_order(to_stock(make_masked_lm(CONFIG, with_sentence_order=False).state_dict()))
+
+
+def test_sentence_order_head_the_model_does_not_have_is_left_aside() -> None:
+    model, other = make_masked_lm(CONFIG), make_masked_lm(CONFIG, seed=6, with_sentence_order=False)
+    load_state(other, to_stock(model.state_dict()), "file")
+    wanted = {name: t for name, t in model.state_dict().items() if not name.startswith("sentence_order.")}
+    assert_same_tensors(dict(other.state_dict()), wanted)
 
 
 def test_decoder_of_the_loaded_stock_model_is_its_table() -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.model.huggingface import stock_config, to_stock
-from electra_albert.model.loading import load_discriminator, load_generator, locate, read_tensors
-from tests.model.twins import SHAPE, SPECIAL_IDS, make_pair, padded_batch
+from electra_albert.model.loading import ModelFiles, load_discriminator, load_generator, locate, read_tensors
+from tests.model.twins import SHAPE, SPECIAL_IDS, make_masked_lm, make_pair, padded_batch, stock
 
 BOUND_SECONDS = 10.0  # a hostile configuration would take minutes or for ever
 
@@ -59,6 +59,36 @@ def test_generator_and_discriminator_of_a_run_compute_what_was_saved(tmp_path: P
     detector = load_discriminator(locate(tmp_path, "discriminator"))
     torch.testing.assert_close(detector(*inputs), pair.discriminator(*inputs), rtol=1e-5, atol=1e-6)
     assert not detector.training
+
+
+def assert_loads_as_saved(model: nn.Module, folder: Path, load: Callable[[ModelFiles], nn.Module]) -> None:
+    """AssertionError unless `folder` gives the very tensors of the model."""
+    save_file(to_stock(model.state_dict()), write_folder(folder) / "model.safetensors")
+    loaded, wanted = load(locate(folder, "generator")).state_dict(), model.state_dict()
+    assert loaded.keys() == wanted.keys()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in wanted.items())
+
+
+@pytest.mark.parametrize("with_sentence_order", [False, True])
+def test_sentence_order_head_is_loaded_where_the_file_holds_one(tmp_path: Path, with_sentence_order: bool) -> None:
+    masked_lm = make_masked_lm(SHAPE, with_sentence_order=with_sentence_order)
+    assert_loads_as_saved(masked_lm, tmp_path / "one", load_generator)
+    pair = make_pair(SHAPE, with_sentence_order=with_sentence_order)
+    assert_loads_as_saved(pair.discriminator, tmp_path / "two", load_discriminator)
+
+
+def test_sentence_order_head_of_a_stock_model_is_loaded(tmp_path: Path) -> None:
+    from transformers import AlbertForPreTraining
+
+    AlbertForPreTraining(stock(SHAPE)).save_pretrained(tmp_path)
+    assert load_generator(locate(tmp_path, "generator")).sentence_order is not None
+
+
+def test_pooler_alone_makes_no_sentence_order_head(tmp_path: Path) -> None:
+    folder, size = write_folder(tmp_path), SHAPE.hidden_size
+    pooler = {"albert.pooler.weight": torch.zeros(size, size), "albert.pooler.bias": torch.zeros(size)}
+    save_file(weights() | pooler, folder / "model.safetensors")
+    assert load_generator(locate(folder, "generator")).sentence_order is None
 
 
 @pytest.mark.parametrize("wrapper", [None, "model", "state_dict"])

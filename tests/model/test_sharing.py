@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from electra_albert.model.electra import Electra
 from electra_albert.model.encoder import Embeddings
+from electra_albert.model.heads import SentenceOrderHead
 from electra_albert.training.optimizer import check_gradients, check_groups, parameter_groups
 from tests.model.twins import SHAPE, make_pair, padded_batch
 
@@ -70,7 +71,9 @@ TREATMENTS: dict[str, Callable[[Electra], Electra]] = {
 def loss(pair: Electra) -> Tensor:
     batch = padded_batch()
     inputs = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
-    return pair.generator.logits(pair.generator(*inputs)).logsumexp(-1).sum() + pair.discriminator(*inputs).sum()
+    total = pair.generator.logits(pair.generator(*inputs)).logsumexp(-1).sum() + pair.discriminator(*inputs).sum()
+    order = pair.discriminator.sentence_order
+    return total if order is None else total + order(pair.discriminator.encode(*inputs)).logsumexp(-1).sum()
 
 
 @pytest.mark.parametrize("treatment", TREATMENTS)
@@ -81,6 +84,16 @@ def test_tables_are_shared_by_storage_once_the_pair_is(treatment: str) -> None:
 @pytest.mark.parametrize("treatment", TREATMENTS)
 def test_every_parameter_is_in_one_group_and_has_a_gradient_once_the_pair_is(treatment: str) -> None:
     pair = TREATMENTS[treatment](make_pair(SHAPE))
+    check_groups(pair, parameter_groups(pair, 0.01))
+    loss(pair).backward()
+    check_gradients(pair)
+
+
+def test_sentence_order_head_stands_on_the_discriminator_alone_and_gets_its_gradients() -> None:
+    pair = make_pair(SHAPE, with_sentence_order=True)
+    assert_tied(pair)
+    assert pair.generator.sentence_order is None
+    assert isinstance(pair.discriminator.sentence_order, SentenceOrderHead)
     check_groups(pair, parameter_groups(pair, 0.01))
     loss(pair).backward()
     check_gradients(pair)
@@ -112,7 +125,7 @@ def test_state_holds_each_model_whole() -> None:
     names = make_pair(SHAPE).state_dict().keys()
     for model in ("generator", "discriminator"):
         assert {f"{model}.embeddings.{name}" for name in SHARED} <= names
-    assert not [name for name in names if "decoder" in name or "pooler" in name]
+    assert not [name for name in names if "decoder" in name or "sentence_order" in name]
 
 
 def test_check_of_ties_rejects_equal_tables_in_two_places() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import Batch
 from electra_albert.keyed_random import Stream, bits
-from electra_albert.model.electra import Discriminator, Electra, Generator
+from electra_albert.model.electra import Discriminator, Electra, Generator, masked_language_model
 from electra_albert.model.huggingface import stock_config, to_stock
 
 B, L = 3, 13
@@ -42,15 +42,28 @@ def padded_batch(config: ModelConfig = SHAPE) -> Batch:
     return Batch(torch.where(attention_mask, input_ids, 0), attention_mask, token_type_ids, torch.full((B,), -100), row)
 
 
-def make_pair(config: ModelConfig, seed: int = 5) -> Electra:
+def make_pair(config: ModelConfig, seed: int = 5, *, with_sentence_order: bool = False) -> Electra:
     """Generator and discriminator of one shape, every parameter drawn, so that none is hidden by a zero or a one."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        pair = Electra(config, config).eval()
-        for parameter in pair.parameters():
-            if parameter.ndim == 1:
-                nn.init.normal_(parameter, mean=0.5, std=0.2)
+        pair = Electra(config, config, with_sentence_order=with_sentence_order).eval()
+        _draw_vectors(pair)
     return pair
+
+
+def make_masked_lm(config: ModelConfig, seed: int = 5, *, with_sentence_order: bool = True) -> Generator:
+    """A masked language model of its own, every parameter drawn."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = masked_language_model(config, with_sentence_order=with_sentence_order).eval()
+        _draw_vectors(model)
+    return model
+
+
+def _draw_vectors(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        if parameter.ndim == 1:
+            nn.init.normal_(parameter, mean=0.5, std=0.2)
 
 
 def load_twin(twin: nn.Module, ours: nn.Module) -> nn.Module:
@@ -78,6 +91,13 @@ def masked_lm_twin(generator: Generator, **changes: Any) -> nn.Module:
     return load_twin(AlbertForMaskedLM(stock(generator.config, **changes)), generator)
 
 
+def pretraining_twin(generator: Generator, **changes: Any) -> nn.Module:
+    """Stock AlbertForPreTraining on the weights of a generator with a sentence-order head."""
+    from transformers import AlbertForPreTraining
+
+    return load_twin(AlbertForPreTraining(stock(generator.config, **changes)), generator)
+
+
 class StockDetector(nn.Module):
     """Stock AlbertModel under stock ELECTRA's head: what a discriminator is made of elsewhere."""
 
@@ -100,11 +120,12 @@ def detector_twin(discriminator: Discriminator) -> nn.Module:
 
 
 def gradients(module: nn.Module) -> dict[str, Tensor]:
-    """Gradients under the names of our modules: a stock query, key and value in one matrix."""
+    """Gradients under the names of our modules: a stock query, key and value in one matrix, the order's head whole."""
     found = {name: parameter.grad for name, parameter in module.named_parameters()}
     ours: dict[str, Tensor] = {}
     for stock_name, gradient in found.items():
-        name = stock_name.removeprefix("albert.")
+        name = stock_name.removeprefix("albert.").replace("sop_classifier.", "sentence_order.")
+        name = f"sentence_order.{name}" if name.startswith("pooler.") else name
         assert gradient is not None, f"{name} has no gradient"
         if "attention.query." in name:
             parts = [found[stock_name.replace("query", part)] for part in ("query", "key", "value")]

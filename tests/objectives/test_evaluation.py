@@ -14,7 +14,6 @@ from electra_albert.objectives.evaluation import (
     baseline_terms,
     detection_scores,
     has_learned,
-    score_batch,
 )
 from tests.objectives.toy import MODEL, SPECIAL, STEP, make_batch, make_objective
 
@@ -48,7 +47,8 @@ def test_baselines_are_scored_on_the_very_tokens_the_generator_is() -> None:
     batch, objective = make_batch(), make_objective(rtd=RATE)
     unigram = Unigram.from_counts(COUNTS, SPECIAL.never_masked)
     corruption = objective.corrupt(batch)
-    baselines, terms = baseline_terms(corruption, unigram), objective(batch, STEP)
+    baselines = baseline_terms(corruption.targets, corruption.is_shown_masked, unigram)
+    terms = objective(batch, STEP)
     assert torch.equal(baselines["unigram_loss"].count, terms["generator_loss"].count)
     assert torch.equal(baselines["most_frequent_accuracy"].count, terms["generator_accuracy"].count)
     used = corruption.targets.weight > 0
@@ -62,7 +62,7 @@ def test_scored_batch_gives_the_terms_of_training_and_gathers_real_tokens() -> N
     batch, objective = make_batch(), make_objective(rtd=RATE)
     unigram, detections = Unigram.from_counts(COUNTS, SPECIAL.never_masked), Detections()
     with torch.no_grad():
-        scored = score_batch(objective, batch, unigram, detections)
+        scored = objective.score(batch, unigram, detections)
         terms = objective(batch, STEP)
     assert scored.keys() == terms.keys() | {"most_frequent_accuracy", "unigram_loss"}
     assert all(torch.equal(scored[name].sum, terms[name].sum) for name in terms)
@@ -134,6 +134,19 @@ def test_run_above_every_bar_has_learned() -> None:
 )
 def test_run_below_any_bar_or_without_a_number_has_not_learned(change: Metrics) -> None:
     assert not has_learned(LEARNED | change)
+
+
+MLM_LEARNED: Metrics = {"mlm_accuracy": 0.20, "most_frequent_accuracy": 0.05}
+
+
+@pytest.mark.parametrize("further", [{}, {"sop_accuracy": 0.5}, {"sop_accuracy": None}], ids=str)
+def test_bar_of_a_run_without_a_discriminator_is_its_accuracy_alone(further: Metrics) -> None:
+    assert has_learned(MLM_LEARNED | further)
+
+
+@pytest.mark.parametrize("accuracy", [0.12, None, math.nan])
+def test_run_below_the_bar_of_accuracy_has_not_learned(accuracy: float | None) -> None:
+    assert not has_learned(MLM_LEARNED | {"mlm_accuracy": accuracy})
 
 
 def test_vocabulary_of_the_counts_is_the_models() -> None:

@@ -5,24 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
-from electra_albert.config import ModelConfig, RtdConfig
+from electra_albert.config import RtdConfig
 from electra_albert.contracts import Batch, Term
-from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
-from tests.objectives.toy import CLS, MASK, MODEL, PAD, SEP, STEP, make_batch, make_objective, means, rows_of
+from electra_albert.objectives.rtd import Corruption, Judgement, ReplacedTokenDetection
+from tests.objectives.toy import CLS, MASK, MODEL, PAD, SEP, START, STEP, make_batch, make_objective, means, rows_of
 
 HALF = RtdConfig(mask_rate=0.5)
-# Wide enough, and with enough tokens, for the first losses to be what they are in a real run.
-START = ModelConfig(
-    vocab_size=1009,
-    embedding_size=64,
-    hidden_size=128,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    intermediate_size=256,
-    max_position_embeddings=64,
-)
 
 
 def assert_labelled_against_the_text(batch: Batch, corruption: Corruption) -> None:
@@ -81,25 +70,26 @@ class KeyedByPlace(ReplacedTokenDetection):
 class CountsPadding(ReplacedTokenDetection):
     """Planted: padding judged and counted as real tokens."""
 
-    def terms(self, batch: Batch, corruption: Corruption, detected: Tensor) -> dict[str, Term]:
+    def terms(self, batch: Batch, corruption: Corruption, judgement: Judgement) -> dict[str, Term]:
         everything = batch._replace(attention_mask=torch.ones_like(batch.attention_mask))
-        return super().terms(everything, corruption, detected)
+        return super().terms(everything, corruption, judgement)
 
 
 class SkipsSpecial(ReplacedTokenDetection):
     """Planted: [CLS] and [SEP] left out of the discriminator's loss."""
 
-    def terms(self, batch: Batch, corruption: Corruption, detected: Tensor) -> dict[str, Term]:
+    def terms(self, batch: Batch, corruption: Corruption, judgement: Judgement) -> dict[str, Term]:
         is_special = (batch.input_ids == CLS) | (batch.input_ids == SEP)
-        return super().terms(batch._replace(attention_mask=batch.attention_mask & ~is_special), corruption, detected)
+        return super().terms(batch._replace(attention_mask=batch.attention_mask & ~is_special), corruption, judgement)
 
 
 class StraightThrough(ReplacedTokenDetection):
     """Planted: the generator's scores have a path into the discriminator's."""
 
-    def detect(self, batch: Batch, corruption: Corruption) -> Tensor:
+    def detect(self, batch: Batch, corruption: Corruption) -> Judgement:
         soft = corruption.logits.softmax(-1).amax(-1)  # [B, K]
-        return super().detect(batch, corruption).scatter_add(1, corruption.targets.positions, soft)
+        judgement = super().detect(batch, corruption)
+        return judgement._replace(logits=judgement.logits.scatter_add(1, corruption.targets.positions, soft))
 
 
 def test_drawn_token_equal_to_the_text_is_labelled_original() -> None:
@@ -168,28 +158,10 @@ def test_check_of_the_start_rejects_a_scale_that_is_far_off() -> None:
     assert means(objective, objective(batch, STEP))["generator_loss"] > 1.5 * math.log(START.vocab_size)
 
 
-def test_counts_on_the_host_are_those_of_the_terms() -> None:
-    batch = make_batch(lengths=(23, 17, 9, 5, 3))
-    for rate in (0.15, 0.3, 0.5):
-        objective = make_objective(rtd=RtdConfig(mask_rate=rate))
-        terms = objective(batch, STEP)
-        assert objective.counts(batch) == {name: int(terms[name].count) for name in objective.weights}
-
-
-def test_terms_are_float32_sums_and_int64_counts_in_any_precision() -> None:
-    batch = make_batch()
-    for dtype in (torch.float32, torch.bfloat16):
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            terms = make_objective()(batch, STEP)
-        assert {term.sum.dtype for term in terms.values()} == {torch.float32}
-        assert {term.count.dtype for term in terms.values()} == {torch.int64}
-        assert all(term.sum.shape == term.count.shape == () for term in terms.values())
-
-
 def test_detection_counts_every_token_but_padding() -> None:
     batch, objective = make_batch(), make_objective()
     corruption = objective.corrupt(batch)
-    detected = objective.detect(batch, corruption)
+    detected = objective.detect(batch, corruption).logits
     expected = torch.nn.functional.binary_cross_entropy_with_logits(
         detected[batch.attention_mask], corruption.is_replaced[batch.attention_mask].float(), reduction="sum"
     )
@@ -235,9 +207,9 @@ def test_row_of_special_tokens_only_predicts_nothing_and_keeps_the_loss_connecte
 def test_metrics_agree_with_counting_by_hand() -> None:
     batch, objective = make_batch(), make_objective(rtd=HALF)
     corruption = objective.corrupt(batch)
-    logits = objective.detect(batch, corruption)
-    terms = objective.terms(batch, corruption, logits)
-    detected = logits[batch.attention_mask] > 0
+    judgement = objective.detect(batch, corruption)
+    terms = objective.terms(batch, corruption, judgement)
+    detected = judgement.logits[batch.attention_mask] > 0
     is_replaced = corruption.is_replaced[batch.attention_mask]
     hits = int((detected & is_replaced).sum())
     found = {name: (float(term.sum.detach()), int(term.count)) for name, term in terms.items()}
@@ -253,16 +225,6 @@ def test_no_gradient_flows_through_the_sample() -> None:
     assert_sample_is_detached(make_objective(rtd=HALF), batch)
     with pytest.raises(AssertionError, match="of the generator has a gradient"):
         assert_sample_is_detached(make_objective(rtd=HALF, kind=StraightThrough), batch)
-
-
-def test_every_parameter_has_a_gradient_after_one_step_and_is_in_one_group() -> None:
-    from electra_albert.training.optimizer import check_gradients, check_groups, parameter_groups
-
-    objective = make_objective()
-    check_groups(objective, parameter_groups(objective, 0.01))
-    terms = objective(make_batch(), STEP)
-    torch.stack([objective.weights[name] * terms[name].sum for name in objective.weights]).sum().backward()
-    check_gradients(objective)
 
 
 def test_weights_of_the_total_are_one_and_fifty() -> None:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from electra_albert.config import RtdConfig
 from electra_albert.contracts import Batch, Term
 from electra_albert.objectives import rtd
 from electra_albert.objectives.masking import SpecialIds, sample
-from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
-from tests.objectives.toy import MODEL, SPECIAL, STEP, make_batch, make_objective
+from electra_albert.objectives.pretraining import PretrainingObjective
+from electra_albert.objectives.rtd import Corruption, Judgement, ReplacedTokenDetection
+from tests.objectives.toy import MODEL, OBJECTIVES, SPECIAL, STEP, build, make_batch, make_objective, ordered
 
 # Operators whose result's shape depends on values, or that hand a value to the host.
 READS_VALUES = (
@@ -59,36 +59,40 @@ class ShapeTrace(TorchDispatchMode):
         return result
 
 
-def trace(objective: ReplacedTokenDetection, batch: Batch) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
+def trace(objective: PretrainingObjective, batch: Batch) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
     """Operators and shapes of one forward and backward pass."""
     with ShapeTrace() as noted:
         terms = objective(batch, STEP)
-        total = terms["generator_loss"].sum + 50 * terms["discriminator_loss"].sum
+        total = torch.zeros(())
+        for name, weight in objective.weights.items():
+            total = total + weight * terms[name].sum
         total.backward()
     return noted.steps
 
 
 def contents() -> list[Batch]:
-    """Batches of one shape that differ in all they hold: full rows, nearly empty rows, other tokens and keys."""
+    """Batches of one shape that differ in all they hold: full and nearly empty rows, orders, tokens and keys."""
     full = make_batch(lengths=(23,) * 5)
     return [
         full,
-        make_batch(lengths=(23, 17, 9, 4, 3)),
+        ordered(make_batch(lengths=(23, 17, 9, 4, 3))),
         make_batch(lengths=(3,) * 5, salt=1)._replace(example_id=full.example_id + 10**6),
     ]
 
 
 @pytest.mark.parametrize("initialization", ["normal", "local"])
-def test_same_operators_and_shapes_whatever_the_batch_holds(initialization: str) -> None:
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_same_operators_and_shapes_whatever_the_batch_holds(name: str, initialization: str) -> None:
     model = replace(MODEL, initialization=initialization)  # type: ignore[arg-type]
-    traces = [trace(make_objective(model), batch) for batch in contents()]
+    traces = [trace(build(name, model), batch) for batch in contents()]
     assert len(traces[0]) > 100
     assert traces[0] == traces[1] == traces[2]
 
 
-def test_number_of_slots_follows_from_the_length_alone() -> None:
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_number_of_slots_follows_from_the_length_alone(name: str) -> None:
     for rate in (0.15, 0.3):
-        objective = make_objective(rtd=RtdConfig(mask_rate=rate))
+        objective = build(name, mask_rate=rate)
         shapes = {tuple(objective.corrupt(batch).logits.shape) for batch in contents()}
         assert shapes == {(5, max(1, round(rate * 21)), MODEL.vocab_size)}
 
@@ -117,10 +121,10 @@ def by_selection(objective: ReplacedTokenDetection, batch: Batch, corruption: Co
 @pytest.mark.parametrize("fault", [by_mask, by_nonzero, by_item, by_condition, by_selection])
 def test_trace_rejects_a_loss(fault: Callable[..., Tensor]) -> None:
     class Planted(ReplacedTokenDetection):
-        def terms(self, batch: Batch, corruption: Corruption, detected: Tensor) -> dict[str, Term]:
-            terms = super().terms(batch, corruption, detected)
+        def terms(self, batch: Batch, corruption: Corruption, judgement: Judgement) -> dict[str, Term]:
+            terms = super().terms(batch, corruption, judgement)
             count = terms["discriminator_loss"].count
-            return terms | {"discriminator_loss": Term(fault(self, batch, corruption, detected), count)}
+            return terms | {"discriminator_loss": Term(fault(self, batch, corruption, judgement.logits), count)}
 
     with pytest.raises(AssertionError, match="reads values"):
         trace(make_objective(kind=Planted), contents()[1])

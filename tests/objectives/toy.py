@@ -1,4 +1,4 @@
-"""A small replaced-token objective and batches of text without a pattern.
+"""Small objectives and batches of text without a pattern.
 
 Sizes are all different and odd where they can be. Dimensions: B rows, L length, K slots, V vocabulary.
 """
@@ -8,10 +8,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from electra_albert.config import ModelConfig, RtdConfig
+from electra_albert.config import (
+    CorpusConfig,
+    MlmConfig,
+    ModelConfig,
+    PretrainConfig,
+    RtdConfig,
+    RunConfig,
+    TrainingConfig,
+)
 from electra_albert.contracts import IGNORED_LABEL, Batch, Term
 from electra_albert.keyed_random import Stream, bits
+from electra_albert.objectives import pretraining
 from electra_albert.objectives.masking import SpecialIds
+from electra_albert.objectives.pretraining import PretrainingObjective
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 
 PAD, UNKNOWN, CLS, SEP, MASK = range(5)
@@ -26,7 +36,18 @@ MODEL = ModelConfig(
     intermediate_size=37,
     max_position_embeddings=64,
 )
+# Wide enough, and with enough tokens, for the first losses to be what they are in a real run.
+START = ModelConfig(
+    vocab_size=1009,
+    embedding_size=64,
+    hidden_size=128,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=256,
+    max_position_embeddings=64,
+)
 STEP = torch.tensor(0)
+OBJECTIVES = ("rtd", "rtd_sop", "mlm", "mlm_sop")
 
 
 def make_objective(
@@ -38,6 +59,21 @@ def make_objective(
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         return kind(model, rtd or RtdConfig(), SPECIAL, SEED)
+
+
+def build(name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5) -> PretrainingObjective:
+    """The objective of that name with the same weights on every call."""
+    config = PretrainConfig(
+        run=RunConfig(objective=name),  # type: ignore[arg-type]
+        training=TrainingConfig(seed=SEED),
+        model=model,
+        rtd=RtdConfig(mask_rate=mask_rate),
+        mlm=MlmConfig(mask_rate=mask_rate),
+        corpus=CorpusConfig(max_seq_length=model.max_position_embeddings),
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED)
+        return pretraining.make_objective(config, SPECIAL)
 
 
 def make_batch(
@@ -60,11 +96,17 @@ def make_batch(
     )
 
 
+def ordered(batch: Batch) -> Batch:
+    """The same rows with orders to tell: swapped, none, in order, and so on."""
+    labels = torch.tensor([1, IGNORED_LABEL, 0])
+    return batch._replace(sentence_order_label=labels[torch.arange(len(batch.input_ids)) % 3])
+
+
 def rows_of(batch: Batch, rows: Tensor) -> Batch:
     """The same rows in another order or another batch."""
     return Batch(*(field[rows] for field in batch[:-1]))
 
 
-def means(objective: ReplacedTokenDetection, terms: dict[str, Term]) -> dict[str, float]:
+def means(objective: PretrainingObjective, terms: dict[str, Term]) -> dict[str, float]:
     """Each weighted term divided by its count."""
     return {name: float(terms[name].sum.detach() / terms[name].count) for name in objective.weights}

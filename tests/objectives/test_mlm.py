@@ -1,0 +1,197 @@
+"""Masked language modelling shows 80/10/10, and its losses are those of stock AlbertForPreTraining."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from electra_albert.config import MlmConfig
+from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
+from electra_albert.keyed_random import Stream, bits
+from electra_albert.objectives.masking import (
+    SpecialIds,
+    Targets,
+    choose_targets,
+    other_tokens,
+    show_masked,
+    show_others,
+)
+from electra_albert.objectives.mlm import MaskedLanguageModeling
+from electra_albert.objectives.mlm_sop import MaskedLanguageModelingWithOrder
+from tests.model.twins import assert_same_gradients, gradients, pretraining_twin
+from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, STEP, build, make_batch, ordered
+
+ACCEPTED = 1e-3  # least p-value; draws are keyed, so a test holds on every run or on none
+VOCAB = 37
+# Special ids that stand together, apart, first and last, in no order.
+SPECIALS = {
+    "first": SpecialIds(4, (0, 1, 2, 3, 4)),
+    "spread": SpecialIds(36, (36, 0, 17, 18, 5)),
+    "last": SpecialIds(36, (32, 33, 34, 35, 36)),
+    "mask alone": SpecialIds(20, (20,)),
+}
+
+
+def targets_of(special: SpecialIds, rows: int = 1500, length: int = 41) -> tuple[Tensor, Targets]:
+    """Ids [B, L] in which every ordinary token stands equally often, and targets in them."""
+    ordinary = torch.tensor([token for token in range(VOCAB) if token not in special.never_masked])
+    ids = ordinary[torch.arange(rows * length) % len(ordinary)].view(rows, length)
+    return ids, choose_targets(ids, torch.ones_like(ids, dtype=torch.bool), 0.5, SEED, torch.arange(rows))
+
+
+Draw = Callable[[Targets, SpecialIds, int, int, Tensor], Tensor]
+
+
+def assert_uniform_over_others(draw: Draw, special: SpecialIds) -> None:
+    """AssertionError unless every token but the target itself and special ones is drawn equally often."""
+    ids, targets = targets_of(special)
+    others = draw(targets, special, VOCAB, SEED, torch.arange(len(ids)))
+    assert not (others == targets.labels).any(), "a token is shown for itself"
+    assert not torch.isin(others, torch.tensor(special.never_masked)).any(), "a special token is shown"
+    for label in sorted(set(range(VOCAB)) - set(special.never_masked)):
+        found = torch.bincount(others[targets.labels == label], minlength=VOCAB)
+        allowed = [token for token in range(VOCAB) if token != label and token not in special.never_masked]
+        # One of up to 36 tests: the least of their p-values may be as much smaller.
+        assert stats.chisquare(found[allowed].numpy()).pvalue > ACCEPTED / VOCAB, f"not all alike for {label}"
+
+
+@pytest.mark.parametrize("name", SPECIALS)
+def test_random_tokens_are_uniform_over_all_but_the_token_itself_and_special_ones(name: str) -> None:
+    assert_uniform_over_others(other_tokens, SPECIALS[name])
+
+
+def from_the_whole_vocabulary(targets: Targets, special: SpecialIds, vocab: int, seed: int, key: Tensor) -> Tensor:
+    """As in ALBERT's own code, but for the token itself."""
+    drawn = bits(seed, Stream.RANDOM_TOKEN, key[:, None], targets.positions) % (vocab - 1)
+    return drawn + (drawn >= targets.labels).long()
+
+
+def with_the_token_itself(targets: Targets, special: SpecialIds, vocab: int, seed: int, key: Tensor) -> Tensor:
+    """As if each target were the last token: any ordinary token but that one."""
+    return other_tokens(targets._replace(labels=torch.full_like(targets.labels, vocab)), special, vocab, seed, key)
+
+
+def moved_on_by_one(targets: Targets, special: SpecialIds, vocab: int, seed: int, key: Tensor) -> Tensor:
+    """A token that may not be shown makes way for its neighbour, which is then shown twice as often."""
+    drawn = with_the_token_itself(targets, special, vocab, seed, key)
+    others = sorted(set(range(vocab)) - set(special.never_masked))
+    following = torch.tensor([next((o for o in others if o > token), others[0]) for token in range(vocab)])
+    return torch.where(drawn == targets.labels, following[drawn], drawn)
+
+
+# Planted: each usual way to draw a random token wrongly.
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (from_the_whole_vocabulary, "special token"),
+        (with_the_token_itself, "for itself"),
+        (moved_on_by_one, "not all alike"),
+    ],
+)
+def test_check_of_random_tokens_rejects_a_draw(fault: Draw, words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        assert_uniform_over_others(fault, SPECIALS["spread"])
+
+
+def test_the_only_other_token_is_drawn_where_there_is_one() -> None:
+    special = SpecialIds(0, (0, 2))
+    ids = torch.tensor([[1, 3, 1, 3]])
+    targets = Targets(torch.arange(4)[None], torch.ones(1, 4), ids)
+    assert other_tokens(targets, special, 4, SEED, torch.tensor([7])).tolist() == [[3, 1, 3, 1]]
+
+
+def shown_by(mlm: MlmConfig) -> tuple[Tensor, Tensor, Tensor, Targets]:
+    """Ids, what is shown of them [B, L], where [MASK] is shown [B, K], and the targets."""
+    special = SPECIALS["first"]
+    ids, targets = targets_of(special)
+    keys = torch.arange(len(ids))
+    shown, is_shown_masked = show_masked(ids, targets, special.mask, mlm.mask_token_share, SEED, keys)
+    others = other_tokens(targets, special, VOCAB, SEED, keys)
+    shown = show_others(shown, targets, others, mlm.random_token_share, SEED, keys)
+    return ids, shown, is_shown_masked, targets
+
+
+@pytest.mark.parametrize("shares", [(0.8, 0.1), (0.5, 0.5), (0.0, 1.0), (1.0, 0.0), (0.85, 0.15), (0.0, 0.0)], ids=str)
+def test_targets_are_shown_in_the_shares_asked_for(shares: tuple[float, float]) -> None:
+    ids, shown, is_shown_masked, targets = shown_by(MlmConfig(mask_token_share=shares[0], random_token_share=shares[1]))
+    used = targets.weight > 0
+    tokens = shown.gather(1, targets.positions)
+    is_mask, is_kept = (tokens == MASK) & used, (tokens == targets.labels) & used
+    assert torch.equal(is_mask, is_shown_masked)
+    is_random = used & ~is_mask & ~is_kept
+    for is_shown_so, share in ((is_mask, shares[0]), (is_random, shares[1]), (is_kept, 1 - sum(shares))):
+        hits, chosen = int(is_shown_so.sum()), int(used.sum())
+        assert stats.binomtest(hits, chosen, round(share, 9)).pvalue > ACCEPTED, f"{hits} of {chosen}, not {share}"
+    is_target = torch.zeros_like(ids, dtype=torch.bool).scatter(1, targets.positions, used)
+    assert torch.equal(shown[~is_target], ids[~is_target])
+
+
+def test_unused_slots_are_shown_as_they_are() -> None:
+    ids = torch.arange(5, 15)[None]
+    targets = choose_targets(ids, ids < 9, 0.9, SEED, torch.tensor([3]))
+    assert int((targets.weight == 0).sum()) > 0
+    shown = show_others(ids, targets, torch.full_like(targets.labels, 30), 1.0, SEED, torch.tensor([3]))
+    assert (shown == 30).sum() == targets.weight.sum()
+    assert torch.equal(shown[ids >= 9], ids[ids >= 9])
+
+
+def test_objective_shows_masks_and_other_tokens() -> None:
+    batch, objective = make_batch(lengths=(23,) * 200), build("mlm")
+    prediction = objective.corrupt(batch)
+    used = prediction.targets.weight > 0
+    tokens = prediction.masked_ids.gather(1, prediction.targets.positions)
+    is_random = used & (tokens != MASK) & (tokens != prediction.targets.labels)
+    assert stats.binomtest(int(is_random.sum()), int(used.sum()), 0.1).pvalue > ACCEPTED
+    assert stats.binomtest(int(prediction.is_shown_masked.sum()), int(used.sum()), 0.8).pvalue > ACCEPTED
+
+
+def test_vocabulary_without_another_token_is_refused_unless_none_is_shown() -> None:
+    model = replace(MODEL, vocab_size=6)
+    with pytest.raises(UsageError, match=r"--mlm\.random_token_share 0"):
+        MaskedLanguageModeling(model, MlmConfig(), SPECIAL, SEED)
+    objective = MaskedLanguageModeling(model, MlmConfig(random_token_share=0.0), SPECIAL, SEED)
+    assert int(objective(make_batch(vocab=6), STEP)["mlm_loss"].count) > 0
+
+
+def stock_labels(batch: Batch, targets: Targets) -> Tensor:
+    """The targets' tokens at their places [B, L], IGNORED_LABEL elsewhere."""
+    shown = targets.labels.masked_fill(targets.weight == 0, IGNORED_LABEL)
+    return torch.full_like(batch.input_ids, IGNORED_LABEL).scatter(1, targets.positions, shown)
+
+
+def assert_loss_is_stocks(batch: Batch, stock_order: Tensor) -> None:
+    """AssertionError unless loss and gradients are those of stock AlbertForPreTraining told `stock_order`."""
+    objective = build("mlm_sop", replace(MODEL, initializer_range=0.3))
+    assert isinstance(objective, MaskedLanguageModelingWithOrder)
+    twin = pretraining_twin(objective.generator)
+    prediction = objective.corrupt(batch)
+    stock = twin(
+        prediction.masked_ids,
+        batch.attention_mask,
+        batch.token_type_ids,
+        labels=stock_labels(batch, prediction.targets),
+        sentence_order_label=stock_order,
+    )
+    terms = objective.terms(batch, prediction)
+    loss = terms["mlm_loss"].sum / terms["mlm_loss"].count + terms["sop_loss"].sum / terms["sop_loss"].count
+    # Float32: the sums are made in another order.
+    torch.testing.assert_close(loss, stock.loss, rtol=1e-5, atol=0)
+    loss.backward()
+    stock.loss.backward()
+    assert_same_gradients(gradients(objective.generator), gradients(twin))
+
+
+def test_loss_and_gradients_are_those_of_stock_pretraining_on_the_same_labels() -> None:
+    batch = ordered(make_batch())
+    assert_loss_is_stocks(batch, batch.sentence_order_label)
+
+
+def test_comparison_rejects_orders_the_wrong_way_round() -> None:
+    # Planted: 1 for in order, as in next-sentence labels.
+    labels = ordered(make_batch()).sentence_order_label
+    reversed_labels = torch.where(labels == IGNORED_LABEL, labels, 1 - labels)
+    with pytest.raises(AssertionError):
+        assert_loss_is_stocks(ordered(make_batch()), reversed_labels)

@@ -1,0 +1,231 @@
+"""What every pretraining objective keeps to, and what sentence order adds (laws 2 to 6)."""
+
+import math
+from dataclasses import replace
+from typing import get_args, get_type_hints
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from electra_albert.config import MlmConfig, RunConfig, SopConfig
+from electra_albert.contracts import IGNORED_LABEL, Batch, Term
+from electra_albert.objectives.evaluation import Detections, Unigram
+from electra_albert.objectives.mlm_sop import MaskedLanguageModelingWithOrder
+from electra_albert.objectives.pretraining import OBJECTIVES as BUILT
+from electra_albert.objectives.pretraining import PretrainingObjective
+from electra_albert.objectives.rtd import Corruption, Judgement
+from electra_albert.objectives.rtd_sop import ReplacedTokenDetectionWithOrder
+from electra_albert.objectives.sentence_order import order_terms
+from electra_albert.training.optimizer import check_gradients, check_groups, parameter_groups
+from tests.objectives.toy import (
+    MODEL,
+    OBJECTIVES,
+    SEED,
+    SPECIAL,
+    START,
+    STEP,
+    build,
+    make_batch,
+    means,
+    ordered,
+    rows_of,
+)
+
+WITH_ORDER = ("rtd_sop", "mlm_sop")
+COUNTS = np.arange(MODEL.vocab_size)
+
+
+def total(objective: PretrainingObjective, terms: dict[str, Term]) -> Tensor:
+    return torch.stack([weight * terms[name].sum for name, weight in objective.weights.items()]).sum()
+
+
+def gradients(objective: PretrainingObjective, batches: list[Batch], counts: dict[str, int]) -> dict[str, Tensor]:
+    """Gradients of the total over `batches`, each term divided by its count over all of them."""
+    objective.zero_grad()
+    for batch in batches:
+        terms = objective(batch, STEP)
+        scaled = {name: Term(terms[name].sum / counts[name], terms[name].count) for name in objective.weights}
+        total(objective, scaled).backward()
+    return {name: p.grad.clone() for name, p in objective.named_parameters() if p.grad is not None}
+
+
+def test_every_objective_of_the_command_line_can_be_built() -> None:
+    assert set(BUILT) == set(get_args(get_type_hints(RunConfig)["objective"])) == set(OBJECTIVES)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_counts_on_the_host_are_those_of_the_terms(name: str) -> None:
+    batch = ordered(make_batch(lengths=(23, 17, 9, 5, 3)))
+    for rate in (0.15, 0.3, 0.5):
+        objective = build(name, mask_rate=rate)
+        terms = objective(batch, STEP)
+        assert objective.counts(batch) == {name: int(terms[name].count) for name in objective.weights}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_micro_batches_give_the_gradient_of_one_big_batch(name: str) -> None:
+    # Parts of unequal counts, the second without a row whose order is told. Float64 parameters; losses are summed in
+    # float32, whose relative error of 6e-8 a number is what may differ.
+    objective, batch = build(name).double(), ordered(make_batch())
+    counts = objective.counts(batch)
+    parts = [rows_of(batch, torch.tensor(rows)) for rows in ([0, 2, 3], [1], [4])]
+    whole, summed = gradients(objective, [batch], counts), gradients(objective, parts, counts)
+    norm = torch.stack([gradient.norm() for gradient in whole.values()]).norm()
+    assert all((summed[name] - gradient).norm() <= 1e-6 * norm for name, gradient in whole.items())
+    # Planted: each part divided by its own counts, the mean of means.
+    means_of_means = [gradients(objective, [part], _at_least_one(objective.counts(part))) for part in parts]
+    wrong = {name: sum(part[name] for part in means_of_means) / len(parts) for name in whole}
+    assert any((wrong[name] - gradient).norm() > 1e-2 * norm for name, gradient in whole.items())
+
+
+def _at_least_one(counts: dict[str, int]) -> dict[str, int]:
+    return {name: max(count, 1) for name, count in counts.items()}
+
+
+@pytest.mark.parametrize("initialization", ["normal", "local"])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_losses_start_at_those_of_guessing(name: str, initialization: str) -> None:
+    objective = build(name, replace(START, initialization=initialization), mask_rate=0.15)  # type: ignore[arg-type]
+    batch = ordered(make_batch(lengths=(61, 50, 61, 33, 61, 61), length=61, vocab=START.vocab_size))
+    losses = means(objective, objective(batch, STEP))
+    assert losses.keys() == objective.guessing.keys() == objective.weights.keys()
+    for term, loss in losses.items():
+        # Logits of deviation s add s * s / 2 to a loss on average; the two orders stand equally often in the batch.
+        assert loss == pytest.approx(objective.guessing[term], rel=0.05), term
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_parameter_has_a_gradient_after_one_step_and_is_in_one_group(name: str) -> None:
+    objective = build(name)
+    check_groups(objective, parameter_groups(objective, 0.01))
+    total(objective, objective(ordered(make_batch()), STEP)).backward()
+    check_gradients(objective)
+    has_pooler = any("pooler" in parameter for parameter, _ in objective.named_parameters())
+    assert has_pooler == (name in WITH_ORDER)
+
+
+@pytest.mark.parametrize("name", WITH_ORDER)
+def test_batch_without_an_order_counts_nothing_and_keeps_the_loss_connected(name: str) -> None:
+    objective, batch = build(name), make_batch()
+    terms = objective(batch, STEP)
+    for term in ("sop_loss", "sop_accuracy", "swapped_fraction"):
+        assert (float(terms[term].sum.detach()), int(terms[term].count)) == (0.0, 0)
+    total(objective, terms).backward()
+    check_gradients(objective)
+    head = {name: p.grad for name, p in objective.named_parameters() if "sentence_order" in name}
+    assert len(head) == 4
+    assert not any(gradient.any() for gradient in head.values() if gradient is not None)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_masks_of_a_row_do_not_depend_on_its_batch(name: str) -> None:
+    objective, batch = build(name).double(), make_batch()
+    whole = objective.corrupt(batch)
+    for rows in (torch.tensor([4, 2, 0, 3, 1]), torch.tensor([2])):
+        part = objective.corrupt(rows_of(batch, rows))
+        assert torch.equal(part.masked_ids, whole.masked_ids[rows])
+        assert torch.equal(part.is_shown_masked, whole.is_shown_masked[rows])
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_padding_changes_no_term(name: str) -> None:
+    objective, batch = build(name), ordered(make_batch())
+    hidden = ~batch.attention_mask
+    noisy = batch._replace(
+        input_ids=batch.input_ids.masked_fill(hidden, 9), token_type_ids=batch.token_type_ids.masked_fill(hidden, 1)
+    )
+    terms, other = objective(batch, STEP), objective(noisy, STEP)
+    for term in terms:
+        assert torch.equal(terms[term].sum, other[term].sum), term
+        assert torch.equal(terms[term].count, other[term].count), term
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_terms_are_float32_sums_and_int64_counts_in_any_precision(name: str) -> None:
+    for is_bfloat16 in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_bfloat16):
+            terms = build(name)(ordered(make_batch()), STEP)
+        assert {term.sum.dtype for term in terms.values()} == {torch.float32}
+        assert {term.count.dtype for term in terms.values()} == {torch.int64}
+        assert all(term.sum.shape == term.count.shape == () for term in terms.values())
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_scored_batch_gives_the_terms_of_training_and_the_baselines(name: str) -> None:
+    objective, batch, detections = build(name), ordered(make_batch()), Detections()
+    with torch.no_grad():
+        scored = objective.score(batch, Unigram.from_counts(COUNTS, SPECIAL.never_masked), detections)
+        terms = objective(batch, STEP)
+    assert scored.keys() == terms.keys() | {"most_frequent_accuracy", "unigram_loss"}
+    assert all(torch.equal(scored[term].sum, terms[term].sum) for term in terms)
+    tokens = 0 if objective.discriminator is None else int(batch.attention_mask.sum())
+    assert len(detections.arrays()[0]) == tokens
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_state_holds_parameters_only(name: str) -> None:
+    objective = build(name)
+    parameters = {parameter for parameter, _ in objective.named_parameters(remove_duplicate=False)}
+    assert objective.state_dict().keys() == parameters
+
+
+def test_weight_of_the_order_is_the_configured_one() -> None:
+    objective = MaskedLanguageModelingWithOrder(MODEL, MlmConfig(), SopConfig(weight=0.25), SPECIAL, SEED)
+    assert objective.weights == {"mlm_loss": 1.0, "sop_loss": 0.25}
+    assert build("rtd_sop").weights == {"generator_loss": 1.0, "discriminator_loss": 50.0, "sop_loss": 1.0}
+
+
+class ByHand(torch.nn.Module):
+    """A head whose logits are given: three rows sure of swapped, two sure of in order."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return torch.tensor([[-3.0, 3.0]] * 3 + [[3.0, -3.0]] * 2)
+
+
+def test_order_terms_agree_with_counting_by_hand() -> None:
+    batch = make_batch()._replace(sentence_order_label=torch.tensor([1, 0, IGNORED_LABEL, 0, 1]))
+    terms = order_terms(ByHand(), torch.zeros(5, 23, 3), batch)  # type: ignore[arg-type]
+    assert {name: int(term.count) for name, term in terms.items()} == dict.fromkeys(terms, 4)
+    right, wrong = math.log1p(math.exp(-6)), math.log1p(math.exp(6))
+    assert float(terms["sop_loss"].sum) == pytest.approx(2 * right + 2 * wrong)
+    assert float(terms["sop_accuracy"].sum) == 2  # label 1 means swapped
+    assert float(terms["swapped_fraction"].sum) == 2
+
+
+class JudgesTheText(ReplacedTokenDetectionWithOrder):
+    """Planted: order told from the text as it was."""
+
+    def terms(self, batch: Batch, corruption: Corruption, judgement: Judgement) -> dict[str, Term]:
+        states = self.discriminator.encode(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+        return super().terms(batch, corruption, judgement._replace(hidden_states=states))
+
+
+def assert_order_is_told_from(ids: Tensor, objective: ReplacedTokenDetectionWithOrder, batch: Batch) -> None:
+    """AssertionError unless the sentence-order loss is that of the discriminator reading `ids`."""
+    states = objective.discriminator.encode(ids, batch.attention_mask, batch.token_type_ids)
+    expected = order_terms(objective.discriminator.sentence_order, states, batch)["sop_loss"].sum
+    torch.testing.assert_close(objective(batch, STEP)["sop_loss"].sum, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_order_is_told_from_the_corrupted_text() -> None:
+    objective, batch = build("rtd_sop"), ordered(make_batch())
+    assert isinstance(objective, ReplacedTokenDetectionWithOrder)
+    with torch.no_grad():
+        for parameter in objective.parameters():
+            parameter.mul_(5)  # so that another token changes the order's loss by more than the tolerance
+    corrupted_ids = objective.corrupt(batch).corrupted_ids
+    assert_order_is_told_from(corrupted_ids, objective, batch)
+    planted = JudgesTheText(MODEL, objective.rtd, SopConfig(), SPECIAL, SEED)
+    planted.load_state_dict(objective.state_dict())
+    with pytest.raises(AssertionError):
+        assert_order_is_told_from(corrupted_ids, planted, batch)
+
+
+def test_order_trains_the_discriminator_and_not_the_generator() -> None:
+    objective = build("rtd_sop")
+    objective(ordered(make_batch()), STEP)["sop_loss"].sum.backward()
+    assert all(parameter.grad is None for parameter in objective.generator.encoder.parameters())
+    assert objective.discriminator is not None
+    assert all(parameter.grad is not None for parameter in objective.discriminator.encoder.parameters())
