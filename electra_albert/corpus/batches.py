@@ -1,7 +1,7 @@
 """Rows to the batches of a run: a pure function of the step, split over ranks, prepared a little ahead.
 
-Position i of a run is (epoch, k) = divmod(i, N); a keyed bijection of the epoch sends k to a row. Nothing is stored, so
-any batch is found at once and nothing is dropped. Dimensions: B batch.
+Position i of a run is (epoch, k) = divmod(i, N); a keyed bijection of the epoch sends k to a row (mixture.py). Nothing
+is stored, so any batch is found at once and nothing is dropped. Dimensions: B batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from electra_albert.contracts import Batch
 from electra_albert.corpus.examples import Rows
-from electra_albert.keyed_random import permute
+from electra_albert.corpus.mixture import RowOrder
 
 _STEPS_AHEAD = 3
 _ROWS_AT_ONCE = 4096
@@ -28,7 +28,7 @@ class TrainBatches:
     """The micro-batches of one rank. A step takes the same rows however they are split over ranks and micro-batches."""
 
     rows: Rows
-    seed: int
+    order: RowOrder
     per_device_train_batch_size: int
     gradient_accumulation_steps: int = 1
     rank: int = 0
@@ -51,8 +51,7 @@ class TrainBatches:
         step = torch.arange(first_step - 1, first_step - 1 + step_count)[:, None, None]
         share = torch.arange(self.gradient_accumulation_steps)[:, None] * self.world_size + self.rank
         position = step * self.global_batch_size + share * size + torch.arange(size)
-        row_count = self.rows.table.count
-        return position, permute(position % row_count, row_count, self.seed, position // row_count)
+        return position, self.order.rows(position)
 
     def _lay_out(self, position: Tensor, row: Tensor) -> list[Batch]:
         batches = [self.rows.gather(r, example_id=p) for r, p in zip(row, position, strict=True)]
@@ -80,7 +79,7 @@ class TrainBatches:
 
     def epoch(self, step: int) -> float:
         """How often the corpus has been passed over once updates 1 to `step` are done."""
-        return step * self.global_batch_size / self.rows.table.count
+        return step * self.global_batch_size / self.order.pass_length
 
 
 def _pinned(batch: Batch) -> Batch:

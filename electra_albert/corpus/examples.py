@@ -2,6 +2,9 @@
 
 Dimensions: B batch, L length. Rows are cut at the token and follow one another without a gap, so nothing is dropped.
 Differs from ELECTRA: its builder throws away what passes the end of a row; here it begins the next one.
+Differs from ALBERT: what is swapped are two runs of whole sentences in the middle of a row; the sentences that the ends
+of the row cut through stay where they are. ALBERT swaps the segments as a whole and truncates after that, which loses
+text; without truncation an unfinished sentence would tell by itself whether its segment was moved.
 """
 
 from __future__ import annotations
@@ -18,13 +21,14 @@ from torch import Tensor
 
 from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.corpus.store import TokenStream
-from electra_albert.corpus.tokenizer import CLS_ID, PAD_ID, SEP_ID
+from electra_albert.corpus.tokenizer import SpecialIds
 from electra_albert.keyed_random import Stream, bits, uniform
 
 TABLE_VERSION = 1
 SHORT_ROW_RATE = 0.05  # Paper: ELECTRA's example builder
 ONE_SEGMENT_RATE = 0.1
 SHORTEST_ROW = 8
+_FEWEST_ENDS = 3  # of sentences inside a row, between which there are two whole ones to swap
 _BLOCK = 1 << 16
 
 
@@ -127,6 +131,23 @@ def _inside(ends: np.ndarray, start: np.ndarray, end: np.ndarray) -> _Inside:
     return _Inside(first, np.maximum(np.searchsorted(ends, end, side="left") - first, 0))
 
 
+class _Cuts(NamedTuple):
+    """How some rows are cut in two, all [B]; lengths are in tokens from the row's start, 0 where there is none."""
+
+    head: np.ndarray  # of a swapped row: where its first whole sentence begins
+    cut: np.ndarray  # where its second run of sentences begins
+    tail: np.ndarray  # where its last whole sentence ends
+    first_length: np.ndarray  # tokens of the first segment as it is laid out
+    label: np.ndarray  # sentence_order_label
+
+    def read_order(self, nth: np.ndarray) -> np.ndarray:
+        """Which token of the row, counted in the text, stands at each place nth [B, L] of the laid-out row."""
+        head, cut, tail = self.head[:, None], self.cut[:, None], self.tail[:, None]
+        moved_up = (nth >= head) & (nth < head + tail - cut)
+        moved_down = (nth >= head + tail - cut) & (nth < tail)
+        return nth + np.where(moved_up, cut - head, 0) - np.where(moved_down, tail - cut, 0)
+
+
 @dataclass(frozen=True)
 class Rows:
     """Lays out rows of one stream as batches."""
@@ -135,6 +156,7 @@ class Rows:
     table: ExampleTable
     max_seq_length: int
     seed: int
+    special: SpecialIds
     swap_rate: float = 0.0
     one_segment_rate: float = ONE_SEGMENT_RATE
 
@@ -147,13 +169,12 @@ class Rows:
         row_number = row.numpy()
         start, end = self.table.edges[row_number], self.table.edges[row_number + 1]  # [B]
         borders = _inside(self.stream.document_ends, start, end)
-        cut, is_swapped = self._choose_cut(start, end, borders.number > 0, example_id)
-        shift = np.where(is_swapped, cut - start, 0)  # [B] how far segment A begins behind the row's start
+        cuts = self._choose_cuts(start, end, borders.number > 0, example_id)
 
         count = end - start  # [B] tokens
         is_sep = np.zeros((len(row_number), self.max_seq_length), bool)  # [B, L]
-        has_cut = np.flatnonzero(cut > start)
-        is_sep[has_cut, 1 + np.where(is_swapped, end - cut, cut - start)[has_cut]] = True
+        has_cut = np.flatnonzero(cuts.first_length)
+        is_sep[has_cut, 1 + cuts.first_length[has_cut]] = True
         of_row = np.repeat(np.arange(len(row_number)), borders.number)  # one entry a border
         nth = np.arange(len(of_row)) - np.repeat(borders.number.cumsum() - borders.number, borders.number)
         border = self.stream.document_ends[borders.first[of_row] + nth]
@@ -164,23 +185,18 @@ class Rows:
         seps_before = is_sep.cumsum(axis=1) - is_sep  # [B, L]
         position = np.arange(self.max_seq_length)  # [L]
         mask = position <= last[:, None]  # [B, L]
-        nth_token = position - 1 - seps_before + shift[:, None]  # [B, L] in the order it is read
-        source = start[:, None] + np.where(nth_token < count[:, None], nth_token, nth_token - count[:, None])
         is_token = mask & ~is_sep & (position > 0)
-        tokens = self.stream.tokens[np.where(is_token, source, 0)]  # [B, L]
-        ids = np.where(is_token, tokens, PAD_ID).astype(np.int64)
-        ids[:, 0] = CLS_ID
-        ids[is_sep] = SEP_ID
-        has_order = (cut > start) & (borders.number == 0)
-        label = np.where(has_order, is_swapped.astype(np.int64), IGNORED_LABEL)
+        nth_token = cuts.read_order(position - 1 - seps_before)  # [B, L] behind the row's start
+        tokens = self.stream.tokens[np.where(is_token, start[:, None] + nth_token, 0)]  # [B, L]
+        ids = np.where(is_token, tokens, self.special.pad).astype(np.int64)
+        ids[:, 0] = self.special.cls
+        ids[is_sep] = self.special.sep
         token_type_ids = ((seps_before > 0) & mask).astype(np.int64)
         as_tensor = torch.from_numpy
-        return Batch(as_tensor(ids), as_tensor(mask), as_tensor(token_type_ids), as_tensor(label), example_id)
+        return Batch(as_tensor(ids), as_tensor(mask), as_tensor(token_type_ids), as_tensor(cuts.label), example_id)
 
-    def _choose_cut(
-        self, start: np.ndarray, end: np.ndarray, has_border: np.ndarray, example_id: Tensor
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Where in the stream a row without a border is cut [B], its start where it is not; whether it is swapped."""
+    def _choose_cuts(self, start: np.ndarray, end: np.ndarray, has_border: np.ndarray, example_id: Tensor) -> _Cuts:
+        """Cut the rows from start to end, both [B], that cross no border, and swap some of them."""
         sentences = _inside(self.stream.sentence_ends, start, end)
         zero = torch.zeros_like(example_id)
         draw = {
@@ -189,7 +205,18 @@ class Rows:
         }
         is_single = (uniform(draw[Stream.ONE_SEGMENT]) < self.one_segment_rate).numpy()
         has_cut = ~has_border & ~is_single & (sentences.number > 0)
-        chosen = sentences.first + draw[Stream.SEGMENT_CUT].numpy() % np.maximum(sentences.number, 1)
-        cut = self.stream.sentence_ends[np.where(has_cut, chosen, 0)]
-        is_swapped = has_cut & (uniform(draw[Stream.SWAP]) < self.swap_rate).numpy()
-        return np.where(has_cut, cut, start), is_swapped
+        # A row that may be swapped has a whole sentence on either side of its cut, between those that its ends cut.
+        can_swap = has_cut & (sentences.number >= _FEWEST_ENDS) & (self.swap_rate > 0)
+        choices = np.where(can_swap, sentences.number - 2, np.maximum(sentences.number, 1))
+        chosen = sentences.first + can_swap + draw[Stream.SEGMENT_CUT].numpy() % choices
+        is_swapped = can_swap & (uniform(draw[Stream.SWAP]) < self.swap_rate).numpy()
+
+        def ends_at(index: np.ndarray, where: np.ndarray) -> np.ndarray:
+            return np.where(where, self.stream.sentence_ends[np.where(where, index, 0)] - start, 0)
+
+        head = ends_at(sentences.first, is_swapped)
+        cut = ends_at(chosen, has_cut)
+        tail = ends_at(sentences.first + sentences.number - 1, is_swapped)
+        has_order = can_swap if self.swap_rate > 0 else has_cut
+        label = np.where(has_order, is_swapped.astype(np.int64), IGNORED_LABEL)
+        return _Cuts(head, np.where(is_swapped, cut, 0), tail, np.where(is_swapped, head + tail - cut, cut), label)

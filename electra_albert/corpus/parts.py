@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -24,7 +24,7 @@ import numpy as np
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.sources import Document, Unit, read_unit
-from electra_albert.corpus.word_encoder import WordEncoder
+from electra_albert.corpus.word_encoder import Encoder, make_encoder
 
 PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups")
 _ENCODED_CHARACTERS = 1 << 20  # of text tokenised at once
@@ -42,6 +42,23 @@ class Part(NamedTuple):
         return self.folder / f"{self.number:06d}.{name}"
 
 
+class PartPlan(NamedTuple):
+    """All parts of a store: what each is made from, how, and where they go."""
+
+    units: list[Unit]
+    settings: str  # of the encoder
+    folder: Path
+    fingerprint: str  # of corpus, reading and tokenizer
+    dtype: np.dtype  # of the ids
+
+    def tasks(self) -> list[_Task]:
+        """The work of each part, in order."""
+        return [
+            _Task(unit, number, _part_key(self.fingerprint, unit), str(self.folder), self.dtype.str)
+            for number, unit in enumerate(self.units)
+        ]
+
+
 class _Task(NamedTuple):
     unit: Unit
     number: int
@@ -55,42 +72,40 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
-def write_parts(
-    units: list[Unit],
-    pipeline: str,
-    folder: Path,
-    *,
-    fingerprint: str,
-    dtype: np.dtype,
-    num_workers: int,
-    say: Callable[[str], None],
-) -> list[Part]:
-    """Tokenise every unit whose part is not there yet; `pipeline` is the JSON of the tokenizer's backend."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tasks = [
-        _Task(unit, number, _part_key(fingerprint, unit), str(folder), dtype.str) for number, unit in enumerate(units)
-    ]
-    missing = [task for task in tasks if _read_receipt(task) is None]
-    if len(missing) < len(tasks):
-        say(f"{len(tasks) - len(missing)} of {len(tasks)} parts of the token store are there already")
+def write_parts(plan: PartPlan, numbers: Iterable[int], num_workers: int, say: Callable[[str], None]) -> None:
+    """Tokenise the units of these numbers whose parts are not there yet."""
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    tasks = plan.tasks()
+    wanted = [tasks[number] for number in numbers]
+    missing = [task for task in wanted if _read_receipt(task) is None]
+    if len(missing) < len(wanted):
+        say(f"{len(wanted) - len(missing)} of {len(wanted)} parts of the token store are there already")
     said = time.monotonic()
-    for done, _ in enumerate(_run(missing, pipeline, min(num_workers, len(missing))), start=1):
+    for done, _ in enumerate(_run(missing, plan.settings, min(num_workers, len(missing))), start=1):
         if time.monotonic() - said > _SECONDS_BETWEEN_LINES and done < len(missing):
             said = time.monotonic()
             say(f"tokenising: {done} of {len(missing)} parts done")
+
+
+def missing_parts(plan: PartPlan) -> list[int]:
+    """Numbers of the parts that are not there, or were made from something else."""
+    return [task.number for task in plan.tasks() if _read_receipt(task) is None]
+
+
+def finished_parts(plan: PartPlan) -> list[Part]:
+    """All parts in order; UsageError where one is missing."""
     parts = []
-    for task in tasks:
+    for task in plan.tasks():
         receipt = _read_receipt(task)
         if receipt is None:
-            raise UsageError(f"{folder}: part {task.number} vanished while the store was built; start again")
-        parts.append(Part(receipt, folder, task.number))
+            raise UsageError(f"{plan.folder}: part {task.number} is not there or was made otherwise; write it again")
+        parts.append(Part(receipt, plan.folder, task.number))
     return parts
 
 
 def _part_key(fingerprint: str, unit: Unit) -> str:
-    return hashlib.blake2b(
-        json.dumps([fingerprint, unit.start, unit.end, unit.kind]).encode(), digest_size=16
-    ).hexdigest()
+    spans = [(span.start, span.end, span.kind) for span in unit.spans]
+    return hashlib.blake2b(json.dumps([fingerprint, spans, unit.reading]).encode(), digest_size=16).hexdigest()
 
 
 def _read_receipt(task: _Task) -> dict[str, Any] | None:
@@ -106,16 +121,16 @@ def _read_receipt(task: _Task) -> dict[str, Any] | None:
     return receipt
 
 
-def _run(tasks: list[_Task], pipeline: str, num_workers: int) -> Iterator[None]:
+def _run(tasks: list[_Task], settings: str, num_workers: int) -> Iterator[None]:
     """Do the tasks, here or in processes of their own; yields as often as one is done."""
     if num_workers <= 1:
-        encoder = WordEncoder(pipeline)
+        encoder = make_encoder(settings)
         for task in tasks:
             _write_part(task, encoder)
             yield
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
-    pool = ProcessPoolExecutor(num_workers, context, initializer=_start_worker, initargs=(pipeline, os.getpid()))
+    pool = ProcessPoolExecutor(num_workers, context, initializer=_start_worker, initargs=(settings, os.getpid()))
     try:
         for future in as_completed([pool.submit(_work, task) for task in tasks]):
             future.result()
@@ -129,13 +144,13 @@ def _run(tasks: list[_Task], pipeline: str, num_workers: int) -> Iterator[None]:
         pool.shutdown(cancel_futures=True)
 
 
-_encoder: WordEncoder | None = None  # one a worker process, so that its memo of words lasts from unit to unit
+_encoder: Encoder | None = None  # one a worker process, so that its memo of words lasts from unit to unit
 
 
-def _start_worker(pipeline: str, parent: int) -> None:
+def _start_worker(settings: str, parent: int) -> None:
     global _encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent ends its workers
-    _encoder = WordEncoder(pipeline)
+    _encoder = make_encoder(settings)
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
 
 
@@ -151,7 +166,7 @@ def _work(task: _Task) -> None:
     _write_part(task, _encoder)
 
 
-def _write_part(task: _Task, encoder: WordEncoder) -> None:
+def _write_part(task: _Task, encoder: Encoder) -> None:
     started = time.perf_counter()
     part = Part({}, Path(task.folder), task.number)
     beside = {name: part.path(f"{name}.{os.getpid()}") for name in PART_FILES}
@@ -181,7 +196,7 @@ def _write_part(task: _Task, encoder: WordEncoder) -> None:
 class _PartWriter:
     """Gathers sentences up to a bound, tokenises them together, and appends to the part's files."""
 
-    def __init__(self, files: Mapping[str, BinaryIO], dtype: np.dtype, encoder: WordEncoder) -> None:
+    def __init__(self, files: Mapping[str, BinaryIO], dtype: np.dtype, encoder: Encoder) -> None:
         self.counts: Counter[str] = Counter()
         self._files, self._dtype, self._encoder = files, dtype, encoder
         self._sentences: list[str] = []
@@ -209,7 +224,7 @@ class _PartWriter:
         self.counts["sentences"] += len(filled)
         self.counts["sentences_without_a_token"] += len(lengths) - len(filled)
         self.counts["tokens"] += len(ids)
-        self.counts["unknown_tokens"] += int((ids == 1).sum())
+        self.counts["unknown_tokens"] += int((ids == self._encoder.unknown_id).sum())
         document_ends, groups = [], []
         for sentence_count, group in self._ends:
             end = int(ends[sentence_count - 1]) if sentence_count else self._tokens

@@ -13,23 +13,17 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.corpus.parts import Part, token_dtype, write_json, write_parts
-from electra_albert.corpus.sources import Unit
+from electra_albert.corpus.held_out import SIDES, Run, plan_sides
+from electra_albert.corpus.parts import PartPlan, finished_parts, token_dtype, write_json
 
-if TYPE_CHECKING:
-    from transformers import AlbertTokenizer
-
-FORMAT_VERSION = 1
-HELD_OUT_SHARE = 0.01
-FEWEST_DOCUMENTS = 100  # with fewer, documents are too coarse to hold out a hundredth
-SIDES = ("train", "validation")
+FORMAT_VERSION = 2
 _BLOCK = 1 << 20  # numbers copied at once
 
 
@@ -52,40 +46,25 @@ class Store(NamedTuple):
     token_counts: np.ndarray  # [V] int64, of train
     receipt: dict[str, Any]
 
-
-class _Run(NamedTuple):
-    """Tokens start to end of a part, all for one side."""
-
-    part: Part
-    side: str
-    start: int
-    end: int
+    @property
+    def source_starts(self) -> list[int]:
+        """Where each source begins in the train stream, in tokens."""
+        return [0, *self.receipt["sides"]["train"]["source_ends"][:-1]]
 
 
 def build_store(
-    units: list[Unit],
-    tokenizer: AlbertTokenizer,
-    folder: Path,
-    *,
-    fingerprint: str,
-    seed: int,
-    num_workers: int,
-    say: Callable[[str], None],
+    plan: PartPlan, folder: Path, *, sources: list[int], vocab_size: int, seed: int, found: Counter[str]
 ) -> Store:
-    """Tokenise `units` into a store in `folder`; goes on where an earlier call with the same arguments was stopped.
+    """Put the finished parts of `plan` together to a store in `folder`; the parts are removed.
 
-    Documents of one group are kept on one side. Raises DataError where the corpus is too small to hold anything out.
+    sources: the source that each unit of the plan belongs to, ascending. found: what was noted when the files were
+    looked for. Raises UsageError where a part is missing, DataError where the corpus is too small to hold anything out.
     """
     (folder / "manifest.json").unlink(missing_ok=True)
     for side in SIDES:
         shutil.rmtree(folder / side, ignore_errors=True)  # with the example tables of an older store
-    vocab_size = len(tokenizer)
-    dtype = token_dtype(vocab_size)
-    pipeline = tokenizer.backend_tokenizer.to_str()
-    parts = write_parts(
-        units, pipeline, folder / "parts", fingerprint=fingerprint, dtype=dtype, num_workers=num_workers, say=say
-    )
-    read: Counter[str] = Counter()
+    parts = finished_parts(plan)
+    read: Counter[str] = Counter(found)
     written: Counter[str] = Counter()
     for part in parts:
         read.update(part.receipt["read"])
@@ -93,8 +72,8 @@ def build_store(
     if written["sentences"] < 2:
         held = "no sentence" if not written["sentences"] else "a single sentence"
         raise DataError(f"the corpus holds {held}: too little to train on and hold out; give it more text")
-    runs, notice = _plan(parts, written, seed)
-    sides, token_counts = _merge(runs, folder, dtype, vocab_size)
+    runs, notice = plan_sides(parts, written, seed)
+    sides, token_counts = _merge(runs, folder, sources, plan.dtype, vocab_size)
     _write_array(folder / "token_counts.bin", token_counts)
     kept = sum(side["tokens"] for side in sides.values())
     assert kept == written["tokens"], "tokens were lost between the parts and the streams"
@@ -108,13 +87,13 @@ def build_store(
     }
     manifest = {
         "format_version": FORMAT_VERSION,
-        "fingerprint": fingerprint,
+        "fingerprint": plan.fingerprint,
         "vocab_size": vocab_size,
         "files": {str(file.relative_to(folder)): _describe(file) for file in _stream_files(folder)},
         "receipt": receipt,
     }
     write_json(folder / "manifest.json", manifest)
-    shutil.rmtree(folder / "parts")
+    shutil.rmtree(plan.folder)
     return open_store(folder)
 
 
@@ -160,91 +139,36 @@ def _describe(file: Path) -> dict[str, Any]:
         return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(opened, "sha256").hexdigest()}
 
 
-# What is held out.
-
-
-def _plan(parts: list[Part], written: Counter[str], seed: int) -> tuple[Callable[[], Iterator[_Run]], str]:
-    """What gives the runs of tokens of either side in corpus order, and how the side was chosen, in words."""
-    if written["documents"] >= FEWEST_DOCUMENTS:
-        by_group = partial(_runs_by_group, parts, seed, _group_threshold(parts, seed))
-        if {run.side for run in by_group()} == set(SIDES):
-            return by_group, "whole documents, with those most alike kept together"
-        reason = "all its documents are alike"
-    else:
-        reason = f"the corpus has only {written['documents']} documents"
-    held = max(1, round(written["sentences"] * HELD_OUT_SHARE))
-    by_sentence = partial(_last_sentences, parts, written["sentences"] - held)
-    return by_sentence, f"the last {held} sentences, since {reason}"
-
-
-def _group_bits(part: Part, seed: int) -> np.ndarray:
-    """Keyed integers in [0, 2**63), one a document, equal for documents of one group."""
-    import torch
-
-    from electra_albert.keyed_random import Stream, bits
-
-    groups = torch.from_numpy(np.fromfile(part.path("groups"), "<i8"))
-    return bits(seed, Stream.HELD_OUT, groups, torch.zeros_like(groups)).numpy()
-
-
-def _group_threshold(parts: list[Part], seed: int) -> int:
-    """Groups with bits up to it are held out: a hundredth of all, at least the one with the lowest bits."""
-    lowest = min(int(found.min()) for part in parts if len(found := _group_bits(part, seed)))
-    return max(lowest, int(HELD_OUT_SHARE * (1 << 63)))
-
-
-def _runs_by_group(parts: list[Part], seed: int, threshold: int) -> Iterator[_Run]:
-    for part in parts:
-        held = _group_bits(part, seed) <= threshold
-        ends = np.fromfile(part.path("document_ends"), "<i8")
-        last = np.flatnonzero(np.append(held[1:] != held[:-1], len(held) > 0))  # the last document of each run
-        start = 0
-        for document in last[: len(held)].tolist():
-            yield _Run(part, SIDES[int(held[document])], start, int(ends[document]))
-            start = int(ends[document])
-
-
-def _last_sentences(parts: list[Part], train_sentences: int) -> Iterator[_Run]:
-    left = train_sentences
-    for part in parts:
-        sentences, tokens = part.receipt["written"]["sentences"], part.receipt["written"]["tokens"]
-        here = min(left, sentences)
-        left -= here
-        cut = int(np.fromfile(part.path("sentence_ends"), "<i8", 1, offset=8 * (here - 1))[0]) if here else 0
-        if cut:
-            yield _Run(part, "train", 0, cut)
-        if cut < tokens:
-            yield _Run(part, "validation", cut, tokens)
-
-
 # Copying.
 
 
 def _merge(
-    runs: Callable[[], Iterator[_Run]], folder: Path, dtype: np.dtype, vocab_size: int
+    runs: Callable[[], Iterator[Run]], folder: Path, sources: list[int], dtype: np.dtype, vocab_size: int
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Write the streams; their sizes by side, and how often each id stands in train."""
+    """Write the streams; their sizes and where each source ends by side, and how often each id stands in train."""
     token_counts = np.zeros(vocab_size, "<i8")
     sides = {}
     for side in SIDES:
         (folder / side).mkdir(parents=True, exist_ok=True)
         files = {name: (folder / side / f"{name}.bin").open("wb") for name in TokenStream._fields}
         sizes = dict.fromkeys(("tokens", "sentences", "documents"), 0)
+        source_ends = [0] * (sources[-1] + 1)
         try:
             for run in runs():
                 if run.side == side:
                     _copy_run(run, files, sizes, dtype, token_counts if side == "train" else None)
+                    source_ends[sources[run.part.number]] = sizes["tokens"]
         finally:
             for file in files.values():
                 file.flush()
                 os.fsync(file.fileno())
                 file.close()
-        sides[side] = sizes
+        sides[side] = {**sizes, "source_ends": list(accumulate(source_ends, max))}
     return sides, token_counts
 
 
 def _copy_run(
-    run: _Run, files: Mapping[str, BinaryIO], sizes: dict[str, int], dtype: np.dtype, token_counts: np.ndarray | None
+    run: Run, files: Mapping[str, BinaryIO], sizes: dict[str, int], dtype: np.dtype, token_counts: np.ndarray | None
 ) -> None:
     for start in range(run.start, run.end, _BLOCK):
         count = min(_BLOCK, run.end - start)
@@ -265,7 +189,7 @@ def _copy_run(
     sizes["tokens"] += run.end - run.start
 
 
-def _ends_inside(run: _Run, name: str) -> Iterator[np.ndarray]:
+def _ends_inside(run: Run, name: str) -> Iterator[np.ndarray]:
     """The ends in (start, end] of a run, in blocks."""
     path = run.part.path(name)
     if not path.stat().st_size:

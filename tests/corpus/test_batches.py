@@ -13,9 +13,12 @@ import torch
 from electra_albert.contracts import Batch
 from electra_albert.corpus.batches import TrainBatches, eval_batches
 from electra_albert.corpus.examples import ExampleTable, Rows, build_table
+from electra_albert.corpus.mixture import RowOrder, order_rows
 from electra_albert.corpus.store import TokenStream
+from electra_albert.corpus.tokenizer import SpecialIds
 
 SEED = 5
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 
 
 @pytest.fixture
@@ -23,7 +26,15 @@ def rows(tmp_path: Path) -> Rows:
     generator = np.random.default_rng(1)
     sentence_ends = generator.integers(1, 9, 300).cumsum()
     stream = TokenStream(np.arange(5, 5 + sentence_ends[-1], dtype=np.uint16), sentence_ends, sentence_ends[3::4])
-    return Rows(stream, build_table(stream, 16, SEED, tmp_path), 16, SEED)
+    return Rows(stream, build_table(stream, 16, SEED, tmp_path), 16, SEED, SPECIAL)
+
+
+def order_of(rows: Rows, seed: int = SEED) -> RowOrder:
+    return order_rows([0], rows.table.count, None, seed)
+
+
+def shuffle(rows: Rows, seed: int = SEED) -> RowOrder:
+    return order_rows([0], rows.table.count, None, seed)
 
 
 def rows_of(batch: Batch) -> list[tuple[int, ...]]:
@@ -44,11 +55,11 @@ def rows_of_step(splits: list[TrainBatches], step: int) -> set[tuple[int, tuple[
 
 
 def split(rows: Rows, ranks: int, accumulation: int, size: int) -> list[TrainBatches]:
-    return [TrainBatches(rows, SEED, size, accumulation, rank, ranks) for rank in range(ranks)]
+    return [TrainBatches(rows, order_of(rows), size, accumulation, rank, ranks) for rank in range(ranks)]
 
 
 def test_every_epoch_trains_on_every_row_once(rows: Rows) -> None:
-    batches = TrainBatches(rows, SEED, per_device_train_batch_size=7)
+    batches = TrainBatches(rows, order_of(rows), per_device_train_batch_size=7)
     count = rows.table.count
     assert count % 7
     steps = -(-3 * count // 7)
@@ -76,12 +87,12 @@ def test_a_step_trains_on_the_same_rows_however_it_is_split(
 
 
 def test_split_check_sees_ranks_that_shuffle_for_themselves(rows: Rows) -> None:
-    faulty = [TrainBatches(rows, SEED + rank, 6, 1, rank, 2) for rank in range(2)]  # planted fault
+    faulty = [TrainBatches(rows, order_of(rows, SEED + rank), 6, 1, rank, 2) for rank in range(2)]  # planted fault
     assert rows_of_step(faulty, 1) != rows_of_step(split(rows, 1, 1, 12), 1)
 
 
 def test_steps_from_anywhere_go_on_as_the_uninterrupted_run(rows: Rows) -> None:
-    batches = TrainBatches(rows, SEED, 3, 2)
+    batches = TrainBatches(rows, order_of(rows), 3, 2)
     straight = list(islice(batches.steps(1), 40))
     for first in (2, 17, 40):  # in the first epoch, in later ones
         resumed = list(islice(batches.steps(first), 41 - first))
@@ -92,19 +103,19 @@ def test_steps_from_anywhere_go_on_as_the_uninterrupted_run(rows: Rows) -> None:
 
 def test_position_of_a_distant_step_is_found_at_once(rows: Rows) -> None:
     step = 10**12
-    (batch,) = TrainBatches(rows, SEED, 4).micro_batches(step)
+    (batch,) = TrainBatches(rows, order_of(rows), 4).micro_batches(step)
     assert batch.example_id.tolist() == [4 * (step - 1) + k for k in range(4)]
 
 
 def test_what_goes_wrong_ahead_is_raised_where_batches_are_taken(rows: Rows) -> None:
     beyond = ExampleTable(np.array(rows.table.edges) + len(rows.stream.tokens))
-    broken = Rows(rows.stream, beyond, 16, SEED)
+    broken = Rows(rows.stream, beyond, 16, SEED, SPECIAL)
     with pytest.raises(IndexError):
-        next(TrainBatches(broken, SEED, 4).steps(1))
+        next(TrainBatches(broken, order_of(broken), 4).steps(1))
 
 
 def test_thread_ends_with_the_batches(rows: Rows) -> None:
-    running = TrainBatches(rows, SEED, 4).steps(1)
+    running = TrainBatches(rows, order_of(rows), 4).steps(1)
     next(running)
     thread = next(t for t in threading.enumerate() if t.name.startswith("batches"))
     running.close()  # type: ignore[attr-defined]
@@ -113,7 +124,7 @@ def test_thread_ends_with_the_batches(rows: Rows) -> None:
 
 
 def test_epoch_counts_passes_over_the_corpus(rows: Rows) -> None:
-    batches = TrainBatches(rows, SEED, 4, 3, 1, 2)
+    batches = TrainBatches(rows, order_of(rows), 4, 3, 1, 2)
     assert batches.global_batch_size == 24
     assert batches.epoch(0) == 0
     assert batches.epoch(rows.table.count) == 24

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.corpus.examples import ExampleTable, Rows, build_table, padding_share
 from electra_albert.corpus.store import TokenStream
+from electra_albert.corpus.tokenizer import SpecialIds
 
-PAD, CLS, SEP = 0, 2, 3
+PAD, CLS, SEP = 3, 1, 4  # not those of ALBERT: nothing may assume them
+SPECIAL = SpecialIds(pad=PAD, unk=None, cls=CLS, sep=SEP, mask=2)
 SEED = 11
 
 
@@ -35,7 +37,7 @@ def draw_stream(seed: int, documents: int, longest_sentence: int, most_sentences
 
 
 def make_rows(stream: TokenStream, folder: Path, length: int = 24, **rates: float) -> Rows:
-    return Rows(stream, build_table(stream, length, SEED, folder), length, SEED, **rates)
+    return Rows(stream, build_table(stream, length, SEED, folder), length, SEED, SPECIAL, **rates)
 
 
 def all_rows(rows: Rows, epoch: int = 0) -> Batch:
@@ -60,11 +62,19 @@ def plain_layouts(rows: Rows, number: int) -> list[Layout]:
         rest = [token for piece in pieces[1:] for token in [*piece, SEP]]
         first = [CLS, *pieces[0], SEP]
         return [Layout(first + rest, [0] * len(first) + [1] * len(rest), IGNORED_LABEL)]
+    inside = [int(e) - start for e in stream.sentence_ends if start < e < end]
     layouts = []
-    for cut in [int(e) - start for e in stream.sentence_ends if start < e < end]:
-        for label, (a, b) in enumerate([(tokens[:cut], tokens[cut:]), (tokens[cut:], tokens[:cut])]):
-            layouts.append(Layout([CLS, *a, SEP, *b, SEP], [0] * (len(a) + 2) + [1] * (len(b) + 1), label))
+    for cut in inside:
+        label = 0 if rows.swap_rate == 0 or (len(inside) > 2 and cut in inside[1:-1]) else IGNORED_LABEL
+        layouts.append(two_segments(tokens[:cut], tokens[cut:], label))
+    for cut in inside[1:-1] if rows.swap_rate else ():
+        head, first, second, tail = (tokens[a:b] for a, b in pairwise([0, inside[0], cut, inside[-1], len(tokens)]))
+        layouts.append(two_segments(head + second, first + tail, 1))
     return [*layouts, Layout([CLS, *tokens, SEP], [0] * (len(tokens) + 2), IGNORED_LABEL)]
+
+
+def two_segments(a: list[int], b: list[int], label: int) -> Layout:
+    return Layout([CLS, *a, SEP, *b, SEP], [0] * (len(a) + 2) + [1] * (len(b) + 1), label)
 
 
 def laid_out(batch: Batch, number: int) -> Layout:
@@ -93,12 +103,13 @@ def test_rows_hold_every_token_once_and_follow_the_contract(
     tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], length: int
 ) -> None:
     stream = make_stream(documents)
-    rows = make_rows(stream, tmp_path_factory.mktemp("rows"), length, one_segment_rate=0.2)
+    folder = tmp_path_factory.mktemp("rows")
+    rows = make_rows(stream, folder, length, one_segment_rate=0.2)
     batch = all_rows(rows)
     assert batch.input_ids.shape == (rows.table.count, length)
     assert tokens_in_order(batch) == stream.tokens.tolist()
     assert follows_the_contract(rows, batch)
-    swapping = make_rows(stream, tmp_path_factory.mktemp("rows"), length, swap_rate=0.5, one_segment_rate=0.0)
+    swapping = make_rows(stream, folder, length, swap_rate=0.5, one_segment_rate=0.0)
     swapped = all_rows(swapping)
     assert sorted(tokens_in_order(swapped)) == stream.tokens.tolist()
     assert follows_the_contract(swapping, swapped)
@@ -114,7 +125,8 @@ def test_contract_check_sees_planted_faults(tmp_path: Path, fault: str) -> None:
     elif fault == "border without [SEP]":
         ids[3, 1 + int((ids[3, 1:] == SEP).nonzero()[0])] = 7
     elif fault == "types":
-        types[3] = torch.roll(types[3], 1)
+        used = int(batch.attention_mask[3].sum())
+        types[3, :used] = torch.roll(types[3, :used], 1)
     else:
         label[label >= 0] = 1
     assert follows_the_contract(rows, batch)
@@ -159,11 +171,50 @@ def test_every_sentence_end_is_chosen_alike(tmp_path: Path) -> None:
 def test_swaps_and_single_segments_come_at_their_rates(
     tmp_path: Path, swap_rate: float, one_segment_rate: float
 ) -> None:
-    rows = make_rows(make_stream([[3] * 20_000]), tmp_path, swap_rate=swap_rate, one_segment_rate=one_segment_rate)
+    stream = make_stream([[3] * 20_000])
+    rates = {"swap_rate": swap_rate, "one_segment_rate": one_segment_rate}
+    rows = make_rows(stream, tmp_path, length=25, **rates)
     label = all_rows(rows).sentence_order_label
     error = 4 * 0.5 / rows.table.count**0.5
     assert abs(float((label == IGNORED_LABEL).float().mean()) - one_segment_rate) < error
     assert abs(float((label[label >= 0] == 1).float().mean()) - swap_rate) < error
+
+
+def shapes(rows: Rows, epoch: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """What may tell a swapped row without a look at its words: lengths of its segments; and its label."""
+    batch = all_rows(rows, epoch)
+    ordered = batch.sentence_order_label != IGNORED_LABEL
+    second = batch.token_type_ids.sum(1)
+    first = batch.attention_mask.sum(1) - second
+    return torch.stack([first, second], 1)[ordered], batch.sentence_order_label[ordered]
+
+
+def test_lengths_of_the_segments_do_not_tell_a_swapped_row(tmp_path: Path) -> None:
+    """Swapping what a row's ends leave of two segments would: the sentence at the start is a long one, or a rest."""
+    rows = make_rows(draw_stream(4, 4_000, 9, 40), tmp_path, length=40, swap_rate=0.5, one_segment_rate=0.0)
+    lengths, label = shapes(rows)
+    difference = (lengths[:, 0] - lengths[:, 1]).double()
+    means = [difference[label == value] for value in (0, 1)]
+    error = sum(float(part.var()) / len(part) for part in means) ** 0.5
+    assert min(map(len, means)) > 1_000
+    assert abs(float(means[0].mean() - means[1].mean())) < 4 * error
+
+
+def test_what_a_rows_own_ends_cut_through_stays_in_place(tmp_path: Path) -> None:
+    stream = draw_stream(5, 200, 9, 40)
+    plain = all_rows(make_rows(stream, tmp_path, length=40, one_segment_rate=0.0))
+    swapped = all_rows(make_rows(stream, tmp_path, length=40, swap_rate=1.0, one_segment_rate=0.0))
+    moved = swapped.sentence_order_label == 1
+    assert moved.float().mean() > 0.5
+    for one, other in zip(plain.input_ids[moved].tolist(), swapped.input_ids[moved].tolist(), strict=True):
+        before, after = ([token for token in row if token >= 5] for row in (one, other))
+        assert (before[0], before[-1]) == (after[0], after[-1])
+        assert before != after
+
+
+def test_rows_with_too_few_sentences_have_no_order(tmp_path: Path) -> None:
+    rows = make_rows(make_stream([[15] * 400]), tmp_path, length=32, swap_rate=0.5, one_segment_rate=0.0)
+    assert (all_rows(rows).sentence_order_label == IGNORED_LABEL).all()  # 29 tokens hold two sentence ends at most
 
 
 def test_cuts_change_from_epoch_to_epoch_and_tokens_do_not(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,12 @@ import numpy as np
 import pytest
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.corpus.parts import token_dtype
+from electra_albert.corpus.parts import PartPlan, missing_parts, token_dtype, write_parts
 from electra_albert.corpus.receipt import format_receipt
 from electra_albert.corpus.sources import Unit, find_files, plan_units
 from electra_albert.corpus.store import SIDES, Store, TokenStream, build_store, open_store
 from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
-from electra_albert.corpus.word_encoder import WordEncoder
+from electra_albert.corpus.word_encoder import WordEncoder, encoder_settings
 
 TEXT = "river bridge house people night water road hill moon dog stone wind old new great small sang fell"
 WORDS = TEXT.split()
@@ -39,7 +40,7 @@ def write_corpus(folder: Path, documents: list[list[str]], files: int = 3) -> li
     for number in range(files):
         share = documents[number * len(documents) // files : (number + 1) * len(documents) // files]
         (folder / f"{number}.txt").write_text("\n\n".join("\n".join(d) for d in share) + "\n", encoding="utf-8")
-    return plan_units(find_files(str(folder)))
+    return [unit for file in find_files(str(folder), Counter()) for unit in plan_units([file])]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,26 @@ def tokenizer() -> Any:
 
 def build(units: list[Unit], tokenizer: Any, folder: Path, **changed: Any) -> Store:
     arguments: dict[str, Any] = {"fingerprint": "f", "seed": 3, "num_workers": 1, "say": lambda line: None}
-    return build_store(units, tokenizer, folder, **(arguments | changed))
+    return build_with(units, tokenizer, folder, **(arguments | changed))
+
+
+def build_with(
+    units: list[Unit],
+    tokenizer: Any,
+    folder: Path,
+    *,
+    fingerprint: str,
+    seed: int,
+    num_workers: int,
+    say: Callable[[str], None],
+    sources: list[int] | None = None,
+) -> Store:
+    """Write the parts that are missing and put them together, as preparing a corpus does."""
+    vocab_size = len(tokenizer)
+    plan = PartPlan(units, encoder_settings(tokenizer), folder / "parts", fingerprint, token_dtype(vocab_size))
+    write_parts(plan, range(len(units)), num_workers, say)
+    sources = sources or [0] * len(units)
+    return build_store(plan, folder, sources=sources, vocab_size=vocab_size, seed=seed, found=Counter())
 
 
 def documents_in(stream: TokenStream) -> list[list[int]]:
@@ -115,7 +135,7 @@ def test_number_of_processes_does_not_show(tokenizer: Any, tmp_path: Path) -> No
 def test_interrupted_build_goes_on_with_the_missing_parts(tokenizer: Any, tmp_path: Path) -> None:
     units = write_corpus(tmp_path / "corpus", [document(number) for number in range(150)])
     build(units, tokenizer, tmp_path / "one_shot")
-    last = Path(units[-1].path)
+    last = Path(units[-1].spans[0].path)
     last.rename(last.with_suffix(".away"))
     with pytest.raises(UsageError):
         build(units, tokenizer, tmp_path / "store")
@@ -134,7 +154,7 @@ def test_interrupted_build_goes_on_with_the_missing_parts(tokenizer: Any, tmp_pa
 
 def test_parts_of_another_tokenizer_or_corpus_are_not_used(tokenizer: Any, tmp_path: Path) -> None:
     units = write_corpus(tmp_path / "corpus", [document(number) for number in range(150)])
-    last = Path(units[-1].path)
+    last = Path(units[-1].spans[0].path)
     text = last.read_bytes()
     last.unlink()
     with pytest.raises(UsageError):
@@ -143,6 +163,26 @@ def test_parts_of_another_tokenizer_or_corpus_are_not_used(tokenizer: Any, tmp_p
     said: list[str] = []
     build(units, tokenizer, tmp_path / "store", say=said.append)
     assert said == []
+
+
+def test_each_source_ends_where_its_last_token_stands(tokenizer: Any, tmp_path: Path) -> None:
+    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(400)], 4)
+    store = build(units, tokenizer, tmp_path / "store", sources=[0, 0, 1, 2])
+    one = build(units[:2], tokenizer, tmp_path / "one")
+    ends = store.receipt["sides"]["train"]["source_ends"]
+    assert (len(ends), ends[-1]) == (3, len(store.train.tokens))
+    assert store.train.tokens[: ends[0]].tolist() == one.train.tokens.tolist()
+    assert store.source_starts == [0, *ends[:-1]]
+    assert sorted(ends) == ends
+
+
+def test_a_share_of_the_parts_leaves_the_others_missing(tokenizer: Any, tmp_path: Path) -> None:
+    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(150)], 5)
+    plan = PartPlan(units, encoder_settings(tokenizer), tmp_path / "parts", "f", token_dtype(len(tokenizer)))
+    write_parts(plan, [1, 4], 1, lambda line: None)
+    assert missing_parts(plan) == [0, 2, 3]
+    with pytest.raises(UsageError, match="part 0"):
+        build_store(plan, tmp_path, sources=[0] * 5, vocab_size=len(tokenizer), seed=3, found=Counter())
 
 
 def test_documents_of_one_group_stay_on_one_side(tokenizer: Any, tmp_path: Path) -> None:
@@ -215,7 +255,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "file missing": lambda folder: (folder / "token_counts.bin").unlink(),
     "manifest cut short": lambda folder: cut_bytes(folder / "manifest.json", 2),
     "manifest of a later format": lambda folder: (folder / "manifest.json").write_text(
-        (folder / "manifest.json").read_text().replace('"format_version": 1', '"format_version": 2')
+        (folder / "manifest.json").read_text().replace('"format_version": 2', '"format_version": 3')
     ),
     "manifest is a list": lambda folder: (folder / "manifest.json").write_text("[]"),
 }
@@ -252,7 +292,7 @@ def test_memory_does_not_grow_with_the_corpus(tokenizer: Any, tmp_path: Path) ->
         folder = tmp_path / str(repeats)
         documents = [document(number) for number in range(2_000)] * repeats
         write_corpus(folder / "corpus", documents, 1)
-        units = plan_units(find_files(str(folder / "corpus")), unit_bytes=1 << 18)
+        units = plan_units(find_files(str(folder / "corpus"), Counter()), unit_bytes=1 << 18)
         del documents
         tracemalloc.start()
         build(units, tokenizer, folder / "store")
@@ -265,13 +305,16 @@ def test_memory_does_not_grow_with_the_corpus(tokenizer: Any, tmp_path: Path) ->
 
 _BUILD = """
 import sys
+from collections import Counter
 from pathlib import Path
+from electra_albert.corpus.parts import PartPlan, token_dtype, write_parts
 from electra_albert.corpus.sources import find_files, plan_units
-from electra_albert.corpus.store import build_store
 from electra_albert.corpus.tokenizer import load_tokenizer
-units = plan_units(find_files(sys.argv[1]), unit_bytes=1 << 17)
-build_store(units, load_tokenizer(Path(sys.argv[2])), Path(sys.argv[3]),
-            fingerprint="f", seed=3, num_workers=2, say=str)
+from electra_albert.corpus.word_encoder import encoder_settings
+units = plan_units(find_files(sys.argv[1], Counter()), unit_bytes=1 << 17)
+tokenizer = load_tokenizer(Path(sys.argv[2]))
+folder, dtype = Path(sys.argv[3]) / "parts", token_dtype(len(tokenizer))
+write_parts(PartPlan(units, encoder_settings(tokenizer), folder, "f", dtype), range(len(units)), 2, str)
 """
 
 
@@ -279,7 +322,7 @@ build_store(units, load_tokenizer(Path(sys.argv[2])), Path(sys.argv[3]),
 @pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="finds children in /proc")
 def test_killed_build_leaves_no_process_and_goes_on(tokenizer: Any, tmp_path: Path) -> None:
     write_corpus(tmp_path / "corpus", [document(number % 2_000) for number in range(20_000)], 1)
-    units = plan_units(find_files(str(tmp_path / "corpus")), unit_bytes=1 << 17)
+    units = plan_units(find_files(str(tmp_path / "corpus"), Counter()), unit_bytes=1 << 17)
     save_tokenizer(tokenizer, tmp_path / "tokenizer", 77)
     arguments = [str(tmp_path / name) for name in ("corpus", "tokenizer", "store")]
     running = subprocess.Popen([sys.executable, "-c", _BUILD, *arguments], cwd=Path(__file__).parents[2])

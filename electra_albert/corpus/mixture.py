@@ -1,0 +1,132 @@
+"""Several sources in one corpus: what a .yaml file says of them, and in which order rows are drawn from them by weight.
+
+Dimensions: S sources, N rows of one pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from electra_albert.contracts import DataError, UsageError
+from electra_albert.keyed_random import Stream, derived_seed, permute
+
+_SUFFIXES = (".yaml", ".yml")
+_KEYS = {"corpus", "weight", "text_column"}
+_EXAMPLE = "write a list of entries such as `- {corpus: wiki/*.txt, weight: 3}`"
+
+
+class Source(NamedTuple):
+    """One entry of a corpus."""
+
+    corpus: str  # as --corpus takes it
+    text_column: str
+    weight: float | None = None  # how often its rows are drawn, beside those of the others; None: as many as it has
+
+
+def read_sources(corpus: str, text_column: str) -> list[Source]:
+    """The sources that `corpus` names: those listed in a .yaml file, or itself.
+
+    Paths in the file are relative to its folder. Raises UsageError where it cannot be read, DataError where it lists no
+    sources, a key that means nothing, or weights for some sources only.
+    """
+    file = Path(corpus)
+    if file.suffix.lower() not in _SUFFIXES or file.is_dir():
+        return [Source(corpus, text_column)]
+    entries = _read_entries(file)
+    sources = [_read_source(file, number, entry, text_column) for number, entry in enumerate(entries, start=1)]
+    unweighted = [source.corpus for source in sources if source.weight is None]
+    if 0 < len(unweighted) < len(sources):
+        raise DataError(f"{file}: {unweighted[0]} has no weight and others have; give all of them one, or none")
+    return sources
+
+
+def _read_entries(file: Path) -> list[Any]:
+    import yaml
+
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--corpus {file}: cannot be read ({error.strerror}); check the path") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError also where it is not UTF-8
+        raise DataError(f"{file} is not YAML ({' '.join(str(error).split())[:80]}); {_EXAMPLE}") from None
+    if not isinstance(content, list) or not content:
+        raise DataError(f"{file} lists no sources; {_EXAMPLE}")
+    return content
+
+
+def _read_source(file: Path, number: int, entry: Any, text_column: str) -> Source:
+    if not isinstance(entry, dict) or not isinstance(entry.get("corpus"), str) or not entry["corpus"]:
+        raise DataError(f"{file}: entry {number} names no corpus; {_EXAMPLE}")
+    unknown = sorted(str(key) for key in entry.keys() - _KEYS)
+    if unknown:
+        raise DataError(f"{file}: entry {number} has the key {unknown[0]!r}; there are {', '.join(sorted(_KEYS))}")
+    weight, column = entry.get("weight"), entry.get("text_column", text_column)
+    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+    if weight is not None and not (is_number and 0 < weight < math.inf):
+        raise DataError(f"{file}: entry {number} has weight {weight!r}; a weight is a number above 0")
+    if not isinstance(column, str):
+        raise DataError(f"{file}: entry {number} has text_column {column!r}; name a column")
+    if Path(entry["corpus"]).suffix.lower() in _SUFFIXES:
+        raise DataError(f"{file}: entry {number} is a .yaml file; list its sources here")
+    beside = file.parent / entry["corpus"]
+    is_path = beside.exists() or any(character in entry["corpus"] for character in "*?[")
+    return Source(str(beside) if is_path else entry["corpus"], column, weight)
+
+
+@dataclass(frozen=True)
+class RowOrder:
+    """Which row of the table stands at each position of an endless run.
+
+    Without weights, one pass takes each row once. With weights, it takes `taken[s]` rows of source s: of the source
+    that lasts longest each row once, of the others more. These begin anew wherever they end, so that, over the run, the
+    rows of a source are drawn equally often, whatever its share.
+    """
+
+    first: tuple[int, ...]  # [S] the row at which each source begins
+    count: tuple[int, ...]  # [S] rows it has
+    taken: tuple[int, ...]  # [S] rows taken of it in one pass
+    seed: int
+
+    @property
+    def pass_length(self) -> int:
+        """N: rows of one pass."""
+        return sum(self.taken)
+
+    def rows(self, position: Tensor) -> Tensor:
+        """position int64 of any shape, from 0; returns the rows of the table, int64 of the same shape."""
+        epoch = position // self.pass_length
+        slot = permute(position % self.pass_length, self.pass_length, self.seed, epoch)
+        if len(self.count) == 1:
+            return slot + self.first[0]
+        row = torch.empty_like(slot)
+        begin = 0
+        for source, (first, count, taken) in enumerate(zip(self.first, self.count, self.taken, strict=True)):
+            of_source = (slot >= begin) & (slot < begin + taken)
+            turn = epoch[of_source] * taken + slot[of_source] - begin  # how many rows were taken of it before
+            seed = derived_seed(self.seed, Stream.SOURCE, source)
+            row[of_source] = first + permute(turn % count, count, seed, turn // count)
+            begin += taken
+        return row
+
+
+def order_rows(first: Sequence[int], row_count: int, weights: Sequence[float] | None, seed: int) -> RowOrder:
+    """The order of a table of `row_count` rows whose sources begin at the rows `first`.
+
+    weights are proportional to how often a row of each source is drawn; None draws all rows alike. Raises DataError
+    where a source with a weight has no row.
+    """
+    if weights is None or len(first) == 1:
+        return RowOrder((0,), (row_count,), (row_count,), seed)
+    count = [end - start for start, end in zip(first, [*first[1:], row_count], strict=True)]
+    if min(count) < 1:
+        raise DataError(f"source {count.index(min(count)) + 1} gives no row to train on; give it more text or drop it")
+    demand = [weight / rows for weight, rows in zip(weights, count, strict=True)]
+    taken = [round(rows * share / min(demand)) for rows, share in zip(count, demand, strict=True)]
+    return RowOrder(tuple(first), tuple(count), tuple(taken), seed)

@@ -1,0 +1,125 @@
+"""Several sources: what the file that lists them may say, and how often the rows of each are drawn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from electra_albert.contracts import DataError, UsageError
+from electra_albert.corpus.mixture import Source, order_rows, read_sources
+
+SEED = 5
+
+
+def write(folder: Path, text: str) -> str:
+    (folder / "sources.yaml").write_text(text, encoding="utf-8")
+    return str(folder / "sources.yaml")
+
+
+def test_anything_but_a_yaml_file_is_one_source_itself() -> None:
+    assert read_sources("my.txt", "body") == [Source("my.txt", "body", None)]
+
+
+def test_sources_are_read_with_paths_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "wiki.txt").write_text("Text.\n")
+    listed = write(tmp_path, "- {corpus: wiki.txt, weight: 3}\n- {corpus: docs, weight: 1, text_column: body}\n")
+    assert read_sources(listed, "text") == [
+        Source(str(tmp_path / "wiki.txt"), "text", 3),
+        Source("docs", "body", 1),
+    ]
+
+
+def test_a_glob_is_relative_to_the_file_too(tmp_path: Path) -> None:
+    assert read_sources(write(tmp_path, '- {corpus: "*.txt"}'), "text")[0].corpus == str(tmp_path / "*.txt")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("just words", "lists no sources"),
+        ("[]", "lists no sources"),
+        ("- {weight: 1}", "entry 1 names no corpus"),
+        ("- {corpus: a.txt, wieght: 2}", "'wieght'"),
+        ("- {corpus: a.txt, weight: 0}", "weight 0"),
+        ("- {corpus: a.txt, weight: -1}", "weight -1"),
+        ("- {corpus: a.txt, weight: .nan}", "weight nan"),
+        ("- {corpus: a.txt, weight: .inf}", "weight inf"),
+        ("- {corpus: a.txt, weight: true}", "weight True"),
+        ("- {corpus: a.txt, weight: many}", "weight 'many'"),
+        ("- {corpus: a.txt, weight: 1}\n- {corpus: b.txt}", "b.txt has no weight"),
+        ("- {corpus: a.txt, text_column: 3}", "text_column 3"),
+        ("- {corpus: more.yaml}", "is a .yaml file"),
+        ("- {corpus: [a, b]}", "names no corpus"),
+        ("- {corpus: a.txt", "is not YAML"),
+        ("- !!python/object/apply:os.system [true]", "is not YAML"),
+    ],
+)
+def test_a_list_of_sources_that_means_nothing_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(DataError, match=told.replace(".", r"\.")):
+        read_sources(write(tmp_path, text), "text")
+
+
+def test_a_list_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"nowhere\.yaml"):
+        read_sources("nowhere.yaml", "text")
+
+
+def rows(order: object, start: int, count: int) -> list[int]:
+    return order.rows(torch.arange(start, start + count)).tolist()  # type: ignore[attr-defined]
+
+
+def test_each_pass_draws_every_row_of_the_source_that_lasts_longest_once() -> None:
+    order = order_rows([0, 10, 37], 60, [1.0, 1.0, 1.0], SEED)
+    for epoch in range(3):
+        drawn = Counter(rows(order, epoch * order.pass_length, order.pass_length))
+        assert [drawn[row] for row in range(10, 37)] == [1] * 27
+
+
+def test_three_passes_draw_every_row_of_every_source() -> None:
+    order = order_rows([0, 10, 37], 60, [5.0, 1.0, 0.3], SEED)
+    assert set(rows(order, 0, 3 * order.pass_length)) == set(range(60))
+
+
+def test_shares_of_the_rows_drawn_are_those_of_the_weights() -> None:
+    first, weights = [0, 11, 48], [5.0, 2.0, 3.0]
+    order = order_rows(first, 300, weights, SEED)
+    drawn = torch.tensor(rows(order, 0, 3 * order.pass_length))
+    source = torch.bucketize(drawn, torch.tensor(first), right=True) - 1
+    share = source.bincount(minlength=3) / len(source)
+    # A pass takes whole rows: each source's share is off by half a row of a pass at most.
+    torch.testing.assert_close(share, torch.tensor(weights) / 10, rtol=0, atol=1 / order.pass_length)
+
+
+def test_rows_of_one_source_are_drawn_equally_often_up_to_one() -> None:
+    order = order_rows([0, 7], 50, [3.7, 1.0], SEED)
+    for count in (1, 17, order.pass_length, 5 * order.pass_length + 3):
+        drawn = Counter(rows(order, 0, count))
+        for source in (range(7), range(7, 50)):
+            times = [drawn[row] for row in source]
+            # Slots of a source are shuffled within a pass, so one pass may be under way in another order.
+            assert max(times) - min(times) <= 1 + -(-order.taken[0] // 7) * (count % order.pass_length > 0)
+    whole = Counter(rows(order, 0, 7 * order.pass_length))
+    assert len({whole[row] for row in range(7)}) == 1
+
+
+def test_order_does_not_depend_on_how_positions_are_asked_for() -> None:
+    order = order_rows([0, 7], 50, [2.0, 1.0], SEED)
+    together = order.rows(torch.arange(300).view(3, 100)).flatten().tolist()
+    assert together == [rows(order, position, 1)[0] for position in range(300)]
+
+
+def test_sources_without_weights_are_one_shuffle() -> None:
+    assert rows(order_rows([0, 7], 50, None, SEED), 0, 120) == rows(order_rows([0], 50, None, SEED), 0, 120)
+
+
+def test_another_seed_gives_another_order() -> None:
+    orders = [order_rows([0, 7], 50, [2.0, 1.0], seed) for seed in (SEED, SEED + 1)]
+    assert rows(orders[0], 0, 60) != rows(orders[1], 0, 60)
+
+
+def test_a_weighted_source_without_rows_is_refused() -> None:
+    with pytest.raises(DataError, match="source 2 gives no row"):
+        order_rows([0, 10, 10], 20, [1.0, 1.0, 1.0], SEED)
