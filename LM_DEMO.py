@@ -1,4 +1,4 @@
-"""Fill in masks with a pretrained generator; see electra_albert/apps/demo.py."""
+"""Fill in masks and rewrite text with a pretrained generator; see electra_albert/apps/demo.py."""
 
 from electra_albert.apps.command_line import run_app
 from electra_albert.apps.demo import main

@@ -1,71 +1,85 @@
-"""Fill in masks with a trained generator, and see what the discriminator thinks of every token.
+"""Fill in masks with a trained generator, or mask and rewrite text with it, and see what the discriminator thinks.
 
 python LM_DEMO.py                                       newest run, built-in sentences
 python LM_DEMO.py --gen weights.pt --input sentences.txt --top_k 5
+python LM_DEMO.py --input text.txt --output rewritten.txt
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
+from bisect import bisect
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from electra_albert.apps.command_line import make_parser, parse
-from electra_albert.contracts import DataError, UsageError
+from electra_albert.apps.demo_files import PIPE, check_output, read_sentences, rewrite_file
+from electra_albert.contracts import UsageError
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
 
     from electra_albert.apps.fill_mask import Proposal, Verdict
+    from electra_albert.apps.rewrite import Rewriter
+    from electra_albert.apps.splice import Replacement, Rewritten
     from electra_albert.model.electra import Discriminator, Generator
 
 RUNS = Path("runs")
+MASK = "[MASK]"
 SENTENCES = (
     "Return the number of [MASK] in the list.",
     "If the file does not [MASK], an error is raised.",
     "The value must be a [MASK] integer.",
     "This function returns a new [MASK] with the same [MASK].",
+    "Open the file for reading and return its first line.",
+    "The default value is used if no argument is given, and an error is raised if the name is not known.",
+    "Two lists are equal if they have the same length and all of their items are equal.",
 )
-WORD_START = "▁"
-_PLAIN_BELOW, _STRONG_FROM = 0.3, 0.6  # probability of a replacement: green, yellow, red
-_GREEN, _YELLOW, _RED, _BOLD, _RESET = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
-
-
-class Models(NamedTuple):
-    """What the demo asks."""
-
-    generator: Generator
-    discriminator: Discriminator | None
-    tokenizer: Any
+_DESCRIPTION = f"""Fill in the {MASK}s of sentences with a pretrained generator; a sentence without any is masked
+here, rewritten by a draw from the generator, and shown before and after with the discriminator's opinion of each
+masked word, [before]->[after] where there are no colours."""
+_OUTPUT_HELP = f"A file for the rewritten text, line for line, {MASK}s filled by the best guess; {PIPE} for stdout."
+_JSON_HELP = f"""Print one JSON array, one element a line of text. For a line with {MASK}s: as the fill-mask pipeline
+gives it. For any other: {{"sequence": after, "original": before, "replaced": [{{"start", "end", "before", "after",
+"probability", "is_changed"}}, ...]}}; start and end are characters of the original, the probability of having been
+replaced is the discriminator's, null without one."""
+_LIMITS, _COLOURS = (0.3, 0.6), ("\x1b[32m", "\x1b[33m", "\x1b[31m")  # probability of a replacement: green to red
+_BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point of LM_DEMO.py; returns the exit code."""
     options = _parse(argv)
-    sentences = _read_sentences(Path(options.input)) if options.input else list(SENTENCES)
-    models = _load(options)
-    from electra_albert.apps.fill_mask import encode, fill_masks, judge
-
-    answers = [fill_masks(models.generator, models.tokenizer, text, options.top_k) for text in sentences]
+    sentences = read_sentences(options.input) if options.input and not options.output else []
+    rewriter = _load(options)
+    if rewriter.discriminator is None:
+        print("notice: there is no discriminator beside this generator, so nothing is judged", file=sys.stderr)
+    if options.output:
+        rewrite_file(rewriter, options.input, options.output)
+        return 0
+    if not options.input:
+        sentences = list(enumerate((text.replace(MASK, rewriter.tokenizer.mask_token) for text in SENTENCES), 1))
+    answers = _answer(rewriter, sentences, options.top_k)
     if options.json:
-        print(json.dumps([answer[0] if len(answer) == 1 else answer for answer in answers], ensure_ascii=False))
+        print(json.dumps([_as_json(answer) for answer in answers], ensure_ascii=False))
         return 0
     colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    for text, answer in zip(sentences, answers, strict=True):
-        print_guesses(text, answer, colours=colours)
-        if models.discriminator is not None:
-            filled = _fill_all(text, answer, models.tokenizer)
-            row = encode(filled, models.tokenizer, models.discriminator.config.max_position_embeddings)
-            print_verdicts(judge(models.discriminator, models.tokenizer, row), colours=colours)
+    for (_, text), answer in zip(sentences, answers, strict=True):
+        if isinstance(answer, list):
+            print_guesses(text, answer, colours=colours)
+            _print_filled(rewriter, text, answer, colours=colours)
+        else:
+            print_rewritten(answer, colours=colours)
         print()
     return 0
 
 
 def _parse(argv: Sequence[str]) -> Namespace:
-    parser = make_parser("LM_DEMO.py", "Fill in the [MASK]s of sentences with a pretrained generator.")
+    parser = make_parser("LM_DEMO.py", " ".join(_DESCRIPTION.split()))
     parser.add_argument(
         "--gen",
         type=str | None,
@@ -76,16 +90,35 @@ def _parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--disc", type=str | None, default=None, help="The discriminator; by default beside --gen.")
     parser.add_argument("--config", type=str | None, default=None, help="config.json of a bare weights file.")
     parser.add_argument("--tokenizer", type=str | None, default=None, help="Tokenizer folder of a bare weights file.")
-    parser.add_argument("--input", type=str | None, default=None, help="A text file, one sentence a line.")
-    parser.add_argument("--top_k", type=int, default=5, help="Guesses for each [MASK].")
-    parser.add_argument("--json", action="store_true", help="Print JSON in the form of the fill-mask pipeline.")
+    parser.add_argument("--input", type=str | None, default=None, help=f"Text, one sentence a line; {PIPE} for stdin.")
+    parser.add_argument("--output", type=str | None, default=None, help=_OUTPUT_HELP)
+    parser.add_argument("--top_k", type=int, default=5, help=f"Guesses for each {MASK}.")
+    parser.add_argument("--mask_rate", type=float, default=0.15, help=f"Share of tokens masked where no {MASK} is.")
+    parser.add_argument("--temperature", type=float, default=1.0, help="Of the draw; higher is more varied.")
+    parser.add_argument("--seed", type=int, default=42, help="Keys, with the line's number, the masks and the draws.")
+    parser.add_argument("--json", action="store_true", help=" ".join(_JSON_HELP.split()))
     options = parse(parser, argv)
-    if options.top_k < 1:
-        raise UsageError(f"top_k={options.top_k} must be at least 1")
+    _check(options)
     return options
 
 
-def _load(options: Namespace) -> Models:
+def _check(options: Namespace) -> None:
+    if options.top_k < 1:
+        raise UsageError(f"top_k={options.top_k} must be at least 1")
+    if not 0 < options.mask_rate <= 1:
+        raise UsageError(f"mask_rate={options.mask_rate} must be above 0 and at most 1")
+    if not 0 < options.temperature < math.inf:
+        raise UsageError(f"temperature={options.temperature} must be a number above 0")
+    if options.output:
+        if options.json:
+            raise UsageError("--output writes text and --json prints JSON; give one of the two")
+        if not options.input:
+            raise UsageError(f"--output needs --input FILE, or --input {PIPE} for stdin")
+        check_output(options.input, options.output)
+
+
+def _load(options: Namespace) -> Rewriter:
+    from electra_albert.apps.rewrite import Rewriter
     from electra_albert.corpus.tokenizer import load_tokenizer
     from electra_albert.model.loading import load_discriminator, load_generator, locate
 
@@ -100,7 +133,7 @@ def _load(options: Namespace) -> Models:
     if options.disc or (folder_of_weights.name == "generator" and beside.is_dir()):
         discriminator = load_discriminator(locate(beside, "discriminator"))
         check_vocabulary(discriminator, tokenizer, files.tokenizer)
-    return Models(generator, discriminator, tokenizer)
+    return Rewriter(generator, discriminator, tokenizer, options.mask_rate, options.temperature, options.seed)
 
 
 def check_vocabulary(model: Generator | Discriminator, tokenizer: Any, folder: Path) -> None:
@@ -122,24 +155,37 @@ def newest_run(runs: Path) -> Path:
     return max(exported, key=lambda run: (run / "generator" / "config.json").stat().st_mtime_ns)
 
 
-def _read_sentences(file: Path) -> list[str]:
-    try:
-        lines = file.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError:
-        raise DataError(f"{file} is not UTF-8 text; convert it first") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {file} ({error.strerror}); name a text file, one sentence a line") from None
-    sentences = [line.strip() for line in lines if line.strip()]
-    if not sentences:
-        raise DataError(f"{file} holds no sentence; write one a line, with [MASK] for a missing word")
-    return sentences
+def _answer(rewriter: Rewriter, sentences: list[tuple[int, str]], top_k: int) -> list[list[list[Proposal]] | Rewritten]:
+    """The guesses of each sentence with masks and the rewriting of each without."""
+    from electra_albert.apps.fill_mask import fill_masks
+    from electra_albert.apps.rewrite import rewrite
+
+    mask = rewriter.tokenizer.mask_token
+    rewritten = iter(rewrite(rewriter, [(number, text) for number, text in sentences if mask not in text]))
+    return [
+        fill_masks(rewriter.generator, rewriter.tokenizer, text, top_k) if mask in text else next(rewritten)
+        for _, text in sentences
+    ]
 
 
-def _fill_all(text: str, answer: list[list[Proposal]], tokenizer: Any) -> str:
-    """The sentence with every mask filled by its first guess."""
-    for proposals in answer:
-        text = text.replace(tokenizer.mask_token, proposals[0]["token_str"], 1)
-    return text
+def _as_json(answer: list[list[Proposal]] | Rewritten) -> Any:
+    if isinstance(answer, list):
+        return answer[0] if len(answer) == 1 else answer
+    replaced = [replacement._asdict() for replacement in answer.replaced]
+    return {"sequence": answer.sequence, "original": answer.original, "replaced": replaced}
+
+
+def _print_filled(rewriter: Rewriter, text: str, answer: list[list[Proposal]], *, colours: bool) -> None:
+    """The discriminator's verdict on the sentence with every mask filled by its first guess."""
+    from electra_albert.apps.fill_mask import encode, judge
+
+    if rewriter.discriminator is None:
+        return
+    between = text.split(rewriter.tokenizer.mask_token)
+    guesses = [proposals[0]["token_str"] for proposals in answer]
+    filled = between[0] + "".join(guess + rest for guess, rest in zip(guesses, between[1:], strict=True))
+    row = encode(filled, rewriter.tokenizer, rewriter.discriminator.config.max_position_embeddings)
+    print_verdicts(judge(rewriter.discriminator, rewriter.tokenizer, row), colours=colours)
 
 
 def print_guesses(text: str, answer: list[list[Proposal]], *, colours: bool) -> None:
@@ -153,19 +199,51 @@ def print_guesses(text: str, answer: list[list[Proposal]], *, colours: bool) -> 
         print("    " + "    ".join(cell.ljust(width) for cell in row).rstrip())
 
 
+def print_rewritten(rewritten: Rewritten, *, colours: bool) -> None:
+    """A text before and after, and each masked word: what it became, and whether the discriminator noticed."""
+    from electra_albert.apps.fill_mask import printable
+    from electra_albert.apps.splice import splice
+
+    def mark(replacement: Replacement) -> str:
+        before, after = printable(replacement.before), printable(replacement.after)
+        if not replacement.is_changed:
+            return before
+        return f"{_BOLD}{after}{_RESET}" if colours else f"[{before}]->[{after}]"
+
+    before = printable(rewritten.original)  # character for character, so that places stay
+    print(before)
+    if not rewritten.replaced:
+        print("    holds no token that may be masked: left as it is")
+        return
+    print(f"    after: {splice(before, rewritten.replaced, mark)}")
+    words = [_change(replacement) for replacement in rewritten.replaced]
+    width = max(map(len, words))
+    for word, replacement in zip(words, rewritten.replaced, strict=True):
+        probability, outcome = replacement.probability, "changed" if replacement.is_changed else "kept"
+        verdict = "" if probability is None else f"replaced? {probability:.0%}"
+        if colours and probability is not None:
+            verdict = _colour(verdict, probability)
+        print(f"    {word:{width}}  {outcome:7}  {verdict}".rstrip())
+
+
+def _change(replacement: Replacement) -> str:
+    """What is shown of a masked word: a word's mark alone has no text, a piece within a word may bring a space."""
+    from electra_albert.apps.fill_mask import printable
+
+    before, after = (printable(text.strip()) or "(nothing)" for text in (replacement.before, replacement.after))
+    return f"{before} -> {after}" if replacement.is_changed else before
+
+
 def print_verdicts(verdicts: list[Verdict], *, colours: bool) -> None:
     """How likely each token is a replacement: coloured in a terminal, in per cent everywhere."""
+    from electra_albert.apps.fill_mask import printable
+
     cells = []
-    for verdict in verdicts:
-        word = verdict.piece.replace(WORD_START, "") or verdict.piece
-        cell = f"{word}({verdict.probability:.0%})"
-        if colours:
-            cell = _colour(verdict.probability) + cell + _RESET
-        cells.append((" " if verdict.piece.startswith(WORD_START) else "") + cell)
+    for piece, probability in verdicts:
+        cell = f"{printable(piece.text)}({probability:.0%})"
+        cells.append(" " * piece.starts_word + (_colour(cell, probability) if colours else cell))
     print("    replaced?" + "".join(cells))
 
 
-def _colour(probability: float) -> str:
-    if probability < _PLAIN_BELOW:
-        return _GREEN
-    return _RED if probability >= _STRONG_FROM else _YELLOW
+def _colour(text: str, probability: float) -> str:
+    return f"{_COLOURS[bisect(_LIMITS, probability)]}{text}{_RESET}"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from electra_albert.contracts import DataError
+from electra_albert.corpus.tokenizer import Piece, describe_pieces
 from electra_albert.model.electra import Discriminator, Generator
 
 Proposal = dict[str, Any]  # score, token, token_str, sequence: as the fill-mask pipeline gives them
@@ -18,16 +19,21 @@ Proposal = dict[str, Any]  # score, token, token_str, sequence: as the fill-mask
 class Verdict(NamedTuple):
     """One token as the discriminator sees it."""
 
-    piece: str
+    piece: Piece
     probability: float  # of having been replaced
 
 
 def encode(text: str, tokenizer: Any, longest: int) -> torch.Tensor:
     """Ids [1, L] of one text with its special tokens; DataError where it is longer than the model reads."""
-    ids = torch.tensor([tokenizer(text)["input_ids"]])
-    if ids.shape[1] > longest:
-        raise DataError(f"{shorten(text)!r} is {ids.shape[1]} tokens long, the model reads {longest}; shorten it")
+    ids = torch.tensor([tokenizer(text, verbose=False)["input_ids"]])
+    check_length(text, ids.shape[1], longest)
     return ids
+
+
+def check_length(text: str, tokens: int, longest: int) -> None:
+    """DataError where a text of so many tokens, special ones included, is longer than the model reads."""
+    if tokens > longest:
+        raise DataError(f"{shorten(text)!r} is {tokens} tokens long, the model reads {longest}; shorten it")
 
 
 def fill_masks(generator: Generator, tokenizer: Any, text: str, top_k: int) -> list[list[Proposal]]:
@@ -68,10 +74,10 @@ def judge(discriminator: Discriminator, tokenizer: Any, ids: torch.Tensor) -> li
     """The discriminator's verdict on each token of one row, special tokens left out. ids int64 [1, L]."""
     with torch.no_grad():
         logits = discriminator(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids))
-    pieces = tokenizer.convert_ids_to_tokens(ids[0].tolist())
+    pieces = describe_pieces(tokenizer, ids[0].tolist())
     special = set(tokenizer.all_special_ids)
     return [
-        Verdict(printable(piece), probability)
+        Verdict(piece, probability)
         for piece, token, probability in zip(pieces, ids[0].tolist(), logits[0].sigmoid().tolist(), strict=True)
         if token not in special
     ]

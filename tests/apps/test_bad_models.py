@@ -38,13 +38,12 @@ def ask(model: Path, *more: object) -> Ended:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"The quiet owl left.\n", "holds no [MASK]"),
         (b"The [MASK] " + b"quiet owl " * 40 + b"left.\n", "the model reads 64"),
         (b"", "holds no sentence"),
         (b" \n\n", "holds no sentence"),
         ("The [MASK] left.\n".encode("utf-16"), "is not UTF-8"),
     ],
-    ids=["no mask", "too long", "empty", "blank", "UTF-16"],
+    ids=["too long", "empty", "blank", "UTF-16"],
 )
 def test_a_sentence_that_cannot_be_filled_is_refused(
     finished: Finished, tmp_path: Path, content: bytes, words: str

@@ -1,4 +1,4 @@
-"""LM_DEMO.py: the fill-mask pipeline's answers from whatever is named, as JSON or as a table with verdicts."""
+"""LM_DEMO.py: the fill-mask pipeline's answers and rewritten text from whatever is named; JSON, tables, files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 
 from electra_albert.apps import demo, export
 from electra_albert.apps.fill_mask import Verdict
+from electra_albert.corpus.tokenizer import Piece
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, call, finish, start
 
@@ -191,6 +192,7 @@ def test_built_in_sentences_are_shown_where_none_are_given(finished: Finished) -
     assert ended.code == 0, ended.err
     for sentence in demo.SENTENCES:
         assert sentence in ended.out
+    assert {demo.MASK in sentence for sentence in demo.SENTENCES} == {True, False}
 
 
 def test_control_characters_of_a_sentence_never_reach_the_terminal(finished: Finished, tmp_path: Path) -> None:
@@ -206,7 +208,7 @@ def test_verdicts_are_coloured_only_where_asked(
     capsys: pytest.CaptureFixture[str], probability: float, colour: str
 ) -> None:
     """Green, yellow and red for ever likelier replacements; in a file the per cent alone."""
-    verdicts = [Verdict("▁owl", probability), Verdict("s", probability)]
+    verdicts = [Verdict(Piece("owl", True), probability), Verdict(Piece("s", False), probability)]
     demo.print_verdicts(verdicts, colours=True)
     assert capsys.readouterr().out.count(f"\x1b[{colour}m") == 2
     demo.print_verdicts(verdicts, colours=False)
