@@ -196,6 +196,27 @@ class CorpusConfig:
 
 
 @dataclass(frozen=True)
+class ShardConfig:
+    """Which part of the work one of several jobs does, on one machine or many that see the same folder."""
+
+    num_shards: int | None = None
+    """Jobs that prepare the corpus together; each is told its --shard_index."""
+    shard_index: int | None = None
+    """Do this share of the work, counted from 0, and leave the rest to the other jobs."""
+    merge: bool = False
+    """Put the work of the jobs together; refused while a share is missing."""
+
+    def __post_init__(self) -> None:
+        if self.num_shards is None:
+            if self.shard_index is not None or self.merge:
+                raise ValueError("shard_index and merge need num_shards, the number of jobs")
+        elif self.num_shards < 1 or (self.shard_index is None) != self.merge:
+            raise ValueError("num_shards takes a number of jobs and either shard_index or merge")
+        elif self.shard_index is not None and not 0 <= self.shard_index < self.num_shards:
+            raise ValueError(f"shard_index={self.shard_index} must lie between 0 and {self.num_shards - 1}")
+
+
+@dataclass(frozen=True)
 class TrainingConfig:
     """The training loop; the same for pretraining and fine-tuning."""
 
@@ -277,6 +298,11 @@ class RunConfig:
     """auto continues a run found in output_dir, never starts anew in an empty folder, PATH names a checkpoint."""
     dry_run: bool = False
     """Prepare, build, check and print what would be trained, then stop."""
+
+    @property
+    def has_sentence_order(self) -> bool:
+        """Whether the objective predicts the order of two segments."""
+        return self.objective.endswith("_sop")
 
 
 @dataclass(frozen=True)

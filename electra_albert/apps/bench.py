@@ -28,9 +28,8 @@ from electra_albert.contracts import UsageError
 from electra_albert.presets import PRESETS
 
 if TYPE_CHECKING:
-    from transformers import AlbertTokenizer
-
     from electra_albert.corpus.sources import Unit
+    from electra_albert.corpus.tokenizer import Tokenizer
 
 WHAT = ("store", "step", "all")
 TARGET_MEGABYTES = {"sentences": 3.0, "documents": 3.0, "paragraphs": 1.5}  # a second and core
@@ -160,13 +159,14 @@ def _processor() -> str:
 
 def measure_store(config: BenchConfig, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """One record for each kind of text: MB a second and core of planning, reading, splitting, tokenising, writing."""
-    from electra_albert.apps.prepare import BUILT_IN_CORPUS
+    from electra_albert.apps.prepared_folder import BUILT_IN_CORPUS
     from electra_albert.corpus.sources import find_files, plan_units
     from electra_albert.corpus.tokenizer import load_tokenizer, train_tokenizer
 
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
-        sources = _docs_as_text(config, folder) if config.corpus == BUILT_IN_CORPUS else [find_files(config.corpus)]
+        is_built_in = config.corpus == BUILT_IN_CORPUS
+        sources = _docs_as_text(config, folder) if is_built_in else [find_files(config.corpus, Counter())]
         if config.tokenizer:
             tokenizer = load_tokenizer(Path(config.tokenizer))
         else:
@@ -177,7 +177,7 @@ def measure_store(config: BenchConfig, say: Callable[[str], None]) -> list[dict[
 
 def _docs_as_text(config: BenchConfig, folder: Path) -> list[list[Path]]:
     """The built-in corpus as two text files: one sentence a line, and one document a line that must be split."""
-    from electra_albert.apps.prepare import BUILT_IN_CORPUS
+    from electra_albert.apps.prepared_folder import BUILT_IN_CORPUS
     from electra_albert.corpus.installed_docs import write_installed_docs
     from electra_albert.corpus.sources import plan_units, read_unit
 
@@ -204,24 +204,29 @@ def _beginning(units: list[Unit]) -> Iterator[str]:
 
 
 def _measure_files(
-    files: list[Path], tokenizer: AlbertTokenizer, folder: Path, config: BenchConfig, say: Callable[[str], None]
+    files: list[Path], tokenizer: Tokenizer, folder: Path, config: BenchConfig, say: Callable[[str], None]
 ) -> dict[str, Any]:
+    from electra_albert.corpus.parts import PartPlan, token_dtype, write_parts
     from electra_albert.corpus.sources import plan_units
     from electra_albert.corpus.store import build_store
+    from electra_albert.corpus.word_encoder import encoder_settings
 
     rates = []
     for repeat in range(config.repeats):
         began, began_working = time.perf_counter(), time.process_time()
         units = plan_units(files)
-        with tempfile.TemporaryDirectory(dir=folder) as store:
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            store, vocab_size = Path(name), len(tokenizer)
+            plan = PartPlan(units, encoder_settings(tokenizer), store / "parts", "bench", token_dtype(vocab_size))
+            write_parts(plan, range(len(units)), 1, say)
             receipt = build_store(
-                units, tokenizer, Path(store), fingerprint="bench", seed=config.seed, num_workers=1, say=say
+                plan, store, sources=[0] * len(units), vocab_size=vocab_size, seed=config.seed, found=Counter()
             ).receipt
             # Threads of the tokenizer would hide in the one, waiting for the disk in the other: the larger one counts.
             seconds = max(time.perf_counter() - began, time.process_time() - began_working)
         rates.append(receipt["read"]["bytes"] / 1e6 / seconds)
         say(f"{files[0].name}: build {repeat + 1} of {config.repeats}, {rates[-1]:.2f} MB/s")
-    kinds = sorted({unit.kind for unit in units})
+    kinds = sorted({span.kind for unit in units for span in unit.spans})
     return {
         "kind": "+".join(kinds),
         "corpus": config.corpus,

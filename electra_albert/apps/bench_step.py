@@ -65,23 +65,25 @@ def _make_ours(
     from electra_albert.apps.prepare import prepare
     from electra_albert.corpus.batches import TrainBatches
     from electra_albert.corpus.examples import Rows
+    from electra_albert.corpus.tokenizer import special_ids
     from electra_albert.objectives.masking import SpecialIds
     from electra_albert.objectives.rtd import ReplacedTokenDetection
 
     prepared = prepare(preset.corpus, config.seed, say)
     tokenizer = prepared.tokenizer
-    rows = Rows(prepared.store.train, prepared.train_table, config.max_seq_length, config.seed)
+    store, special = prepared.store, special_ids(tokenizer)
+    rows = Rows(store.train, prepared.train_table, config.max_seq_length, config.seed, special=special)
     if rows.table.count < config.per_device_train_batch_size:
         raise DataError(
             f"the corpus gives {rows.table.count} rows, a step takes {config.per_device_train_batch_size}; "
             "lower --per_device_train_batch_size or give more text"
         )
-    batches = TrainBatches(rows, config.seed, config.per_device_train_batch_size)
+    batches = TrainBatches(rows, prepared.order, config.per_device_train_batch_size)
     vocab_size = len(tokenizer) if config.tokenizer else max(config.vocab_size, len(tokenizer))
     torch.manual_seed(config.seed)
-    special = SpecialIds(tokenizer.mask_token_id, tuple(sorted(tokenizer.all_special_ids)))
+    masking = SpecialIds(tokenizer.mask_token_id, tuple(sorted(tokenizer.all_special_ids)))
     model = replace(preset.model, vocab_size=vocab_size)
-    ours = ReplacedTokenDetection(model, preset.rtd, special, config.seed).to(device)
+    ours = ReplacedTokenDetection(model, preset.rtd, masking, config.seed).to(device)
     return ours, [batches.micro_batches(step)[0] for step in range(1, config.repeats + 1)]
 
 

@@ -9,49 +9,61 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from electra_albert.apps.demo import WORD_START, print_guesses, print_verdicts
+from electra_albert.apps.demo import print_guesses, print_verdicts
 from electra_albert.apps.fill_mask import Proposal, fill_masks, judge, printable
+from electra_albert.apps.scores import format_forgetting, format_scores, read_evaluations
 from electra_albert.contracts import Metrics
+from electra_albert.corpus.tokenizer import Piece, describe_pieces
 from electra_albert.keyed_random import Stream, bits
-from electra_albert.objectives.evaluation import has_learned
+from electra_albert.training.monitor import EVALUATION_PREFIX
 
 if TYPE_CHECKING:
     from torch import nn
 
     from electra_albert.apps.job import Job
+    from electra_albert.config import PretrainConfig
     from electra_albert.corpus.examples import Rows
+    from electra_albert.objectives.pretraining import PretrainingObjective
     from electra_albert.training.distributed import World
 
 EXAMPLES = 3
 _SHORTEST, _LONGEST = 8, 30  # tokens of a sentence that is shown
 _LOOKED_AT = 200  # sentences passed over before an example is given up
 _GUESSES = 5
-_CLEAR = "both stand clear of what takes no learning"
-_NOT_CLEAR = "not yet clear of what takes no learning (2.5 x, 0.65 and 1.5 x): train longer or on more text"
 
 
 def plan_lines(job: Job, world: World) -> list[str]:
     """Sizes of model, corpus and run, for the start of a run and for --dry_run."""
-    config, electra, batches = job.config, job.objective.electra, job.batches
+    config, batches = job.config, job.batches
     steps, warmup = config.training.max_steps, config.training.warmup_steps
-    shared = count_parameters(electra.generator.embeddings)
-    total = count_parameters(electra)
-    generator, discriminator = (
-        count_parameters(model) - shared for model in (electra.generator, electra.discriminator)
-    )
     length, rows = config.corpus.max_seq_length, batches.global_batch_size
     lines = [
-        f"parameters: {total:,} ({shared:,} shared tables, {generator:,} generator, {discriminator:,} discriminator)",
+        _parameter_line(job.objective),
         f"rows of {length} tokens: {batches.rows.table.count:,} to train on, {job.held_out.table.count:,} held out",
         f"{steps:,} steps of {rows:,} rows ({rows * length:,} tokens), {batches.epoch(steps):.2f} passes over the "
-        f"corpus, mask rate {config.rtd.mask_rate:g}, on {world.world_size} x {world.device.type} in "
-        f"{job.arithmetic}",
-        f"a generator loss that stays at {job.unigram.entropy:.2f}, the entropy of the token frequencies, "
+        f"corpus, objective {config.run.objective}, mask rate {mask_rate(config):g}, on "
+        f"{world.world_size} x {world.device.type} in {job.arithmetic}",
+        f"a loss on masked tokens that stays at {job.unigram.entropy:.2f}, the entropy of the token frequencies, "
         "has learned nothing of context",
     ]
     if warmup >= steps:
         lines.append(f"notice: --warmup_steps {warmup:,} of {steps:,} steps: the full learning rate is never reached")
     return lines
+
+
+def mask_rate(config: PretrainConfig) -> float:
+    """Share of the tokens that are predicted from the rest."""
+    return (config.rtd if config.run.objective.startswith("rtd") else config.mlm).mask_rate
+
+
+def _parameter_line(objective: PretrainingObjective) -> str:
+    tables, total = count_parameters(objective.generator.embeddings), count_parameters(objective)
+    if objective.discriminator is None:
+        return f"parameters: {total:,} ({tables:,} tables, {total - tables:,} encoder and heads)"
+    generator, discriminator = (
+        count_parameters(model) - tables for model in (objective.generator, objective.discriminator)
+    )
+    return f"parameters: {total:,} ({tables:,} shared tables, {generator:,} generator, {discriminator:,} discriminator)"
 
 
 def count_parameters(module: nn.Module) -> int:
@@ -62,10 +74,15 @@ def count_parameters(module: nn.Module) -> int:
 def print_closing(job: Job, metrics: Metrics, folder: Path) -> None:
     """Scores beside their baselines, masked held-out sentences, where everything lies, and what to type next."""
     print(format_scores(metrics))
+    if job.origin is not None:
+        print(format_forgetting(read_evaluations(folder, EVALUATION_PREFIX)))
     for key, sentence in enumerate(_sentences(job.held_out)):
         _print_example(job, sentence, key)
     print()
-    print(f"written to {folder}: generator/ and discriminator/ (stock Hugging Face folders), tokenizer/, checkpoints/,")
+    models = "generator/ (a stock Hugging Face folder)"
+    if job.objective.discriminator is not None:
+        models = "generator/ and discriminator/ (stock Hugging Face folders)"
+    print(f"written to {folder}: {models}, tokenizer/, checkpoints/,")
     print("    metrics.jsonl, tensorboard/, README.md (model card), config.yaml")
     demo = [_interpreter(), "LM_DEMO.py", *(["--gen", str(folder)] if job.config.run.output_dir else [])]
     print(f"next: {shlex.join(demo)}")
@@ -77,44 +94,6 @@ def _interpreter() -> str:
         return "python"
     running, here = Path(sys.executable), Path.cwd()
     return str(running.relative_to(here)) if running.is_relative_to(here) else str(running)
-
-
-def format_scores(metrics: Metrics) -> str:
-    """The held-out scores, each beside what it takes no learning to reach."""
-
-    def tell(name: str, digits: int = 3) -> str:
-        value = metrics.get(name)
-        return "-" if value is None else f"{value:.{digits}f}"
-
-    def times(name: str, floor: str) -> str:
-        value, base = metrics.get(name), metrics.get(floor)
-        return f"{value / base:.2f} x" if value and base else "-"
-
-    rows = [
-        ("on held-out text", "reached", "without learning", ""),
-        ("generator loss (nats)", tell("generator_loss"), tell("unigram_loss"), "token frequencies alone"),
-        (
-            "generator accuracy",
-            tell("generator_accuracy"),
-            tell("most_frequent_accuracy"),
-            f"always the most frequent token; {times('generator_accuracy', 'most_frequent_accuracy')}",
-        ),
-        (
-            "discriminator ROC-AUC",
-            tell("discriminator_auc"),
-            "0.500",
-            f"shuffled labels: {tell('shuffled_labels_auc')}",
-        ),
-        (
-            "discriminator average precision",
-            tell("discriminator_average_precision"),
-            tell("replaced_fraction"),
-            f"replaced fraction; {times('discriminator_average_precision', 'replaced_fraction')}",
-        ),
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*table, _CLEAR if has_learned(metrics) else _NOT_CLEAR])
 
 
 class _Cloze(NamedTuple):
@@ -130,12 +109,12 @@ def _make_cloze(job: Job, sentence: list[int], key: int) -> _Cloze:
     import torch
 
     objective, tokenizer = job.objective, job.prepared.tokenizer
-    words = _whole_words(tokenizer.convert_ids_to_tokens(sentence)) or range(len(sentence))
+    words = _whole_words(describe_pieces(tokenizer, sentence)) or range(len(sentence))
     draw = bits(objective.seed, Stream.EXAMPLE, torch.tensor(key), torch.tensor(0))
     position = words[int(draw) % len(words)]
     before, after = tokenizer.decode(sentence[:position]), tokenizer.decode(sentence[position + 1 :])
     text = f"{before} {tokenizer.mask_token} {after}".strip()
-    return _Cloze(text, position, fill_masks(objective.electra.generator, tokenizer, text, _GUESSES))
+    return _Cloze(text, position, fill_masks(objective.generator, tokenizer, text, _GUESSES))
 
 
 def guesses_in_markdown(job: Job) -> str:
@@ -155,13 +134,15 @@ def _print_example(job: Job, sentence: list[int], key: int) -> None:
     tokenizer, cloze, colours = job.prepared.tokenizer, _make_cloze(job, sentence, key), sys.stdout.isatty()
     print()
     print_guesses(cloze.text, cloze.answer, colours=colours)
+    if job.objective.discriminator is None:
+        return
     original = sentence[cloze.position]
     guess = next((proposal["token"] for proposal in cloze.answer[0] if proposal["token"] != original), original)
     filled = [*sentence[: cloze.position], guess, *sentence[cloze.position + 1 :]]
     ids = torch.tensor([[tokenizer.cls_token_id, *filled, tokenizer.sep_token_id]])
     was, now = tokenizer.decode([original]), tokenizer.decode([guess])
     print(f"    it was {was!r}; what the discriminator says of each token with {now!r} in its place:")
-    print_verdicts(judge(job.objective.electra.discriminator, tokenizer, ids), colours=colours)
+    print_verdicts(judge(job.objective.discriminator, tokenizer, ids), colours=colours)
 
 
 def _sentences(held_out: Rows) -> Iterator[list[int]]:
@@ -177,11 +158,11 @@ def _sentences(held_out: Rows) -> Iterator[list[int]]:
         yield held_out.stream.tokens[start : min(end, start + longest)].tolist()
 
 
-def _whole_words(pieces: list[str]) -> list[int]:
+def _whole_words(pieces: list[Piece]) -> list[int]:
     """Positions of pieces that are a word on their own."""
-    follows = [*pieces[1:], WORD_START]
+    follows = [*pieces[1:], Piece("", starts_word=True)]
     return [
         position
         for position, (piece, following) in enumerate(zip(pieces, follows, strict=True))
-        if len(piece) > 2 and piece.startswith(WORD_START) and not following[0].isalnum()
+        if len(piece.text) > 1 and piece.starts_word and (following.starts_word or not following.text[0].isalnum())
     ]

@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from electra_albert.apps.run_folder import inherited_options
 from electra_albert.config import (
     GROUPS,
     CorpusConfig,
@@ -66,7 +67,7 @@ def report(error: UserError) -> int:
 
 def parse_pretraining(argv: Sequence[str], program: str) -> tuple[str, PretrainConfig]:
     """The preset's name and the whole configuration of a pretraining run; UsageError where an option is wrong."""
-    preset = _find_preset(argv)
+    preset, inherited = _find_start(argv)
     parser = make_parser(program, "Pretrain an ALBERT encoder on your own text.")
     parser.add_argument("--config", action="config", help="A YAML file of these options, such as a run's config.yaml.")
     parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Sizes and rates to start from.")
@@ -75,7 +76,7 @@ def parse_pretraining(argv: Sequence[str], program: str) -> tuple[str, PretrainC
     parser.add_argument("--dry_run", action="store_true", help="Prepare, build, check and print the plan, then stop.")
     for group, piece in _GROUPED.items():
         parser.add_class_arguments(piece, group, skip={_FROM_TOKENIZER} if group == "model" else set())
-    parser.set_defaults(_dotted(as_settings(PRESETS[preset])))
+    parser.set_defaults(_dotted(as_settings(PRESETS[preset])) | _dotted(inherited))
     return preset, build_config(parse(parser, _config_first(argv)))
 
 
@@ -132,22 +133,30 @@ def _config_first(argv: Sequence[str]) -> list[str]:
     return first + others
 
 
-def _find_preset(argv: Sequence[str]) -> str:
-    """The preset named on the command line or else in the --config file, before anything else is parsed."""
+def _find_start(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The preset, and what is taken over from the run named by --init_from, before anything else is parsed.
+
+    Both are looked for on the command line, then in the --config files; the preset then in the run itself.
+    """
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     finder.add_argument("--preset")
+    finder.add_argument("--init_from")
     finder.add_argument("--config", action="append", default=[])
     try:
         found, _ = finder.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
         raise UsageError(f"{error}; see --help") from None
-    name = found.preset or next((name for path in reversed(found.config) if (name := _preset_in(Path(path)))), None)
-    if name is not None and name not in PRESETS:
-        raise UsageError(f"preset {name!r} does not exist{_suggest(name, PRESETS)}; there are {', '.join(PRESETS)}")
-    return name or DEFAULT_PRESET
+    files = [_read_options(Path(path)) for path in reversed(found.config)]
+    run = found.init_from or next((options["init_from"] for options in files if options.get("init_from")), None)
+    inherited = inherited_options(Path(str(run))) if run is not None else {}
+    named = [found.preset, *(options.get("preset") for options in files), inherited.pop("preset", None), DEFAULT_PRESET]
+    preset = str(next(name for name in named if name is not None))
+    if preset not in PRESETS:
+        raise UsageError(f"preset {preset!r} does not exist{_suggest(preset, PRESETS)}; there are {', '.join(PRESETS)}")
+    return preset, inherited
 
 
-def _preset_in(file: Path) -> str | None:
+def _read_options(file: Path) -> dict[str, Any]:
     import yaml
 
     try:
@@ -158,14 +167,14 @@ def _preset_in(file: Path) -> str | None:
         raise UsageError(f"--config {file} is not YAML: {_one_line(str(error))}") from None
     if not isinstance(content, dict):
         raise UsageError(f"--config {file} holds no options; write one `name: value` a line")
-    name = content.get("preset")
-    return None if name is None else str(name)
+    return content
 
 
 def _dotted(settings: dict[str, Any]) -> dict[str, Any]:
     flat = {name: value for name, value in settings.items() if not isinstance(value, dict)}
     for group in GROUPS:
-        flat |= {f"{group}.{name}": value for name, value in settings[group].items() if name != _FROM_TOKENIZER}
+        inside = settings.get(group, {}).items()
+        flat |= {f"{group}.{name}": value for name, value in inside if name != _FROM_TOKENIZER}
     return flat
 
 

@@ -30,9 +30,11 @@ _CHECKED_ROW = 24
 def export_generator(generator: Generator, tokenizer: Any, folder: Path, file_format: str = "safetensors") -> None:
     """Write a folder that `AutoModelForMaskedLM` and `pipeline("fill-mask")` load.
 
-    Raises CheckpointError where stock classes compute other values, UsageError where the folder cannot be written.
+    One with a sentence-order head is loaded by `AutoModelForPreTraining` too. Raises CheckpointError where stock
+    classes compute other values, UsageError where the folder cannot be written.
     """
-    _publish(folder, generator, tokenizer, "AlbertForMaskedLM", file_format, _check_generator)
+    architecture = "AlbertForMaskedLM" if generator.sentence_order is None else "AlbertForPreTraining"
+    _publish(folder, generator, tokenizer, architecture, file_format, _check_generator)
 
 
 def export_discriminator(
@@ -128,17 +130,22 @@ def _quiet_transformers() -> Iterator[None]:
 
 def _check_generator(generator: Generator, folder: Path) -> None:
     import torch
-    from transformers import AlbertForMaskedLM
+    from transformers import AlbertForMaskedLM, AlbertForPreTraining
 
+    stock_class = AlbertForMaskedLM if generator.sentence_order is None else AlbertForPreTraining
     with _quiet_transformers():
-        stock = AlbertForMaskedLM.from_pretrained(str(folder), local_files_only=True, attn_implementation="sdpa").eval()
+        stock = stock_class.from_pretrained(str(folder), local_files_only=True, attn_implementation="sdpa").eval()
     ids, mask = _probe(generator.config.vocab_size, min(_CHECKED_ROW, generator.config.max_position_embeddings))
     segments = torch.zeros_like(ids)
     model = generator.eval()
     with torch.no_grad():
-        theirs = stock(input_ids=ids, attention_mask=mask, token_type_ids=segments).logits
-        ours = model.logits(model(ids, mask.bool(), segments))
-    _require_equal(ours, theirs, folder)
+        theirs = stock(input_ids=ids, attention_mask=mask, token_type_ids=segments)
+        hidden_states = model(ids, mask.bool(), segments)
+        if model.sentence_order is None:
+            _require_equal(model.logits(hidden_states), theirs.logits, folder)
+        else:
+            _require_equal(model.logits(hidden_states), theirs.prediction_logits, folder)
+            _require_equal(model.sentence_order(hidden_states), theirs.sop_logits, folder)
 
 
 def _check_discriminator(discriminator: Discriminator, folder: Path) -> None:
@@ -154,7 +161,7 @@ def _check_discriminator(discriminator: Discriminator, folder: Path) -> None:
     model = discriminator.eval()
     with torch.no_grad():
         theirs = stock(input_ids=ids, attention_mask=mask, token_type_ids=segments).last_hidden_state
-        ours = model.encoder(model.embeddings(ids, segments), mask.bool())
+        ours = model.encode(ids, mask.bool(), segments)
     _require_equal(ours, theirs, folder)
 
 

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
+from electra_albert.apps.origin import Origin, begin_with, find_origin
 from electra_albert.apps.prepare import prepare
 from electra_albert.apps.run_folder import run_settings
 from electra_albert.apps.self_check import self_check
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import Arithmetic, DataError
 from electra_albert.corpus.batches import TrainBatches
-from electra_albert.corpus.examples import Rows
-from electra_albert.corpus.tokenizer import fingerprint
+from electra_albert.corpus.examples import ONE_SEGMENT_RATE, Rows
+from electra_albert.corpus.tokenizer import fingerprint, special_ids
 from electra_albert.keyed_random import Stream, derived_seed
+from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.objectives.evaluation import Unigram
 from electra_albert.objectives.masking import SpecialIds
-from electra_albert.objectives.rtd import ReplacedTokenDetection
+from electra_albert.objectives.pretraining import PretrainingObjective, make_objective
 from electra_albert.training.distributed import World, main_first
 
 if TYPE_CHECKING:
     from electra_albert.apps.prepare import Prepared
+    from electra_albert.corpus.examples import ExampleTable
+    from electra_albert.corpus.store import TokenStream
+    from electra_albert.corpus.tokenizer import Tokenizer
+
+SWAP_RATE = 0.5  # of the rows with two segments, where their order is predicted. Paper: ALBERT section 3.1
 
 
 class Job(NamedTuple):
@@ -31,56 +39,86 @@ class Job(NamedTuple):
 
     config: PretrainConfig  # with the tokenizer's vocabulary
     prepared: Prepared
-    objective: ReplacedTokenDetection
+    objective: PretrainingObjective
     batches: TrainBatches
     held_out: Rows
     unigram: Unigram
     arithmetic: Arithmetic
+    origin: Origin | None  # the run whose weights it begins with
 
 
 def make_job(config: PretrainConfig, world: World, say: Callable[[str], None]) -> Job:
-    """Prepare the corpus (one process does, the others find it done), build the pair and check it."""
-
-    training, length, seed = config.training, config.corpus.max_seq_length, config.training.seed
+    """Prepare the corpus (one process does, the others find it done), build the models and check them."""
+    training, seed = config.training, config.training.seed
     with main_first(world):
         prepared = prepare(config.corpus, seed, say)
     store, tokenizer = prepared.store, prepared.tokenizer
-    rows = Rows(store.train, prepared.train_table, length, seed)
-    held_out = Rows(store.validation, prepared.validation_table, length, seed)
+    rows, held_out = (
+        _rows(stream, table, config, tokenizer)
+        for stream, table in ((store.train, prepared.train_table), (store.validation, prepared.validation_table))
+    )
     config = replace(config, model=replace(config.model, vocab_size=len(tokenizer)))
     batches = TrainBatches(
         rows,
-        seed,
+        prepared.order,
         training.per_device_train_batch_size,
         training.gradient_accumulation_steps,
         world.rank,
         world.world_size,
         pin_memory=world.device.type == "cuda",
     )
-    if batches.global_batch_size > rows.table.count:
-        raise DataError(
-            f"the corpus gives {rows.table.count} rows, one update takes {batches.global_batch_size}; "
-            "lower --per_device_train_batch_size or give more text"
-        )
-    if min(held_out.table.count, training.eval_examples) < world.world_size:
-        raise DataError(
-            f"{held_out.table.count} rows are held out, --eval_examples takes {training.eval_examples}, "
-            f"and each of {world.world_size} processes needs one; give more text or evaluate more"
-        )
+    _require_rows(config, batches, held_out, world)
+    origin = find_origin(Path(config.run.init_from), tokenizer, held_out, say) if config.run.init_from else None
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     special = SpecialIds(tokenizer.mask_token_id, tuple(sorted(tokenizer.all_special_ids)))
-    objective = ReplacedTokenDetection(config.model, config.rtd, special, seed).to(world.device)
+    objective = make_objective(config, special).to(world.device)
     self_check(objective, batches.micro_batches(1)[0], training.weight_decay, say)
+    if origin is not None:
+        begin_with(origin, objective, say)
+    if training.gradient_checkpointing:
+        set_gradient_checkpointing(objective)
     unigram = Unigram.from_counts(store.token_counts, special.never_masked)
     arithmetic = choose_arithmetic(training.precision, world.device)
-    return Job(config, prepared, objective, batches, held_out, unigram, arithmetic)
+    return Job(config, prepared, objective, batches, held_out, unigram, arithmetic, origin)
+
+
+def _rows(stream: TokenStream, table: ExampleTable, config: PretrainConfig, tokenizer: Tokenizer) -> Rows:
+    """Rows laid out for the objective: where order is predicted, half are swapped and none is left in one piece."""
+    has_order = config.run.has_sentence_order
+    return Rows(
+        stream,
+        table,
+        config.corpus.max_seq_length,
+        config.training.seed,
+        special=special_ids(tokenizer),
+        swap_rate=SWAP_RATE if has_order else 0.0,
+        one_segment_rate=0.0 if has_order else ONE_SEGMENT_RATE,
+    )
+
+
+def _require_rows(config: PretrainConfig, batches: TrainBatches, held_out: Rows, world: World) -> None:
+    """DataError where there are too few rows for an update, or for every process to evaluate one."""
+    if batches.global_batch_size > batches.order.pass_length:
+        raise DataError(
+            f"the corpus gives {batches.order.pass_length} rows, one update takes {batches.global_batch_size}; "
+            "lower --per_device_train_batch_size or give more text"
+        )
+    if min(held_out.table.count, config.training.eval_examples) < world.world_size:
+        raise DataError(
+            f"{held_out.table.count} rows are held out, --eval_examples takes {config.training.eval_examples}, "
+            f"and each of {world.world_size} processes needs one; give more text or evaluate more"
+        )
 
 
 def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:
-    """What is recorded of a run and compared when it is taken up again: its options, its batch and its corpus."""
-
-    corpus = {"store": job.prepared.store.fingerprint, "tokenizer_fingerprint": fingerprint(job.prepared.tokenizer)}
-    return run_settings(preset, job.config, world.world_size, job.arithmetic, corpus)
+    """What is recorded of a run and compared when it is taken up again: options, batch, corpus, and first weights."""
+    found = {
+        "store": job.prepared.store.fingerprint,
+        "tokenizer_fingerprint": fingerprint(job.prepared.tokenizer),
+        "rows_taken_of_sources": list(job.prepared.order.taken),
+        "initial_weights": job.origin.weights_sha256 if job.origin else None,
+    }
+    return run_settings(preset, job.config, world.world_size, job.arithmetic, found)
 
 
 def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.device) -> Arithmetic:

@@ -1,214 +1,200 @@
-"""Raw text to a tokenizer and a token store, made once and kept for the next run on the same corpus and settings."""
+"""Raw text to a tokenizer and a token store, made once and kept for the next run on the same corpus and settings.
+
+python -m electra_albert.apps.prepare --corpus my.txt
+python -m electra_albert.apps.prepare --corpus my.txt --num_shards 16 --shard_index 3     one of many jobs
+python -m electra_albert.apps.prepare --corpus my.txt --num_shards 16 --merge             once they are done
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from electra_albert.apps.command_line import make_parser, parse, run_app
-from electra_albert.config import CorpusConfig, TrainingConfig
-from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.apps.prepared_folder import CorpusFolder, Say, locked, open_corpus, ready_store
+from electra_albert.config import CorpusConfig, ShardConfig, TrainingConfig
+from electra_albert.contracts import DataError, UsageError
 
 if TYPE_CHECKING:
-    from transformers import AlbertTokenizer
-
     from electra_albert.corpus.examples import ExampleTable
+    from electra_albert.corpus.mixture import RowOrder
+    from electra_albert.corpus.parts import PartPlan
     from electra_albert.corpus.sources import Unit
     from electra_albert.corpus.store import Store
+    from electra_albert.corpus.tokenizer import Tokenizer
 
-BUILT_IN_CORPUS = "docs"
-PREPARED_VERSION = 2  # raise it when the same text would be read, split or tokenised in another way
 SAMPLE_CHARACTERS = 20_000_000  # that a tokenizer is trained on, taken all over the corpus
+UNIT_BYTES = 8 << 20  # of text that one part is made from
 _SAMPLED_PLACES = 256
-_SMALLEST_UNIT_BYTES = 1 << 20
+_SMALLEST_SAMPLE_BYTES = 1 << 20
 _TOKENIZER_MAX_LENGTH = 512  # of the copy kept with the store; a run's own copy carries the run's
 
-Say = Callable[[str], None]
+
+_ALONE = ShardConfig()
 
 
 class Prepared(NamedTuple):
     """What a run trains on. The folder belongs to one corpus content, tokenizer and seed."""
 
-    tokenizer: AlbertTokenizer
+    tokenizer: Tokenizer
     tokenizer_dir: Path
     store: Store
     train_table: ExampleTable
     validation_table: ExampleTable
+    order: RowOrder  # of the train table's rows
     folder: Path
 
 
-def prepare(config: CorpusConfig, seed: int, say: Say) -> Prepared:
+def prepare(config: CorpusConfig, seed: int, say: Say, shard: ShardConfig = _ALONE) -> Prepared:
     """Build what is missing, reuse what is there. In a distributed run one process goes first, the others find it.
 
-    Raises UsageError, DataError or CheckpointError where the corpus, the tokenizer or the folder cannot be used.
+    With shard.merge the parts must be there. Raises UsageError, DataError or CheckpointError where the corpus, the
+    tokenizer or the folder cannot be used.
     """
-    from electra_albert.corpus.sources import find_files
-    from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
+    with _plain_errors(config):
+        corpus = open_corpus(config, seed, say)
+        with locked(corpus.folder / ".lock", say):
+            tokenizer = _ready_tokenizer(corpus, say)
+            store = _build(corpus, tokenizer, shard, say)
+    return _cut_rows(corpus, tokenizer, store, say)
 
-    root = Path(config.prepared_dir)
+
+def prepare_shard(config: CorpusConfig, seed: int, say: Say, shard: ShardConfig) -> Path:
+    """Write the share of the parts that falls to one job; returns the corpus's folder. Raises as `prepare` does."""
+    from electra_albert.corpus.parts import write_parts
+
+    assert shard.num_shards is not None
+    assert shard.shard_index is not None
+    with _plain_errors(config):
+        corpus = open_corpus(config, seed, say)
+        with locked(corpus.folder / ".lock", say, is_shared=True):
+            with locked(corpus.folder / ".tokenizer.lock", say):
+                tokenizer = _ready_tokenizer(corpus, say)
+            plan, _ = _plan_parts(corpus, tokenizer)
+            if ready_store(corpus.folder / "store", plan.fingerprint, say) is None:
+                mine = range(shard.shard_index, len(plan.units), shard.num_shards)
+                say(f"job {shard.shard_index} of {shard.num_shards}: {len(mine)} of {len(plan.units)} parts")
+                write_parts(plan, mine, _workers(config), say)
+                _require_unchanged(corpus)
+    return corpus.folder
+
+
+@contextmanager
+def _plain_errors(config: CorpusConfig) -> Iterator[None]:
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        if config.corpus == BUILT_IN_CORPUS:
-            from electra_albert.corpus.installed_docs import write_installed_docs
-
-            say("reading the documentation installed with Python and its packages")
-            files = [write_installed_docs(root / BUILT_IN_CORPUS)]
-        else:
-            files = find_files(config.corpus)
-        given = load_tokenizer(Path(config.tokenizer)) if config.tokenizer else None
-        name = short_name(config.corpus)
-        identity = _identity(files, root, name)
-        pieces = fingerprint(given) if given else [config.vocab_size, config.do_lower_case]
-        content = [[entry["blake2b"], Path(entry["path"]).suffix] for entry in identity["files"]]
-        key = _digest([PREPARED_VERSION, content, pieces, seed])
-        folder = root / f"{name}-{key[:12]}"
-        folder.mkdir(exist_ok=True)
-        with _locked(folder, say):
-            _write_identity(folder, identity)
-            return _prepare_in(folder, key, files, identity, given, config, seed, say)
+        yield
     except OSError as problem:
-        where = problem.filename or root
+        where = problem.filename or config.prepared_dir
         reason = problem.strerror or problem
         raise UsageError(f"{where}: {reason}; look at --corpus and --prepared_dir") from problem
 
 
-def _prepare_in(
-    folder: Path,
-    key: str,
-    files: list[Path],
-    identity: dict[str, Any],
-    given: AlbertTokenizer | None,
-    config: CorpusConfig,
-    seed: int,
-    say: Say,
-) -> Prepared:
-    from electra_albert.corpus.examples import build_table, padding_share
-    from electra_albert.corpus.receipt import format_receipt
-    from electra_albert.corpus.sources import plan_units, same_content
-    from electra_albert.corpus.store import build_store
-    from electra_albert.corpus.tokenizer import fingerprint
+def _workers(config: CorpusConfig) -> int:
+    return config.preprocessing_num_workers or len(os.sched_getaffinity(0))
 
-    tokenizer = _ready_tokenizer(folder / "tokenizer", files, given, config, seed, say)
-    wanted = f"{key}-{fingerprint(tokenizer)}"
-    store = _ready_store(folder / "store", wanted, say)
-    if store is None:
-        workers = config.preprocessing_num_workers or len(os.sched_getaffinity(0))
-        say(f"building the token store in {folder / 'store'} with {workers} processes")
-        units = plan_units(files)
-        store = build_store(
-            units, tokenizer, folder / "store", fingerprint=wanted, seed=seed, num_workers=workers, say=say
-        )
-        if not same_content(files, identity):
-            (store.folder / "manifest.json").unlink()
-            raise DataError(f"{config.corpus} changed while it was read; leave it alone and start again")
-    length = config.max_seq_length
+
+# The token store.
+
+
+def _plan_parts(corpus: CorpusFolder, tokenizer: Tokenizer) -> tuple[PartPlan, list[int]]:
+    """The parts of the store, and the source that each of them belongs to."""
+    from electra_albert.corpus.parts import PartPlan, token_dtype
+    from electra_albert.corpus.tokenizer import fingerprint
+    from electra_albert.corpus.word_encoder import encoder_settings
+
+    by_source = corpus.units(UNIT_BYTES)
+    units = [unit for units in by_source for unit in units]
+    sources = [source for source, units in enumerate(by_source) for _ in units]
+    wanted = f"{corpus.key}-{fingerprint(tokenizer)}"
+    folder = corpus.folder / "store" / "parts"
+    return PartPlan(units, encoder_settings(tokenizer), folder, wanted, token_dtype(len(tokenizer))), sources
+
+
+def _build(corpus: CorpusFolder, tokenizer: Tokenizer, shard: ShardConfig, say: Say) -> Store:
+    """The store: the one that is there, or one made from the parts, of which the missing ones are written first."""
+    from electra_albert.corpus.parts import missing_parts, write_parts
+    from electra_albert.corpus.store import build_store
+
+    folder = corpus.folder / "store"
+    plan, sources = _plan_parts(corpus, tokenizer)
+    store = ready_store(folder, plan.fingerprint, say)
+    if store is not None:
+        return store
+    if shard.merge:
+        assert shard.num_shards is not None
+        if missing := missing_parts(plan):
+            jobs = ", ".join(map(str, sorted({number % shard.num_shards for number in missing})))
+            raise DataError(f"{len(missing)} of {len(plan.units)} parts are missing, of --shard_index {jobs}; run them")
+    else:
+        workers = _workers(corpus.config)
+        say(f"building the token store in {folder} with {workers} processes")
+        write_parts(plan, range(len(plan.units)), workers, say)
+    _require_unchanged(corpus)
+    return build_store(plan, folder, sources=sources, vocab_size=len(tokenizer), seed=corpus.seed, found=corpus.found)
+
+
+def _require_unchanged(corpus: CorpusFolder) -> None:
+    from electra_albert.corpus.sources import same_content
+
+    if not same_content(corpus.all_files(), corpus.identity):
+        raise DataError(f"{corpus.config.corpus} changed while it was read; leave it alone and start again")
+
+
+def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store, say: Say) -> Prepared:
+    """Cut the store into rows, order them by the sources' weights, and show the receipt."""
+    import numpy as np
+
+    from electra_albert.corpus.examples import build_table, padding_share
+    from electra_albert.corpus.mixture import order_rows
+    from electra_albert.corpus.receipt import format_receipt
+
+    length, seed = corpus.config.max_seq_length, corpus.seed
     train_table = build_table(store.train, length, seed, store.folder / "train")
     validation_table = build_table(store.validation, length, seed, store.folder / "validation")
+    weights = [source.weight for source in corpus.sources if source.weight is not None]
+    first = np.searchsorted(train_table.edges, store.source_starts).tolist()
+    order = order_rows(first, train_table.count, weights or None, seed)
     say(format_receipt(store.receipt, padding_share(store.train, train_table, length)))
-    return Prepared(tokenizer, folder / "tokenizer", store, train_table, validation_table, folder)
-
-
-# What is kept, and for which corpus.
-
-
-def short_name(corpus: str) -> str:
-    """What folders made from a corpus are named after."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(os.path.realpath(corpus)).stem)
-    return name.strip("-.")[:40] or "corpus"
-
-
-def _digest(content: object) -> str:
-    return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
-
-
-def _identity(files: list[Path], root: Path, name: str) -> dict[str, Any]:
-    """What the files hold: as noted at an earlier run where they are untouched since, else by reading them."""
-    from electra_albert.corpus.sources import identity, same_content
-
-    for noted in sorted(root.glob(f"{name}-*/corpus.json")):
-        try:
-            recorded = json.loads(noted.read_text(encoding="utf-8"))
-            if same_content(files, recorded):
-                return recorded
-        except (ValueError, KeyError, TypeError):
-            continue  # a damaged note costs reading the files once more
-    return identity(files)
-
-
-def _write_identity(folder: Path, identity: dict[str, Any]) -> None:
-    from electra_albert.corpus.parts import write_json
-
-    write_json(folder / "corpus.json", identity)
-
-
-@contextmanager
-def _locked(folder: Path, say: Say) -> Iterator[None]:
-    """One process at a time; the lock goes with the process that holds it, however it ends."""
-    import fcntl
-
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"another process prepares {folder}; waiting for it")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _ready_store(folder: Path, wanted: str, say: Say) -> Store | None:
-    """The store in `folder` where it is whole and the one wanted."""
-    from electra_albert.corpus.store import open_store
-
-    if not (folder / "manifest.json").is_file():
-        return None
-    try:
-        store = open_store(folder)
-    except CheckpointError as problem:
-        say(f"{problem}; building it anew")
-        return None
-    if store.fingerprint != wanted:
-        say(f"the token store in {folder} was made with another tokenizer; building it anew")
-        return None
-    say(f"using the token store in {folder}: {len(store.train.tokens):,} tokens to train on")
-    return store
+    if len(order.taken) > 1:
+        for source, count, taken in zip(corpus.sources, order.count, order.taken, strict=True):
+            share = taken / order.pass_length
+            say(f"  {source.corpus}: {share:.1%} of the rows trained on, each {taken / count:.2f} times a pass")
+    return Prepared(tokenizer, corpus.folder / "tokenizer", store, train_table, validation_table, order, corpus.folder)
 
 
 # The tokenizer.
 
 
-def _ready_tokenizer(
-    folder: Path, files: list[Path], given: AlbertTokenizer | None, config: CorpusConfig, seed: int, say: Say
-) -> AlbertTokenizer:
+def _ready_tokenizer(corpus: CorpusFolder, say: Say) -> Tokenizer:
     from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 
-    if given is not None:
-        save_tokenizer(given, folder, _TOKENIZER_MAX_LENGTH)
-        return given
+    folder, config = corpus.folder / "tokenizer", corpus.config
+    if corpus.given is not None:
+        save_tokenizer(corpus.given, folder, _TOKENIZER_MAX_LENGTH)
+        return corpus.given
     if (folder / "tokenizer.json").is_file():
         return load_tokenizer(folder)
     say(f"training a tokenizer of {config.vocab_size:,} pieces")
-    trained = train_tokenizer(_sample(files, seed), config.vocab_size, config.do_lower_case)
+    trained = train_tokenizer(_sample(corpus), config.vocab_size, config.do_lower_case)
     if len(trained) < config.vocab_size:
         say(f"the text gives only {len(trained):,} pieces of the {config.vocab_size:,} asked for by --vocab_size")
     save_tokenizer(trained, folder, _TOKENIZER_MAX_LENGTH)
     return trained
 
 
-def _sample(files: list[Path], seed: int) -> Iterator[str]:
+def _sample(corpus: CorpusFolder) -> Iterator[str]:
     """Sentences from the beginnings of pieces all over the corpus in a keyed order; all sentences of a small one."""
-    from electra_albert.corpus.sources import plan_units, read_unit
+    from electra_albert.corpus.sources import read_unit
 
-    size = sum(path.stat().st_size for path in files)
-    units = plan_units(files, max(_SMALLEST_UNIT_BYTES, size // _SAMPLED_PLACES))
+    size = sum(path.stat().st_size for path in corpus.all_files())
+    by_source = corpus.units(max(_SMALLEST_SAMPLE_BYTES, size // _SAMPLED_PLACES))
+    units = [unit for units in by_source for unit in units]
     left = SAMPLE_CHARACTERS
-    for place, unit in enumerate(_keyed_order(units, seed)):
+    for place, unit in enumerate(_keyed_order(units, corpus.seed)):
         share = left if size <= SAMPLE_CHARACTERS else max(1, left // (len(units) - place))
         for sentence in (s for document in read_unit(unit, Counter()) for s in document.sentences):
             if share <= 0:
@@ -232,15 +218,20 @@ def main(argv: Sequence[str]) -> int:
     """Entry point of `python -m electra_albert.apps.prepare`; returns the exit code."""
     parser = make_parser("python -m electra_albert.apps.prepare", "Make the tokenizer and the token store of a corpus.")
     parser.add_class_arguments(CorpusConfig)
+    parser.add_class_arguments(ShardConfig, skip={"merge"})
+    parser.add_argument("--merge", action="store_true", help="Put the work of all jobs together.")
     parser.add_argument("--seed", type=int, default=TrainingConfig.seed, help="Keys every draw, as in Pretraining.py.")
     options = parse(parser, argv).as_dict()
     seed = options.pop("seed")
     try:
+        shard = ShardConfig(**{name: options.pop(name) for name in ("num_shards", "shard_index", "merge")})
         config = CorpusConfig(**options)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    prepared = prepare(config, seed, print)
-    print(f"ready in {prepared.folder}")
+    if shard.shard_index is not None:
+        print(f"job {shard.shard_index} of {shard.num_shards} is done in {prepare_shard(config, seed, print, shard)}")
+    else:
+        print(f"ready in {prepare(config, seed, print, shard).folder}")
     return 0
 
 

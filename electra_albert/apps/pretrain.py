@@ -18,6 +18,7 @@ from electra_albert.contracts import STOPPED_BY_SIGNAL, Metrics, UsageError, Use
 
 if TYPE_CHECKING:
     from electra_albert.apps.job import Job
+    from electra_albert.corpus.examples import Rows
     from electra_albert.training.distributed import World
     from electra_albert.training.loop import Evaluate, Run
 
@@ -64,7 +65,17 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
         stop = stack.enter_context(StopSignal())
         found = find_checkpoint(folder / "checkpoints", config.run.resume, monitor.say)
         settings = _open_run_folder(folder, preset, job, argv, found, world, monitor.say)
-        run = Run(folder, config.training, world, monitor, stop, job.arithmetic, found, settings)
+        run = Run(
+            folder,
+            config.training,
+            world,
+            monitor,
+            stop,
+            job.arithmetic,
+            found,
+            scores_start=job.origin is not None,
+            settings=settings,
+        )
         outcome = train(job.objective, job.batches, _evaluator(job, run), run)
         if outcome.is_stopped:
             return STOPPED_BY_SIGNAL
@@ -75,7 +86,7 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
 
 def run_folder(config: PretrainConfig, preset: str) -> Path:
     """The run's folder: as asked for, or named after corpus and preset."""
-    from electra_albert.apps.prepare import short_name
+    from electra_albert.apps.prepared_folder import short_name
 
     if config.run.output_dir:
         return Path(config.run.output_dir)
@@ -125,35 +136,51 @@ def _open_run_folder(
 
 def _evaluator(job: Job, run: Run) -> Evaluate:
     """Scores held-out rows; every rank takes its share and all ranks return the same numbers."""
+    from electra_albert.apps.closing import guesses_in_markdown
+    from electra_albert.apps.scores import OLD_TEXT_PREFIX
+
+    def evaluate(step: int) -> Metrics | None:
+        metrics = _score(job, job.held_out, run)
+        if metrics is None:
+            return None
+        if job.origin is not None and job.origin.held_out is not None:
+            old = _score(job, job.origin.held_out, run)
+            if old is None:
+                return None
+            metrics |= {f"{OLD_TEXT_PREFIX}{name}": old[name] for name in ("loss", *job.objective.weights)}
+        if run.world.is_main:
+            run.monitor.text(step, "guesses", guesses_in_markdown(job))
+        return metrics
+
+    return evaluate
+
+
+def _score(job: Job, held_out: Rows, run: Run) -> Metrics | None:
+    """Means of all terms over held-out rows, and the detection scores; None where it was told to stop."""
     import numpy as np
     import torch
 
-    from electra_albert.apps.closing import guesses_in_markdown
     from electra_albert.corpus.batches import eval_batches
-    from electra_albert.objectives.evaluation import Detections, detection_scores, score_batch
+    from electra_albert.objectives.evaluation import Detections, detection_scores
     from electra_albert.training.distributed import gather_objects
     from electra_albert.training.monitor import Tally, mean, weighted_sum
 
     training, world = run.config, run.world
-
-    def evaluate(step: int) -> Metrics | None:
-        tally, detections = Tally(world.device), Detections()
-        kept = torch.ones((), dtype=torch.bool, device=world.device)
-        for batch in eval_batches(
-            job.held_out, training.eval_examples, training.per_device_eval_batch_size, world.rank, world.world_size
-        ):
-            if run.stop.requested and world.world_size == 1:
-                return None
-            tally.add(score_batch(job.objective, batch.to(world.device), job.unigram, detections), kept)
-        totals = {name: mean(*total) for name, total in tally.take(world).items()}
-        gathered = gather_objects(detections.arrays(), world)
-        scores, is_replaced = (np.concatenate(parts) for parts in zip(*gathered, strict=True))
-        loss = weighted_sum(job.objective.weights, totals)
-        if world.is_main:
-            run.monitor.text(step, "guesses", guesses_in_markdown(job))
-        return {"loss": loss, **totals, **detection_scores(scores, is_replaced, training.seed)}
-
-    return evaluate
+    tally, detections = Tally(world.device), Detections()
+    kept = torch.ones((), dtype=torch.bool, device=world.device)
+    for batch in eval_batches(
+        held_out, training.eval_examples, training.per_device_eval_batch_size, world.rank, world.world_size
+    ):
+        if run.stop.requested and world.world_size == 1:
+            return None
+        tally.add(job.objective.score(batch.to(world.device), job.unigram, detections), kept)
+    means = {name: mean(*total) for name, total in tally.take(world).items()}
+    metrics = {"loss": weighted_sum(job.objective.weights, means), **means}
+    if job.objective.discriminator is None:
+        return metrics
+    gathered = gather_objects(detections.arrays(), world)
+    scores, is_replaced = (np.concatenate(parts) for parts in zip(*gathered, strict=True))
+    return {**metrics, **detection_scores(scores, is_replaced, training.seed)}
 
 
 def _finish(job: Job, folder: Path, argv: Sequence[str], metrics: Metrics, steps: int) -> None:
@@ -162,8 +189,9 @@ def _finish(job: Job, folder: Path, argv: Sequence[str], metrics: Metrics, steps
     from electra_albert.apps.export import export_discriminator, export_generator
     from electra_albert.apps.run_folder import write_card
 
-    electra, tokenizer = job.objective.electra.cpu().eval(), job.prepared.tokenizer
-    export_generator(electra.generator, tokenizer, folder / "generator")
-    export_discriminator(electra.discriminator, tokenizer, folder / "discriminator")
+    objective, tokenizer = job.objective.cpu().eval(), job.prepared.tokenizer
+    export_generator(objective.generator, tokenizer, folder / "generator")
+    if objective.discriminator is not None:
+        export_discriminator(objective.discriminator, tokenizer, folder / "discriminator")
     write_card(folder, shlex.join(["python", "Pretraining.py", *argv]), job.config, metrics, steps)
     print_closing(job, metrics, folder)

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from electra_albert.config import PretrainConfig, as_settings
+from electra_albert.config import GROUPS, PretrainConfig, as_settings
 from electra_albert.contracts import CheckpointError, Metrics, UsageError
 
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
 # Settings that say how long and where to run, not what is trained. The batch is compared as a whole.
-_PLACES = frozenset({"output_dir", "corpus", "tokenizer"})  # paths; what lies there is compared by fingerprint
+_PLACES = frozenset({"output_dir", "corpus", "tokenizer", "init_from"})  # what lies there is compared by fingerprint
 _MAY_CHANGE = _PLACES | frozenset(
     {
         "arithmetic",
@@ -27,6 +27,7 @@ _MAY_CHANGE = _PLACES | frozenset(
         "device",
         "prepared_dir",
         "preprocessing_num_workers",
+        "gradient_checkpointing",  # which changes no bit
         "logging_steps",
         "eval_steps",
         "eval_examples",
@@ -39,17 +40,24 @@ _MAY_CHANGE = _PLACES | frozenset(
     }
 )
 _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", "metrics.jsonl")
+_INHERITED = ("objective", "max_seq_length")
+_LEARNED_FROM = {
+    "rtd": "replaced-token detection",
+    "rtd_sop": "replaced-token detection and sentence order",
+    "mlm": "masked language modelling",
+    "mlm_sop": "masked language modelling and sentence order",
+}
 GLOBAL_BATCH = "global_batch_size"
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
 def run_settings(
-    preset: str, config: PretrainConfig, world_size: int, arithmetic: str, corpus: Mapping[str, str]
+    preset: str, config: PretrainConfig, world_size: int, arithmetic: str, found: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What each checkpoint and environment.json record, and what a later start is compared with."""
     training = config.training
     rows = training.per_device_train_batch_size * training.gradient_accumulation_steps * world_size
-    return {"preset": preset, **as_settings(config), GLOBAL_BATCH: rows, "arithmetic": arithmetic, **corpus}
+    return {"preset": preset, **as_settings(config), GLOBAL_BATCH: rows, "arithmetic": arithmetic, **found}
 
 
 def recorded_settings(folder: Path) -> dict[str, Any]:
@@ -60,6 +68,23 @@ def recorded_settings(folder: Path) -> dict[str, Any]:
         return {}
     recorded = content.get("settings") if isinstance(content, dict) else None
     return recorded if isinstance(recorded, dict) else {}
+
+
+def inherited_options(run: Path) -> dict[str, Any]:
+    """What a run that begins with the weights of `run` takes over from it: preset, objective, shape and tokenizer.
+
+    Raises UsageError where `run` is no run's folder.
+    """
+    import yaml
+
+    try:
+        options = yaml.safe_load((run / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UsageError(f"--init_from {run}: {CONFIG} cannot be read ({error}); name the folder of a run") from None
+    if not isinstance(options, dict):
+        raise UsageError(f"--init_from {run}: {CONFIG} holds no options; name the folder of a run")
+    kept = {name: options[name] for name in ("preset", *_INHERITED, *GROUPS) if name in options}
+    return {**kept, "tokenizer": str(run / "tokenizer")}
 
 
 def compare_settings(recorded: Mapping[str, Any], settings: Mapping[str, Any], origin: Path) -> list[str]:
@@ -123,7 +148,8 @@ def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metr
         "",
         f"An ALBERT encoder (hidden size {shape.hidden_size}, {shape.num_hidden_layers} passes through "
         f"{shape.num_hidden_groups} group(s), embedding size {shape.embedding_size}, {shape.vocab_size} pieces), "
-        f"pretrained by replaced-token detection on the corpus `{config.corpus.corpus}` for {steps} steps.",
+        f"pretrained by {_LEARNED_FROM[config.run.objective]} on the corpus `{config.corpus.corpus}` "
+        f"for {steps} steps.",
         "",
         "| held-out text | value |",
         "| --- | --- |",
@@ -133,15 +159,23 @@ def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metr
         ),
         "",
         "```python",
-        "from transformers import AutoModel, pipeline",
-        f'pipeline("fill-mask", "{folder / "generator"}")',
-        f'AutoModel.from_pretrained("{folder / "discriminator"}")  # no pooler: replaced-token detection trains none',
+        *_loading_lines(folder, config),
         "```",
         "",
         f"Made by `{command}`.",
         "",
     ]
     _write(folder / CARD, "\n".join(lines))
+
+
+def _loading_lines(folder: Path, config: PretrainConfig) -> list[str]:
+    encoder = folder / ("discriminator" if config.run.objective.startswith("rtd") else "generator")
+    pooler = "" if config.run.has_sentence_order else "  # no pooler: this objective trains none"
+    return [
+        "from transformers import AutoModel, pipeline",
+        f'pipeline("fill-mask", "{folder / "generator"}")',
+        f'AutoModel.from_pretrained("{encoder}"){pooler}',
+    ]
 
 
 def _environment() -> dict[str, Any]:

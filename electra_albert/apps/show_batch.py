@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from electra_albert.apps.command_line import make_parser, parse, parse_pretraining, run_app
 from electra_albert.apps.demo import RUNS, newest_run
 from electra_albert.config import PretrainConfig
-from electra_albert.contracts import Batch, UsageError
+from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
 
-if TYPE_CHECKING:
-    from electra_albert.objectives.rtd import Corruption
+_ORDERS = {0: ", segments in order", 1: ", segments swapped", IGNORED_LABEL: ", no order to tell"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -63,7 +62,8 @@ def _show(folder: Path, step: int, rows: int) -> int:
     rows = min(rows, len(batch.input_ids))
     print(f"step {step}: {rows} of {job.batches.global_batch_size} rows; drawn with the {origin}")
     for row in range(rows):
-        print(f"\nexample {int(batch.example_id[row])}")
+        order = _ORDERS[int(batch.sentence_order_label[row])] if config.run.has_sentence_order else ""
+        print(f"\nexample {int(batch.example_id[row])}{order}")
         print(_format_row(batch, corruption, row, job.prepared.tokenizer))
     return 0
 
@@ -78,24 +78,22 @@ def _in_one_process(config: PretrainConfig, folder: Path) -> PretrainConfig:
     return replace(config, training=replace(training, gradient_accumulation_steps=micro_batches))
 
 
-def _format_row(batch: Batch, corruption: Corruption, row: int, tokenizer: Any) -> str:
-    """One line a token: position, segment, token, what the generator saw, what the discriminator saw, its label."""
+def _format_row(batch: Batch, corruption: Any, row: int, tokenizer: Any) -> str:
+    """One line a token: position, segment, token, what the model saw; what a discriminator saw, and its label."""
     targets = set(corruption.targets.positions[row][corruption.targets.weight[row] > 0].tolist())
-    columns = zip(
-        batch.token_type_ids[row].tolist(),
-        *(
-            tokenizer.convert_ids_to_tokens(ids[row].tolist())
-            for ids in (batch.input_ids, corruption.masked_ids, corruption.corrupted_ids)
-        ),
-        corruption.is_replaced[row].tolist(),
-        batch.attention_mask[row].tolist(),
-        strict=True,
-    )
-    lines = [f"{'at':>4} {'seg':>3}  {'token':<18}{'generator saw':<18}{'discriminator saw':<18}label"]
-    for position, (segment, token, seen, drawn, is_replaced, is_real) in enumerate(columns):
-        if is_real:
-            label = "replaced" if is_replaced else "original" + (" (target)" if position in targets else "")
-            lines.append(f"{position:>4} {segment:>3}  {token:<18}{seen:<18}{drawn:<18}{label}")
+    shown = {"token": batch.input_ids, "generator saw": corruption.masked_ids}
+    is_replaced = [False] * batch.input_ids.shape[1]
+    if hasattr(corruption, "corrupted_ids"):
+        shown["discriminator saw"] = corruption.corrupted_ids
+        is_replaced = corruption.is_replaced[row].tolist()
+    columns = [tokenizer.convert_ids_to_tokens(ids[row].tolist()) for ids in shown.values()]
+    segments, real = batch.token_type_ids[row].tolist(), batch.attention_mask[row].tolist()
+    lines = [f"{'at':>4} {'seg':>3}  " + "".join(f"{title:<18}" for title in shown) + "label"]
+    for position, tokens in enumerate(zip(*columns, strict=True)):
+        if real[position]:
+            label = "replaced" if is_replaced[position] else "original" + (" (target)" if position in targets else "")
+            cells = "".join(f"{token:<18}" for token in tokens)
+            lines.append(f"{position:>4} {segments[position]:>3}  {cells}{label}")
     return "\n".join(lines)
 
 

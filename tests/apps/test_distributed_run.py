@@ -17,6 +17,7 @@ from electra_albert.config import CorpusConfig
 from electra_albert.contracts import Batch, Term
 from electra_albert.corpus.batches import TrainBatches
 from electra_albert.corpus.examples import Rows
+from electra_albert.corpus.tokenizer import special_ids
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, Ended, call, finish, options, rows, start
 
@@ -86,11 +87,11 @@ def test_a_mean_of_means_is_found_out(
 
     backward = loop.backward
 
-    def by_own_count(model: Any, micro_batches: list[Batch], scales: dict[str, float], step: int, run: Any) -> Any:
+    def by_own_count(model: Any, micro_batches: list[Batch], scales: dict[str, float], *more: Any) -> Any:
         own = [model.counts(batch) for batch in micro_batches]
         mean = {name: sum(count[name] for count in own) / len(own) for name in scales}
         parts = [
-            backward(model, [batch], {n: s * mean[n] / count[n] for n, s in scales.items()}, step, run)
+            backward(model, [batch], {n: s * mean[n] / count[n] for n, s in scales.items()}, *more)
             for batch, count in zip(micro_batches, own, strict=True)
         ]
         sums, counts = ({n: torch.stack([p[n][i] for p in parts]).sum() for n in parts[0]} for i in (0, 1))
@@ -149,8 +150,9 @@ def batches(finished: Finished) -> Callable[..., TrainBatches]:
         corpus=str(finished.corpus), prepared_dir=str(finished.prepared), vocab_size=300, max_seq_length=32
     )
     prepared = prepare(config, SEED, lambda message: None)
-    table = Rows(prepared.store.train, prepared.train_table, config.max_seq_length, SEED)
-    return lambda *split: TrainBatches(table, SEED, *split)
+    special = special_ids(prepared.tokenizer)
+    rows = Rows(prepared.store.train, prepared.train_table, config.max_seq_length, SEED, special)
+    return lambda *split: TrainBatches(rows, prepared.order, *split)
 
 
 def examples(shares: Iterable[TrainBatches], step: int) -> list[tuple[int, ...]]:

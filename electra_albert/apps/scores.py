@@ -1,0 +1,111 @@
+"""Held-out scores as tables: beside what it takes no learning to reach, and before and after going on from a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from electra_albert.contracts import Metrics
+from electra_albert.objectives.evaluation import has_learned
+
+OLD_TEXT_PREFIX = "old_text_"  # of scores on the text that the weights of --init_from were trained on
+_CLEAR = "clear of what takes no learning"
+_NOT_CLEAR = "not yet clear of what takes no learning (2.5 x, 0.65 and 1.5 x): train longer or on more text"
+
+
+def format_scores(metrics: Metrics) -> str:
+    """The held-out scores of any objective, each beside what it takes no learning to reach."""
+    rows = [("on held-out text", "reached", "without learning", "")]
+    for name in ("generator", "mlm"):
+        if f"{name}_loss" in metrics:
+            rows += _mask_rows(metrics, name)
+    if "discriminator_auc" in metrics:
+        rows += _detection_rows(metrics)
+    if "sop_accuracy" in metrics:
+        rows.append(_order_row(metrics))
+    return _table(rows) + f"\n{_CLEAR if has_learned(metrics) else _NOT_CLEAR}"
+
+
+def _mask_rows(metrics: Metrics, name: str) -> list[tuple[str, str, str, str]]:
+    told = "generator" if name == "generator" else "masked-token"
+    return [
+        (
+            f"{told} loss (nats)",
+            _tell(metrics, f"{name}_loss"),
+            _tell(metrics, "unigram_loss"),
+            "token frequencies alone",
+        ),
+        (
+            f"{told} accuracy",
+            _tell(metrics, f"{name}_accuracy"),
+            _tell(metrics, "most_frequent_accuracy"),
+            f"always the most frequent token; {_times(metrics, f'{name}_accuracy', 'most_frequent_accuracy')}",
+        ),
+    ]
+
+
+def _detection_rows(metrics: Metrics) -> list[tuple[str, str, str, str]]:
+    shuffled = f"shuffled labels: {_tell(metrics, 'shuffled_labels_auc')}"
+    precision = "discriminator_average_precision"
+    return [
+        ("discriminator ROC-AUC", _tell(metrics, "discriminator_auc"), "0.500", shuffled),
+        (
+            "discriminator average precision",
+            _tell(metrics, precision),
+            _tell(metrics, "replaced_fraction"),
+            f"replaced fraction; {_times(metrics, precision, 'replaced_fraction')}",
+        ),
+    ]
+
+
+def _order_row(metrics: Metrics) -> tuple[str, str, str, str]:
+    swapped = metrics.get("swapped_fraction")
+    chance = "-" if swapped is None else f"{max(swapped, 1 - swapped):.3f}"
+    return ("sentence order accuracy", _tell(metrics, "sop_accuracy"), chance, "always the commoner order")
+
+
+def _tell(metrics: Metrics, name: str) -> str:
+    value = metrics.get(name)
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _times(metrics: Metrics, name: str, floor: str) -> str:
+    value, base = metrics.get(name), metrics.get(floor)
+    return f"{value / base:.2f} x" if value and base else "-"
+
+
+def read_evaluations(folder: Path, prefix: str) -> list[Metrics]:
+    """The evaluation rows of a run's metrics.jsonl, oldest first, names without `prefix`."""
+    file = folder / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+    evaluations = [{name.removeprefix(prefix): value for name, value in row.items()} for row in rows]
+    return [row for row, raw in zip(evaluations, rows, strict=True) if any(name.startswith(prefix) for name in raw)]
+
+
+def format_forgetting(evaluations: Sequence[Metrics]) -> str:
+    """Losses on the new text and on that of the run begun from, before the first update and after the last."""
+    if not evaluations:
+        return "what was forgotten cannot be told: metrics.jsonl holds no evaluation"
+    before, after = evaluations[0], evaluations[-1]
+    rows = [("on held-out text", f"at step {before['step']:,}", f"at step {after['step']:,}", "")]
+    for name in after:
+        if name.endswith("_loss") and name != "unigram_loss" and not name.startswith(OLD_TEXT_PREFIX):
+            told = name.replace("_", " ")
+            rows.append((f"{told}, new text", _tell(before, name), _tell(after, name), _change(before, after, name)))
+            old = OLD_TEXT_PREFIX + name
+            if old in after:
+                rows.append((f"{told}, old text", _tell(before, old), _tell(after, old), _change(before, after, old)))
+    return _table(rows)
+
+
+def _change(before: Metrics, after: Metrics, name: str) -> str:
+    then, now = before.get(name), after.get(name)
+    return "-" if then is None or now is None else f"{now - then:+.3f}"
+
+
+def _table(rows: Sequence[tuple[str, str, str, str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

@@ -1,0 +1,63 @@
+"""Tables of scores: every objective's own, each beside its floor, and nothing that was not measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from electra_albert.apps.scores import format_forgetting, format_scores
+
+MASKS = {"unigram_loss": 6.0, "most_frequent_accuracy": 0.05}
+MLM = {**MASKS, "mlm_loss": 4.0, "mlm_accuracy": 0.2}
+ORDER = {"sop_loss": 0.6, "sop_accuracy": 0.7, "swapped_fraction": 0.45}
+RTD = {
+    **MASKS,
+    "generator_loss": 4.0,
+    "generator_accuracy": 0.2,
+    "discriminator_auc": 0.8,
+    "discriminator_average_precision": 0.5,
+    "shuffled_labels_auc": 0.5,
+    "replaced_fraction": 0.1,
+}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "shown", "hidden"),
+    [
+        (MLM, ["masked-token loss", "4.00 x"], ["generator", "discriminator", "order"]),
+        (MLM | ORDER, ["masked-token accuracy", "sentence order accuracy"], ["discriminator"]),
+        (RTD, ["generator loss", "ROC-AUC", "5.00 x"], ["masked-token", "order"]),
+        (RTD | ORDER, ["generator accuracy", "ROC-AUC", "sentence order accuracy"], ["masked-token"]),
+    ],
+)
+def test_each_objective_shows_its_own_scores(metrics: dict[str, float], shown: list[str], hidden: list[str]) -> None:
+    table = format_scores(metrics)
+    assert all(word in table for word in shown), table
+    assert not any(word in table for word in hidden), table
+
+
+def test_chance_of_the_sentence_order_is_the_commoner_order() -> None:
+    (line,) = [line for line in format_scores(MLM | ORDER).splitlines() if "order" in line]
+    assert ("0.700" in line, "0.550" in line) == (True, True)
+
+
+def test_what_counted_nothing_is_a_dash_and_no_success() -> None:
+    table = format_scores(dict.fromkeys(RTD | ORDER))
+    assert "not yet clear" in table
+    assert "None" not in table
+    assert "nan" not in table
+
+
+def test_forgetting_shows_both_texts_before_and_after() -> None:
+    before = {"step": 0, "generator_loss": 5.0, "old_text_generator_loss": 4.0, "unigram_loss": 6.0}
+    after = {"step": 50, "generator_loss": 4.5, "old_text_generator_loss": 4.25, "unigram_loss": 6.0}
+    table = format_forgetting([before, {**after, "step": 25, "generator_loss": 9.0}, after])
+    lines = table.splitlines()
+    assert ("at step 0" in lines[0], "at step 50" in lines[0]) == (True, True)
+    assert [line.split()[-3:] for line in lines[1:]] == [["5.000", "4.500", "-0.500"], ["4.000", "4.250", "+0.250"]]
+    assert "unigram" not in table
+
+
+def test_forgetting_without_the_old_text_shows_the_new_one() -> None:
+    table = format_forgetting([{"step": 0, "mlm_loss": 5.0}, {"step": 5, "mlm_loss": 4.0}])
+    assert "new text" in table
+    assert "old text" not in table
