@@ -38,7 +38,11 @@ if TYPE_CHECKING:
 DEFAULT_PRESET = "tiny"
 _FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}
 _GROUPED = {"model": ModelConfig, "rtd": RtdConfig, "mlm": MlmConfig, "sop": SopConfig}
-_SWITCHES = ("dry_run",)  # options that stand alone on the command line
+_SWITCHES = {  # options that may stand alone on the command line
+    "dry_run": "Prepare, build, check and print the plan, then stop.",
+    "gradient_checkpointing": "Compute activations again in the backward pass: less memory, a third slower.",
+}
+_TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 _FROM_TOKENIZER = "vocab_size"  # the model's is the tokenizer's and cannot be chosen apart
 
 
@@ -61,7 +65,7 @@ def run_app(main: Callable[[Sequence[str]], int]) -> int:
 def report(error: UserError) -> int:
     """Print the error's line, on one process where torchrun has started many; returns its exit code."""
     if os.environ.get("RANK", "0") == "0":
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {_one_line(str(error))}", file=sys.stderr)
     return error.exit_code
 
 
@@ -73,7 +77,8 @@ def parse_pretraining(argv: Sequence[str], program: str) -> tuple[str, PretrainC
     parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Sizes and rates to start from.")
     for piece in _FLAT.values():
         parser.add_class_arguments(piece, skip=set(_SWITCHES))
-    parser.add_argument("--dry_run", action="store_true", help="Prepare, build, check and print the plan, then stop.")
+    for name, text in _SWITCHES.items():
+        parser.add_argument(f"--{name}", type=bool, nargs="?", const=True, help=text)
     for group, piece in _GROUPED.items():
         parser.add_class_arguments(piece, group, skip={_FROM_TOKENIZER} if group == "model" else set())
     parser.set_defaults(_dotted(as_settings(PRESETS[preset])) | _dotted(inherited))
@@ -180,6 +185,14 @@ def _dotted(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _explain(message: str, known: Iterable[str]) -> str:
     message = _one_line(message)
+    wrong = re.search(r"""key "([\w.]+)": Expected a <class '(\w+)'>. Got value: (.*)""", message)
+    if wrong:
+        name, kind, value = wrong.groups()
+        return f"--{name} {value} is not {_TYPES.get(kind, kind)}; see --help"
+    choice = re.search(r'key "([\w.]+)": Expected a typing.Literal\[(.+)\]. Got value: (.*)', message)
+    if choice:
+        name, choices, value = choice.groups()
+        return f"--{name} {value} is not one of {choices}; see --help"
     unknown = re.search(r"unrecognized arguments: (\S+)", message, re.IGNORECASE)
     if unknown:
         name = unknown.group(1).split("=")[0]

@@ -80,7 +80,8 @@ def inherited_options(run: Path) -> dict[str, Any]:
     try:
         options = yaml.safe_load((run / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"--init_from {run}: {CONFIG} cannot be read ({error}); name the folder of a run") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"--init_from {run}: {CONFIG} cannot be read ({reason}); name the folder of a run") from None
     if not isinstance(options, dict):
         raise UsageError(f"--init_from {run}: {CONFIG} holds no options; name the folder of a run")
     kept = {name: options[name] for name in ("preset", *_INHERITED, *GROUPS) if name in options}

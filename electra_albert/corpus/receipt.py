@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -52,7 +53,7 @@ def format_receipt(receipt: dict[str, Any], padding_share: float) -> str:
         ("read", f"{read.get('files', 0):,} files, {megabytes:,.1f} MB, {read['sentences']:,} sentences"),
         ("files", kinds),
         ("documents", f"{written['documents']:,}"),
-        ("tokens", f"{written['tokens']:,} ({receipt['kept']:.0%} of the text kept)"),
+        ("tokens", f"{written['tokens']:,} ({_share(receipt['kept'])} of the text kept)"),
         ("unknown tokens", f"{written['unknown_tokens']:,} ({written['unknown_tokens'] / written['tokens']:.3%})"),
         ("padding", f"{padding_share:.1%} of the positions of all rows"),
     ]
@@ -69,6 +70,11 @@ def format_receipt(receipt: dict[str, Any], padding_share: float) -> str:
     lines.append(("speed", f"{megabytes / max(receipt['process_seconds'], 1e-9):.1f} MB a second and process"))
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"  {name:<{width}}  {text}" for name, text in lines)
+
+
+def _share(kept: float) -> str:
+    """In per cent, rounded down: only what was kept whole is 100%."""
+    return f"{math.floor(kept * 10_000) / 100:g}%"
 
 
 def _counted(what: str, words: Mapping[str, str], counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:

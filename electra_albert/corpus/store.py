@@ -80,7 +80,7 @@ def build_store(
     receipt = {
         "read": dict(read),
         "written": dict(written),
-        "kept": kept / written["tokens"],
+        "kept": kept / written["tokens"] * (1 - read["skipped_bytes"] / read["bytes"]),
         "sides": sides,
         "held_out": notice,
         "process_seconds": sum(part.receipt["seconds"] for part in parts),

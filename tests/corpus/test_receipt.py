@@ -39,6 +39,14 @@ def messy_folder(folder: Path) -> Path:
     return folder
 
 
+def test_only_what_was_kept_whole_is_all_of_the_text() -> None:
+    read = Counter(files=1, bytes=100, documents=2, sentences=4)
+    told = {kept: format_receipt(receipt(read) | {"kept": kept}, padding_share=0.1) for kept in (1, 0.99999, 0.5)}
+    assert "(100% of the text kept)" in told[1]
+    assert "(99.99% of the text kept)" in told[0.99999]
+    assert "(50% of the text kept)" in told[0.5]
+
+
 @pytest.mark.parametrize("bad_utf8", ["replace", "skip"])
 def test_every_count_of_reading_has_words_of_its_own(tmp_path: Path, bad_utf8: Any) -> None:
     # Catches a count that is added to the reader and forgotten here, where it would show under its bare name.
