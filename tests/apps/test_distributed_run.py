@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,9 @@ def one_batch(finished: Finished, tmp_path: Path) -> list[dict[str, float]]:
     return train(finished, tmp_path / "one", "--per_device_train_batch_size", 8)
 
 
+LOSSES = ("loss", "generator_loss", "discriminator_loss", "eval_loss", "eval_generator_loss")
+
+
 def settings(finished: Finished, folder: Path, *more: object) -> list[str]:
     shared = ("--max_steps", STEPS, "--logging_steps", 1, "--eval_steps", STEPS, "--save_steps", STEPS)
     return options(finished.corpus, finished.prepared, folder, *shared, *more)
@@ -49,11 +52,10 @@ def on_two_ranks(argv: list[str], folder: Path) -> Ended:
     return finish(start([*torchrun, *argv], folder))
 
 
-def furthest(one: list[dict[str, float]], other: list[dict[str, float]]) -> float:
+def furthest(one: list[dict[str, float]], other: list[dict[str, float]], names: Sequence[str] = LOSSES) -> float:
     """The largest relative difference of a loss in two logs of the same steps."""
-    names = ("loss", "generator_loss", "discriminator_loss", "eval_loss", "eval_generator_loss")
     assert [row["step"] for row in one] == [row["step"] for row in other]
-    pairs = [(a[name], b[name]) for a, b in zip(one, other, strict=True) for name in names if name in a]
+    pairs = [(a[name], b[name]) for a, b in zip(one, other, strict=True) for name in names if a.get(name)]
     return max(abs(a - b) / abs(a) for a, b in pairs)
 
 

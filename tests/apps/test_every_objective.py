@@ -1,0 +1,161 @@
+"""Every objective and every way to train, through the script: it ends, goes on exactly, splits exactly, and loads."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from electra_albert.apps import demo, pretrain, show_batch
+from tests.apps.conftest import Finished
+from tests.apps.test_distributed_run import furthest, on_two_ranks
+from tests.apps.tiny_run import Ended, call, options, outcome, rows
+
+OBJECTIVES = ("rtd", "rtd_sop", "mlm", "mlm_sop")
+STEPS = 12
+LOSSES = {
+    "rtd": {"generator_loss", "discriminator_loss"},
+    "rtd_sop": {"generator_loss", "discriminator_loss", "sop_loss"},
+    "mlm": {"mlm_loss"},
+    "mlm_sop": {"mlm_loss", "sop_loss"},
+}
+# Long enough for rows with whole sentences to swap.
+SIZES = ("--max_seq_length", 64, "--max_steps", STEPS, "--save_steps", 6, "--eval_steps", 6, "--logging_steps", 1)
+WAYS: dict[str, tuple[object, ...]] = {
+    "lamb": ("--optimizer", "lamb", "--lr_scheduler_type", "bert", "--adam_bias_correction", "false"),
+    "fp16": ("--precision", "fp16", "--lr_scheduler_type", "linear"),
+    "gradient checkpointing": ("--gradient_checkpointing", "--model.hidden_dropout_prob", 0.1),
+}
+LOSS_TOLERANCE = 1e-5  # relative, float32: sums in another order
+
+
+def argv(finished: Finished, folder: Path, *more: object) -> list[str]:
+    """Options of a run on the tales bound together, ten in a document: rows hold whole sentences to swap."""
+    corpus = finished.folder.parent / "bound-tales.txt"
+    tales = finished.corpus.read_text(encoding="utf-8").split("\n\n")
+    bound = "\n\n".join("\n".join(tales[start : start + 10]) for start in range(0, len(tales), 10))
+    if not corpus.exists() or corpus.read_text(encoding="utf-8") != bound:
+        corpus.write_text(bound, encoding="utf-8")
+    return options(corpus, finished.prepared, folder, *SIZES, *more)
+
+
+def train(finished: Finished, folder: Path, *more: object) -> Ended:
+    ended = call(pretrain.main, *argv(finished, folder, *more))
+    assert ended.code == 0, ended.err
+    return ended
+
+
+def load_stock(folder: Path, name: str) -> Any:
+    import transformers
+
+    stock, told = getattr(transformers, name).from_pretrained(folder, local_files_only=True, output_loading_info=True)
+    assert not told["missing_keys"]
+    return stock.eval(), told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_run_logs_its_own_losses_and_falls_below_guessing(finished: Finished, tmp_path: Path, objective: str) -> None:
+    ended = train(finished, tmp_path / "run", "--objective", objective)
+    logged = [row for row in rows(tmp_path / "run") if "loss" in row]
+    for row in logged:
+        assert {name for name in row if name.endswith("_loss")} == LOSSES[objective]
+    assert logged[-1]["loss"] < logged[0]["loss"]
+    evaluated = [row for row in rows(tmp_path / "run") if "eval_loss" in row][-1]
+    assert {f"eval_{name}" for name in LOSSES[objective]} < evaluated.keys()
+    assert ("eval_discriminator_auc" in evaluated) == objective.startswith("rtd")
+    assert ("sentence order accuracy" in ended.out) == objective.endswith("_sop")
+    assert (tmp_path / "run" / "discriminator").is_dir() == objective.startswith("rtd")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_run_that_is_taken_up_again_ends_as_one_that_never_stopped(
+    finished: Finished, tmp_path: Path, objective: str
+) -> None:
+    more = ("--objective", objective, "--gradient_accumulation_steps", 2, "--per_device_train_batch_size", 4)
+    train(finished, tmp_path / "run", *more)
+    expected = outcome(tmp_path / "run", STEPS)
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{STEPS:07d}")
+    assert "after step 6" in train(finished, tmp_path / "run", *more).err
+    assert outcome(tmp_path / "run", STEPS) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_train_goes_on_exactly(finished: Finished, tmp_path: Path, way: str) -> None:
+    train(finished, tmp_path / "run", *WAYS[way])
+    expected = outcome(tmp_path / "run", STEPS)
+    losses = [row["loss"] for row in expected[1] if row.get("loss") is not None]  # none where fp16 finds its scale
+    assert losses[-1] < losses[0]
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{STEPS:07d}")
+    train(finished, tmp_path / "run", *WAYS[way])
+    assert outcome(tmp_path / "run", STEPS) == expected
+
+
+def test_gradient_checkpointing_changes_no_bit_of_a_run(finished: Finished, tmp_path: Path) -> None:
+    dropout = ("--model.hidden_dropout_prob", 0.1, "--model.attention_probs_dropout_prob", 0.1)
+    train(finished, tmp_path / "plain", *dropout)
+    train(finished, tmp_path / "checkpointed", *dropout, "--gradient_checkpointing")
+    assert outcome(tmp_path / "plain", STEPS) == outcome(tmp_path / "checkpointed", STEPS)
+
+
+@pytest.mark.slow
+def test_fp16_logs_its_scale(finished: Finished, tmp_path: Path) -> None:
+    train(finished, tmp_path / "run", *WAYS["fp16"])
+    assert all(row["loss_scale"] >= 1 for row in rows(tmp_path / "run") if "loss" in row)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["mlm_sop", "rtd_sop"])
+def test_two_ranks_and_accumulation_have_the_losses_of_one_big_batch(
+    finished: Finished, tmp_path: Path, objective: str
+) -> None:
+    """A rank or micro-batch often has no row with an order: its loss must still be that of the whole batch."""
+    shared = (*SIZES, "--objective", objective, "--eval_steps", STEPS)
+    train(finished, tmp_path / "one", *shared, "--per_device_train_batch_size", 8)
+    more = ("--per_device_train_batch_size", 2, "--gradient_accumulation_steps", 4)
+    train(finished, tmp_path / "parts", *shared, *more)
+    ended = on_two_ranks(argv(finished, tmp_path / "two", *shared, "--per_device_train_batch_size", 4), tmp_path)
+    assert ended.code == 0, ended.err
+    one = rows(tmp_path / "one")
+    assert sum(row.get("sop_loss") is not None for row in one) > STEPS / 2
+    for other in ("parts", "two"):
+        assert furthest(one, rows(tmp_path / other), names=("loss", "sop_loss", "eval_loss")) < LOSS_TOLERANCE
+
+
+@pytest.mark.slow
+def test_an_albert_run_loads_as_stock_albert_for_pretraining(finished: Finished, tmp_path: Path) -> None:
+    train(finished, tmp_path / "run", "--objective", "mlm_sop")
+    stock, told = load_stock(tmp_path / "run" / "generator", "AlbertForPreTraining")
+    assert not told["unexpected_keys"]
+    from electra_albert.model.loading import load_generator, locate
+
+    ours = load_generator(locate(tmp_path / "run", "generator"))
+    assert ours.sentence_order is not None
+    ids = torch.arange(5, 25)[None]
+    hidden_states = ours(ids, torch.ones_like(ids).bool(), torch.zeros_like(ids))
+    theirs = stock(input_ids=ids)
+    torch.testing.assert_close(ours.logits(hidden_states), theirs.prediction_logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours.sentence_order(hidden_states), theirs.sop_logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_discriminator_that_learned_order_brings_a_trained_pooler(finished: Finished, tmp_path: Path) -> None:
+    train(finished, tmp_path / "run", "--objective", "rtd_sop")
+    stock, _ = load_stock(tmp_path / "run" / "discriminator", "AlbertModel")
+    assert stock.pooler is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["mlm", "mlm_sop", "rtd_sop"])
+def test_demo_and_show_batch_know_every_objective(finished: Finished, tmp_path: Path, objective: str) -> None:
+    train(finished, tmp_path / "run", "--objective", objective)
+    shown = call(show_batch.main, "--run", tmp_path / "run", "--step", 3, "--rows", 8)
+    assert (shown.code, "generator saw" in shown.out) == (0, True), shown.err
+    assert ("discriminator saw" in shown.out) == objective.startswith("rtd")
+    assert ("segments swapped" in shown.out) == objective.endswith("_sop")
+    assert call(demo.main, "--gen", tmp_path / "run").code == 0
