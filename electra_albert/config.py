@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 MAX_LAYERS = 1024  # a shared block costs no memory, so only a bound stops a hostile config from never ending
 MAX_WIDTH = 1 << 20
+LOWEST_TEMPERATURE = 1e-3  # below it, differences of logits overflow float32
 GROUPS = ("model", "rtd", "mlm", "sop")  # settings with a dotted name on the command line
 
 
@@ -116,11 +117,14 @@ class RtdConfig:
     def __post_init__(self) -> None:
         _require(0 < self.mask_rate < 1, f"mask_rate={self.mask_rate} must lie between 0 and 1")
         _require_share(self, "mask_token_share")
-        _require(0 < self.temperature < math.inf, f"temperature={self.temperature} must be above 0")
+        _require(
+            LOWEST_TEMPERATURE <= self.temperature < math.inf,
+            f"temperature={self.temperature} must be at least {LOWEST_TEMPERATURE}",
+        )
         _require(0 < self.generator_size <= 1, f"generator_size={self.generator_size} must lie in (0, 1]")
         for name in ("generator_weight", "discriminator_weight"):
             value = getattr(self, name)
-            _require(0 <= value < math.inf, f"{name}={value} must not be negative")
+            _require(0 < value < math.inf, f"{name}={value} must be above 0")
 
     def generator(self, discriminator: ModelConfig) -> ModelConfig:
         """The generator's shape: as deep as the discriminator, narrower, heads of the same size where they fit."""
@@ -158,7 +162,8 @@ class SopConfig:
     """Weight of the sentence-order loss in the total."""
 
     def __post_init__(self) -> None:
-        _require(0 <= self.weight < math.inf, f"weight={self.weight} must not be negative")
+        message = f"weight={self.weight} must be above 0; without a weight choose an objective without _sop"
+        _require(0 < self.weight < math.inf, message)
 
 
 @dataclass(frozen=True)
@@ -298,6 +303,10 @@ class RunConfig:
     """auto continues a run found in output_dir, never starts anew in an empty folder, PATH names a checkpoint."""
     dry_run: bool = False
     """Prepare, build, check and print what would be trained, then stop."""
+
+    def __post_init__(self) -> None:
+        for name in ("output_dir", "init_from", "resume"):
+            _require(getattr(self, name) != "", f"{name} is empty; leave it out or give it a value")
 
     @property
     def has_sentence_order(self) -> bool:

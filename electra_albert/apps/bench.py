@@ -234,7 +234,7 @@ def _measure_files(
         "tokens": receipt["written"]["tokens"],
         "vocab_size": len(tokenizer),
         "megabytes_per_second_and_core": spread(rates),
-        "target": min(TARGET_MEGABYTES[kind] for kind in kinds),
+        "target": min(TARGET_MEGABYTES.get(kind, TARGET_MEGABYTES["paragraphs"]) for kind in kinds),
     }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import os
 import re
 import sys
@@ -16,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from electra_albert.apps.run_folder import inherited_options
+from electra_albert.apps.run_folder import inherited_options, read_options
 from electra_albert.config import (
     GROUPS,
     CorpusConfig,
@@ -29,7 +30,7 @@ from electra_albert.config import (
     TrainingConfig,
     as_settings,
 )
-from electra_albert.contracts import UsageError, UserError
+from electra_albert.contracts import CheckpointError, UsageError, UserError
 from electra_albert.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ _SWITCHES = {  # options that may stand alone on the command line
     "gradient_checkpointing": "Compute activations again in the backward pass: less memory, a third slower.",
 }
 _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+_FOUND_FIRST = ("preset", "init_from", "output_dir")
 _FROM_TOKENIZER = "vocab_size"  # the model's is the tokenizer's and cannot be chosen apart
 
 
@@ -71,7 +73,7 @@ def report(error: UserError) -> int:
 
 def parse_pretraining(argv: Sequence[str], program: str) -> tuple[str, PretrainConfig]:
     """The preset's name and the whole configuration of a pretraining run; UsageError where an option is wrong."""
-    preset, inherited = _find_start(argv)
+    preset, run, inherited = _find_start(argv)
     parser = make_parser(program, "Pretrain an ALBERT encoder on your own text.")
     parser.add_argument("--config", action="config", help="A YAML file of these options, such as a run's config.yaml.")
     parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Sizes and rates to start from.")
@@ -81,8 +83,24 @@ def parse_pretraining(argv: Sequence[str], program: str) -> tuple[str, PretrainC
         parser.add_argument(f"--{name}", type=bool, nargs="?", const=True, help=text)
     for group, piece in _GROUPED.items():
         parser.add_class_arguments(piece, group, skip={_FROM_TOKENIZER} if group == "model" else set())
-    parser.set_defaults(_dotted(as_settings(PRESETS[preset])) | _dotted(inherited))
-    return preset, build_config(parse(parser, _config_first(argv)))
+    parser.set_defaults(_dotted(as_settings(PRESETS[preset])))
+    first = ["--config", json.dumps(inherited)] if inherited else []
+    try:
+        build_config(parse(parser, first))
+    except UsageError as error:
+        raise CheckpointError(f"--init_from {run}: what it was made with is not understood ({error})") from None
+    config = build_config(parse(parser, [*first, *_config_first(argv)]))
+    _refuse_idle_options(argv, config.run.objective)
+    return preset, config
+
+
+def _refuse_idle_options(argv: Sequence[str], objective: str) -> None:
+    """UsageError for an option on the command line that the objective does not look at."""
+    idle = {"rtd": "mlm" in objective, "mlm": "rtd" in objective, "sop": "sop" not in objective}
+    for word in argv:
+        group, _, name = word.removeprefix("--").partition(".")
+        if word.startswith("--") and name and idle.get(group):
+            raise UsageError(f"{word.split('=')[0]} has no effect with --objective {objective}; leave it out")
 
 
 def make_parser(program: str, description: str) -> ArgumentParser:
@@ -104,6 +122,9 @@ def parse(parser: ArgumentParser, argv: Sequence[str]) -> Namespace:
 
 def build_config(options: Namespace) -> PretrainConfig:
     """The dataclasses of parsed options; UsageError where one refuses its values."""
+    for group in _GROUPED:
+        if not hasattr(options[group], "as_dict"):
+            raise UsageError(f"{group}: {options[group]!r} is no set of options; write {group}.<name> or a mapping")
     try:
         return PretrainConfig(
             **{
@@ -138,48 +159,36 @@ def _config_first(argv: Sequence[str]) -> list[str]:
     return first + others
 
 
-def _find_start(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """The preset, and what is taken over from the run named by --init_from, before anything else is parsed.
+def _find_start(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
+    """The preset, the run named by --init_from and what is taken over from it, before anything else is parsed.
 
-    Both are looked for on the command line, then in the --config files; the preset then in the run itself.
+    They are looked for on the command line, then in the --config files; the preset then in the run itself.
     """
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    finder.add_argument("--preset")
-    finder.add_argument("--init_from")
+    for name in _FOUND_FIRST:
+        finder.add_argument(f"--{name}")
     finder.add_argument("--config", action="append", default=[])
     try:
-        found, _ = finder.parse_known_args(list(argv))
+        words, _ = finder.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
         raise UsageError(f"{error}; see --help") from None
-    files = [_read_options(Path(path)) for path in reversed(found.config)]
-    run = found.init_from or next((options["init_from"] for options in files if options.get("init_from")), None)
-    inherited = inherited_options(Path(str(run))) if run is not None else {}
-    named = [found.preset, *(options.get("preset") for options in files), inherited.pop("preset", None), DEFAULT_PRESET]
-    preset = str(next(name for name in named if name is not None))
+    files = [read_options(Path(path), "--config") for path in reversed(words.config)]
+    places = [vars(words), *files]
+    named, run, output_dir = (
+        next((str(place[name]) for place in places if place.get(name) is not None), None) for name in _FOUND_FIRST
+    )
+    inherited = inherited_options(Path(run), Path(output_dir) if output_dir else None) if run else {}
+    taken_over = inherited.pop("preset", DEFAULT_PRESET)
+    preset = named or str(taken_over)
     if preset not in PRESETS:
         raise UsageError(f"preset {preset!r} does not exist{_suggest(preset, PRESETS)}; there are {', '.join(PRESETS)}")
-    return preset, inherited
-
-
-def _read_options(file: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read --config {file}: {error}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that is none is a plain ValueError
-        raise UsageError(f"--config {file} is not YAML: {_one_line(str(error))}") from None
-    if not isinstance(content, dict):
-        raise UsageError(f"--config {file} holds no options; write one `name: value` a line")
-    return content
+    return preset, run, inherited
 
 
 def _dotted(settings: dict[str, Any]) -> dict[str, Any]:
     flat = {name: value for name, value in settings.items() if not isinstance(value, dict)}
     for group in GROUPS:
-        inside = settings.get(group, {}).items()
-        flat |= {f"{group}.{name}": value for name, value in inside if name != _FROM_TOKENIZER}
+        flat |= {f"{group}.{name}": value for name, value in settings[group].items() if name != _FROM_TOKENIZER}
     return flat
 
 

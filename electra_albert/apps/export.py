@@ -20,6 +20,7 @@ from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from electra_albert.config import ModelConfig
     from electra_albert.model.electra import Discriminator, Generator
     from electra_albert.model.loading import Kind
 
@@ -103,13 +104,16 @@ def _write(folder: Path, model: Generator | Discriminator, tokenizer: Any, archi
     return weights
 
 
-def _probe(vocab_size: int, length: int) -> tuple[Tensor, Tensor]:
+def _probe(config: ModelConfig) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, mask and segments [2, L] that use all of what the model reads."""
     import torch
 
-    ids = (torch.arange(2 * length) * 7919 % vocab_size).view(2, length)
+    length = min(_CHECKED_ROW, config.max_position_embeddings)
+    ids = (torch.arange(2 * length) * 7919 % config.vocab_size).view(2, length)
     mask = torch.ones_like(ids)
     mask[1, length // 2 :] = 0
-    return ids, mask
+    segments = (torch.arange(length) * config.type_vocab_size // length).expand_as(ids)
+    return ids, mask, segments
 
 
 @contextmanager
@@ -135,8 +139,7 @@ def _check_generator(generator: Generator, folder: Path) -> None:
     stock_class = AlbertForMaskedLM if generator.sentence_order is None else AlbertForPreTraining
     with _quiet_transformers():
         stock = stock_class.from_pretrained(str(folder), local_files_only=True, attn_implementation="sdpa").eval()
-    ids, mask = _probe(generator.config.vocab_size, min(_CHECKED_ROW, generator.config.max_position_embeddings))
-    segments = torch.zeros_like(ids)
+    ids, mask, segments = _probe(generator.config)
     model = generator.eval()
     with torch.no_grad():
         theirs = stock(input_ids=ids, attention_mask=mask, token_type_ids=segments)
@@ -152,23 +155,27 @@ def _check_discriminator(discriminator: Discriminator, folder: Path) -> None:
     import torch
     from transformers import AlbertModel
 
+    head = discriminator.sentence_order
     with _quiet_transformers():
         stock = AlbertModel.from_pretrained(
-            str(folder), local_files_only=True, attn_implementation="sdpa", add_pooling_layer=False
+            str(folder), local_files_only=True, attn_implementation="sdpa", add_pooling_layer=head is not None
         ).eval()
-    ids, mask = _probe(discriminator.config.vocab_size, min(_CHECKED_ROW, discriminator.config.max_position_embeddings))
-    segments = torch.zeros_like(ids)
+    ids, mask, segments = _probe(discriminator.config)
     model = discriminator.eval()
     with torch.no_grad():
-        theirs = stock(input_ids=ids, attention_mask=mask, token_type_ids=segments).last_hidden_state
+        theirs = stock(input_ids=ids, attention_mask=mask, token_type_ids=segments)
         ours = model.encode(ids, mask.bool(), segments)
-    _require_equal(ours, theirs, folder)
+        _require_equal(ours, theirs.last_hidden_state, folder)
+        if head is not None:
+            _require_equal(head.pooler(ours[:, 0]).tanh(), theirs.pooler_output, folder)
 
 
 def _require_equal(ours: Tensor, theirs: Tensor, folder: Path) -> None:
-    difference = float((ours - theirs).abs().max() / ours.abs().max())
+    difference = float((ours - theirs).abs().max()) / max(1.0, float(ours.abs().max()))
     if not difference <= LOGITS_TOLERANCE:
-        raise CheckpointError(f"{folder}: transformers computes other values than we do (off by {difference:.1e})")
+        raise CheckpointError(
+            f"{folder.parent} is not written: transformers computes other values than we do (off by {difference:.1e})"
+        )
 
 
 def main(argv: Sequence[str]) -> int:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 
-from electra_albert.apps.origin import Origin, begin_with, find_origin
+from electra_albert.apps.origin import Origin, begin_with, find_origin, known_origin, with_old_text
 from electra_albert.apps.prepare import prepare
 from electra_albert.apps.run_folder import run_settings
 from electra_albert.apps.self_check import self_check
 from electra_albert.config import PretrainConfig
-from electra_albert.contracts import Arithmetic, DataError
+from electra_albert.contracts import IGNORED_LABEL, Arithmetic, DataError
 from electra_albert.corpus.batches import TrainBatches
 from electra_albert.corpus.examples import ONE_SEGMENT_RATE, Rows
 from electra_albert.corpus.tokenizer import fingerprint, special_ids
@@ -28,9 +29,11 @@ from electra_albert.training.distributed import World, main_first
 if TYPE_CHECKING:
     from electra_albert.apps.prepare import Prepared
     from electra_albert.corpus.examples import ExampleTable
-    from electra_albert.corpus.store import TokenStream
+    from electra_albert.corpus.store import Store, TokenStream
     from electra_albert.corpus.tokenizer import Tokenizer
 
+_LOOKED_AT = 4096  # rows, for the share that has an order
+_MUCH_UNKNOWN = 0.2  # of the tokens, from which on the tokenizer is doubted
 SWAP_RATE = 0.5  # of the rows with two segments, where their order is predicted. Paper: ALBERT section 3.1
 
 
@@ -47,8 +50,13 @@ class Job(NamedTuple):
     origin: Origin | None  # the run whose weights it begins with
 
 
-def make_job(config: PretrainConfig, world: World, say: Callable[[str], None]) -> Job:
-    """Prepare the corpus (one process does, the others find it done), build the models and check them."""
+def make_job(
+    config: PretrainConfig, world: World, say: Callable[[str], None], recorded: Mapping[str, Any] | None = None
+) -> Job:
+    """Prepare the corpus (one process does, the others find it done), build the models and check them.
+
+    recorded: the settings in the checkpoint that a run goes on from; None for a run that begins.
+    """
     training, seed = config.training, config.training.seed
     with main_first(world):
         prepared = prepare(config.corpus, seed, say)
@@ -68,7 +76,11 @@ def make_job(config: PretrainConfig, world: World, say: Callable[[str], None]) -
         pin_memory=world.device.type == "cuda",
     )
     _require_rows(config, batches, held_out, world)
-    origin = find_origin(Path(config.run.init_from), tokenizer, held_out, say) if config.run.init_from else None
+    if config.run.has_sentence_order:
+        say(f"order can be told in {_order_share(rows):.1%} of the rows: those that hold two whole sentences to swap")
+    origin = _origin(config, tokenizer, world, say, recorded)
+    if origin is not None:
+        origin = with_old_text(origin, held_out, world, say)
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     special = SpecialIds(tokenizer.mask_token_id, tuple(sorted(tokenizer.all_special_ids)))
     objective = make_objective(config, special).to(world.device)
@@ -77,9 +89,47 @@ def make_job(config: PretrainConfig, world: World, say: Callable[[str], None]) -
         begin_with(origin, objective, say)
     if training.gradient_checkpointing:
         set_gradient_checkpointing(objective)
-    unigram = Unigram.from_counts(store.token_counts, special.never_masked)
+    unigram = Unigram.from_counts(_ordinary_counts(store, special, say), special.never_masked)
     arithmetic = choose_arithmetic(training.precision, world.device)
     return Job(config, prepared, objective, batches, held_out, unigram, arithmetic, origin)
+
+
+def _origin(
+    config: PretrainConfig,
+    tokenizer: Tokenizer,
+    world: World,
+    say: Callable[[str], None],
+    recorded: Mapping[str, Any] | None,
+) -> Origin | None:
+    """The run to begin with, or that the run which goes on began with."""
+    if recorded is not None:
+        return known_origin(recorded)
+    return (
+        None if config.run.init_from is None else find_origin(Path(config.run.init_from), config, tokenizer, world, say)
+    )
+
+
+def _order_share(rows: Rows) -> float:
+    """The share of some rows that have an order; DataError where none has."""
+    row = torch.arange(min(rows.table.count, _LOOKED_AT))
+    share = float((rows.gather(row, row).sentence_order_label != IGNORED_LABEL).float().mean())
+    if share == 0:
+        raise DataError(
+            "no row holds two whole sentences of one document, so there is no order to learn; give longer documents, "
+            "raise --max_seq_length, or choose an --objective without _sop"
+        )
+    return share
+
+
+def _ordinary_counts(store: Store, special: SpecialIds, say: Callable[[str], None]) -> np.ndarray:
+    """How often each token stands in the training text; DataError where only special ones do."""
+    counts = store.token_counts
+    share = counts[list(special.never_masked)].sum() / counts.sum()
+    if share == 1:
+        raise DataError("the tokenizer knows none of this text: every token is unknown; name another --tokenizer")
+    if share > _MUCH_UNKNOWN:
+        say(f"warning: {share:.0%} of the tokens are unknown to the tokenizer and teach nothing; is it the right one?")
+    return counts
 
 
 def _rows(stream: TokenStream, table: ExampleTable, config: PretrainConfig, tokenizer: Tokenizer) -> Rows:
@@ -116,7 +166,7 @@ def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:
         "store": job.prepared.store.fingerprint,
         "tokenizer_fingerprint": fingerprint(job.prepared.tokenizer),
         "rows_taken_of_sources": list(job.prepared.order.taken),
-        "initial_weights": job.origin.weights_sha256 if job.origin else None,
+        "origin": job.origin.record if job.origin else None,
     }
     return run_settings(preset, job.config, world.world_size, job.arithmetic, found)
 

@@ -1,12 +1,16 @@
-"""The run whose weights another one begins with (--init_from), and the text it was trained on."""
+"""The run whose weights another one begins with (--init_from), and the text it was trained on.
+
+It is opened once, when the new run starts. What later starts need of it stands in the new run's own checkpoints, so the
+origin may go on training, move or be deleted.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.apps.prepared_folder import find_store
 from electra_albert.apps.run_folder import recorded_settings
@@ -14,61 +18,80 @@ from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.examples import Rows, build_table
 from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
 from electra_albert.training.checkpoint import MANIFEST, MODEL, find_checkpoint, load_checkpoint, read_state
+from electra_albert.training.distributed import World, gather_objects, main_first
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from electra_albert.config import PretrainConfig
     from electra_albert.corpus.tokenizer import Tokenizer
+
+Say = Callable[[str], None]
+_OLD_TEXT = ("prepared_dir", "store", "max_seq_length", "seed")  # settings that tell the rows a run was scored on
 
 
 class Origin(NamedTuple):
     """A run of ours that another one begins from."""
 
-    run: Path
-    checkpoint: Path
-    step: int  # updates that made the weights
-    weights_sha256: str
-    held_out: Rows | None  # of the text it was trained on, where that is still prepared
+    record: dict[str, Any]  # what the new run's checkpoints keep of it
+    checkpoint: Path | None  # to begin with; None where the new run has a checkpoint of its own
+    held_out: Rows | None = None  # of the text it was trained on, where that is still prepared
 
 
-def find_origin(run: Path, tokenizer: Tokenizer, like: Rows, say: Callable[[str], None]) -> Origin:
-    """The newest whole checkpoint of `run` and the rows it was scored on, laid out as those of `like`.
+def find_origin(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: World, say: Say) -> Origin:
+    """The newest whole checkpoint of `run`, the same on all ranks.
 
-    Raises UsageError where it is no run with a checkpoint, CheckpointError where `tokenizer` is not the run's own.
+    Raises UsageError where it is no run with a checkpoint, CheckpointError where objective or tokenizer are others.
     """
-    checkpoint = find_checkpoint(run / "checkpoints", "auto", say)
-    if checkpoint is None:
-        raise UsageError(f"--init_from {run}: it holds no checkpoint to begin with; name a run that was trained")
-    if fingerprint(load_tokenizer(run / "tokenizer")) != fingerprint(tokenizer):
-        raise CheckpointError(f"--init_from {run}: it was trained with another tokenizer; leave out --tokenizer")
-    manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
-    sha256 = manifest["files"][MODEL]["sha256"]
-    held_out = _held_out(run, like)
-    if held_out is None:
-        say(
-            f"notice: the text of {run} is no longer prepared where it was; what is forgotten of it will not be told: "
-            "prepare it again as that run did to see it"
-        )
-    return Origin(run, checkpoint, int(read_state(checkpoint)["step"]), sha256, held_out)
+    with main_first(world):
+        found = find_checkpoint(run / "checkpoints", "auto", say)
+        if found is None:
+            raise UsageError(f"--init_from {run}: it holds no checkpoint to begin with; name a run that was trained")
+        settings = recorded_settings(run)
+        if settings.get("objective") != config.run.objective:
+            raise CheckpointError(
+                f"--init_from {run}: it was trained with objective {settings.get('objective')}, not "
+                f"{config.run.objective}; leave out --objective"
+            )
+        if fingerprint(load_tokenizer(run / "tokenizer")) != fingerprint(tokenizer):
+            raise CheckpointError(f"--init_from {run}: it was trained with another tokenizer; leave out --tokenizer")
+    checkpoint: Path = gather_objects(found, world)[0]
+    with main_first(world):
+        manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
+        record = {"step": read_state(checkpoint)["step"], "weights": manifest["files"][MODEL]["sha256"]}
+        old_text = {name: settings.get(name) for name in _OLD_TEXT}
+    return Origin(record | old_text, checkpoint)
 
 
-def _held_out(run: Path, like: Rows) -> Rows | None:
-    settings = recorded_settings(run)
-    try:
-        store = find_store(Path(settings["prepared_dir"]), settings["store"])
-        length, seed = settings["max_seq_length"], settings["seed"]
-    except (KeyError, TypeError):
-        return None
-    if store is None:
-        return None
-    table = build_table(store.validation, length, seed, store.folder / "validation")
-    return replace(like, stream=store.validation, table=table, max_seq_length=length, seed=seed)
+def known_origin(settings: Mapping[str, Any]) -> Origin | None:
+    """The origin that the settings of a checkpoint tell of."""
+    record = settings.get("origin")
+    return Origin(dict(record), None) if isinstance(record, dict) else None
 
 
-def begin_with(origin: Origin, objective: nn.Module, say: Callable[[str], None]) -> None:
+def with_old_text(origin: Origin, like: Rows, world: World, say: Say) -> Origin:
+    """The origin with the rows it was scored on, laid out as those of `like`; a notice where they are not to be had."""
+    record = origin.record
+    store = find_store(Path(str(record["prepared_dir"])), str(record["store"]))
+    if store is not None:
+        length, seed = record["max_seq_length"], record["seed"]
+        table = build_table(store.validation, length, seed, store.folder / "validation")
+        if table.count >= world.world_size:  # each process scores one at least
+            rows = replace(like, stream=store.validation, table=table, max_seq_length=length, seed=seed)
+            return origin._replace(held_out=rows)
+    say(
+        f"notice: the old text is no longer prepared in {record['prepared_dir']}, or too little of it is held out; "
+        "what is forgotten of it will not be told"
+    )
+    return origin
+
+
+def begin_with(origin: Origin, objective: nn.Module, say: Say) -> None:
     """Copy the origin's weights into what will be trained. Raises CheckpointError where they do not fit."""
+    if origin.checkpoint is None:
+        return
     load_checkpoint(origin.checkpoint, objective, None)
     say(
-        f"beginning with the weights of {origin.run} after step {origin.step:,}; "
+        f"beginning with the weights of {origin.checkpoint.parent.parent} after step {origin.record['step']:,}; "
         "the optimiser, the schedule and the order of rows start anew at step 1"
     )

@@ -42,7 +42,7 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
     from electra_albert.apps.closing import plan_lines
     from electra_albert.apps.job import make_job
     from electra_albert.apps.run_folder import check_is_ours
-    from electra_albert.training.checkpoint import find_checkpoint
+    from electra_albert.training.checkpoint import find_checkpoint, read_state
     from electra_albert.training.distributed import main_first
     from electra_albert.training.guards import RunLock, StopSignal
     from electra_albert.training.loop import Run, train
@@ -52,9 +52,11 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
     with main_first(world):
         check_can_write(folder)
         check_is_ours(folder)
+        _require_another(config.run.init_from, folder)
     with ExitStack() as stack:
         monitor = stack.enter_context(Monitor(folder, config.training.max_steps, is_main=world.is_main))
-        job = make_job(config, world, monitor.say)
+        found = find_checkpoint(folder / "checkpoints", config.run.resume, monitor.say)
+        job = make_job(config, world, monitor.say, read_state(found)["settings"] if found else None)
         for line in plan_lines(job, world):
             monitor.say(line)
         if config.run.dry_run:
@@ -62,8 +64,9 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
         with main_first(world):
             if world.is_main:
                 stack.enter_context(RunLock(folder))
+        if found != find_checkpoint(folder / "checkpoints", config.run.resume, monitor.say):
+            raise UsageError(f"another run has written into {folder} just now; start again to go on from there")
         stop = stack.enter_context(StopSignal())
-        found = find_checkpoint(folder / "checkpoints", config.run.resume, monitor.say)
         settings = _open_run_folder(folder, preset, job, argv, found, world, monitor.say)
         run = Run(
             folder,
@@ -82,6 +85,11 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
         if world.is_main:
             _finish(job, folder, argv, outcome.metrics, outcome.step)
     return 0
+
+
+def _require_another(init_from: str | None, folder: Path) -> None:
+    if init_from is not None and Path(init_from).resolve() == folder.resolve():
+        raise UsageError(f"--init_from {init_from} is the run's own folder; name another --output_dir")
 
 
 def run_folder(config: PretrainConfig, preset: str) -> Path:

@@ -18,7 +18,7 @@ from electra_albert.contracts import CheckpointError, Metrics, UsageError
 
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
 # Settings that say how long and where to run, not what is trained. The batch is compared as a whole.
-_PLACES = frozenset({"output_dir", "corpus", "tokenizer", "init_from"})  # what lies there is compared by fingerprint
+_PLACES = frozenset({"output_dir", "corpus", "tokenizer"})  # what lies there is compared by fingerprint
 _MAY_CHANGE = _PLACES | frozenset(
     {
         "arithmetic",
@@ -70,20 +70,37 @@ def recorded_settings(folder: Path) -> dict[str, Any]:
     return recorded if isinstance(recorded, dict) else {}
 
 
-def inherited_options(run: Path) -> dict[str, Any]:
-    """What a run that begins with the weights of `run` takes over from it: preset, objective, shape and tokenizer.
-
-    Raises UsageError where `run` is no run's folder.
-    """
+def read_options(file: Path, told: str) -> dict[str, Any]:
+    """The options in a YAML file; UsageError, which begins with `told`, where it cannot be read or holds none."""
     import yaml
 
     try:
-        options = yaml.safe_load((run / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        options = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"--init_from {run}: {CONFIG} cannot be read ({reason}); name the folder of a run") from None
+        raise UsageError(f"{told}: cannot read {file} ({reason})") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that is none is a plain ValueError
+        raise UsageError(f"{told}: {file} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(options, dict):
-        raise UsageError(f"--init_from {run}: {CONFIG} holds no options; name the folder of a run")
+        raise UsageError(f"{told}: {file} holds no options; write one `name: value` a line")
+    return options
+
+
+def inherited_options(run: Path, output_dir: Path | None) -> dict[str, Any]:
+    """What a run that begins with the weights of `run` takes over from it: preset, objective, shape and tokenizer.
+
+    A run that has begun took them over already: then they are read from its own folder, and `run` need not be there.
+    Raises UsageError where `run` is no run's folder.
+    """
+    told = f"--init_from {run}"
+    if output_dir is not None and (output_dir / CONFIG).is_file():
+        options = read_options(output_dir / CONFIG, told)
+        if options.get("init_from") == str(run):
+            return _inherited_of(options, output_dir)
+    return _inherited_of(read_options(run / CONFIG, told), run)
+
+
+def _inherited_of(options: dict[str, Any], run: Path) -> dict[str, Any]:
     kept = {name: options[name] for name in ("preset", *_INHERITED, *GROUPS) if name in options}
     return {**kept, "tokenizer": str(run / "tokenizer")}
 
@@ -124,6 +141,8 @@ def describe_run(
     options["model"] = {name: value for name, value in options["model"].items() if name != "vocab_size"}
     for switch in ("dry_run", "resume"):
         options.pop(switch)
+    if config.run.init_from is not None:
+        options["tokenizer"] = str(folder / "tokenizer")  # its own, which stays when the other run goes
     _write(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
     _write(folder / COMMAND, shlex.join(["python", "Pretraining.py", *argv]) + "\n")
     _write(folder / ENVIRONMENT, json.dumps({**_environment(), "settings": settings}, indent=2) + "\n")

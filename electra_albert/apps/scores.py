@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from electra_albert.contracts import Metrics
 from electra_albert.objectives.evaluation import has_learned
+from electra_albert.training.metrics_file import read_metrics
 
 OLD_TEXT_PREFIX = "old_text_"  # of scores on the text that the weights of --init_from were trained on
 _CLEAR = "clear of what takes no learning"
-_NOT_CLEAR = "not yet clear of what takes no learning (2.5 x, 0.65 and 1.5 x): train longer or on more text"
+_NOT_CLEAR = "not yet clear of what takes no learning ({bars}): train longer or on more text"
 
 
 def format_scores(metrics: Metrics) -> str:
@@ -24,7 +24,8 @@ def format_scores(metrics: Metrics) -> str:
         rows += _detection_rows(metrics)
     if "sop_accuracy" in metrics:
         rows.append(_order_row(metrics))
-    return _table(rows) + f"\n{_CLEAR if has_learned(metrics) else _NOT_CLEAR}"
+    bars = "2.5 x, 0.65 and 1.5 x" if "discriminator_auc" in metrics else "2.5 x"
+    return f"{_table(rows)}\n{_CLEAR if has_learned(metrics) else _NOT_CLEAR.format(bars=bars)}"
 
 
 def _mask_rows(metrics: Metrics, name: str) -> list[tuple[str, str, str, str]]:
@@ -77,10 +78,9 @@ def _times(metrics: Metrics, name: str, floor: str) -> str:
 
 def read_evaluations(folder: Path, prefix: str) -> list[Metrics]:
     """The evaluation rows of a run's metrics.jsonl, oldest first, names without `prefix`."""
-    file = folder / "metrics.jsonl"
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
-    evaluations = [{name.removeprefix(prefix): value for name, value in row.items()} for row in rows]
-    return [row for row, raw in zip(evaluations, rows, strict=True) if any(name.startswith(prefix) for name in raw)]
+    rows = read_metrics(folder / "metrics.jsonl")
+    evaluations = [row for row in rows if any(name.startswith(prefix) for name in row)]
+    return [{name.removeprefix(prefix): value for name, value in row.items()} for row in evaluations]
 
 
 def format_forgetting(evaluations: Sequence[Metrics]) -> str:

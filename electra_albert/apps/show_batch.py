@@ -41,21 +41,21 @@ def _show(folder: Path, step: int, rows: int) -> int:
 
     from electra_albert.apps.job import job_settings, make_job
     from electra_albert.apps.run_folder import compare_settings, recorded_settings
-    from electra_albert.training.checkpoint import find_problem, list_checkpoints, load_checkpoint
+    from electra_albert.training.checkpoint import find_problem, list_checkpoints, load_checkpoint, read_state
     from electra_albert.training.distributed import World
     from electra_albert.training.loop import autocast
 
-    preset, config = parse_pretraining(["--config", str(folder / "config.yaml")], "show_batch")
+    argv = ["--config", str(folder / "config.yaml"), "--output_dir", str(folder)]
+    preset, config = parse_pretraining(argv, "show_batch")
     config = _in_one_process(config, folder)
     world = World(0, 1, 0, torch.device("cpu"))
-    job = make_job(config, world, print)
+    checkpoints = list_checkpoints(folder / "checkpoints")
+    before = [(at, path) for at, path in checkpoints if at < step and not find_problem(path)]
+    job = make_job(config, world, print, read_state(before[-1][1])["settings"] if before else None)
     compare_settings(recorded_settings(folder), job_settings(preset, job, world), folder)
-    before = [
-        (at, path) for at, path in list_checkpoints(folder / "checkpoints") if at < step and not find_problem(path)
-    ]
     if before:
         load_checkpoint(before[-1][1], job.objective, None)
-    origin = f"checkpoint of step {before[-1][0]}" if before else "initial weights"
+    origin = f"checkpoint of step {before[-1][0]}" if before else config.run.init_from or "initial weights"
     batch = job.batches.micro_batches(step)[0]
     with autocast(world.device, job.arithmetic):  # and with gradients: the arithmetic of training
         corruption = job.objective.corrupt(batch)
@@ -82,18 +82,18 @@ def _format_row(batch: Batch, corruption: Any, row: int, tokenizer: Any) -> str:
     """One line a token: position, segment, token, what the model saw; what a discriminator saw, and its label."""
     targets = set(corruption.targets.positions[row][corruption.targets.weight[row] > 0].tolist())
     shown = {"token": batch.input_ids, "generator saw": corruption.masked_ids}
-    is_replaced = [False] * batch.input_ids.shape[1]
+    labels = [""] * batch.input_ids.shape[1]
     if hasattr(corruption, "corrupted_ids"):
         shown["discriminator saw"] = corruption.corrupted_ids
-        is_replaced = corruption.is_replaced[row].tolist()
+        labels = ["replaced" if is_replaced else "original " for is_replaced in corruption.is_replaced[row].tolist()]
     columns = [tokenizer.convert_ids_to_tokens(ids[row].tolist()) for ids in shown.values()]
     segments, real = batch.token_type_ids[row].tolist(), batch.attention_mask[row].tolist()
     lines = [f"{'at':>4} {'seg':>3}  " + "".join(f"{title:<18}" for title in shown) + "label"]
     for position, tokens in enumerate(zip(*columns, strict=True)):
         if real[position]:
-            label = "replaced" if is_replaced[position] else "original" + (" (target)" if position in targets else "")
+            label = labels[position] + ("(target)" if position in targets and labels[position] != "replaced" else "")
             cells = "".join(f"{token:<18}" for token in tokens)
-            lines.append(f"{position:>4} {segments[position]:>3}  {cells}{label}")
+            lines.append(f"{position:>4} {segments[position]:>3}  {cells}{label}".rstrip())
     return "\n".join(lines)
 
 

@@ -188,7 +188,7 @@ class _Loop:
         state = load_checkpoint(path, self.module, self._optimizer)
         self.step, self._tokens = state["step"], state["tokens"]
         self._guard.restore(state["skipped"])
-        self._loss_scale.restore(state.get("loss_scale", {}), path)  # one from before fp16 could be chosen has none
+        self._loss_scale.restore(state["loss_scale"], path)
         self._tally.restore(state["tally"], self._run.world)
         if path.parent.resolve() == self._run.checkpoints.resolve():
             self._saved_step = self.step

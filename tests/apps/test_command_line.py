@@ -10,6 +10,7 @@ import pytest
 from electra_albert.apps import prepare, pretrain
 from electra_albert.apps.command_line import parse_pretraining
 from electra_albert.config import PretrainConfig, TrainingConfig
+from electra_albert.contracts import UsageError
 from electra_albert.presets import PRESETS
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call, finish, start
@@ -131,3 +132,38 @@ def test_preparing_alone_makes_what_a_run_finds(finished: Finished, tmp_path: Pa
     ended = call(pretrain.main, *finished.options(None, "--prepared_dir", tmp_path, "--dry_run"))
     assert "using the token store" in ended.err
     assert "training a tokenizer" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--objective", "mlm", "--rtd.mask_rate", "0.3"], "--rtd.mask_rate has no effect with --objective mlm"),
+        (["--mlm.mask_rate=0.3"], "--mlm.mask_rate has no effect with --objective rtd"),
+        (["--objective", "rtd", "--sop.weight", "2"], "--sop.weight has no effect"),
+    ],
+)
+def test_an_option_that_the_objective_does_not_look_at_is_refused(argv: list[str], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        parse_pretraining(argv, "Pretraining.py")
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--rtd.mask_rate", "much"], "--rtd.mask_rate much is not a number"),
+        (["--max_steps", "1.5"], "--max_steps 1.5 is not a whole number"),
+        (["--objective", "sop"], "--objective sop is not one of 'rtd'"),
+        (["--resume", ""], "resume is empty"),
+        (["--rtd.temperature", "1e-40"], "temperature=1e-40"),
+        (["--objective", "mlm_sop", "--sop.weight", "0"], "weight=0.0 must be above 0"),
+    ],
+)
+def test_a_wrong_value_is_told_in_plain_words(argv: list[str], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        parse_pretraining(argv, "Pretraining.py")
+
+
+@pytest.mark.parametrize("argv", [["--gradient_checkpointing"], ["--gradient_checkpointing", "true"]])
+def test_a_switch_may_stand_alone(argv: list[str]) -> None:
+    assert parse_pretraining([*argv, "--max_steps", "7"], "Pretraining.py")[1].training.gradient_checkpointing
+    assert not parse_pretraining([], "Pretraining.py")[1].training.gradient_checkpointing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ LOSSES = {
 }
 # Long enough for rows with whole sentences to swap.
 SIZES = ("--max_seq_length", 64, "--max_steps", STEPS, "--save_steps", 6, "--eval_steps", 6, "--logging_steps", 1)
+HOURS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+DEEDS = ("woke", "rose", "washed", "dressed", "walked", "worked", "rested", "read", "wrote", "sang", "ate", "slept")
 WAYS: dict[str, tuple[object, ...]] = {
     "lamb": ("--optimizer", "lamb", "--lr_scheduler_type", "bert", "--adam_bias_correction", "false"),
     "fp16": ("--precision", "fp16", "--lr_scheduler_type", "linear"),
@@ -144,10 +147,25 @@ def test_an_albert_run_loads_as_stock_albert_for_pretraining(finished: Finished,
 
 
 @pytest.mark.slow
-def test_a_discriminator_that_learned_order_brings_a_trained_pooler(finished: Finished, tmp_path: Path) -> None:
+def test_a_discriminator_that_learned_order_brings_its_pooler(finished: Finished, tmp_path: Path) -> None:
+    from electra_albert.model.loading import load_discriminator, locate
+
     train(finished, tmp_path / "run", "--objective", "rtd_sop")
     stock, _ = load_stock(tmp_path / "run" / "discriminator", "AlbertModel")
-    assert stock.pooler is not None
+    ours = load_discriminator(locate(tmp_path / "run", "discriminator"))
+    assert ours.sentence_order is not None
+    ids = torch.arange(5, 25)[None]
+    first = ours.encode(ids, torch.ones_like(ids).bool(), torch.zeros_like(ids))[:, 0]
+    pooled = ours.sentence_order.pooler(first).tanh()
+    torch.testing.assert_close(pooled, stock(input_ids=ids).pooler_output, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_head_that_learned_nothing_is_exported_all_the_same(finished: Finished, tmp_path: Path) -> None:
+    """The local initialisation starts order verdicts at zero, which no difference can be divided by."""
+    more = ("--objective", "mlm_sop", "--model.initialization", "local", "--sop.weight", 1e-30)
+    train(finished, tmp_path / "run", *more)
+    load_stock(tmp_path / "run" / "generator", "AlbertForPreTraining")
 
 
 @pytest.mark.slow
@@ -159,3 +177,28 @@ def test_demo_and_show_batch_know_every_objective(finished: Finished, tmp_path: 
     assert ("discriminator saw" in shown.out) == objective.startswith("rtd")
     assert ("segments swapped" in shown.out) == objective.endswith("_sop")
     assert call(demo.main, "--gen", tmp_path / "run").code == 0
+
+
+def write_days(path: Path) -> Path:
+    """Documents whose sentences tell their place: what somebody did at each hour of a day."""
+    draw = random.Random(1)
+    days = []
+    for _ in range(200):
+        who = draw.choice(["ann", "bob", "carl", "dora", "emil", "fay", "gus", "hal"])
+        places = draw.choices(["river", "hill", "house", "road"], k=len(HOURS))
+        days.append(
+            [f"At {hour} {who} {deed} by the {place}." for hour, deed, place in zip(HOURS, DEEDS, places, strict=True)]
+        )
+    path.write_text("\n\n".join("\n".join(day) for day in days) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.slow
+def test_sentence_order_is_learned_where_the_words_tell_it(tmp_path: Path) -> None:
+    corpus = write_days(tmp_path / "days.txt")
+    more = ("--objective", "mlm_sop", "--max_seq_length", 64, "--max_steps", 800, "--warmup_steps", 50)
+    more += ("--per_device_train_batch_size", 16, "--learning_rate", 3e-3, "--model.initialization", "local")
+    more += ("--logging_steps", 800, "--eval_steps", 800, "--save_steps", 800, "--eval_examples", 200)
+    ended = call(pretrain.main, *options(corpus, tmp_path / "prepared", tmp_path / "run", *more))
+    assert ended.code == 0, ended.err
+    assert rows(tmp_path / "run")[-1]["eval_sop_accuracy"] > 0.75

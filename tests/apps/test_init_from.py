@@ -8,9 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
-from electra_albert.apps import pretrain
+from electra_albert.apps import pretrain, show_batch
+from electra_albert.apps.command_line import parse_pretraining
+from electra_albert.apps.job import make_job
+from electra_albert.apps.origin import with_old_text
+from electra_albert.training.distributed import World
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, english, finish, rows, start
 
@@ -96,15 +101,82 @@ def test_a_stopped_run_goes_on_by_the_same_command(finished: Finished, tmp_path:
     assert found == expected
 
 
-def test_other_weights_than_the_run_was_begun_with_are_refused(finished: Finished, tmp_path: Path) -> None:
-    assert call(pretrain.main, *options(finished, tmp_path, "--max_steps", 6)).code == 0
-    other = tmp_path / "other-run"
-    shutil.copytree(finished.folder, other)
-    for path in (other / "checkpoints").iterdir():
-        if path.name != "step-0000010":
-            shutil.rmtree(path)
-    ended = call(pretrain.main, *options(finished, tmp_path, "--max_steps", 6, "--init_from", other))
-    assert_refused(ended, 4, "initial_weights")
+def begin_and_stop(finished: Finished, folder: Path) -> Path:
+    """A copy of the run to begin from, and a run begun from it whose last checkpoint is lost."""
+    origin = folder / "origin"
+    shutil.copytree(finished.folder, origin)
+    ended = call(pretrain.main, *options(finished, folder, "--init_from", origin))
+    assert ended.code == 0, ended.err
+    shutil.rmtree(folder / "run" / "checkpoints" / "step-0000012")
+    return origin
+
+
+@pytest.mark.parametrize("what", ["gone", "went on"])
+def test_a_run_goes_on_whatever_became_of_the_one_it_was_begun_from(
+    finished: Finished, tmp_path: Path, what: str
+) -> None:
+    origin = begin_and_stop(finished, tmp_path)
+    if what == "gone":
+        shutil.rmtree(origin)
+    else:
+        shutil.rmtree(origin / "checkpoints" / f"step-{STEPS:07d}")  # its newest is another one now
+    again = call(pretrain.main, *options(finished, tmp_path, "--init_from", origin))
+    assert (again.code, "after step 6" in again.err) == (0, True), again.err
+    config = str(tmp_path / "run" / "config.yaml")
+    assert call(pretrain.main, "--config", config).code == 0
+    assert call(show_batch.main, "--run", tmp_path / "run", "--step", 8).code == 0
+
+
+def test_another_run_to_begin_with_is_refused_where_one_began(finished: Finished, tmp_path: Path) -> None:
+    begin_and_stop(finished, tmp_path)
+    ended = call(pretrain.main, *options(finished, tmp_path, "--init_from", finished.folder))
+    assert_refused(ended, 4, "init_from")
+
+
+def test_a_run_cannot_begin_with_itself(finished: Finished, tmp_path: Path) -> None:
+    ended = call(pretrain.main, *options(finished, tmp_path, "--output_dir", finished.folder))
+    assert_refused(ended, 2, "own folder", "--output_dir")
+
+
+def test_an_empty_name_does_not_start_from_scratch(finished: Finished, tmp_path: Path) -> None:
+    assert_refused(call(pretrain.main, *options(finished, tmp_path, "--init_from", "")), 2, "init_from is empty")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"model": 5},
+        {"rtd": None},
+        {"model": {"hidden_size": "abc"}},
+        {"model": {"no_such": 3}},
+        {"model": {"hidden_act": "swish"}},
+        {"objective": "foo"},
+        {"max_seq_length": "abc"},
+        {"max_seq_length": {"a": 1}},
+        {"preset": "huge"},
+    ],
+    ids=str,
+)
+def test_a_run_whose_settings_are_damaged_is_refused_in_one_line(
+    finished: Finished, tmp_path: Path, changed: dict[str, object]
+) -> None:
+    run = tmp_path / "origin"
+    run.mkdir()
+    settings = yaml.safe_load((finished.folder / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump(settings | changed))
+    ended = call(pretrain.main, *options(finished, tmp_path, "--init_from", run))
+    assert_refused(ended, 2 if "preset" in changed else 4, "preset" if "preset" in changed else "--init_from")
+
+
+def test_old_text_with_fewer_rows_than_processes_is_left_out(finished: Finished, tmp_path: Path) -> None:
+    said: list[str] = []
+    _, config = parse_pretraining(options(finished, tmp_path), "Pretraining.py")
+    job = make_job(config, World(0, 1, 0, torch.device("cpu")), said.append)
+    assert job.origin is not None
+    assert job.origin.held_out is not None
+    crowd = World(0, 1 + job.origin.held_out.table.count, 0, torch.device("cpu"))
+    assert with_old_text(job.origin._replace(held_out=None), job.held_out, crowd, said.append).held_out is None
+    assert "will not be told" in said[-1]
 
 
 def test_another_shape_is_refused_by_name(finished: Finished, tmp_path: Path) -> None:
@@ -114,7 +186,7 @@ def test_another_shape_is_refused_by_name(finished: Finished, tmp_path: Path) ->
 
 def test_another_objective_is_refused(finished: Finished, tmp_path: Path) -> None:
     ended = call(pretrain.main, *options(finished, tmp_path, "--objective", "mlm"))
-    assert_refused(ended, 4, str(finished.folder))
+    assert_refused(ended, 4, str(finished.folder), "objective rtd")
 
 
 @pytest.mark.parametrize("what", ["missing", "no checkpoint"])

@@ -173,18 +173,6 @@ def test_a_run_goes_on_with_the_scale_it_had_or_not_at_all(tmp_path: Path, then:
         run_toy(tmp_path, resume_from=start, arithmetic=now)
 
 
-def test_a_checkpoint_from_before_there_was_a_scale_goes_on_without_one(tmp_path: Path) -> None:
-    _, through, _ = run_toy(tmp_path)
-    start = tmp_path / "checkpoints" / "step-0000004"
-    state = read_state(start)
-    del state["loss_scale"]
-    (start / STATE).write_text(json.dumps(state))
-    with pytest.raises(CheckpointError, match="without a loss scale"):
-        run_toy(tmp_path, resume_from=start, arithmetic="fp16")
-    _, resumed, _ = run_toy(tmp_path, resume_from=start)
-    assert fingerprint(resumed) == fingerprint(through)
-
-
 @pytest.mark.slow
 def test_an_overflow_on_one_rank_moves_the_scale_of_all(tmp_path: Path) -> None:
     states = json.loads(run_ranks(2, tmp_path, "overflow"))
