@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 MAX_LAYERS = 1024  # a shared block costs no memory, so only a bound stops a hostile config from never ending
 MAX_WIDTH = 1 << 20
+BUILT_IN_CORPUS = "docs"  # the documentation installed with Python and its packages
 LOWEST_TEMPERATURE = 1e-3  # below it, differences of logits overflow float32
 GROUPS = ("model", "rtd", "mlm", "sop")  # settings with a dotted name on the command line
 
@@ -170,7 +171,7 @@ class SopConfig:
 class CorpusConfig:
     """What is read, and how it becomes rows."""
 
-    corpus: str = "docs"
+    corpus: str = BUILT_IN_CORPUS
     """Text, .jsonl, .csv, .tsv, .parquet or .arrow files, plain or packed as .gz, .bz2, .xz or .zst: a file, a folder
     or a glob; a folder written by datasets; a .yaml file of several sources and their sampling weights; OWNER/NAME of a
     dataset on the hub; docs is the documentation installed with Python (a folder of that name is ./docs)."""

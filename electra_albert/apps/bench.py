@@ -159,7 +159,7 @@ def _processor() -> str:
 
 def measure_store(config: BenchConfig, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """One record for each kind of text: MB a second and core of planning, reading, splitting, tokenising, writing."""
-    from electra_albert.apps.prepared_folder import BUILT_IN_CORPUS
+    from electra_albert.config import BUILT_IN_CORPUS
     from electra_albert.corpus.sources import find_files, plan_units
     from electra_albert.corpus.tokenizer import load_tokenizer, train_tokenizer
 
@@ -177,7 +177,7 @@ def measure_store(config: BenchConfig, say: Callable[[str], None]) -> list[dict[
 
 def _docs_as_text(config: BenchConfig, folder: Path) -> list[list[Path]]:
     """The built-in corpus as two text files: one sentence a line, and one document a line that must be split."""
-    from electra_albert.apps.prepared_folder import BUILT_IN_CORPUS
+    from electra_albert.config import BUILT_IN_CORPUS
     from electra_albert.corpus.installed_docs import write_installed_docs
     from electra_albert.corpus.sources import plan_units, read_unit
 

@@ -32,8 +32,6 @@ UNIT_BYTES = 8 << 20  # of text that one part is made from
 _SAMPLED_PLACES = 256
 _SMALLEST_SAMPLE_BYTES = 1 << 20
 _TOKENIZER_MAX_LENGTH = 512  # of the copy kept with the store; a run's own copy carries the run's
-
-
 _ALONE = ShardConfig()
 
 
@@ -59,8 +57,7 @@ def prepare(config: CorpusConfig, seed: int, say: Say, shard: ShardConfig = _ALO
         corpus = open_corpus(config, seed, say)
         with locked(corpus.folder / ".lock", say):
             tokenizer = _ready_tokenizer(corpus, say)
-            store = _build(corpus, tokenizer, shard, say)
-    return _cut_rows(corpus, tokenizer, store, say)
+            return _cut_rows(corpus, tokenizer, _build(corpus, tokenizer, shard, say), say)
 
 
 def prepare_shard(config: CorpusConfig, seed: int, say: Say, shard: ShardConfig) -> Path:
@@ -187,7 +184,7 @@ def _ready_tokenizer(corpus: CorpusFolder, say: Say) -> Tokenizer:
 
 
 def _sample(corpus: CorpusFolder) -> Iterator[str]:
-    """Sentences from the beginnings of pieces all over the corpus in a keyed order; all sentences of a small one."""
+    """Sentences from the beginnings of pieces all over the corpus, in a keyed order; all of a small one."""
     from electra_albert.corpus.sources import read_unit
 
     size = sum(path.stat().st_size for path in corpus.all_files())
@@ -195,7 +192,7 @@ def _sample(corpus: CorpusFolder) -> Iterator[str]:
     units = [unit for units in by_source for unit in units]
     left = SAMPLE_CHARACTERS
     for place, unit in enumerate(_keyed_order(units, corpus.seed)):
-        share = left if size <= SAMPLE_CHARACTERS else max(1, left // (len(units) - place))
+        share = max(1, left // (len(units) - place))  # what a piece does not need is left to those behind it
         for sentence in (s for document in read_unit(unit, Counter()) for s in document.sentences):
             if share <= 0:
                 break

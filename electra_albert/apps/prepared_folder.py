@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_albert.config import CorpusConfig
-from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig
+from electra_albert.contracts import CheckpointError, DataError, UsageError
 
 if TYPE_CHECKING:
     from electra_albert.corpus.mixture import Source
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from electra_albert.corpus.store import Store
     from electra_albert.corpus.tokenizer import Tokenizer
 
-BUILT_IN_CORPUS = "docs"
 PREPARED_VERSION = 3  # raise it when the same text would be read, split or tokenised in another way
 _KEY_LETTERS = 12  # of the key, in the folder's name
 
@@ -73,7 +72,7 @@ def open_corpus(config: CorpusConfig, seed: int, say: Say) -> CorpusFolder:
     name = short_name(config.corpus)
     found: Counter[str] = Counter()
     with locked(root / f".{name}.lock", say):  # many jobs at once, as on a cluster, read every file only once
-        files = [_find(source.corpus, root, found, say) for source in sources]
+        files = _without_repeats(sources, [_find(source.corpus, root, found, say) for source in sources], found)
         identity = _identify([path for some in files for path in some], root, name)
         pieces = fingerprint(given) if given else [config.vocab_size, config.do_lower_case]
         key = _digest([PREPARED_VERSION, _content(sources, files, identity), config.bad_utf8, pieces, seed])
@@ -92,6 +91,21 @@ def _find(corpus: str, root: Path, found: Counter[str], say: Say) -> list[Path]:
 
     say("reading the documentation installed with Python and its packages")
     return [write_installed_docs(root / BUILT_IN_CORPUS)]
+
+
+def _without_repeats(sources: list[Source], files: list[list[Path]], found: Counter[str]) -> list[list[Path]]:
+    """Each file once, in the first source that holds it; DataError where that would falsify the sources' weights."""
+    seen: set[str] = set()
+    kept: list[list[Path]] = []
+    for source, some in zip(sources, files, strict=True):
+        own = {os.path.realpath(path): path for path in some}
+        repeated = own.keys() & seen
+        if repeated and source.weight is not None:
+            raise DataError(f"{min(repeated)} belongs to two sources with weights; give it to one of them")
+        found["repeated_files_skipped"] += len(repeated)
+        kept.append([path for real, path in own.items() if real not in seen])
+        seen |= own.keys()
+    return kept
 
 
 def _content(sources: list[Source], files: list[list[Path]], identity: dict[str, Any]) -> list[Any]:

@@ -5,7 +5,10 @@ Dimensions: S sources, N rows of one pass.
 
 from __future__ import annotations
 
+import glob
 import math
+import os
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +17,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from electra_albert.contracts import DataError, UsageError
+from electra_albert.config import BUILT_IN_CORPUS
+from electra_albert.contracts import DataError
+from electra_albert.corpus.compressed import open_regular
+from electra_albert.corpus.hub import hub_name
 from electra_albert.keyed_random import Stream, derived_seed, permute
 
 _SUFFIXES = (".yaml", ".yml")
+_LARGEST_LIST = 1 << 20  # bytes
+_LARGEST_WEIGHT = 1e9
+_MOST_REPEATS = 1e6  # of the rows of a source in one pass
 _KEYS = {"corpus", "weight", "text_column"}
 _EXAMPLE = "write a list of entries such as `- {corpus: wiki/*.txt, weight: 3}`"
 
@@ -50,10 +59,12 @@ def read_sources(corpus: str, text_column: str) -> list[Source]:
 def _read_entries(file: Path) -> list[Any]:
     import yaml
 
+    with open_regular(file) as opened:
+        text = opened.read(_LARGEST_LIST + 1)
+    if len(text) > _LARGEST_LIST:
+        raise DataError(f"{file} is too large for a list of sources; {_EXAMPLE}")
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"--corpus {file}: cannot be read ({error.strerror}); check the path") from None
+        content = yaml.load(text, _strict_loader())
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError also where it is not UTF-8
         raise DataError(f"{file} is not YAML ({' '.join(str(error).split())[:80]}); {_EXAMPLE}") from None
     if not isinstance(content, list) or not content:
@@ -61,23 +72,60 @@ def _read_entries(file: Path) -> list[Any]:
     return content
 
 
+def _strict_loader() -> type:
+    """YAML's safe loader, which takes the last of two equal keys without a word, made to refuse them."""
+    import yaml
+
+    class Strict(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            names = [key.value for key, _ in node.value]
+            if len(set(map(str, names))) < len(names):
+                raise yaml.YAMLError("a key stands twice in one entry")
+            return super().construct_mapping(node, deep)
+
+    return Strict
+
+
 def _read_source(file: Path, number: int, entry: Any, text_column: str) -> Source:
     if not isinstance(entry, dict) or not isinstance(entry.get("corpus"), str) or not entry["corpus"]:
         raise DataError(f"{file}: entry {number} names no corpus; {_EXAMPLE}")
-    unknown = sorted(str(key) for key in entry.keys() - _KEYS)
+    unknown = sorted(str(key)[:40] for key in entry.keys() - _KEYS)
     if unknown:
         raise DataError(f"{file}: entry {number} has the key {unknown[0]!r}; there are {', '.join(sorted(_KEYS))}")
-    weight, column = entry.get("weight"), entry.get("text_column", text_column)
-    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    if weight is not None and not (is_number and 0 < weight < math.inf):
-        raise DataError(f"{file}: entry {number} has weight {weight!r}; a weight is a number above 0")
+    column = entry.get("text_column", text_column)
     if not isinstance(column, str):
-        raise DataError(f"{file}: entry {number} has text_column {column!r}; name a column")
+        raise DataError(f"{file}: entry {number} has text_column {reprlib.repr(column)}; name a column")
     if Path(entry["corpus"]).suffix.lower() in _SUFFIXES:
         raise DataError(f"{file}: entry {number} is a .yaml file; list its sources here")
-    beside = file.parent / entry["corpus"]
-    is_path = beside.exists() or any(character in entry["corpus"] for character in "*?[")
-    return Source(str(beside) if is_path else entry["corpus"], column, weight)
+    return Source(_resolve(file, number, entry["corpus"]), column, _read_weight(file, number, entry.get("weight")))
+
+
+def _read_weight(file: Path, number: int, weight: Any) -> float | None:
+    if weight is None:
+        return None
+    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+    if not is_number or not 0 < weight <= _LARGEST_WEIGHT:
+        told = reprlib.repr(weight)
+        raise DataError(
+            f"{file}: entry {number} has weight {told}; a weight is a number above 0, to {_LARGEST_WEIGHT:g}"
+        )
+    return float(weight)
+
+
+def _resolve(file: Path, number: int, corpus: str) -> str:
+    """What an entry names: the built-in corpus by its bare name, a path or glob beside the file, or a hub dataset."""
+    path = Path(corpus).expanduser()
+    if corpus == BUILT_IN_CORPUS or path.is_absolute():
+        return str(path)
+    folder = os.path.abspath(file.parent)
+    if any(character in corpus for character in "*?["):
+        return os.path.join(glob.escape(folder), corpus)
+    beside = os.path.join(folder, corpus)
+    if os.path.lexists(beside):
+        return beside
+    if hub_name(corpus) is not None:
+        return corpus
+    raise DataError(f"{file}: entry {number} names {corpus}, but there is no {beside}; paths are relative to the list")
 
 
 @dataclass(frozen=True)
@@ -128,5 +176,12 @@ def order_rows(first: Sequence[int], row_count: int, weights: Sequence[float] | 
     if min(count) < 1:
         raise DataError(f"source {count.index(min(count)) + 1} gives no row to train on; give it more text or drop it")
     demand = [weight / rows for weight, rows in zip(weights, count, strict=True)]
-    taken = [round(rows * share / min(demand)) for rows, share in zip(count, demand, strict=True)]
+    repeats = [share / min(demand) if min(demand) > 0 else math.inf for share in demand]
+    if max(repeats) > _MOST_REPEATS:
+        most, least = repeats.index(max(repeats)) + 1, repeats.index(min(repeats)) + 1
+        raise DataError(
+            f"source {most} would be repeated {max(repeats):.0e} times until source {least} has been read once; "
+            "bring their weights nearer"
+        )
+    taken = [round(rows * times) for rows, times in zip(count, repeats, strict=True)]
     return RowOrder(tuple(first), tuple(count), tuple(taken), seed)

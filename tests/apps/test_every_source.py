@@ -18,6 +18,7 @@ from tests.apps.tiny_run import assert_refused, call, english, options, rows
 
 DOCUMENTS = [text.split("\n") for text in english(120, seed=4).strip().split("\n\n")]
 TEXTS = ["\n".join(sentences) for sentences in DOCUMENTS]
+NEWLINE = b"\n"
 PLAIN = ("\n\n".join(TEXTS) + "\n").encode()
 
 
@@ -86,6 +87,8 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
         folder / "t.csv.gz", gzip.compress(write_table(folder / "t.csv", ",").read_bytes())
     ),
     "tsv": lambda folder: write_table(folder / "t.tsv", "\t"),
+    "ndjson": lambda folder: write_bytes(folder / "t.ndjson", as_jsonl()),
+    "arrow": lambda folder: next(write_dataset(folder / "t", has_splits=False).glob("*.arrow")),
     "parquet": lambda folder: write_parquet(folder / "t.parquet"),
     "dataset folder": lambda folder: write_dataset(folder / "t", has_splits=False),
     "dataset folder with splits": lambda folder: write_dataset(folder / "t", has_splits=True),
@@ -160,6 +163,29 @@ def test_a_column_that_is_not_there_is_refused_with_those_that_are(finished: Fin
     for corpus in (write_table(tmp_path / "t.csv", ",", "body"), write_bytes(tmp_path / "t.jsonl", as_jsonl("body"))):
         argv = ["--corpus", corpus, "--prepared_dir", tmp_path / "p", "--tokenizer", finished.folder / "tokenizer"]
         assert_refused(call(prepare.main, *argv), 3, "text", "body", "--text_column")
+
+
+@pytest.mark.parametrize("bad_utf8", ["replace", "skip", "error"])
+def test_bytes_that_are_not_utf8_become_what_was_asked_for(finished: Finished, tmp_path: Path, bad_utf8: str) -> None:
+    corpus = write_bytes(tmp_path / "t.txt", PLAIN + b"Two b\xffd lines.\nAnother \xc3\x28.\n")
+    argv = ["--corpus", corpus, "--prepared_dir", tmp_path / "p", "--tokenizer", finished.folder / "tokenizer"]
+    ended = call(prepare.main, *argv, "--bad_utf8", bad_utf8)
+    if bad_utf8 == "error":
+        assert_refused(ended, 3, f"line {PLAIN.count(NEWLINE) + 1}", "0xff")
+    elif bad_utf8 == "skip":
+        assert (ended.code, "2 lines that are not UTF-8" in ended.out) == (0, True), ended.out
+    else:
+        assert (ended.code, "2 invalid UTF-8 bytes replaced" in ended.out) == (0, True), ended.out
+
+
+def test_a_file_in_two_sources_is_read_once_and_counted_or_refused(finished: Finished, tmp_path: Path) -> None:
+    write_bytes(tmp_path / "t.txt", PLAIN)
+    argv = ["--prepared_dir", tmp_path / "p", "--tokenizer", finished.folder / "tokenizer"]
+    twice = write_bytes(tmp_path / "s.yaml", b"- {corpus: t.txt}\n- {corpus: ./t.txt}\n")
+    ended = call(prepare.main, "--corpus", twice, *argv)
+    assert (ended.code, "1 files named twice" in ended.out) == (0, True), ended.out
+    weighted = write_bytes(tmp_path / "w.yaml", b"- {corpus: t.txt, weight: 1}\n- {corpus: ./t.txt, weight: 2}\n")
+    assert_refused(call(prepare.main, "--corpus", weighted, *argv), 3, "two sources")
 
 
 def test_a_hub_dataset_without_a_network_is_refused_in_one_line(finished: Finished, tmp_path: Path) -> None:

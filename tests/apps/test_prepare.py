@@ -63,6 +63,8 @@ CHANGES: dict[str, Callable[[CorpusConfig], tuple[CorpusConfig, int]]] = {
     "vocabulary": lambda config: (replace(config, vocab_size=50), 1),
     "case": lambda config: (replace(config, do_lower_case=False), 1),
     "seed": lambda config: (config, 2),
+    "invalid bytes": lambda config: (replace(config, bad_utf8="skip"), 1),
+    "column": lambda config: (replace(config, text_column="body"), 1),
 }
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from electra_albert.apps import prepare
+from electra_albert.config import CorpusConfig, ShardConfig
+from electra_albert.contracts import DataError
+from tests.apps.test_every_source import write_parquet
 from tests.apps.tiny_run import assert_refused, call, english, finish, start
 
 JOBS = 3
@@ -24,16 +30,34 @@ def corpus(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Several kinds of files with weights, in units so small that each gives many."""
+    monkeypatch.setattr(prepare, "UNIT_BYTES", 1 << 13)
+    folder = tmp_path / "tales"
+    folder.mkdir()
+    (folder / "a.txt").write_text(english(300, seed=1), encoding="utf-8")
+    records = "".join(json.dumps({"text": text}) + "\n" for text in english(200, seed=2).split("\n\n"))
+    (folder / "b.jsonl").write_text(records, encoding="utf-8")
+    (folder / "c.txt.gz").write_bytes(gzip.compress(english(200, seed=3).encode()))
+    write_parquet(folder / "d.parquet")
+    listed = [f"- {{corpus: {file.name}, weight: {len(file.name)}}}" for file in sorted(folder.iterdir())]
+    (folder / "tales.yaml").write_text("\n".join(listed), encoding="utf-8")
+    return folder / "tales.yaml"
+
+
 def options(corpus: Path, prepared: Path, *more: object) -> list[str]:
     sizes = ["--vocab_size", "300", "--max_seq_length", "32", "--preprocessing_num_workers", "1"]
     return ["--corpus", str(corpus), "--prepared_dir", str(prepared), *sizes, *map(str, more)]
 
 
-def stored(prepared: Path) -> dict[str, bytes]:
-    """Every byte of tokenizer and store; the manifest's times left out."""
+def stored(prepared: Path) -> dict[str, Any]:
+    """Every byte of tokenizer and store, and all of the manifest but its times."""
     (folder,) = prepared.glob("tales-*")
     files = [*folder.glob("tokenizer/*"), *folder.glob("store/**/*.bin")]
-    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+    manifest = json.loads((folder / "store" / "manifest.json").read_text(encoding="utf-8"))
+    manifest["receipt"].pop("process_seconds")
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files} | {"manifest": manifest}
 
 
 def run_job(corpus: Path, prepared: Path, index: int) -> None:
@@ -46,8 +70,8 @@ def merge(corpus: Path, prepared: Path) -> None:
     assert ended.code == 0, ended.err
 
 
-@pytest.mark.slow
-def test_jobs_in_any_order_and_twice_give_the_bytes_of_one_process(corpus: Path, tmp_path: Path) -> None:
+def test_jobs_in_any_order_and_twice_give_the_bytes_of_one_process(mixture: Path, tmp_path: Path) -> None:
+    corpus = mixture
     alone, together = tmp_path / "alone", tmp_path / "together"
     assert call(prepare.main, *options(corpus, alone)).code == 0
     for index in (2, 0, 0, 1, 2):
@@ -118,7 +142,42 @@ def test_a_share_that_does_not_exist_is_refused(tmp_path: Path, more: list[str],
     assert_refused(ended, 2, told)
 
 
-def test_merging_before_any_job_names_the_jobs_to_run(tmp_path: Path) -> None:
-    (tmp_path / "tales.txt").write_text(english(150), encoding="utf-8")
-    more = options(tmp_path / "tales.txt", tmp_path / "prepared", "--num_shards", 4, "--merge")
-    assert_refused(call(prepare.main, *more), 3, "--shard_index 0")
+def test_merging_too_early_names_the_jobs_to_run(mixture: Path, tmp_path: Path) -> None:
+    prepared = tmp_path / "prepared"
+    run_job(mixture, prepared, 1)
+    ended = call(prepare.main, *options(mixture, prepared, "--num_shards", JOBS, "--merge"))
+    assert_refused(ended, 3, "missing", "--shard_index 0, 2")
+
+
+def config_of(corpus: Path, prepared: Path) -> CorpusConfig:
+    return CorpusConfig(
+        corpus=str(corpus),
+        vocab_size=300,
+        max_seq_length=32,
+        prepared_dir=str(prepared),
+        preprocessing_num_workers=1,
+    )
+
+
+@pytest.mark.timeout(60)
+def test_jobs_do_not_wait_for_one_another(mixture: Path, tmp_path: Path) -> None:
+    """One job runs while another is in the middle of its own; with a lock for one alone it would wait for ever."""
+    config, ran = config_of(mixture, tmp_path / "prepared"), []
+
+    def say(message: str) -> None:
+        if message.startswith("job 0 of 2") and not ran:
+            ran.append(prepare.prepare_shard(config, 42, str, ShardConfig(2, 1)))
+
+    folder = prepare.prepare_shard(config, 42, say, ShardConfig(2, 0))
+    assert ran == [folder]
+    assert prepare.prepare(config, 42, str, ShardConfig(2, merge=True)).folder == folder
+
+
+def test_a_job_notices_that_the_corpus_changed_meanwhile(mixture: Path, tmp_path: Path) -> None:
+    def say(message: str) -> None:
+        if message.startswith("job 0 of 2"):
+            with (mixture.parent / "b.jsonl").open("a", encoding="utf-8") as file:
+                file.write('{"text": "One more."}\n')
+
+    with pytest.raises(DataError, match="changed while it was read"):
+        prepare.prepare_shard(config_of(mixture, tmp_path / "prepared"), 42, say, ShardConfig(2, 0))

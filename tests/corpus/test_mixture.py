@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -48,6 +50,10 @@ def test_a_glob_is_relative_to_the_file_too(tmp_path: Path) -> None:
         ("- {corpus: a.txt, weight: .nan}", "weight nan"),
         ("- {corpus: a.txt, weight: .inf}", "weight inf"),
         ("- {corpus: a.txt, weight: true}", "weight True"),
+        ("- {corpus: a.txt, weight: 1" + "0" * 400 + "}", "a number above 0"),
+        ("- {corpus: nowhere.txt}", "paths are relative to the list"),
+        ("- {corpus: a.txt, corpus: b.txt}", "stands twice"),
+        ("a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\n", "lists no sources"),
         ("- {corpus: a.txt, weight: many}", "weight 'many'"),
         ("- {corpus: a.txt, weight: 1}\n- {corpus: b.txt}", "b.txt has no weight"),
         ("- {corpus: a.txt, text_column: 3}", "text_column 3"),
@@ -58,6 +64,8 @@ def test_a_glob_is_relative_to_the_file_too(tmp_path: Path) -> None:
     ],
 )
 def test_a_list_of_sources_that_means_nothing_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("Text.\n")
     with pytest.raises(DataError, match=told.replace(".", r"\.")):
         read_sources(write(tmp_path, text), "text")
 
@@ -65,6 +73,44 @@ def test_a_list_of_sources_that_means_nothing_is_refused(tmp_path: Path, text: s
 def test_a_list_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match=r"nowhere\.yaml"):
         read_sources("nowhere.yaml", "text")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "sources.yaml")
+    with pytest.raises(UsageError, match="not a regular file"):
+        read_sources(str(tmp_path / "sources.yaml"), "text")
+
+
+def test_a_bomb_of_aliases_as_a_weight_is_refused_at_once(tmp_path: Path) -> None:
+    lines = ["- {corpus: a.txt, weight: &l0 [x, x, x, x, x, x, x, x, x]}"]
+    lines += [f"- {{corpus: a.txt, weight: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]}}" for n in range(1, 12)]
+    (tmp_path / "a.txt").write_text("Text.\n")
+    with pytest.raises(DataError, match="entry 1 has weight"):
+        read_sources(write(tmp_path, "\n".join(lines)), "text")
+
+
+def test_docs_by_its_bare_name_is_the_built_in_corpus_and_a_folder_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docs").mkdir()
+    write(tmp_path, "- {corpus: docs}\n- {corpus: ./docs}\n- {corpus: docs/}\n")
+    monkeypatch.chdir(tmp_path)
+    for listed in ("sources.yaml", str(tmp_path / "sources.yaml")):
+        corpora = [source.corpus for source in read_sources(listed, "text")]
+        assert corpora[0] == "docs"
+        assert [os.path.normpath(corpus) for corpus in corpora[1:]] == [str(tmp_path / "docs")] * 2
+
+
+def test_a_hub_dataset_is_named_where_no_such_path_is_there(tmp_path: Path) -> None:
+    assert read_sources(write(tmp_path, "- {corpus: owner/name}"), "text")[0].corpus == "owner/name"
+
+
+def test_brackets_in_the_name_of_the_lists_folder_are_no_pattern(tmp_path: Path) -> None:
+    folder = tmp_path / "texts [old]"
+    folder.mkdir()
+    (folder / "a.txt").write_text("Text.\n")
+    (source,) = read_sources(write(folder, '- {corpus: "*.txt"}'), "text")
+    assert glob.glob(source.corpus) == [str(folder / "a.txt")]
 
 
 def rows(order: object, start: int, count: int) -> list[int]:
@@ -118,6 +164,12 @@ def test_sources_without_weights_are_one_shuffle() -> None:
 def test_another_seed_gives_another_order() -> None:
     orders = [order_rows([0, 7], 50, [2.0, 1.0], seed) for seed in (SEED, SEED + 1)]
     assert rows(orders[0], 0, 60) != rows(orders[1], 0, 60)
+
+
+@pytest.mark.parametrize("weights", [[1.0, 1e-18], [1e-300, 1.0], [5e-324, 1.0]])
+def test_weights_too_far_apart_to_count_are_refused(weights: list[float]) -> None:
+    with pytest.raises(DataError, match="bring their weights nearer"):
+        order_rows([0, 10], 20, weights, SEED)
 
 
 def test_a_weighted_source_without_rows_is_refused() -> None:
