@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from electra_albert.apps.demo import print_guesses, print_verdicts
-from electra_albert.apps.fill_mask import Proposal, fill_masks, judge, printable
+from electra_albert.apps.fill_mask import Proposal, fill_masks, judge, printable, shown
 from electra_albert.apps.scores import format_forgetting, format_scores, read_evaluations
 from electra_albert.contracts import Metrics
 from electra_albert.corpus.tokenizer import Piece, describe_pieces
@@ -122,7 +122,7 @@ def guesses_in_markdown(job: Job) -> str:
     lines = []
     for key, sentence in enumerate(_sentences(job.held_out)):
         cloze = _make_cloze(job, sentence, key)
-        told = ", ".join(f"{printable(p['token_str'])} {p['score']:.1%}" for p in cloze.answer[0])
+        told = ", ".join(f"{shown(p['token_str'])} {p['score']:.1%}" for p in cloze.answer[0])
         lines.append(f"- {printable(cloze.text)}: **{told}**")
     return "\n".join(lines)
 

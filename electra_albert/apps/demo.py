@@ -17,19 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra_albert.apps.command_line import make_parser, parse
-from electra_albert.apps.demo_files import PIPE, check_output, read_sentences, rewrite_file
+from electra_albert.apps.demo_files import MASK, PIPE, check_output, never_fail, read_sentences, rewrite_file, use_utf8
 from electra_albert.contracts import UsageError
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
 
-    from electra_albert.apps.fill_mask import Proposal, Verdict
+    from electra_albert.apps.fill_mask import Filled, Proposal, Verdict
     from electra_albert.apps.rewrite import Rewriter
     from electra_albert.apps.splice import Replacement, Rewritten
     from electra_albert.model.electra import Discriminator, Generator
 
 RUNS = Path("runs")
-MASK = "[MASK]"
 SENTENCES = (
     "Return the number of [MASK] in the list.",
     "If the file does not [MASK], an error is raised.",
@@ -54,6 +53,7 @@ _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 def main(argv: Sequence[str]) -> int:
     """Entry point of LM_DEMO.py; returns the exit code."""
     options = _parse(argv)
+    (use_utf8 if options.json else never_fail)(sys.stdout)
     sentences = read_sentences(options.input) if options.input and not options.output else []
     rewriter = _load(options)
     if rewriter.discriminator is None:
@@ -62,18 +62,14 @@ def main(argv: Sequence[str]) -> int:
         rewrite_file(rewriter, options.input, options.output)
         return 0
     if not options.input:
-        sentences = list(enumerate((text.replace(MASK, rewriter.tokenizer.mask_token) for text in SENTENCES), 1))
+        sentences = list(enumerate(SENTENCES, 1))
     answers = _answer(rewriter, sentences, options.top_k)
     if options.json:
         print(json.dumps([_as_json(answer) for answer in answers], ensure_ascii=False))
         return 0
     colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     for (_, text), answer in zip(sentences, answers, strict=True):
-        if isinstance(answer, list):
-            print_guesses(text, answer, colours=colours)
-            _print_filled(rewriter, text, answer, colours=colours)
-        else:
-            print_rewritten(answer, colours=colours)
+        _print_answer(rewriter, text, answer, colours=colours)
         print()
     return 0
 
@@ -155,45 +151,48 @@ def newest_run(runs: Path) -> Path:
     return max(exported, key=lambda run: (run / "generator" / "config.json").stat().st_mtime_ns)
 
 
-def _answer(rewriter: Rewriter, sentences: list[tuple[int, str]], top_k: int) -> list[list[list[Proposal]] | Rewritten]:
+def _answer(rewriter: Rewriter, sentences: list[tuple[int, str]], top_k: int) -> list[Filled | Rewritten]:
     """The guesses of each sentence with masks and the rewriting of each without."""
-    from electra_albert.apps.fill_mask import fill_masks
+    from electra_albert.apps.fill_mask import encode, fill, has_mask, naming_line
     from electra_albert.apps.rewrite import rewrite
 
-    mask = rewriter.tokenizer.mask_token
-    rewritten = iter(rewrite(rewriter, [(number, text) for number, text in sentences if mask not in text]))
-    return [
-        fill_masks(rewriter.generator, rewriter.tokenizer, text, top_k) if mask in text else next(rewritten)
-        for _, text in sentences
-    ]
+    tokenizer, filled = rewriter.tokenizer, {}
+    for number, text in sentences:
+        if has_mask(text, tokenizer):
+            with naming_line(number):
+                ids = encode(text, tokenizer, rewriter.longest)
+            filled[number] = fill(rewriter.generator, tokenizer, ids, top_k)
+    rewritten = iter(rewrite(rewriter, [line for line in sentences if line[0] not in filled]))
+    return [filled[number] if number in filled else next(rewritten) for number, _ in sentences]
 
 
-def _as_json(answer: list[list[Proposal]] | Rewritten) -> Any:
-    if isinstance(answer, list):
-        return answer[0] if len(answer) == 1 else answer
+def _as_json(answer: Filled | Rewritten) -> Any:
+    from electra_albert.apps.fill_mask import Filled
+
+    if isinstance(answer, Filled):
+        return answer.proposals[0] if len(answer.proposals) == 1 else answer.proposals
     replaced = [replacement._asdict() for replacement in answer.replaced]
     return {"sequence": answer.sequence, "original": answer.original, "replaced": replaced}
 
 
-def _print_filled(rewriter: Rewriter, text: str, answer: list[list[Proposal]], *, colours: bool) -> None:
-    """The discriminator's verdict on the sentence with every mask filled by its first guess."""
-    from electra_albert.apps.fill_mask import encode, judge
+def _print_answer(rewriter: Rewriter, text: str, answer: Filled | Rewritten, *, colours: bool) -> None:
+    """A rewriting, or guesses with the discriminator's verdict on the text whose masks are filled by the best."""
+    from electra_albert.apps.fill_mask import Filled, judge
 
-    if rewriter.discriminator is None:
+    if not isinstance(answer, Filled):
+        print_rewritten(answer, colours=colours)
         return
-    between = text.split(rewriter.tokenizer.mask_token)
-    guesses = [proposals[0]["token_str"] for proposals in answer]
-    filled = between[0] + "".join(guess + rest for guess, rest in zip(guesses, between[1:], strict=True))
-    row = encode(filled, rewriter.tokenizer, rewriter.discriminator.config.max_position_embeddings)
-    print_verdicts(judge(rewriter.discriminator, rewriter.tokenizer, row), colours=colours)
+    print_guesses(text, answer.proposals, colours=colours)
+    if rewriter.discriminator is not None:
+        print_verdicts(judge(rewriter.discriminator, rewriter.tokenizer, answer.ids), colours=colours)
 
 
 def print_guesses(text: str, answer: list[list[Proposal]], *, colours: bool) -> None:
     """A small table of guesses, one column a mask."""
-    from electra_albert.apps.fill_mask import printable
+    from electra_albert.apps.fill_mask import printable, shown
 
     print(f"{_BOLD}{printable(text)}{_RESET}" if colours else printable(text))
-    columns = [[f"{p['score']:6.1%}  {printable(p['token_str'])}" for p in proposals] for proposals in answer]
+    columns = [[f"{p['score']:6.1%}  {shown(p['token_str'])}" for p in proposals] for proposals in answer]
     width = max(len(cell) for column in columns for cell in column)
     for row in zip(*columns, strict=True):
         print("    " + "    ".join(cell.ljust(width) for cell in row).rstrip())
@@ -236,11 +235,11 @@ def _change(replacement: Replacement) -> str:
 
 def print_verdicts(verdicts: list[Verdict], *, colours: bool) -> None:
     """How likely each token is a replacement: coloured in a terminal, in per cent everywhere."""
-    from electra_albert.apps.fill_mask import printable
+    from electra_albert.apps.fill_mask import shown
 
     cells = []
     for piece, probability in verdicts:
-        cell = f"{printable(piece.text)}({probability:.0%})"
+        cell = f"{shown(piece.text)}({probability:.0%})"
         cells.append(" " * piece.starts_word + (_colour(cell, probability) if colours else cell))
     print("    replaced?" + "".join(cells))
 

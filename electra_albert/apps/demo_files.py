@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -16,18 +18,24 @@ if TYPE_CHECKING:
     from electra_albert.apps.rewrite import Rewriter
     from electra_albert.apps.splice import Rewritten
 
+MASK = "[MASK]"  # what a user writes, whatever the tokenizer calls its mask
 PIPE = "-"
+BYTE_ORDER_MARK = "\ufeff"
 
 
-def read_lines(source: str) -> Iterator[str]:
-    """Lines of a UTF-8 file, or of stdin, with their endings; only a line feed ends one.
+def read_lines(source: str, tally: Tally | None = None) -> Iterator[str]:
+    """Lines of a UTF-8 file, or of stdin, with their endings; only a line feed ends one. `tally` is told of a BOM.
 
     Raises UsageError where it cannot be read, DataError where it is not UTF-8.
     """
     name = "stdin" if source == PIPE else source
     try:
         file = sys.stdin.fileno() if source == PIPE else source
-        with open(file, encoding="utf-8-sig", newline="\n", closefd=source != PIPE) as stream:
+        with open(file, encoding="utf-8", newline="\n", closefd=source != PIPE) as stream:
+            first = next(stream, "")
+            if first.startswith(BYTE_ORDER_MARK) and tally is not None:
+                tally.has_byte_order_mark = True
+            yield first.removeprefix(BYTE_ORDER_MARK)
             yield from stream
     except UnicodeDecodeError:
         raise DataError(f"{name} is not UTF-8 text; convert it first") from None
@@ -46,7 +54,7 @@ def read_sentences(source: str) -> list[tuple[int, str]]:
 def no_sentence(source: str) -> DataError:
     """What to raise for an input without any text."""
     name = "stdin" if source == PIPE else source
-    return DataError(f"{name} holds no sentence; write one a line, with or without [MASK] for a missing word")
+    return DataError(f"{name} holds no sentence; write one a line, with or without {MASK} for a missing word")
 
 
 def check_output(source: str, target: str) -> None:
@@ -69,18 +77,33 @@ def check_output(source: str, target: str) -> None:
 def open_output(target: str) -> Iterator[TextIO]:
     """Stdout, or a file that appears under its name when the block has ended well, and not otherwise."""
     if target == PIPE:
+        use_utf8(sys.stdout)
         yield sys.stdout
         return
     path = Path(os.path.realpath(target))  # of a link, what it points to is replaced
     beside = path.with_name(f".{path.name}.writing-{os.getpid()}")
     try:
         with beside.open("w", encoding="utf-8", newline="") as stream:
+            if path.exists():  # before a word is written, which not everybody may be allowed to read
+                beside.chmod(stat.S_IMODE(path.stat().st_mode))
             yield stream
         os.replace(beside, path)
     except OSError as error:
         raise UsageError(f"cannot write {target} ({error.strerror}); name a file elsewhere") from None
     finally:
         beside.unlink(missing_ok=True)
+
+
+def use_utf8(stream: TextIO) -> None:
+    """Write UTF-8 from here on, whatever the terminal's encoding: for text and JSON that another program reads."""
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(encoding="utf-8", errors="strict", newline="")
+
+
+def never_fail(stream: TextIO) -> None:
+    """Write as an escape what the terminal's encoding does not have: for what people read."""
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
 
 
 @dataclass
@@ -96,19 +119,26 @@ class Tally:
     changed_probability_sum: float = 0.0
     unchanged: int = 0  # tokens, masked or not, of the lines the demo masked itself
     unchanged_probability_sum: float = 0.0
+    no_character: int = 0  # characters written as U+FFFD
+    has_byte_order_mark: bool = False
+    _is_replacing: bool = field(default=False, init=False)  # in the line whose parts are being added
 
     @property
     def lines(self) -> int:
         """Lines that hold text."""
         return self.rewritten + self.left
 
-    def add(self, result: Rewritten | None) -> None:
-        """Count one line, None for a blank one."""
+    def add(self, result: Rewritten | None, *, is_last: bool = True) -> None:
+        """Count one line, None for a blank one, or a part of one, the last or another."""
         if result is None:
             self.blank += 1
             return
-        self.rewritten += bool(result.replaced)
-        self.left += not result.replaced
+        self._is_replacing |= bool(result.replaced)
+        if is_last:
+            self.rewritten += self._is_replacing
+            self.left += not self._is_replacing
+            self._is_replacing = False
+        self.no_character += result.no_character_count
         if result.is_filled:
             self.filled += len(result.replaced)
             return
@@ -124,7 +154,7 @@ class Tally:
         lines = [
             f"lines: {self.rewritten:,} rewritten, {self.left:,} with nothing to mask left as they are, "
             f"{self.blank:,} blank",
-            f"tokens masked: {self.masked:,}, of which changed: {self.changed:,}; [MASK]s filled: {self.filled:,}",
+            f"tokens masked: {self.masked:,}, of which changed: {self.changed:,}; {MASK}s filled: {self.filled:,}",
         ]
         if is_judged:
             at_changed = _mean(self.changed_probability_sum, self.changed)
@@ -133,6 +163,10 @@ class Tally:
                 f"discriminator's mean probability of a replacement: {at_changed} at the {self.changed:,} changed "
                 f"tokens, {at_unchanged} at the {self.unchanged:,} unchanged ones"
             )
+        if self.no_character:
+            lines.append(f"written as \ufffd, a drawn token being only a part of a character: {self.no_character:,}")
+        if self.has_byte_order_mark:
+            lines.append("the byte order mark at the beginning of the input is left out")
         return "\n".join(lines)
 
 
@@ -144,9 +178,9 @@ def rewrite_file(rewriter: Rewriter, source: str, target: str) -> None:
 
     tally = Tally()
     with open_output(target) as stream:
-        lines = tqdm(read_lines(source), unit=" lines", disable=None, leave=False)
-        for line, result in rewrite_stream(rewriter, lines):
-            tally.add(result)
+        lines = tqdm(read_lines(source, tally), unit=" lines", disable=None, leave=False)
+        for line, result, is_last in rewrite_stream(rewriter, lines):
+            tally.add(result, is_last=is_last)
             stream.write(line)
         if not tally.lines:
             raise no_sentence(source)

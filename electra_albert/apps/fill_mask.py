@@ -5,15 +5,20 @@ Dimensions: B batch, L length, V vocab.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 
+from electra_albert.apps.demo_files import MASK
 from electra_albert.contracts import DataError
 from electra_albert.corpus.tokenizer import Piece, describe_pieces
 from electra_albert.model.electra import Discriminator, Generator
 
 Proposal = dict[str, Any]  # score, token, token_str, sequence: as the fill-mask pipeline gives them
+WORD_MARKS = ("", "▁", "Ġ")  # pieces that say that a word begins and nothing else
 
 
 class Verdict(NamedTuple):
@@ -23,9 +28,28 @@ class Verdict(NamedTuple):
     probability: float  # of having been replaced
 
 
+class Filled(NamedTuple):
+    """A text with masks, and what the generator would write at them."""
+
+    proposals: list[list[Proposal]]  # of each mask, the likeliest first
+    ids: torch.Tensor  # [1, L], special tokens included, each mask filled by the likeliest token that is text
+
+
+def with_own_mask(text: str, tokenizer: Any) -> str:
+    """The text with the tokenizer's own mask for every [MASK], which some tokenizers write otherwise."""
+    return text.replace(MASK, tokenizer.mask_token)
+
+
+def has_mask(text: str, tokenizer: Any) -> bool:
+    """Whether a mask is written in the text, by either name."""
+    return tokenizer.mask_token in with_own_mask(text, tokenizer)
+
+
 def encode(text: str, tokenizer: Any, longest: int) -> torch.Tensor:
-    """Ids [1, L] of one text with its special tokens; DataError where it is longer than the model reads."""
-    ids = torch.tensor([tokenizer(text, verbose=False)["input_ids"]])
+    """Ids [1, L] of one text with its special tokens; DataError where it has no mask or the model reads less."""
+    ids = torch.tensor([tokenizer(with_own_mask(text, tokenizer), verbose=False)["input_ids"]])
+    if tokenizer.mask_token_id not in ids:
+        raise DataError(f"{shorten(text)!r} holds no {MASK}; write {MASK} for a word")
     check_length(text, ids.shape[1], longest)
     return ids
 
@@ -36,27 +60,46 @@ def check_length(text: str, tokens: int, longest: int) -> None:
         raise DataError(f"{shorten(text)!r} is {tokens} tokens long, the model reads {longest}; shorten it")
 
 
+@contextmanager
+def naming_line(number: int) -> Iterator[None]:
+    """Put the line's number before what a DataError says."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"line {number}: {error}") from None
+
+
 def fill_masks(generator: Generator, tokenizer: Any, text: str, top_k: int) -> list[list[Proposal]]:
     """The `top_k` likeliest tokens at each [MASK] of `text`, each mask on its own; scores are probabilities.
 
     Raises DataError where there is no mask or the text is too long.
     """
     ids = encode(text, tokenizer, generator.config.max_position_embeddings)
+    return fill(generator, tokenizer, ids, top_k).proposals
+
+
+def fill(generator: Generator, tokenizer: Any, ids: torch.Tensor, top_k: int) -> Filled:
+    """The `top_k` likeliest tokens at each mask, and the row with the masks filled. ids int64 [1, L], one mask or more.
+
+    A special token may be proposed, as in the fill-mask pipeline, but is not filled in: it is no text.
+    """
     masks = (ids[0] == tokenizer.mask_token_id).nonzero().flatten().tolist()
-    if not masks:
-        raise DataError(f"{shorten(text)!r} holds no {tokenizer.mask_token}; write {tokenizer.mask_token} for a word")
     with torch.no_grad():
         seen = ids.to(generator.predictions.bias.device)
         hidden_states = generator(seen, torch.ones_like(seen, dtype=torch.bool), torch.zeros_like(seen))
-        scores = generator.logits(hidden_states[0, masks]).softmax(-1)  # [masks, V]
-    values, tokens = scores.topk(min(top_k, scores.shape[-1]))
-    return [
+        logits = generator.logits(hidden_states[0, masks])  # [masks, V]
+    values, tokens = logits.softmax(-1).topk(min(top_k, logits.shape[-1]))
+    logits[:, tokenizer.all_special_ids] = -math.inf
+    filled = ids.clone()
+    filled[0, masks] = logits.argmax(-1).to(ids.device)
+    proposals = [
         [
             _proposal(ids[0], position, token, value, tokenizer, is_only_mask=len(masks) == 1)
             for value, token in zip(row_values, row_tokens, strict=True)
         ]
         for position, row_values, row_tokens in zip(masks, values.tolist(), tokens.tolist(), strict=True)
     ]
+    return Filled(proposals, filled)
 
 
 def _proposal(
@@ -86,6 +129,12 @@ def judge(discriminator: Discriminator, tokenizer: Any, ids: torch.Tensor) -> li
 def printable(text: str) -> str:
     """The text without control characters, which could move the cursor or set colours of a terminal."""
     return "".join(character if character.isprintable() else "�" for character in text)
+
+
+def shown(text: str) -> str:
+    """A token as people write it, without the space before it; one that marks a word's beginning and no more is ␣."""
+    bare = text.strip()
+    return "␣" if bare in WORD_MARKS else printable(bare)
 
 
 def shorten(text: str, longest: int = 60) -> str:

@@ -12,14 +12,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from electra_albert.apps.fill_mask import check_length
+from electra_albert.apps.demo_files import MASK
+from electra_albert.apps.fill_mask import check_length, has_mask, naming_line, shorten, with_own_mask
 from electra_albert.apps.splice import Line, Rewritten, compose, spans_of
+from electra_albert.contracts import DataError
 from electra_albert.corpus.tokenizer import describe_pieces
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.objectives.masking import SpecialIds, choose_targets, maskable, sample
 
 BATCH_TOKENS = 4096  # padding included; what bounds memory is the masked ones' scores of the whole vocabulary
-BLOCK_LINES, BLOCK_CHARACTERS = 512, 1 << 20  # read together, so that rows of similar length can be batched
+BLOCK_LINES, BLOCK_CHARACTERS = 512, 1 << 18  # read together, so that rows of similar length can be batched
+LONGEST_PART = 1 << 16  # characters that are tokenised at once: a line may be of any length, memory may not
 
 
 class Rewriter(NamedTuple):
@@ -39,11 +42,21 @@ class Rewriter(NamedTuple):
         return min(model.config.max_position_embeddings for model in models)
 
 
+class Part(NamedTuple):
+    """A line, or some characters of a very long one."""
+
+    number: int  # the line's
+    text: str
+    start: int = 0  # its first character's place in the line
+    ending: str = ""  # what ends the line, and is not read
+    is_last: bool = True  # of its line
+
+
 class _Row(NamedTuple):
     """Tokens of one line that the models read at once."""
 
-    line: int  # its place among the lines
-    first: int  # its first token's place in the line
+    line: int  # its place among the lines, or the parts of them
+    first: int  # its first token's place in the line, or the part of it
     ids: list[int]  # without special tokens around them
     example_id: int  # keys the draws
     is_filled: bool
@@ -52,11 +65,68 @@ class _Row(NamedTuple):
 def rewrite(rewriter: Rewriter, lines: Sequence[tuple[int, str]], batch_tokens: int = BATCH_TOKENS) -> list[Rewritten]:
     """Rewrite numbered lines. The number keys the draws, so a line's outcome does not depend on the others.
 
-    A line that holds the mask token has it filled by the best guess; DataError where such a line is too long to be read
-    at once. Other lines may be of any length: a longer one is read in parts.
+    A line that holds a mask has it filled by the best guess; DataError where such a line is too long to be read at
+    once. Other lines may be longer than the models read.
     """
-    texts = [_encode(rewriter, number, text) for number, text in lines]
-    rows = [row for index, line in enumerate(texts) for row in _cut(rewriter, index, line)]
+    return _rewrite_parts(rewriter, [Part(number, text) for number, text in lines], batch_tokens)
+
+
+def rewrite_stream(rewriter: Rewriter, lines: Iterable[str]) -> Iterator[tuple[str, Rewritten | None, bool]]:
+    """Each line as it is to be written, its rewriting, None for a blank one, and True; in order.
+
+    A very long line comes in parts, True with its last. Lines come and go with their endings. Memory is bounded but for
+    the text of the longest line; DataError where that holds a mask.
+    """
+    for block in _blocks(rewriter, lines):
+        done = iter(_rewrite_parts(rewriter, [part for part in block if not _is_blank(part)], BATCH_TOKENS))
+        for part in block:
+            result = None if _is_blank(part) else next(done)
+            yield (part.text if result is None else result.sequence) + part.ending, result, part.is_last
+
+
+def _is_blank(part: Part) -> bool:
+    """Whether a whole line is blank; a blank part of a line with text is rewritten with the rest."""
+    return not part.start and part.is_last and not part.text.strip()
+
+
+def _blocks(rewriter: Rewriter, lines: Iterable[str]) -> Iterator[list[Part]]:
+    """Lines and parts of lines, some at a time."""
+    block: list[Part] = []
+    characters = 0
+    for number, line in enumerate(lines, 1):
+        for part in _parts(rewriter, number, line):
+            block.append(part)
+            characters += len(part.text)
+            if len(block) == BLOCK_LINES or characters >= BLOCK_CHARACTERS:
+                yield block
+                block, characters = [], 0
+    yield block
+
+
+def _parts(rewriter: Rewriter, number: int, line: str) -> Iterator[Part]:
+    """The line, or parts of it that are not too long, cut before a space where there is one."""
+    text = line.rstrip("\r\n")
+    ending, start = line[len(text) :], 0
+    if not text.strip():
+        yield Part(number, text, ending=ending)
+        return
+    if len(text) > LONGEST_PART and has_mask(text, rewriter.tokenizer):
+        raise DataError(
+            f"line {number}: {shorten(text)!r} holds a {MASK} and is {len(text)} characters long, "
+            f"the model reads {rewriter.longest} tokens; shorten it"
+        )
+    while len(text) - start > LONGEST_PART:
+        space = text.rfind(" ", start + 1, start + LONGEST_PART + 1)
+        end = space if space > 0 else start + LONGEST_PART
+        yield Part(number, text[start:end], start, is_last=False)
+        start = end
+    yield Part(number, text[start:], start, ending)
+
+
+def _rewrite_parts(rewriter: Rewriter, parts: Sequence[Part], batch_tokens: int) -> list[Rewritten]:
+    """Rewrite lines and parts of lines, in batches of rows of similar length."""
+    texts = [_encode(rewriter, part) for part in parts]
+    rows = [row for index, line in enumerate(texts) for row in _cut(rewriter, index, parts[index], line)]
     for batch in _batches(rows, batch_tokens):
         after, is_chosen, probabilities = (result.tolist() for result in _rewrite_rows(rewriter, batch))
         for place, row in enumerate(batch):
@@ -68,52 +138,29 @@ def rewrite(rewriter: Rewriter, lines: Sequence[tuple[int, str]], batch_tokens: 
     return [compose(rewriter.tokenizer, line) for line in texts]
 
 
-def rewrite_stream(rewriter: Rewriter, lines: Iterable[str]) -> Iterator[tuple[str, Rewritten | None]]:
-    """Each line as it is to be written, and its rewriting, None for a blank one; in order and in bounded memory.
-
-    Lines come and go with their endings.
-    """
-    for block in _blocks(lines):
-        bare = [(number, line.rstrip("\r\n")) for number, line in block if line.strip()]
-        done = iter(rewrite(rewriter, bare))
-        for _, line in block:
-            result = next(done) if line.strip() else None
-            yield (line if result is None else result.sequence + line[len(result.original) :]), result
-
-
-def _blocks(lines: Iterable[str]) -> Iterator[list[tuple[int, str]]]:
-    """Lines with their numbers from 1, some at a time."""
-    block: list[tuple[int, str]] = []
-    characters = 0
-    for number, line in enumerate(lines, 1):
-        block.append((number, line))
-        characters += len(line)
-        if len(block) == BLOCK_LINES or characters >= BLOCK_CHARACTERS:
-            yield block
-            block, characters = [], 0
-    yield block
-
-
-def _encode(rewriter: Rewriter, number: int, text: str) -> Line:
+def _encode(rewriter: Rewriter, part: Part) -> Line:
     tokenizer = rewriter.tokenizer
+    text = with_own_mask(part.text, tokenizer)
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     ids = list(encoded["input_ids"])
     is_filled = tokenizer.mask_token_id in ids
     if is_filled:
-        check_length(text, len(ids) + 2, rewriter.longest)
+        with naming_line(part.number):
+            check_length(part.text, len(ids) + 2, rewriter.longest)
     pieces = describe_pieces(tokenizer, ids)
     spans = spans_of(text, pieces, encoded["offset_mapping"])
-    return Line(number, text, ids, pieces, spans, is_filled, list(ids), [False] * len(ids), [math.nan] * len(ids))
+    return Line(text, ids, pieces, spans, is_filled, list(ids), [False] * len(ids), [math.nan] * len(ids))
 
 
-def _cut(rewriter: Rewriter, index: int, line: Line) -> Iterator[_Row]:
+def _cut(rewriter: Rewriter, index: int, part: Part, line: Line) -> Iterator[_Row]:
     """The line in rows of as many tokens as the models read, cut before a word where there is one."""
     room, count, first = rewriter.longest - 2, len(line.ids), 0
+    key = (part.number << 32) + part.start
     while first < count:
         end = min(first + room, count)
         if end < count:
             end = next((place for place in range(end, first, -1) if line.pieces[place].starts_word), end)
-        yield _Row(index, first, line.ids[first:end], (line.number << 32) + first, line.is_filled)
+        yield _Row(index, first, line.ids[first:end], key + first, line.is_filled)
         first = end
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from electra_albert.apps.fill_mask import WORD_MARKS
 from electra_albert.corpus.tokenizer import Piece, describe_pieces
 
-_MARKS = ("", "▁", "Ġ")  # a piece that is the mark of a word's beginning and nothing else
+NO_CHARACTER = "\ufffd"
+_BYTES = re.compile(f"{NO_CHARACTER}|<0x[0-9A-F]{{2}}>")  # a piece of bytes that are no character by themselves
 
 
 class Replacement(NamedTuple):
@@ -34,6 +37,12 @@ class Rewritten(NamedTuple):
     unchanged_count: int
 
     @property
+    def no_character_count(self) -> int:
+        """How many of what was written are no character, but a part of one: drawn without the bytes it belongs to."""
+        counts = ((text.after.count(NO_CHARACTER), text.before.count(NO_CHARACTER)) for text in self.replaced)
+        return sum(max(0, after - before) for after, before in counts)
+
+    @property
     def sequence(self) -> str:
         """The text as it is now."""
         return splice(self.original, self.replaced, lambda replacement: replacement.after)
@@ -43,7 +52,6 @@ class Rewritten(NamedTuple):
 class Line:
     """One line as tokens, before and after."""
 
-    number: int
     text: str
     ids: list[int]
     pieces: list[Piece]
@@ -69,11 +77,11 @@ def spans_of(text: str, pieces: list[Piece], offsets: list[tuple[int, int]]) -> 
     A piece that only marks a word's beginning is given the word's first character by the tokenizer; it holds none.
     """
     spans = []
-    following = [*(start for start, _ in offsets[1:]), len(text)]
+    following = [*(start for start, _ in offsets), len(text)][1:]
     for piece, (start, end), limit in zip(pieces, offsets, following, strict=True):
         while start < end and text[start].isspace():
             start += 1
-        if piece.text in _MARKS:
+        if piece.text in WORD_MARKS:
             end = start
         else:
             while end < limit and unicodedata.combining(text[end]):
@@ -95,11 +103,10 @@ def compose(tokenizer: Any, line: Line) -> Rewritten:
         before = after = line.text[start:end]
         is_changed = any(line.after[place] != line.ids[place] for place in chosen)
         if is_changed:
-            parts = [_part(line, place, new[place], is_special=line.after[place] in special) for place in group]
             touches = replaced and replaced[-1].end == start
             preceding = replaced[-1].after[-1:] if touches else line.text[max(0, start - 1) : start]
             runs_together = _is_word(new[group[0]]) and not _is_word(old[group[0]]) and preceding.isalnum()
-            after = " " * runs_together + "".join(parts)
+            after = " " * runs_together + _write(tokenizer, line, group, new, special)
         probability = max(line.probabilities[place] for place in chosen)
         judged = None if math.isnan(probability) else probability
         replaced.append(Replacement(start, end, before, after, judged, is_changed))
@@ -125,11 +132,22 @@ def _groups(spans: list[tuple[int, int]]) -> Iterator[list[int]]:
         yield group
 
 
-def _part(line: Line, place: int, piece: Piece, *, is_special: bool) -> str:
-    """What a token is written as. An unknown one has no text but that of the user."""
-    if is_special:
-        return line.text[slice(*line.spans[place])]
-    return "" if piece.text in _MARKS else " ".join(piece.text.splitlines())
+def _write(tokenizer: Any, line: Line, group: list[int], new: list[Piece], special: set[int]) -> str:
+    """What the tokens of a group are written as. An unknown one has no text but that of the user.
+
+    Bytes of a character are no text one by one: they are decoded together.
+    """
+    ids = [line.after[place] for place in group]
+    if special.isdisjoint(ids) and any(_BYTES.search(new[place].text) for place in group):
+        decoded = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        return " ".join(decoded.removeprefix(" ").splitlines())
+    return "".join(
+        line.text[slice(*line.spans[place])] if line.after[place] in special else _text(new[place]) for place in group
+    )
+
+
+def _text(piece: Piece) -> str:
+    return "" if piece.text in WORD_MARKS else " ".join(piece.text.splitlines())
 
 
 def _is_word(piece: Piece) -> bool:

@@ -38,7 +38,7 @@ def ask(model: Path, *more: object) -> Ended:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"The [MASK] " + b"quiet owl " * 40 + b"left.\n", "the model reads 64"),
+        (b"The owl.\n\nThe [MASK] " + b"quiet owl " * 40 + b"left.\n", "line 3: 'The [MASK] quiet"),
         (b"", "holds no sentence"),
         (b" \n\n", "holds no sentence"),
         ("The [MASK] left.\n".encode("utf-16"), "is not UTF-8"),

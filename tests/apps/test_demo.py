@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -135,6 +136,22 @@ def test_without_gen_the_newest_run_is_taken(finished: Finished, in_folder: Path
     assert call(demo.main, "--input", sentences, "--json").code == 4
 
 
+def test_the_judged_text_is_the_written_text(finished: Finished, tmp_path: Path) -> None:
+    """Token for token, in spite of guesses that run together and would be cut otherwise. Regressions: as many masks as
+    the model reads were shown filled and then refused, and other tokens were judged than were written."""
+    file, longest = tmp_path / "masks.txt", 64
+    for line in ("[MASK]" * (longest - 2), "[MASK][MASK] sees t[MASK]e, [MASK]."):
+        file.write_text(line, encoding="utf-8")
+        shown = call(demo.main, "--gen", finished.folder, "--input", file)
+        written = call(demo.main, "--gen", finished.folder, "--input", file, "--output", "-")
+        assert (shown.code, written.code) == (0, 0), shown.err + written.err
+        verdicts = shown.out.strip().splitlines()[-1].removeprefix("    replaced?")
+        judged = re.sub(r"\(\d+%\)", "", verdicts.replace("␣", ""))
+        assert judged.replace(" ", "") == written.out.replace(" ", "")
+        if line.startswith("[MASK]" * 9):
+            assert verdicts.count("%)") == longest - 2
+
+
 def test_top_k_is_how_many_guesses_there_are(finished: Finished, sentences: Path) -> None:
     one, several, _ = ask(finished.folder, sentences, "--top_k", 2)
     assert [len(one), len(several[2])] == [2, 2]
@@ -201,6 +218,15 @@ def test_control_characters_of_a_sentence_never_reach_the_terminal(finished: Fin
     ended = call(demo.main, "--gen", finished.folder, "--input", file)
     assert ended.code == 0, ended.err
     assert not {"\x1b", "\x07"} & set(ended.out)
+
+
+@pytest.mark.parametrize(("text", "shown"), [("▁", "␣"), ("Ġ", "␣"), ("", "␣"), (" ", "␣"), (" owl", "owl")])
+def test_words_are_shown_as_people_write_them(capsys: pytest.CaptureFixture[str], text: str, shown: str) -> None:
+    """A tokenizer's mark of a word's beginning is no text, and nothing at all cannot be seen."""
+    demo.print_verdicts([Verdict(Piece(text, True), 0.5), Verdict(Piece("s", False), 0.5)], colours=False)
+    assert capsys.readouterr().out == f"    replaced? {shown}(50%)s(50%)\n"
+    demo.print_guesses("The [MASK]", [[{"score": 0.5, "token": 5, "token_str": text, "sequence": ""}]], colours=False)
+    assert capsys.readouterr().out == f"The [MASK]\n     50.0%  {shown}\n"
 
 
 @pytest.mark.parametrize(("probability", "colour"), [(0.1, "32"), (0.45, "33"), (0.9, "31")])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from electra_albert.apps import demo
+from electra_albert.apps.demo_files import Tally
 from electra_albert.apps.splice import Replacement, Rewritten
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call
@@ -112,6 +115,64 @@ def test_pipes_give_what_files_give(
         ended = run_demo(finished.folder, "--input", "-", "--output", "-")
     assert ended.out == written
     assert ended.err.splitlines() == by_file.out.splitlines()[:-1]
+
+
+class AsciiTerminal(io.TextIOWrapper):
+    """Standard output under LC_ALL=C or PYTHONIOENCODING=ascii."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), encoding="ascii")
+
+    def written(self) -> bytes:
+        self.flush()
+        assert isinstance(self.buffer, io.BytesIO)
+        return self.buffer.getvalue()
+
+
+@pytest.mark.parametrize("form", [["--output", "-"], ["--json"], []])
+def test_an_ascii_terminal_gets_utf8_text_and_json_and_no_traceback(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: list[str]
+) -> None:
+    source, terminal = tmp_path / "text.txt", AsciiTerminal()
+    source.write_text("The owl left 漢 café.\nThe [MASK] left 漢 café.\n", encoding="utf-8")
+    monkeypatch.setattr("sys.stdout", terminal)
+    assert demo.main(["--gen", str(finished.folder), "--input", str(source), "--mask_rate", "0.01", *form]) == 0
+    written = terminal.written()
+    assert ("漢".encode() in written, b"\\u6f22" in written) == (bool(form), not form)
+    if form == ["--json"]:
+        assert len(json.loads(written)) == 2
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
+def test_a_replaced_file_keeps_its_mode(finished: Finished, text: Path, tmp_path: Path, mode: int) -> None:
+    """A regression: what only its owner might read, everybody could read afterwards."""
+    target = tmp_path / "out.txt"
+    target.write_text("precious")
+    target.chmod(mode)
+    written, _ = rewrite_to(finished.folder, text, target)
+    assert "precious" not in written
+    assert stat.S_IMODE(target.stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_byte_order_mark_is_left_out_and_told(finished: Finished, text: Path, tmp_path: Path, mark: str) -> None:
+    plain, _ = rewrite_to(finished.folder, text, tmp_path / "plain.txt")
+    text.write_bytes((mark + TEXT).encode())
+    written, ended = rewrite_to(finished.folder, text, tmp_path / "out.txt")
+    assert written == plain
+    assert ("byte order mark" in ended.out) is bool(mark)
+    assert "\ufeff" not in str(ask(finished.folder, text))
+
+
+def test_a_line_in_parts_is_counted_once_and_what_is_no_character_is_told() -> None:
+    half, plain = Replacement(0, 1, "a", "\ufffd", 0.5, True), Replacement(0, 1, "b", "c", 0.5, True)
+    tally = Tally()
+    for replaced, is_last in (([half], False), ([], True), ([], True), ([], False), ([plain], True)):
+        tally.add(Rewritten("ab", replaced, False, 0.0, 0), is_last=is_last)
+    assert [tally.rewritten, tally.left, tally.lines, tally.changed, tally.no_character] == [2, 1, 3, 2, 1]
+    assert tally.report(is_judged=False).splitlines()[2:] == [
+        "written as \ufffd, a drawn token being only a part of a character: 1"
+    ]
 
 
 def test_an_output_file_is_replaced_whole_or_left_alone(finished: Finished, text: Path, tmp_path: Path) -> None:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import unicodedata
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from electra_albert.apps.fill_mask import fill_masks
-from electra_albert.apps.rewrite import BLOCK_LINES, Rewriter, rewrite, rewrite_stream
+from electra_albert.apps.fill_mask import encode as encode_masked
+from electra_albert.apps.fill_mask import fill, fill_masks
+from electra_albert.apps.rewrite import Rewriter, rewrite
 from electra_albert.apps.splice import Line, Rewritten, compose, spans_of
-from electra_albert.config import ModelConfig, RtdConfig
-from electra_albert.contracts import IGNORED_LABEL, Batch, DataError
-from electra_albert.corpus.tokenizer import describe_pieces, train_tokenizer
-from electra_albert.objectives.masking import SpecialIds
+from electra_albert.contracts import IGNORED_LABEL, Batch
+from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer, train_tokenizer
 from electra_albert.objectives.rtd import ReplacedTokenDetection
+from tests.apps.tiny_rewriter import LONGEST, RATE, SEED, TALE, make_objective, make_rewriter
 from tests.apps.tiny_run import english
+from tests.corpus.tokenizer_kinds import KINDS
 
-SEED, RATE, LONGEST = 7, 0.15, 61
 PROBABILITY_TOLERANCE = 1e-5  # float32, batches of another shape
-TALE = "The quiet  Owl crossed the river, and Every old cat found a LAMP near the station."
 TEXTS = {
     "plain": TALE,
     "spaces": "  The quiet\t owl  left .  ",
@@ -42,34 +42,18 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="module")
 def objective(tokenizer: Any) -> ReplacedTokenDetection:
-    """Untrained models, their scores spread wide enough that a draw is often the right token."""
-    model = ModelConfig(
-        vocab_size=len(tokenizer),
-        embedding_size=11,
-        hidden_size=28,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=37,
-        max_position_embeddings=LONGEST,
-        initialization="normal",
-    )
-    special = SpecialIds(tokenizer.mask_token_id, tuple(tokenizer.all_special_ids))
-    with torch.random.fork_rng():
-        torch.manual_seed(SEED)
-        made = ReplacedTokenDetection(
-            model, RtdConfig(mask_rate=RATE, mask_token_share=1.0, generator_size=0.5), special, SEED
-        ).eval()
+    """Scores spread wide enough that a draw is often the right token."""
+    made = make_objective(tokenizer)
     with torch.no_grad():
         made.electra.generator.predictions.bias[tokenizer.convert_tokens_to_ids(["▁the", "▁owl", "."])] += 5
-        made.electra.generator.predictions.bias[list(special.never_masked)] -= 100
+        made.electra.generator.predictions.bias[tokenizer.all_special_ids] -= 100
         made.electra.discriminator.discriminator_predictions.dense_prediction.weight *= 30
     return made
 
 
 @pytest.fixture
 def rewriter(objective: ReplacedTokenDetection, tokenizer: Any) -> Rewriter:
-    electra = objective.electra
-    return Rewriter(electra.generator, electra.discriminator, tokenizer, RATE, 1.0, SEED)
+    return make_rewriter(objective, tokenizer)
 
 
 def encode(tokenizer: Any, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -84,7 +68,7 @@ def replace_by_hand(tokenizer: Any, text: str, drawn: dict[int, int]) -> Rewritt
     after = [drawn.get(place, token) for place, token in enumerate(ids)]
     is_chosen = [place in drawn for place in range(len(ids))]
     spans = spans_of(text, pieces, offsets)
-    return compose(tokenizer, Line(1, text, ids, pieces, spans, False, after, is_chosen, [0.5] * len(ids)))
+    return compose(tokenizer, Line(text, ids, pieces, spans, False, after, is_chosen, [0.5] * len(ids)))
 
 
 def maskable_places(tokenizer: Any, ids: list[int]) -> list[int]:
@@ -261,9 +245,40 @@ def test_a_long_line_is_cut_where_a_word_begins(rewriter: Rewriter) -> None:
     assert len(result.replaced) != round(RATE * (LONGEST - 2)) + round(RATE * (len(ids) - LONGEST + 2))
 
 
-def test_a_line_with_masks_that_is_too_long_is_refused(rewriter: Rewriter) -> None:
-    with pytest.raises(DataError, match=f"the model reads {LONGEST}"):
-        rewrite(rewriter, [(1, "The [MASK] " + "owl " * 60)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mask_is_written_alike_whatever_the_tokenizer_calls_its_own(tmp_path: Path, kind: str) -> None:
+    """A regression: [MASK] was rewritten as text where the tokenizer's own mask is <mask>."""
+    KINDS[kind](tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    rewriter = make_rewriter(make_objective(tokenizer), tokenizer)
+    typed = "The house [MASK] old, and a [MASK] was not; [PAD] <pad> stays."
+    (ours,) = rewrite(rewriter, [(1, typed)])
+    (own,) = rewrite(rewriter, [(1, typed.replace("[MASK]", tokenizer.mask_token))])
+    assert (ours.sequence, ours.is_filled, len(ours.replaced)) == (own.sequence, True, 2)
+    assert ours.sequence.startswith("The house ")
+    assert ours.sequence.endswith(" was not; [PAD] <pad> stays.")
+    guesses = fill_masks(rewriter.generator, tokenizer, typed, 2)
+    assert guesses == fill_masks(rewriter.generator, tokenizer, typed.replace("[MASK]", tokenizer.mask_token), 2)
+    assert len(guesses) == 2
+
+
+def test_what_is_filled_for_the_judge_is_what_is_written(rewriter: Rewriter) -> None:
+    """The tokens themselves, also where their text would be cut into others. A special token is never filled in."""
+    text = "[MASK][MASK] sees x[MASK]y [MASK]."
+    ids = encode_masked(text, rewriter.tokenizer, LONGEST)
+    bias = rewriter.generator.predictions.bias
+    with torch.no_grad():
+        before = bias.clone()
+        bias[rewriter.tokenizer.all_special_ids] += 300
+        filled = fill(rewriter.generator, rewriter.tokenizer, ids, 1)
+        (written,) = rewrite(rewriter, [(1, text)])
+        bias.copy_(before)
+    is_mask = ids == rewriter.tokenizer.mask_token_id
+    assert torch.equal(filled.ids[~is_mask], ids[~is_mask])
+    drawn = dict(enumerate(filled.ids[0, 1:-1].tolist()))
+    assert written.sequence == replace_by_hand(rewriter.tokenizer, text, drawn).sequence
+    assert not set(filled.ids[is_mask].tolist()) & set(rewriter.tokenizer.all_special_ids)
+    assert {guesses[0]["token"] for guesses in filled.proposals} <= set(rewriter.tokenizer.all_special_ids)
 
 
 def test_without_a_discriminator_nothing_is_judged(rewriter: Rewriter) -> None:
@@ -273,18 +288,11 @@ def test_without_a_discriminator_nothing_is_judged(rewriter: Rewriter) -> None:
     assert {replacement.probability for replacement in bare[0].replaced} == {None}
 
 
-def test_a_stream_gives_a_line_for_a_line_with_its_ending(rewriter: Rewriter) -> None:
-    lines = ["\n", "  \r\n", "The owl left.\r\n", "漢 \n", *["Owl.\n"] * BLOCK_LINES, "\n", " The last  lamp"]
-    done = list(rewrite_stream(rewriter, lines))
-    assert [result is None for _, result in done] == [not line.strip() for line in lines]
-    for line, (written, result) in zip(lines, done, strict=True):
-        ending = line[len(line.rstrip()) :]
-        assert written.endswith(ending)
-        assert written == line if result is None else written == result.sequence + line[len(line.rstrip("\r\n")) :]
-    numbered = [(number, line.rstrip("\r\n")) for number, line in enumerate(lines, 1) if line.strip()]
-    assert outcome([result for _, result in done if result]) == outcome(rewrite(rewriter, numbered))
-
-
-def test_no_lines_give_none(rewriter: Rewriter) -> None:
-    assert list(rewrite_stream(rewriter, [])) == []
-    assert rewrite(rewriter, []) == []
+@pytest.mark.parametrize("text", ["\u200b", "\x00", "\u200b\x07"])
+def test_a_line_without_any_token_is_left_as_it_is(tmp_path: Path, text: str) -> None:
+    """A regression: it is not blank, and was a traceback."""
+    KINDS["bert cased"](tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    assert encode(tokenizer, text)[0] == []
+    (result,) = rewrite(make_rewriter(make_objective(tokenizer), tokenizer), [(1, text)])
+    assert [result.sequence, result.replaced] == [text, []]
