@@ -18,7 +18,12 @@ from electra_albert.contracts import DataError, UsageError
 COMPRESSED_SUFFIXES = frozenset((".gz", ".bz2", ".xz", ".zst"))
 _BLOCK_BYTES = 1 << 16
 _MAGIC_BYTES = 10
-_MAGIC = {b"\x1f\x8b\x08": "gzip", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+_MAGIC = {
+    b"\x1f\x8b\x08": "gzip",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x50\x2a\x4d\x18": "zstd",  # a frame to be skipped, with which pzstd begins
+}
 _BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")  # of text, or of nothing
 
 

@@ -33,6 +33,7 @@ class Decoder(NamedTuple):
     def lines(self, raw: bytes, place: Callable[[int], str]) -> str:
         """The text of whole lines; `place` says where a line is, by its number in `raw`. A bad line may be missing.
 
+        A line over MAX_LINE_BYTES comes in pieces, each a line here: of such a line only the bad pieces are left out.
         Raises DataError where bytes are not UTF-8 and that is to be an error.
         """
         raw = self._without_nul(raw)

@@ -22,6 +22,7 @@ from torch import Tensor
 from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.corpus.store import TokenStream
 from electra_albert.corpus.tokenizer import SpecialIds
+from electra_albert.corpus.writing import name_beside
 from electra_albert.keyed_random import Stream, bits, uniform
 
 TABLE_VERSION = 1
@@ -48,8 +49,8 @@ def build_table(stream: TokenStream, max_seq_length: int, seed: int, folder: Pat
     path = folder / f"rows-{TABLE_VERSION}-{max_seq_length}-{seed}.bin"
     token_count = len(stream.tokens)
     if not path.is_file() or not _is_table(path, token_count):
-        beside = path.with_name(f"{path.name}.{os.getpid()}")
-        with beside.open("wb") as file:
+        beside = name_beside(path)
+        with beside.open("xb") as file:
             np.zeros(1, "<i8").tofile(file)
             for ends in _cut_rows(stream, max_seq_length, seed):
                 np.array(ends, "<i8").tofile(file)

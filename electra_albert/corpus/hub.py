@@ -71,8 +71,8 @@ def hub_files(name: str, config: str | None = None) -> list[Path]:
 
     asked = name if config is None else f"{name}:{config}"
     try:
-        dataset = datasets.load_dataset(name, config, split=TRAIN)
-    except (datasets.exceptions.DatasetsError, OSError, ValueError) as error:
+        dataset = datasets.load_dataset(name, config, split=TRAIN)  # RuntimeError where that needs a script
+    except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         way_out = "check the name, the network, and that you may use it"
         raise UsageError(

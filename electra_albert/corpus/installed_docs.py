@@ -31,8 +31,9 @@ from electra_albert.contracts import UsageError
 from electra_albert.corpus.near_duplicates import NearDuplicates
 from electra_albert.corpus.prose import plain_sentences
 from electra_albert.corpus.sentences import word_set
+from electra_albert.corpus.writing import name_beside
 
-FORMAT_VERSION = 1  # raised whenever the same packages would give another text
+FORMAT_VERSION = 2  # raised whenever the same packages would give another text
 CORPUS_NAME = "docs.jsonl"
 RECEIPT_NAME = "docs.receipt.json"
 REQUIREMENTS = word_set(
@@ -112,8 +113,8 @@ def _is_current(folder: Path, fingerprint: str) -> bool:
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with beside.open("w", encoding="utf-8", newline="\n") as file:
+    beside = name_beside(path.with_name(f".{path.name}"))  # hidden: no corpus, should it be left there
+    with beside.open("x", encoding="utf-8", newline="\n") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

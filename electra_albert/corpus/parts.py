@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -25,6 +26,7 @@ import numpy as np
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.sources import Document, Unit, read_unit
 from electra_albert.corpus.word_encoder import Encoder, make_encoder
+from electra_albert.corpus.writing import name_beside
 
 PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups")
 _ENCODED_CHARACTERS = 1 << 20  # of text tokenised at once
@@ -122,7 +124,10 @@ def _read_receipt(task: _Task) -> dict[str, Any] | None:
 
 
 def _run(tasks: list[_Task], settings: str, num_workers: int) -> Iterator[None]:
-    """Do the tasks, here or in processes of their own; yields as often as one is done."""
+    """Do the tasks, here or in processes of their own; yields as often as one is done.
+
+    No process outlives this, and none is waited for: what it was at is begun anew another time.
+    """
     if num_workers <= 1:
         encoder = make_encoder(settings)
         for task in tasks:
@@ -130,7 +135,9 @@ def _run(tasks: list[_Task], settings: str, num_workers: int) -> Iterator[None]:
             yield
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
-    pool = ProcessPoolExecutor(num_workers, context, initializer=_start_worker, initargs=(settings, os.getpid()))
+    watched, held = context.Pipe(duplex=False)
+    initargs = (settings, os.getpid(), watched)
+    pool = ProcessPoolExecutor(num_workers, context, initializer=_start_worker, initargs=initargs)
     try:
         for future in as_completed([pool.submit(_work, task) for task in tasks]):
             future.result()
@@ -141,23 +148,25 @@ def _run(tasks: list[_Task], settings: str, num_workers: int) -> Iterator[None]:
             f"{message}; start again with fewer --preprocessing_num_workers, what is done is kept"
         ) from None
     finally:
+        held.close()  # the workers leave at once
         pool.shutdown(cancel_futures=True)
+        watched.close()
 
 
 _encoder: Encoder | None = None  # one a worker process, so that its memo of words lasts from unit to unit
 
 
-def _start_worker(settings: str, parent: int) -> None:
+def _start_worker(settings: str, parent: int, watched: Connection) -> None:
     global _encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent ends its workers
+    threading.Thread(target=_leave_with, args=(parent, watched), daemon=True).start()
     _encoder = make_encoder(settings)
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
 
 
-def _leave_with(parent: int) -> None:
-    """End this process once its parent is gone: a killed parent cannot tell its workers to stop."""
-    while os.getppid() == parent:
-        time.sleep(1)
+def _leave_with(parent: int, watched: Connection) -> None:
+    """End this process once its parent closes the other end of `watched`, or is gone: killed, it can tell nobody."""
+    while os.getppid() == parent and not watched.poll(1):
+        pass
     os._exit(1)
 
 
@@ -169,10 +178,11 @@ def _work(task: _Task) -> None:
 def _write_part(task: _Task, encoder: Encoder) -> None:
     started = time.perf_counter()
     part = Part({}, Path(task.folder), task.number)
-    beside = {name: part.path(f"{name}.{os.getpid()}") for name in PART_FILES}
+    beside = {name: name_beside(part.path(name)) for name in PART_FILES}
     counts: Counter[str] = Counter()
     specials_before = encoder.special_texts
-    files = {name: path.open("wb") for name, path in beside.items()}
+    unknown_before = encoder.unknown_characters
+    files = {name: path.open("xb") for name, path in beside.items()}
     try:
         writer = _PartWriter(files, np.dtype(task.dtype), encoder)
         for document in read_unit(task.unit, counts):
@@ -187,7 +197,11 @@ def _write_part(task: _Task, encoder: Encoder) -> None:
         "key": task.key,
         "sizes": {name: part.path(name).stat().st_size for name in PART_FILES},
         "read": dict(counts),
-        "written": dict(writer.counts) | {"special_texts": encoder.special_texts - specials_before},
+        "written": {
+            **writer.counts,
+            "special_texts": encoder.special_texts - specials_before,
+            "unknown_characters": encoder.unknown_characters - unknown_before,
+        },
         "seconds": time.perf_counter() - started,
     }
     write_json(part.path("json"), receipt)
@@ -208,7 +222,9 @@ class _PartWriter:
 
     def add(self, document: Document) -> None:
         self._sentences += document.sentences
-        self._characters += sum(map(len, document.sentences))
+        characters = sum(map(len, document.sentences))
+        self._characters += characters
+        self.counts["characters"] += characters - sum(sentence.count(" ") for sentence in document.sentences)
         if self._group is None:
             self._group = document.group
         if not document.continues:
@@ -245,6 +261,7 @@ class _PartWriter:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write beside, then rename: the file is whole or not there."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    beside = name_beside(path)
+    with beside.open("x", encoding="utf-8") as file:
+        file.write(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     os.replace(beside, path)

@@ -54,7 +54,7 @@ def format_receipt(receipt: dict[str, Any], padding_share: float) -> str:
         ("files", kinds),
         ("documents", f"{written['documents']:,}"),
         ("tokens", f"{written['tokens']:,} ({_share(receipt['kept'])} of the text kept)"),
-        ("unknown tokens", f"{written['unknown_tokens']:,} ({written['unknown_tokens'] / written['tokens']:.3%})"),
+        ("unknown tokens", _unknown(written)),
         ("padding", f"{padding_share:.1%} of the positions of all rows"),
     ]
     for name, side in receipt["sides"].items():
@@ -75,6 +75,14 @@ def format_receipt(receipt: dict[str, Any], padding_share: float) -> str:
 def _share(kept: float) -> str:
     """In per cent, rounded down: only what was kept whole is 100%."""
     return f"{math.floor(kept * 10_000) / 100:g}%"
+
+
+def _unknown(written: Mapping[str, int]) -> str:
+    """How much of the text has no token: by tokens it may look like little, for one may stand for a whole word."""
+    shown = f"{written['unknown_tokens']:,} ({written['unknown_tokens'] / written['tokens']:.3%})"
+    if "characters" not in written:  # a store built before they were counted
+        return shown
+    return f"{shown}, standing for {written['unknown_characters'] / written['characters']:.3%} of the characters"
 
 
 def _counted(what: str, words: Mapping[str, str], counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:

@@ -18,13 +18,25 @@ _BYTE_ORDER_MARK = "\ufeff"
 _NAMED_KEYS = frozenset(("source", "sentences"))
 
 
+class _RepeatedKeyError(ValueError):
+    """A key that an object of JSON holds twice; a parser keeps the last value and drops the others."""
+
+
 def is_named_record(line: bytes) -> bool:
     """True for a line of our own form: {"source": name, "sentences": [text, …]}."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return False
-    return isinstance(record, dict) and record.keys() >= _NAMED_KEYS
+    return _is_named(record)
+
+
+def _is_named(record: object) -> bool:
+    """Our keys and no others, which may hold text."""
+    if not isinstance(record, dict) or record.keys() != _NAMED_KEYS:
+        return False
+    sentences = record["sentences"]
+    return isinstance(sentences, list) and all(isinstance(sentence, str) for sentence in sentences)
 
 
 def read_json_lines(lines: Lines, column: str) -> Iterator[Record]:
@@ -41,11 +53,10 @@ def read_json_lines(lines: Lines, column: str) -> Iterator[Record]:
 def read_named_records(lines: Lines) -> Iterator[NamedRecord]:
     """The documents of our own form. Raises DataError naming the line that is none."""
     for number, record in _objects(lines):
-        sentences = record.get("sentences")
-        if "source" not in record or not isinstance(sentences, list) or not all(isinstance(s, str) for s in sentences):
+        if not _is_named(record):
             wanted = '{"source": name, "sentences": [text, …]}'
             raise DataError(f"{lines.place(number)}: not a document of the form {wanted}; write the file anew")
-        text = "\n".join(" ".join(sentence.split()) for sentence in sentences)
+        text = "\n".join(" ".join(sentence.split()) for sentence in record["sentences"])
         yield NamedRecord(str(record["source"]), unescape(text), partial(lines.place, number))
 
 
@@ -56,7 +67,9 @@ def _objects(lines: Lines) -> Iterator[tuple[int, dict[str, Any]]]:
             if not text:
                 continue
             try:
-                record = json.loads(text)
+                record = json.loads(text, object_pairs_hook=_object)
+            except _RepeatedKeyError as error:
+                raise DataError(f"{lines.place(number)}: key {error} stands twice in one object; keep one") from error
             except json.JSONDecodeError as error:
                 reason = f"{error.msg}, column {error.colno}"
                 raise DataError(f"{lines.place(number)}: not JSON ({reason}); give one JSON object a line") from error
@@ -65,6 +78,14 @@ def _objects(lines: Lines) -> Iterator[tuple[int, dict[str, Any]]]:
             if not isinstance(record, dict):
                 raise DataError(f"{lines.place(number)}: {_shown(record)}, not an object; give one JSON object a line")
             yield number, record
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _RepeatedKeyError(repr(next(key for key in keys if keys.count(key) > 1)))
+    return found
 
 
 def read_csv(lines: Lines, column: str, delimiter: str) -> Iterator[Record]:

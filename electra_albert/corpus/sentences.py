@@ -30,12 +30,25 @@ _BEFORE_NUMBER = word_set(
     "no nos b d c fl fig figs vol vols pp p eq eqs sec secs ch chap art par app ref refs tab ver v op ed "
     "jan feb mar apr jun jul aug sep sept oct nov dec"
 )
+# An abbreviation also where a single letter follows: Fig. A.
+_BEFORE_LETTER = word_set("fig figs eq eqs")
 # May end a sentence or not: it does where the next word is one that opens sentences.
-_UNDECIDED = word_set("etc inc ltd co corp jr sr bros dept univ assn est a.m p.m u.s u.k u.n ph.d b.c a.d")
+_UNDECIDED = word_set(
+    "etc inc ltd co corp jr sr bros dept univ assn est a.m p.m u.s u.k u.n ph.d b.c a.d "
+    "ariz calif colo conn fla minn nev okla tenn wis wyo"
+)
+# Behind a name that ends in a mark, as in Yahoo! Inc.
+_COMPANY = word_set("Inc Ltd Corp Co LLC")
 _OPENERS = word_set(
     "The A An This That These Those It He She We They You There Here In On At By For From To With As If When While "
     "After Before Since Because Although However But And Or So Then Thus Also His Her Its Their Our My What Who Why "
     "How Where Not No Only Some Many Most All Both Each Every Such Use See Note"
+)
+_CLOSING_QUOTES = "\"'”’»"
+# A name of up to three words, and a verb that goes with what was said; before a colon, with what will be.
+_SPEAKER = re.compile(
+    r"(?:[A-Z][\w'’-]*+\.? ){1,3}"
+    r"(?:said|says|asked|asks|cried|replied|answered|shouted|whispered|exclaimed|demanded|called|inquired|wondered)\b(?!:)"
 )
 
 
@@ -67,7 +80,7 @@ def _ends_sentence(paragraph: str, start: int, match: re.Match[str]) -> bool:
         return False
     stop = match.group()
     if stop[0] not in ".…" or "!" in stop or "?" in stop:
-        return True
+        return not _belongs_to_mark(paragraph, match, after)
     dots = len(stop) - len(stop.lstrip(".…"))
     earliest = max(start, match.start() - _LONGEST_ABBREVIATION)
     found = _WORD_BEFORE.search(paragraph, earliest, match.start())
@@ -75,6 +88,16 @@ def _ends_sentence(paragraph: str, start: int, match: re.Match[str]) -> bool:
     if dots > 1 or stop[0] == "…" or not before:
         return _is_opener(paragraph, after) or (not before and dots == 1)
     return _ends_after_word(paragraph, start, match.start() - len(before), before, after)
+
+
+def _belongs_to_mark(paragraph: str, match: re.Match[str], after: int) -> bool:
+    """Whether what follows a "!" or "?" goes on with it: who said the quoted words, or the rest of a company's name."""
+    found = _WORD_AFTER.match(paragraph, after)
+    if found is None or after > match.end() or found.group() in _OPENERS:
+        return False
+    if match.group().rstrip()[-1] in _CLOSING_QUOTES:
+        return _SPEAKER.match(paragraph, after) is not None
+    return found.group() in _COMPANY
 
 
 def _opens(character: str) -> bool:
@@ -88,6 +111,8 @@ def _ends_after_word(paragraph: str, start: int, word_start: int, word: str, aft
     if lowered in _TITLES:
         return False
     if lowered in _BEFORE_NUMBER and paragraph[after].isdigit():
+        return False
+    if lowered in _BEFORE_LETTER and re.match(r"[A-Z]\b", paragraph[after : after + 2]):
         return False
     if word.isdigit() and not paragraph[start:word_start].strip():
         return False  # the number of a list item

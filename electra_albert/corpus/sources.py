@@ -28,7 +28,7 @@ from electra_albert.corpus.lines import BLOCK_BYTES, MAX_LINE_BYTES, Lines, with
 from electra_albert.corpus.records import DELIMITERS, is_named_record, read_csv, read_json_lines, read_named_records
 from electra_albert.corpus.sentences import split_sentences
 from electra_albert.corpus.tables import arrow_pieces, parquet_pieces, read_arrow, read_parquet
-from electra_albert.corpus.text_files import find_files, identity, same_content
+from electra_albert.corpus.text_files import find_files, identity, refreshed, same_content
 
 __all__ = [
     "MAX_LINE_BYTES",
@@ -41,6 +41,7 @@ __all__ = [
     "identity",
     "plan_units",
     "read_unit",
+    "refreshed",
     "same_content",
 ]
 
@@ -60,7 +61,7 @@ class Reading(NamedTuple):
     """How files are read."""
 
     text_column: str = "text"  # of records and tables
-    bad_utf8: BadUtf8 = "replace"  # what becomes of a line, or of a record, that is not UTF-8
+    bad_utf8: BadUtf8 = "replace"  # what becomes of a line (of a piece of one over 1 MiB) or record that is not UTF-8
 
 
 _AS_USUAL = Reading()
@@ -119,7 +120,7 @@ def _cut_file(path: Path, column: str, unit_bytes: int) -> Iterator[_Sized]:
     with open_regular(path) as file:
         size = path.stat().st_size
         is_compressed = compression(file.read(16)) is not None
-        kind = _find_kind(path, None if is_compressed else file)
+        kind = _find_kind(path, None if is_compressed else file, column)
         if is_compressed or kind in DELIMITERS or path.suffix.lower() in COMPRESSED_SUFFIXES:
             yield _Sized(Span(str(path), 0, _TO_THE_END, kind), size * (_EXPANSION if is_compressed else 1))
             return
@@ -138,15 +139,19 @@ def _cut_table(path: Path, kind: Literal["parquet", "arrow"], column: str) -> It
         yield _Sized(Span(str(path), piece.start, piece.end, kind), piece.size)
 
 
-def _find_kind(path: Path, plain: BinaryIO | None) -> Kind:
-    """What a line of the file holds, from its first bytes and, of a plain file, a piece of its middle."""
+def _find_kind(path: Path, plain: BinaryIO | None, column: str) -> Kind:
+    """What a line of the file holds, from its first bytes and, of a plain file, a piece of its middle.
+
+    Records are taken for our own form only where no other column than the usual one is asked for.
+    """
     form = format_of(path)
     if form == "csv" or form == "tsv":
         return form
     sample, is_whole = read_sample(path)
     if form == "jsonl":
         first_line = with_line_feeds(sample).lstrip(b"\n").partition(b"\n")[0]
-        return "documents" if is_named_record(first_line) else "records"
+        is_own = column == _AS_USUAL.text_column and is_named_record(first_line)
+        return "documents" if is_own else "records"
     size = path.stat().st_size
     if is_whole and len(sample) <= _KIND_BYTES:
         sample += b"\n"  # its last line is whole as well

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from electra_albert.contracts import DataError, UserError
 from electra_albert.corpus.compressed import open_regular
@@ -76,25 +76,24 @@ def read_arrow(path: str, start: int, end: int, column: str) -> Iterator[Record]
     """The texts of the record batches from `start` to before `end`, as `arrow_pieces` cut the file."""
     import pyarrow
 
-    with open_regular(path) as regular, _naming(path):
+    with open_regular(path) as regular, _naming(path), pyarrow.memory_map(path) as mapped:
+        # Mapped, for a batch may be the whole file: what is read of it is the system's to hold or drop.
         if regular.read(len(_ARROW_FILE)) == _ARROW_FILE:
-            for number, batch in enumerate(_file_batches(regular, start, end), start):
+            for number, batch in enumerate(_file_batches(mapped, start, end), start):
                 yield from _records(batch.column(column), f"{path}, batch {number}, row", 0)
             return
-        regular.seek(0)
-        schema = pyarrow.ipc.open_stream(regular).schema
+        schema = pyarrow.ipc.open_stream(mapped).schema
         _check(path, schema, column)
-        if start:
-            regular.seek(start)
-        while (at := regular.tell()) < end:
-            batch = pyarrow.ipc.read_record_batch(pyarrow.ipc.read_message(regular), schema)
+        mapped.seek(start or mapped.tell())
+        while (at := mapped.tell()) < end:
+            batch = pyarrow.ipc.read_record_batch(pyarrow.ipc.read_message(mapped), schema)
             yield from _records(batch.column(column), f"{path}, batch at byte {at}, row", 0)
 
 
-def _file_batches(regular: BinaryIO, start: int, end: int) -> Iterator[pyarrow.RecordBatch]:
+def _file_batches(mapped: pyarrow.MemoryMappedFile, start: int, end: int) -> Iterator[pyarrow.RecordBatch]:
     import pyarrow
 
-    with pyarrow.ipc.open_file(regular) as file:
+    with pyarrow.ipc.open_file(mapped) as file:
         yield from map(file.get_batch, range(start, end))
 
 

@@ -40,12 +40,16 @@ def find_files(corpus: str, counts: Counter[str]) -> list[Path]:
 
 
 def _named(corpus: str, counts: Counter[str]) -> Iterator[Path]:
+    if not os.path.lexists(corpus):
+        corpus = os.path.expanduser(corpus)  # a shell leaves the ~ of --corpus=~/text as it is
     matches = [Path(corpus)] if os.path.lexists(corpus) else sorted(map(Path, glob.glob(corpus, recursive=True)))
     on_hub = hub_name(corpus)
     if not matches and on_hub and not Path(corpus).parent.exists():
         yield from hub_files(*on_hub)
     elif not matches:
-        raise UsageError(f"--corpus {corpus}: no such file or folder, and no file matches it; check the path")
+        looks_remote = "://" in corpus or os.sep not in corpus
+        way_out = "check the path" + looks_remote * ", or give a dataset of the hub as OWNER/NAME"
+        raise UsageError(f"--corpus {corpus}: no such file or folder, and no file matches it; {way_out}")
     for match in matches:
         if match.is_dir():
             yield from _files_below(match, set(), counts)
@@ -96,15 +100,29 @@ def identity(files: list[Path]) -> dict[str, Any]:
 
 def same_content(files: list[Path], recorded: dict[str, Any]) -> bool:
     """Whether `files` hold what they held when `recorded` was taken; read only where their state on disk differs."""
+    return refreshed(files, recorded) is not None
+
+
+def refreshed(files: list[Path], recorded: dict[str, Any]) -> dict[str, Any] | None:
+    """`recorded` with the present state on disk where `files` hold what they held when it was taken; else None.
+
+    A file is read only where its state differs; so who keeps the answer reads a touched file once and not every time.
+    """
     entries = recorded["files"]
     if [str(path) for path in files] != [entry["path"] for entry in entries]:
-        return False
+        return None
+    present = []
     for path, entry in zip(files, entries, strict=True):
         state = _disk_state(path)
-        is_untouched = all(entry[name] == value for name, value in state.items())
-        if not is_untouched and (state["size"] != entry["size"] or _describe(path)["blake2b"] != entry["blake2b"]):
-            return False
-    return True
+        found = entry
+        if any(entry[name] != value for name, value in state.items()):
+            if state["size"] != entry["size"]:
+                return None
+            found = _describe(path)
+        if found["blake2b"] != entry["blake2b"]:
+            return None
+        present.append(found)
+    return recorded | {"files": present}
 
 
 def _disk_state(path: Path) -> dict[str, int]:

@@ -34,6 +34,7 @@ from electra_albert.corpus.tokenizer_files import (
 from electra_albert.corpus.tokenizer_foreign import check_content, has_capitals, load_bert, load_fast, load_unigram
 from electra_albert.corpus.tokenizer_sentencepiece import read_sentencepiece
 from electra_albert.corpus.tokenizer_training import train_tokenizer
+from electra_albert.corpus.writing import name_beside
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -148,7 +149,7 @@ def _albert_options(
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
     """Write the stock files, from which `AutoTokenizer` gives the same ids and token_type_ids."""
     folder.mkdir(parents=True, exist_ok=True)
-    beside = folder / f".writing-{os.getpid()}"
+    beside = name_beside(folder / ".writing")
     tokenizer.save_pretrained(str(beside))
     file = beside / "tokenizer_config.json"
     config = json.loads(file.read_text(encoding="utf-8"))

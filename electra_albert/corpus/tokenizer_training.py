@@ -40,8 +40,11 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, do_lower_case: bo
     for sentence in sentences:
         words.update(normalizer.normalize_str(sentence).split())
     kept = _training_runs(words, most_characters=max(1, (vocab_size - len(SPECIAL_PIECES)) // 2))
-    if not kept:
+    if not words:
         raise DataError("the corpus holds no text to train a tokenizer on; give it some sentences")
+    if not kept:
+        found = f"only words of more than {TRAINING_CHARACTERS // 2:,} characters, or of rare ones"
+        raise DataError(f"the corpus holds {found}: no text to train a tokenizer on; give it some sentences")
     endings = _ENDINGS[: len(kept)]
     trainer = UnigramTrainer(
         vocab_size=vocab_size + len(endings),
@@ -81,9 +84,10 @@ def _training_runs(words: Counter[str], most_characters: int) -> list[tuple[str,
         seen += count
     kept, size = [], 0
     for run, count in sorted(runs.items(), key=lambda item: (-item[1], item[0])):
-        size += 2 * len(run) + 3  # once as it is, once with an ending
-        if size > TRAINING_CHARACTERS:
-            break
+        taken = 2 * len(run) + 3  # once as it is, once with an ending
+        if size + taken > TRAINING_CHARACTERS:
+            continue  # one endless run must not shut out the words behind it
+        size += taken
         if alphabet.issuperset(run):
             kept.append((run, count))
     return kept

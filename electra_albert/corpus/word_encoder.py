@@ -30,10 +30,12 @@ class Encoder(Protocol):
 
     `special_texts` counts the texts of special tokens met. Stock would turn "[MASK]" in a corpus into the mask itself;
     and even told to read "<pad>" as text it finds the piece where the model is Unigram, which knows no control pieces.
-    `unknown_id` is what text without a piece becomes, -1 where the model has none.
+    `unknown_id` is what text without a piece becomes, -1 where the model has none; `unknown_characters` counts the
+    characters of that text, spaces apart, for one unknown token may stand for many of them.
     """
 
     special_texts: int
+    unknown_characters: int
     unknown_id: int
 
     def encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -66,7 +68,8 @@ class _PlainText:
         if model["type"] == "Unigram":
             # White space hardly ever reaches the model, so a piece that begins with a space is not found in text.
             for number in specials:
-                model["vocab"][number][0] = " " + model["vocab"][number][0]
+                if number < len(model["vocab"]):  # an added token may stand behind the pieces
+                    model["vocab"][number][0] = " " + model["vocab"][number][0]
             content["added_tokens"] = [token for token in added if not token["special"]]
         content |= {"post_processor": None, "truncation": None, "padding": None}
         self.backend = Tokenizer.from_str(json.dumps(content))
@@ -82,6 +85,22 @@ class _PlainText:
         else:
             ids, lengths = ids[~is_special], lengths - taken
         return ids, lengths, np.maximum(taken, written)
+
+    def unknown_characters(self, texts: list[str]) -> np.ndarray:
+        """How many characters of each text become the unknown token, spaces apart: int64 [texts]."""
+        special = {*self._special_ids.tolist(), self.unknown_id}  # for `mend` turns the others into it as well
+        found = self.backend.encode_batch(texts, add_special_tokens=False)
+        unknown = [[at for number, at in zip(e.ids, e.offsets, strict=True) if number in special] for e in found]
+        return np.array([_covered(text, spans) for text, spans in zip(texts, unknown, strict=True)], np.int64)
+
+
+def _covered(text: str, spans: list[tuple[int, int]]) -> int:
+    """The characters of `text` in spans that are in order and may overlap; spaces are not counted."""
+    count = reached = 0
+    for start, end in spans:
+        count += len(text[max(start, reached) : end].replace(" ", ""))
+        reached = max(reached, end)
+    return count
 
 
 def _unknown_id(model: dict[str, Any]) -> int:
@@ -124,6 +143,7 @@ class SentenceEncoder:
         self._plain = _PlainText(settings)
         self.unknown_id = self._plain.unknown_id
         self.special_texts = 0
+        self.unknown_characters = 0
 
     def encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Encoder.encode`."""
@@ -134,7 +154,17 @@ class SentenceEncoder:
         ids = np.fromiter((number for one in found for number in one), np.int32, int(lengths.sum()))
         ids, lengths, specials = self._plain.mend(sentences, ids, lengths)
         self.special_texts += int(specials.sum())
+        self.unknown_characters += int(_unknown_characters(self._plain, sentences, ids, lengths).sum())
         return ids, lengths
+
+
+def _unknown_characters(plain: _PlainText, texts: list[str], ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Characters of each text that became unknown [texts] int64; only texts that hold such a token are looked at."""
+    counts = np.zeros(len(texts), np.int64)
+    holders = np.unique(np.repeat(np.arange(len(texts)), lengths)[ids == plain.unknown_id])
+    if len(holders):
+        counts[holders] = plain.unknown_characters([texts[number] for number in holders])
+    return counts
 
 
 class _WordNumbers(dict[str, int]):
@@ -161,6 +191,7 @@ class WordEncoder:
         self.backend = self._plain.backend
         self.unknown_id = self._plain.unknown_id
         self.special_texts = 0
+        self.unknown_characters = 0
         self._memo_words = memo_words
         self._forget()
 
@@ -170,6 +201,7 @@ class WordEncoder:
         self._starts = np.zeros(0, np.int64)  # by word number
         self._lengths = np.zeros(0, np.int64)
         self._specials = np.zeros(0, np.int64)
+        self._unknown = np.zeros(0, np.int64)  # characters
 
     def encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Encoder.encode`."""
@@ -186,6 +218,7 @@ class WordEncoder:
         ends = lengths.cumsum()
         ids = self._ids[np.repeat(self._starts[numbers] - (ends - lengths), lengths) + np.arange(ends[-1])]
         self.special_texts += int(self._specials[numbers].sum())
+        self.unknown_characters += int(self._unknown[numbers].sum())
         word_counts = np.fromiter((sentence.count(" ") + 1 for sentence in sentences), np.int64, len(sentences))
         return ids, np.diff(ends[word_counts.cumsum() - 1], prepend=0)
 
@@ -198,3 +231,5 @@ class WordEncoder:
         self._starts = np.concatenate([self._starts, starts])
         self._lengths = np.concatenate([self._lengths, lengths])
         self._specials = np.concatenate([self._specials, specials])
+        unknown = _unknown_characters(self._plain, words, ids, lengths)
+        self._unknown = np.concatenate([self._unknown, unknown])

@@ -4,6 +4,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+from pyarrow import parquet
+
 from electra_albert.corpus.sources import Document, Reading, Span, plan_units, read_unit
 
 PROSE = ["The cat sat on the mat near the door.", "It was warm there.", "Nobody came to see it that day."]
@@ -31,3 +34,14 @@ def cut(path: Path, unit_bytes: int) -> list[Span]:
     units = plan_units([path], unit_bytes=unit_bytes)
     assert all(len(unit.spans) == 1 for unit in units)
     return [unit.spans[0] for unit in units]
+
+
+def write_table(path: Path, texts: list[str | None], rows: int = 7) -> Path:
+    table = pyarrow.table({"id": range(len(texts)), "text": pyarrow.array(texts, pyarrow.string())})
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path, row_group_size=rows)
+    else:
+        new = pyarrow.ipc.new_file if path.stem == "file" else pyarrow.ipc.new_stream
+        with path.open("wb") as file, new(file, table.schema) as writer:
+            writer.write_table(table, rows)
+    return path

@@ -16,7 +16,7 @@ import pytest
 
 from electra_albert.contracts import DataError, UsageError, UserError
 from electra_albert.corpus.hub import hub_files, hub_name
-from electra_albert.corpus.sources import find_files, identity, plan_units, read_unit, same_content
+from electra_albert.corpus.sources import find_files, identity, plan_units, read_unit, refreshed, same_content
 from tests.corpus.reading import PROSE, sentences, write
 
 
@@ -207,6 +207,26 @@ def test_what_the_library_loads_is_read_from_its_cache(tmp_path: Path, monkeypat
         hub_files(str(tmp_path / "data"), "no-such-config")
 
 
+def test_a_dataset_that_needs_a_script_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    write(tmp_path / "old", "raise SystemExit('run')", "old.py")
+    with pytest.raises(UsageError, match="scripts are no longer supported") as refusal:
+        hub_files(str(tmp_path / "old"))
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["wikitext-not-here", "https://huggingface.co/datasets/owner/name"])
+def test_what_may_mean_a_dataset_is_told_how_one_is_named(name: str) -> None:
+    with pytest.raises(UsageError, match="OWNER/NAME"):
+        find_files(name, Counter())
+
+
+def test_a_path_may_begin_with_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = write(tmp_path, "Words of text.\n")
+    assert find_files(f"~/{path.name}", Counter()) == find_files("~/*.txt", Counter()) == [path]
+
+
 def test_a_hub_name_is_told_from_a_path(tmp_path: Path) -> None:
     assert hub_name("owner/name") == ("owner/name", None)
     assert hub_name("owner/na-me.1:config-2") == ("owner/na-me.1", "config-2")
@@ -237,3 +257,16 @@ def test_the_same_content_is_known_and_any_other_is_not(tmp_path: Path) -> None:
     write(tmp_path, "Too.\n", "b.txt")
     os.utime(b, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert not same_content([a, b], recorded), "the same size and time, but another content"
+
+
+def test_a_touched_file_is_read_once_where_its_present_state_is_kept(tmp_path: Path) -> None:
+    a, b = write(tmp_path, "One.\n", "a.txt"), write(tmp_path, "Two.\n", "b.txt")
+    recorded = identity([a, b])
+    os.utime(a, ns=(1, 1))
+    present = refreshed([a, b], recorded)
+    assert present == identity([a, b]) != recorded
+    assert [entry["blake2b"] for entry in present["files"]] == [entry["blake2b"] for entry in recorded["files"]]
+    wrong = {"files": [entry | {"blake2b": "of no file"} for entry in present["files"]]}
+    assert refreshed([a, b], wrong) == wrong, "nothing is read whose state is as recorded"
+    write(tmp_path, "Longer.\n", "b.txt")
+    assert refreshed([a, b], recorded) is None

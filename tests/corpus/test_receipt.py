@@ -17,6 +17,7 @@ SIDE = {"documents": 1, "sentences": 2, "tokens": 50}
 
 def receipt(read: Counter[str]) -> dict[str, Any]:
     written = Counter(documents=2, sentences=4, tokens=100, unknown_tokens=3, documents_without_a_token=1)
+    written.update(characters=400, unknown_characters=200)
     sides = {"train": SIDE, "validation": SIDE}
     return {"read": read, "written": written, "kept": 1, "sides": sides, "held_out": "by document"} | {
         "process_seconds": 2.0
@@ -45,6 +46,12 @@ def test_only_what_was_kept_whole_is_all_of_the_text() -> None:
     assert "(100% of the text kept)" in told[1]
     assert "(99.99% of the text kept)" in told[0.99999]
     assert "(50% of the text kept)" in told[0.5]
+
+
+def test_few_unknown_tokens_that_stand_for_much_text_are_told() -> None:
+    # Regression: "100% of the text kept" and 8% unknown tokens, which were half of the text.
+    shown = format_receipt(receipt(Counter(bytes=100, sentences=4)), padding_share=0.1)
+    assert "3 (3.000%), standing for 50.000% of the characters" in shown
 
 
 @pytest.mark.parametrize("bad_utf8", ["replace", "skip"])

@@ -17,11 +17,10 @@ import pyarrow
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyarrow import parquet
 
-from electra_albert.contracts import DataError, UserError
+from electra_albert.contracts import DataError
 from electra_albert.corpus.sources import find_files, plan_units, read_unit
-from tests.corpus.reading import PROSE, cut, read, sentences, write
+from tests.corpus.reading import PROSE, cut, read, sentences, write, write_table
 
 ROOT = Path(__file__).parents[2]
 PACKS = ROOT.parent / "shared" / "data" / "corpus"
@@ -38,17 +37,6 @@ TEXTS = [
     "It goes on\r\nwith\rall line ends.\n\nAnd a blank line, which does not end a record.",
     *(f"Document {i} is here. It is short." for i in range(40)),
 ]
-
-
-def write_table(path: Path, texts: list[str | None], rows: int = 7) -> Path:
-    table = pyarrow.table({"id": range(len(texts)), "text": pyarrow.array(texts, pyarrow.string())})
-    if path.suffix == ".parquet":
-        parquet.write_table(table, path, row_group_size=rows)
-    else:
-        new = pyarrow.ipc.new_file if path.stem == "file" else pyarrow.ipc.new_stream
-        with path.open("wb") as file, new(file, table.schema) as writer:
-            writer.write_table(table, rows)
-    return path
 
 
 def as_csv(texts: list[str], delimiter: str = ",") -> bytes:
@@ -169,6 +157,14 @@ def test_compressed_data_that_is_damaged_is_an_error_that_names_the_file(
     assert "\n" not in str(refusal.value)
 
 
+def test_zstd_that_begins_with_a_frame_to_be_skipped_is_read(tmp_path: Path) -> None:
+    frame = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"  # as pzstd writes it
+    member = frame + COMPRESS[".zst"]("\n".join(PROSE).encode() + b"\n")
+    path = write(tmp_path, member + member, "a.txt.zst")
+    assert find_files(str(path), Counter()) == [path]
+    assert sentences(path) == [PROSE * 2]
+
+
 def test_a_compressed_file_is_known_by_its_content_whatever_its_name(tmp_path: Path) -> None:
     assert sentences(write(tmp_path, gzip.compress("\n".join(PROSE).encode()), "a.txt")) == [PROSE]
     assert sentences(write(tmp_path, gzip.compress("\n".join(PROSE).encode()), "a.txt.XZ")) == [PROSE]
@@ -233,51 +229,6 @@ def test_null_and_empty_texts_are_counted(tmp_path: Path, name: str) -> None:
     assert counts["documents_without_text"] == 3
 
 
-@pytest.mark.parametrize("kind", [pyarrow.large_string(), pyarrow.string_view()])
-def test_all_types_of_text_are_read(tmp_path: Path, kind: pyarrow.DataType) -> None:
-    table = pyarrow.table({"text": pyarrow.array(["One.", None, "Two."], kind)})
-    parquet.write_table(table, tmp_path / "a.parquet")
-    with (tmp_path / "a.arrow").open("wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
-        writer.write_table(table)
-    assert sentences(tmp_path / "a.parquet") == sentences(tmp_path / "a.arrow") == [["One."], ["Two."]]
-
-
-def test_categories_are_text_in_parquet_and_refused_in_a_stream(tmp_path: Path) -> None:
-    table = pyarrow.table({"text": pyarrow.array(["One.", None, "One."]).dictionary_encode()})
-    parquet.write_table(table, tmp_path / "a.parquet")
-    assert sentences(tmp_path / "a.parquet") == [["One."], ["One."]]
-    with (tmp_path / "a.arrow").open("wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
-        writer.write_table(table)
-    with pytest.raises(DataError, match="save it as Parquet"):
-        plan_units([tmp_path / "a.arrow"])
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "file.arrow"])
-def test_a_column_of_numbers_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match=r"'id' holds int64, not text"):
-        read(write_table(tmp_path / name, ["One."]), text_column="id")
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "file.arrow"])
-def test_texts_of_tables_that_are_not_utf8_are_mended_left_out_or_refused(tmp_path: Path, name: str) -> None:
-    raw = pyarrow.array([b"One.", b"Caf\xe9.", b"Two."]).cast(pyarrow.binary())
-    texts = pyarrow.Array.from_buffers(pyarrow.string(), 3, raw.buffers())
-    table = pyarrow.table({"text": texts})
-    path = tmp_path / name
-    if name == "a.parquet":
-        parquet.write_table(table, path)
-    else:
-        new = pyarrow.ipc.new_file if name == "file.arrow" else pyarrow.ipc.new_stream
-        with path.open("wb") as file, new(file, table.schema) as writer:
-            writer.write_table(table)
-    assert sentences(path) == [["One."], ["Caf\ufffd."], ["Two."]]
-    documents, counts = read(path, bad_utf8="skip")
-    assert [document.sentences for document in documents] == [["One."], ["Two."]]
-    assert (counts["skipped_documents"], counts["skipped_bytes"]) == (1, 5)
-    with pytest.raises(DataError, match="row 2: byte 0xe9"):
-        read(path, bad_utf8="error")
-
-
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
@@ -301,8 +252,42 @@ def test_a_record_that_cannot_be_used_is_refused_with_its_line(
     assert "\n" not in str(refusal.value)
 
 
+def test_a_line_far_behind_the_first_block_is_named_by_its_number(tmp_path: Path) -> None:
+    # Catches numbers that begin anew with each run of lines.
+    lines = [json.dumps({"text": " ".join(PROSE)})] * 9_000
+    lines[8_000] = '{"text": 7}'
+    with pytest.raises(DataError, match=r"a\.jsonl, line 8001: "):
+        read(write(tmp_path, "\n".join(lines), "a.jsonl"))
+    with pytest.raises(DataError, match=r"a\.jsonl, line 8001: "):
+        read(write(tmp_path, "\n".join(lines), "a.jsonl"), unit_bytes=300_000)
+
+
+@pytest.mark.parametrize("record", ['{"text": "One.", "text": "Two."}', '{"text": "One.", "about": {"a": 1, "a": 2}}'])
+def test_an_object_that_holds_a_key_twice_is_refused(tmp_path: Path, record: str) -> None:
+    # Regression: the last value won and the others were lost without a word.
+    with pytest.raises(DataError, match=r"line 2: key '(text|a)' stands twice"):
+        read(write(tmp_path, '{"text": "One."}\n' + record + "\n", "a.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("record", "column", "expected"),
+    [
+        ({"source": "a", "sentences": ["One.", "Two."]}, "text", ["One.", "Two."]),
+        ({"source": "a", "sentences": ["One."], "text": "Three. Four."}, "text", ["Three.", "Four."]),
+        ({"source": "a", "sentences": 2, "text": "Three. Four."}, "text", ["Three.", "Four."]),
+        ({"source": "Three. Four.", "sentences": ["One."]}, "source", ["Three.", "Four."]),
+    ],
+)
+def test_our_own_form_is_known_by_its_keys_alone_and_a_named_column_wins(
+    tmp_path: Path, record: dict[str, object], column: str, expected: list[str]
+) -> None:
+    # Regression: the text of a user's table with these two columns among others was not read.
+    assert sentences(write(tmp_path, json.dumps(record) + "\n", "a.jsonl"), text_column=column) == [expected]
+
+
 def test_a_record_of_our_own_that_is_damaged_is_refused(tmp_path: Path) -> None:
-    for bad in ("not json", '{"source": "a"}', '{"source": "a", "sentences": "One."}', '{"sentences": ["One."]}'):
+    more = '{"source": "a", "sentences": ["One."], "text": "Two."}'
+    for bad in ("not json", '{"source": "a"}', '{"source": "a", "sentences": "One."}', '{"sentences": ["One."]}', more):
         path = write(tmp_path, '{"source": "a", "sentences": ["One."]}\n' + bad + "\n", "b.jsonl")
         with pytest.raises(DataError, match="line 2"):
             read(path)
@@ -334,41 +319,3 @@ def test_a_byte_order_mark_hides_no_column(tmp_path: Path) -> None:
         documents, counts = read(write(tmp_path, raw, name))
         assert [document.sentences for document in documents] == [["One."]]
         assert counts["byte_order_marks"] == 1
-
-
-# Damage.
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "file.arrow"])
-@pytest.mark.parametrize("kept", [1, 9, 0.3, 0.9])
-def test_a_table_that_is_cut_short_is_refused(tmp_path: Path, name: str, kept: float) -> None:
-    path = write_table(tmp_path / name, list(TEXTS))
-    raw = path.read_bytes()
-    path.write_bytes(raw[: kept if isinstance(kept, int) else int(kept * len(raw))])
-    with pytest.raises(DataError, match=name):
-        read(path)
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "file.arrow"])
-def test_a_table_that_changes_or_goes_while_it_is_read_is_an_error(tmp_path: Path, name: str) -> None:
-    path = write_table(tmp_path / name, list(TEXTS))
-    units = plan_units([path], unit_bytes=300)
-    write_table(path, ["One."])
-    with pytest.raises(UserError, match=name):
-        list(read_unit(units[-1], Counter()))
-    path.unlink()
-    with pytest.raises(UserError, match="cannot be read"):
-        list(read_unit(units[-1], Counter()))
-
-
-@pytest.mark.parametrize("name", ["a.arrow", "file.arrow"])
-@pytest.mark.parametrize("offset", [-1, 1 << 30])
-def test_places_outside_of_an_arrow_file_are_refused(tmp_path: Path, name: str, offset: int) -> None:
-    # Regression: Arrow reads at whatever place a file names, and the process died.
-    path = write_table(tmp_path / name, ["aaaa", "bbbb", "cccc"])
-    places = np.array([0, 4, 8, 12], "<i4").tobytes()
-    damaged = np.array([0, 4, offset, 12], "<i4").tobytes()
-    assert path.read_bytes().count(places) == 1
-    path.write_bytes(path.read_bytes().replace(places, damaged))
-    with pytest.raises(DataError, match="damaged"):
-        read(path)

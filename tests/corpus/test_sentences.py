@@ -51,6 +51,11 @@ def test_sentences_are_stripped_and_never_empty(paragraph: str) -> None:
         "“Go!” he said, “or...” and left.",
         "It rose (see Fig. 2a and pp. 3–5) by approx. 3.5 percent.",
         "The file a.txt ends here.Next there",
+        '"Really?" Mary asked.',
+        "“Go!” Mr. John Smith cried, and went.",
+        "Yahoo! Inc. bought it.",
+        "See Fig. A and Eqs. B and C.",
+        "He met her in Calif. Monday.",
     ],
 )
 def test_an_abbreviation_number_or_ellipsis_does_not_end_a_sentence(sentence: str) -> None:
@@ -85,6 +90,13 @@ def test_an_abbreviation_number_or_ellipsis_does_not_end_a_sentence(sentence: st
         ["They did.", "🎉 Then more."],
         ["He left.", "#1 came.", "@Bob came."],
         ["End of it .", "Then ."],
+        ['"Really?"', "She said nothing."],
+        ['"Really?"', "Mary left and said nothing."],
+        ['"Really?"', '"Mary asked."'],
+        ['"Who is he?"', 'Mary replied: "One of us."'],
+        ["It is big!", "Mary asked why."],
+        ["He ate a fig.", "Another fell."],
+        ["She came from Calif.", "The sun shone."],
     ],
 )
 def test_a_stop_and_a_beginning_split(sentences: list[str]) -> None:
@@ -103,7 +115,10 @@ def test_splitting_again_changes_nothing() -> None:
 
 @pytest.mark.parametrize(
     "paragraph",
-    ["." * 200_000, "a" * 200_000, '."' * 100_000, ". (" * 60_000, ".[1]" * 60_000, ". 🎉" * 60_000, "。" * 200_000],
+    [
+        *("." * 200_000, "a" * 200_000, '."' * 100_000, ". (" * 60_000, ".[1]" * 60_000, ". 🎉" * 60_000),
+        *("。" * 200_000, '!" Aa ' * 60_000),
+    ],
 )
 def test_a_hostile_line_takes_linear_time(paragraph: str) -> None:
     # Regression: a run of stops without a space made the pattern give back one stop after another.

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
@@ -19,57 +15,16 @@ import pytest
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.parts import PartPlan, missing_parts, token_dtype, write_parts
 from electra_albert.corpus.receipt import format_receipt
-from electra_albert.corpus.sources import Unit, find_files, plan_units
-from electra_albert.corpus.store import SIDES, Store, TokenStream, build_store, open_store
-from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
+from electra_albert.corpus.sources import find_files, plan_units
+from electra_albert.corpus.store import SIDES, TokenStream, build_store, open_store
+from electra_albert.corpus.tokenizer import train_tokenizer
 from electra_albert.corpus.word_encoder import WordEncoder, encoder_settings
-
-TEXT = "river bridge house people night water road hill moon dog stone wind old new great small sang fell"
-WORDS = TEXT.split()
-
-
-def document(number: int, sentences: int = 3) -> list[str]:
-    """Sentences of about ten words, others for each number."""
-    draw = np.random.default_rng(number).integers(len(WORDS), size=(sentences, 10))
-    return [" ".join(WORDS[word] for word in row) + f" {number}." for row in draw]
-
-
-def write_corpus(folder: Path, documents: list[list[str]], files: int = 3) -> list[Unit]:
-    """One sentence a line, a blank line between documents, spread over some files; one unit each."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number in range(files):
-        share = documents[number * len(documents) // files : (number + 1) * len(documents) // files]
-        (folder / f"{number}.txt").write_text("\n\n".join("\n".join(d) for d in share) + "\n", encoding="utf-8")
-    return [unit for file in find_files(str(folder), Counter()) for unit in plan_units([file])]
+from tests.corpus.building import build, document, stored_bytes, write_corpus
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     return train_tokenizer([sentence for number in range(50) for sentence in document(number)], 200, True)
-
-
-def build(units: list[Unit], tokenizer: Any, folder: Path, **changed: Any) -> Store:
-    arguments: dict[str, Any] = {"fingerprint": "f", "seed": 3, "num_workers": 1, "say": lambda line: None}
-    return build_with(units, tokenizer, folder, **(arguments | changed))
-
-
-def build_with(
-    units: list[Unit],
-    tokenizer: Any,
-    folder: Path,
-    *,
-    fingerprint: str,
-    seed: int,
-    num_workers: int,
-    say: Callable[[str], None],
-    sources: list[int] | None = None,
-) -> Store:
-    """Write the parts that are missing and put them together, as preparing a corpus does."""
-    vocab_size = len(tokenizer)
-    plan = PartPlan(units, encoder_settings(tokenizer), folder / "parts", fingerprint, token_dtype(vocab_size))
-    write_parts(plan, range(len(units)), num_workers, say)
-    sources = sources or [0] * len(units)
-    return build_store(plan, folder, sources=sources, vocab_size=vocab_size, seed=seed, found=Counter())
 
 
 def documents_in(stream: TokenStream) -> list[list[int]]:
@@ -78,10 +33,6 @@ def documents_in(stream: TokenStream) -> list[list[int]]:
 
 def sentences_in(stream: TokenStream) -> list[list[int]]:
     return [piece.tolist() for piece in np.split(stream.tokens, stream.sentence_ends[:-1])]
-
-
-def stored_bytes(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*.bin"))}
 
 
 def is_whole(expected: list[list[int]], train: list[list[int]], validation: list[list[int]]) -> bool:
@@ -301,55 +252,3 @@ def test_memory_does_not_grow_with_the_corpus(tokenizer: Any, tmp_path: Path) ->
         return found
 
     assert peak(20) < 1.2 * peak(2)
-
-
-_BUILD = """
-import sys
-from collections import Counter
-from pathlib import Path
-from electra_albert.corpus.parts import PartPlan, token_dtype, write_parts
-from electra_albert.corpus.sources import find_files, plan_units
-from electra_albert.corpus.tokenizer import load_tokenizer
-from electra_albert.corpus.word_encoder import encoder_settings
-units = plan_units(find_files(sys.argv[1], Counter()), unit_bytes=1 << 17)
-tokenizer = load_tokenizer(Path(sys.argv[2]))
-folder, dtype = Path(sys.argv[3]) / "parts", token_dtype(len(tokenizer))
-write_parts(PartPlan(units, encoder_settings(tokenizer), folder, "f", dtype), range(len(units)), 2, str)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="finds children in /proc")
-def test_killed_build_leaves_no_process_and_goes_on(tokenizer: Any, tmp_path: Path) -> None:
-    write_corpus(tmp_path / "corpus", [document(number % 2_000) for number in range(20_000)], 1)
-    units = plan_units(find_files(str(tmp_path / "corpus"), Counter()), unit_bytes=1 << 17)
-    save_tokenizer(tokenizer, tmp_path / "tokenizer", 77)
-    arguments = [str(tmp_path / name) for name in ("corpus", "tokenizer", "store")]
-    running = subprocess.Popen([sys.executable, "-c", _BUILD, *arguments], cwd=Path(__file__).parents[2])
-    parts = tmp_path / "store" / "parts"
-    wait_until(lambda: len(list(parts.glob("*.json"))) >= 2)
-    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
-    running.kill()
-    running.wait()
-    assert len(children) >= 2
-    wait_until(lambda: not any(is_running(child) for child in children))
-    assert 2 <= len(list(parts.glob("*.json"))) < len(units)
-    said: list[str] = []
-    build(units, tokenizer, tmp_path / "store", say=said.append)
-    assert "are there already" in said[0]
-    build(units, tokenizer, tmp_path / "one_shot")
-    assert stored_bytes(tmp_path / "store") == stored_bytes(tmp_path / "one_shot")
-
-
-def is_running(process: str) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)

@@ -66,6 +66,14 @@ def test_training_without_text_is_refused() -> None:
         train_tokenizer(["", "\u0301"], 100, do_lower_case=True)
 
 
+def test_an_endless_word_does_not_shut_out_the_others() -> None:
+    # Regression: the first run of letters over the bound ended the gathering, here before any other.
+    text = ["a" * 600_000, *PROSE[:6]]
+    assert len(train_tokenizer(text, 300, do_lower_case=True)) > 30
+    with pytest.raises(DataError, match="only words of more than 500,000 characters"):
+        train_tokenizer(text[:1], 300, do_lower_case=True)
+
+
 _TRAIN = """
 import sys
 from electra_albert.corpus.tokenizer import fingerprint, train_tokenizer

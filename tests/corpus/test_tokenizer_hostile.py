@@ -91,6 +91,15 @@ def test_text_that_grows_without_end_is_refused(tmp_path: Path) -> None:
     assert_refused(tmp_path)
 
 
+@pytest.mark.slow
+def test_text_that_grows_to_gigabytes_and_shrinks_again_is_refused(tmp_path: Path) -> None:
+    # What only the bound on memory stops: few tokens come of it in the end, and within the time given.
+    save_roberta(tmp_path)
+    growing = [replace_step({"String": "\x07"}, "\x07" * factor) for factor in (64, 64, 64, 64, 8)]
+    edit(tmp_path / "tokenizer.json", set_normalizer(*growing, replace_step({"Regex": "\x07+"}, "b")))
+    assert_refused(tmp_path, "ended with status")
+
+
 @pytest.mark.parametrize("change", UNIGRAM.values(), ids=UNIGRAM.keys())
 def test_damaged_unigram_tokenizer_is_refused(tmp_path: Path, change: Callable[[Any], Any]) -> None:
     save_fast_unigram(tmp_path)

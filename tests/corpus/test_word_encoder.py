@@ -96,6 +96,31 @@ def test_special_id_a_model_finds_in_text_is_replaced_or_left_out(tmp_path: Path
     assert encoder.special_texts == 1
 
 
+def test_characters_that_become_unknown_are_counted(tokenizer: Any) -> None:
+    encoder = make_encoder(encoder_settings(tokenizer))
+    ids, _ = encoder.encode(["the 漢字漢字漢字 house", "the house", "漢字漢字漢字"])
+    holds_unknown = encoder.unknown_id in ids.tolist()
+    assert encoder.unknown_characters == (12 if holds_unknown else 0)
+    encoder.encode(["漢字漢字漢字", "house"])  # words already met
+    assert encoder.unknown_characters == (18 if holds_unknown else 0)
+
+
+@pytest.mark.parametrize("kind", ["albert uncased", "bert uncased"])
+@pytest.mark.parametrize(("text", "characters"), [("the house", 0), ("☃☃", 2), ("\ufdfa", 1), ("☃ the ☃ house☃", 3)])
+def test_a_character_that_becomes_several_unknown_tokens_counts_once(
+    tmp_path: Path, kind: str, text: str, characters: int
+) -> None:
+    KINDS[kind](tmp_path)
+    settings = encoder_settings(load_tokenizer(tmp_path))
+    encoders: list[Encoder] = [WordEncoder(settings), SentenceEncoder(settings)]
+    for encoder in encoders:
+        encoder.encode([text])
+        assert encoder.unknown_characters <= len(text.replace(" ", ""))
+    assert encoders[0].unknown_characters == encoders[1].unknown_characters
+    if kind == "albert uncased":  # WordPiece takes a whole word for unknown
+        assert encoders[0].unknown_characters == characters
+
+
 @pytest.mark.parametrize("memo_words", [0, 3, 1000])
 def test_memo_of_words_does_not_change_ids(albert: Any, memo_words: int) -> None:
     encoder = WordEncoder(albert, memo_words)

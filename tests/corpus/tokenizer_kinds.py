@@ -89,8 +89,11 @@ def save_roberta(folder: Path, add_prefix_space: bool = False) -> None:
     stock.save_pretrained(str(folder))
 
 
-def save_fast_unigram(folder: Path) -> None:
-    """A Unigram tokenizer that keeps case and normalises to NFC: not ALBERT's pipeline, though its layout."""
+def save_fast_unigram(folder: Path, has_mask_piece: bool = True) -> None:
+    """A Unigram tokenizer that keeps case and normalises to NFC: not ALBERT's pipeline, though its layout.
+
+    Without a piece of its own the mask is a token added behind the vocabulary, as in DeBERTa-v3.
+    """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -98,7 +101,8 @@ def save_fast_unigram(folder: Path) -> None:
     bare.normalizer = normalizers.NFC()
     bare.pre_tokenizer = pre_tokenizers.Metaspace()
     names = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
-    trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=names, unk_token="<unk>", show_progress=False)
+    pieces = names if has_mask_piece else names[:-1]
+    trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=pieces, unk_token="<unk>", show_progress=False)
     bare.train_from_iterator(PROSE, trainer)
     roles = dict(zip(["pad_token", "unk_token", "cls_token", "sep_token", "mask_token"], names, strict=True))
     PreTrainedTokenizerFast(tokenizer_object=bare, **roles).save_pretrained(str(folder))
@@ -122,6 +126,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "roberta": save_roberta,
     "roberta with a prefix space": lambda folder: save_roberta(folder, add_prefix_space=True),
     "fast unigram": save_fast_unigram,
+    "fast unigram with an added mask": lambda folder: save_fast_unigram(folder, has_mask_piece=False),
 }
 
 
