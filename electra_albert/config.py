@@ -258,8 +258,7 @@ class TrainingConfig:
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Arithmetic of the matrix products; auto takes bf16 where the processor computes in it. fp16 scales the loss."""
     gradient_checkpointing: bool = False
-    """Compute each block's activations again in the backward pass instead of keeping them: less memory, a third slower.
-    """
+    """Compute each pass's activations again in the backward pass: much less memory, at the cost of one more forward."""
     seed: int = 42
     """Keys every draw of the run."""
     logging_steps: int = 100

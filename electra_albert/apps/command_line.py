@@ -41,7 +41,7 @@ _FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}
 _GROUPED = {"model": ModelConfig, "rtd": RtdConfig, "mlm": MlmConfig, "sop": SopConfig}
 _SWITCHES = {  # options that may stand alone on the command line
     "dry_run": "Prepare, build, check and print the plan, then stop.",
-    "gradient_checkpointing": "Compute activations again in the backward pass: less memory, a third slower.",
+    "gradient_checkpointing": "Compute activations again in the backward pass: less memory, one more forward.",
 }
 _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 _FOUND_FIRST = ("preset", "init_from", "output_dir")
@@ -172,7 +172,7 @@ def _find_start(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
         words, _ = finder.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
         raise UsageError(f"{error}; see --help") from None
-    files = [read_options(Path(path), "--config") for path in reversed(words.config)]
+    files = [read_options(Path(path), f"--config {path}") for path in reversed(words.config)]
     places = [vars(words), *files]
     named, run, output_dir = (
         next((str(place[name]) for place in places if place.get(name) is not None), None) for name in _FOUND_FIRST

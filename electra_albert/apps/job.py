@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 
 from electra_albert.apps.origin import Origin, begin_with, find_origin, known_origin, with_old_text
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
 
 _LOOKED_AT = 4096  # rows, for the share that has an order
-_MUCH_UNKNOWN = 0.2  # of the tokens, from which on the tokenizer is doubted
+_MUCH_UNKNOWN = 0.2  # of the characters, from which on the tokenizer is doubted
 SWAP_RATE = 0.5  # of the rows with two segments, where their order is predicted. Paper: ALBERT section 3.1
 
 
@@ -60,12 +59,34 @@ def make_job(
     training, seed = config.training, config.training.seed
     with main_first(world):
         prepared = prepare(config.corpus, seed, say)
-    store, tokenizer = prepared.store, prepared.tokenizer
-    rows, held_out = (
-        _rows(stream, table, config, tokenizer)
-        for stream, table in ((store.train, prepared.train_table), (store.validation, prepared.validation_table))
-    )
+    tokenizer = prepared.tokenizer
     config = replace(config, model=replace(config.model, vocab_size=len(tokenizer)))
+    special = SpecialIds(tokenizer.mask_token_id, tuple(sorted(tokenizer.all_special_ids)))
+    _doubt_tokenizer(prepared.store, say)
+    unigram = Unigram.from_counts(prepared.store.token_counts, special.never_masked)
+    batches, held_out = _batches(config, prepared, world)
+    if config.run.has_sentence_order:
+        share = _order_share(batches.rows)
+        say(f"order can be told in {share:.1%} of the rows: those that hold two whole sentences to swap")
+    origin = _origin(config, tokenizer, world, say, recorded)
+    if origin is not None:
+        origin = with_old_text(origin, held_out, world, say)
+    torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
+    objective = make_objective(config, special).to(world.device)
+    self_check(objective, batches.micro_batches(1)[0], training.weight_decay, say)
+    if origin is not None:
+        begin_with(origin, objective, say)
+    if training.gradient_checkpointing:
+        set_gradient_checkpointing(objective)
+    arithmetic = choose_arithmetic(training.precision, world.device)
+    return Job(config, prepared, objective, batches, held_out, unigram, arithmetic, origin)
+
+
+def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[TrainBatches, Rows]:
+    """What to train on and the rows held out; DataError where there are too few."""
+    training, store = config.training, prepared.store
+    rows = _rows(store.train, prepared.train_table, config, prepared.tokenizer)
+    held_out = _rows(store.validation, prepared.validation_table, config, prepared.tokenizer)
     batches = TrainBatches(
         rows,
         prepared.order,
@@ -76,22 +97,7 @@ def make_job(
         pin_memory=world.device.type == "cuda",
     )
     _require_rows(config, batches, held_out, world)
-    if config.run.has_sentence_order:
-        say(f"order can be told in {_order_share(rows):.1%} of the rows: those that hold two whole sentences to swap")
-    origin = _origin(config, tokenizer, world, say, recorded)
-    if origin is not None:
-        origin = with_old_text(origin, held_out, world, say)
-    torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
-    special = SpecialIds(tokenizer.mask_token_id, tuple(sorted(tokenizer.all_special_ids)))
-    objective = make_objective(config, special).to(world.device)
-    self_check(objective, batches.micro_batches(1)[0], training.weight_decay, say)
-    if origin is not None:
-        begin_with(origin, objective, say)
-    if training.gradient_checkpointing:
-        set_gradient_checkpointing(objective)
-    unigram = Unigram.from_counts(_ordinary_counts(store, special, say), special.never_masked)
-    arithmetic = choose_arithmetic(training.precision, world.device)
-    return Job(config, prepared, objective, batches, held_out, unigram, arithmetic, origin)
+    return batches, held_out
 
 
 def _origin(
@@ -104,9 +110,9 @@ def _origin(
     """The run to begin with, or that the run which goes on began with."""
     if recorded is not None:
         return known_origin(recorded)
-    return (
-        None if config.run.init_from is None else find_origin(Path(config.run.init_from), config, tokenizer, world, say)
-    )
+    if config.run.init_from is None:
+        return None
+    return find_origin(Path(config.run.init_from), config, tokenizer, world, say)
 
 
 def _order_share(rows: Rows) -> float:
@@ -121,15 +127,14 @@ def _order_share(rows: Rows) -> float:
     return share
 
 
-def _ordinary_counts(store: Store, special: SpecialIds, say: Callable[[str], None]) -> np.ndarray:
-    """How often each token stands in the training text; DataError where only special ones do."""
-    counts = store.token_counts
-    share = counts[list(special.never_masked)].sum() / counts.sum()
+def _doubt_tokenizer(store: Store, say: Callable[[str], None]) -> None:
+    """Warn where much of the text is unknown to the tokenizer; DataError where all of it is."""
+    written = store.receipt["written"]
+    share = written["unknown_characters"] / written["characters"]
     if share == 1:
-        raise DataError("the tokenizer knows none of this text: every token is unknown; name another --tokenizer")
+        raise DataError("the tokenizer knows none of this text: every word is unknown to it; name another --tokenizer")
     if share > _MUCH_UNKNOWN:
-        say(f"warning: {share:.0%} of the tokens are unknown to the tokenizer and teach nothing; is it the right one?")
-    return counts
+        say(f"warning: {share:.0%} of the text is unknown to the tokenizer; is it the right one?")
 
 
 def _rows(stream: TokenStream, table: ExampleTable, config: PretrainConfig, tokenizer: Tokenizer) -> Rows:

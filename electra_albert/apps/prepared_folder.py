@@ -129,13 +129,14 @@ def _digest(content: object) -> str:
 
 def _identify(files: list[Path], root: Path, name: str) -> dict[str, Any]:
     """What the files hold: as noted at an earlier run where they are untouched since, else by reading them."""
-    from electra_albert.corpus.sources import identity, same_content
+    from electra_albert.corpus.sources import identity, refreshed
 
     for noted in sorted(root.glob(f"{name}-*/corpus.json")):
         try:
             recorded = json.loads(noted.read_text(encoding="utf-8"))
-            if same_content(files, recorded):
-                return recorded
+            present = refreshed(files, recorded)
+            if present is not None:
+                return present
         except (ValueError, KeyError, TypeError):
             continue  # a damaged note costs reading the files once more
     return identity(files)

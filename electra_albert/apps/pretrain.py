@@ -7,10 +7,11 @@ python Pretraining.py --corpus my.txt --preset small --output_dir runs/mine
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from electra_albert.apps.command_line import check_can_write, parse_pretraining, report
 from electra_albert.config import PretrainConfig
@@ -40,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World) -> int:
     from electra_albert.apps.closing import plan_lines
-    from electra_albert.apps.job import make_job
+    from electra_albert.apps.job import job_settings, make_job
     from electra_albert.apps.run_folder import check_is_ours
     from electra_albert.training.checkpoint import find_checkpoint, read_state
     from electra_albert.training.distributed import main_first
@@ -67,18 +68,9 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
         if found != find_checkpoint(folder / "checkpoints", config.run.resume, monitor.say):
             raise UsageError(f"another run has written into {folder} just now; start again to go on from there")
         stop = stack.enter_context(StopSignal())
-        settings = _open_run_folder(folder, preset, job, argv, found, world, monitor.say)
-        run = Run(
-            folder,
-            config.training,
-            world,
-            monitor,
-            stop,
-            job.arithmetic,
-            found,
-            scores_start=job.origin is not None,
-            settings=settings,
-        )
+        run = Run(folder, config.training, world, monitor, stop, job.arithmetic, found)
+        run = replace(run, scores_start=job.origin is not None, settings=job_settings(preset, job, world))
+        _open_run_folder(run, job, preset, argv)
         outcome = train(job.objective, job.batches, _evaluator(job, run), run)
         if outcome.is_stopped:
             return STOPPED_BY_SIGNAL
@@ -101,30 +93,21 @@ def run_folder(config: PretrainConfig, preset: str) -> Path:
     return RUNS / f"{short_name(config.corpus.corpus)}-{preset}"
 
 
-def _open_run_folder(
-    folder: Path,
-    preset: str,
-    job: Job,
-    argv: Sequence[str],
-    found: Path | None,
-    world: World,
-    say: Callable[[str], None],
-) -> dict[str, Any]:
-    """Refuse a checkpoint of another run, then record this one. Returns what each checkpoint records of it."""
+def _open_run_folder(run: Run, job: Job, preset: str, argv: Sequence[str]) -> None:
+    """Refuse a checkpoint of another run, say what else has changed since, then record this one."""
     import torch
 
-    from electra_albert.apps.job import job_settings
     from electra_albert.apps.run_folder import compare_settings, describe_run
     from electra_albert.corpus.tokenizer import save_tokenizer
     from electra_albert.training.checkpoint import read_state
     from electra_albert.training.distributed import main_first
 
-    settings = job_settings(preset, job, world)
+    folder, world, say, found = run.folder, run.world, run.monitor.say, run.resume_from
     if found is not None:
-        state, max_steps = read_state(found), job.config.training.max_steps
+        state, max_steps = read_state(found), run.config.max_steps
         if state["step"] > max_steps:
             raise UsageError(f"{found} is beyond --max_steps {max_steps}; raise it or choose another --output_dir")
-        for change in compare_settings(state["settings"], settings, found):
+        for change in compare_settings(state["settings"], run.settings, found):
             say(f"changed since the run began: {change}")
         now = {"world_size": world.world_size, "threads": torch.get_num_threads(), "torch": torch.__version__}
         for name, value in now.items():
@@ -133,13 +116,12 @@ def _open_run_folder(
     with main_first(world):
         if world.is_main:
             try:
-                describe_run(folder, preset, job.config, argv, settings)
+                describe_run(folder, preset, job.config, argv, dict(run.settings))
                 save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", job.config.model.max_position_embeddings)
             except OSError as error:
                 raise UsageError(
                     f"cannot write into {folder} ({error.strerror}); choose another --output_dir"
                 ) from None
-    return settings
 
 
 def _evaluator(job: Job, run: Run) -> Evaluate:

@@ -15,6 +15,7 @@ from typing import Any
 
 from electra_albert.config import GROUPS, PretrainConfig, as_settings
 from electra_albert.contracts import CheckpointError, Metrics, UsageError
+from electra_albert.corpus.writing import name_beside
 
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
 # Settings that say how long and where to run, not what is trained. The batch is compared as a whole.
@@ -71,18 +72,18 @@ def recorded_settings(folder: Path) -> dict[str, Any]:
 
 
 def read_options(file: Path, told: str) -> dict[str, Any]:
-    """The options in a YAML file; UsageError, which begins with `told`, where it cannot be read or holds none."""
+    """The options in a YAML file; UsageError, which calls the file `told`, where it cannot be read or holds none."""
     import yaml
 
     try:
         options = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{told}: cannot read {file} ({reason})") from None
+        raise UsageError(f"{told} cannot be read ({reason}); check the path") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that is none is a plain ValueError
-        raise UsageError(f"{told}: {file} is not YAML: {' '.join(str(error).split())}") from None
+        raise UsageError(f"{told} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(options, dict):
-        raise UsageError(f"{told}: {file} holds no options; write one `name: value` a line")
+        raise UsageError(f"{told} holds no options; write one `name: value` a line")
     return options
 
 
@@ -92,7 +93,7 @@ def inherited_options(run: Path, output_dir: Path | None) -> dict[str, Any]:
     A run that has begun took them over already: then they are read from its own folder, and `run` need not be there.
     Raises UsageError where `run` is no run's folder.
     """
-    told = f"--init_from {run}"
+    told = f"--init_from {run}: its {CONFIG}"
     if output_dir is not None and (output_dir / CONFIG).is_file():
         options = read_options(output_dir / CONFIG, told)
         if options.get("init_from") == str(run):
@@ -149,7 +150,7 @@ def describe_run(
 
 
 def _write(file: Path, text: str) -> None:
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    beside = name_beside(file)
     beside.write_text(text, encoding="utf-8")
     os.replace(beside, file)
 

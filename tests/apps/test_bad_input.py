@@ -299,3 +299,20 @@ def test_numbers_that_blow_up_end_the_run_with_their_own_code(finished: Finished
     assert_refused(call(pretrain.main, *argv), 5, "training diverged", "--learning_rate")
     assert not (tmp_path / "run" / "generator").exists()
     assert not [path for path in (tmp_path / "run").rglob("*") if path.name.startswith(".tmp-")]
+
+
+def test_text_that_the_tokenizer_does_not_know_is_refused_before_training(finished: Finished, tmp_path: Path) -> None:
+    text = tmp_path / "other-script.txt"
+    text.write_text("这是一个句子。\n另一个句子在这里。\n\n" * 200, encoding="utf-8")
+    tokenizer = finished.folder / "tokenizer"
+    ended = call(pretrain.main, *options(text, tmp_path / "p", tmp_path / "run", "--tokenizer", tokenizer))
+    assert_refused(ended, 3, "unknown", "--tokenizer")
+    assert not (tmp_path / "run").exists()
+
+
+def test_order_that_no_row_can_tell_is_refused_before_training(finished: Finished, tmp_path: Path) -> None:
+    text = tmp_path / "one-sentence-documents.txt"
+    text.write_text("\n\n".join(english(100).replace("\n\n", "\n").split("\n")) + "\n", encoding="utf-8")
+    ended = call(pretrain.main, *options(text, tmp_path / "p", tmp_path / "run", "--objective", "mlm_sop"))
+    assert_refused(ended, 3, "no order to learn", "--objective")
+    assert not (tmp_path / "run").exists()

@@ -84,6 +84,8 @@ def options(corpus: Path, prepared: Path, output: Path | None, *more: object) ->
         "save_steps": 10,
         "preprocessing_num_workers": 1,
     }
+    if "--objective" in more and "mlm" in str(more[more.index("--objective") + 1]):  # it refuses what it does not use
+        sizes = {name: value for name, value in sizes.items() if not name.startswith("rtd.")}
     argv = ["--corpus", str(corpus), "--prepared_dir", str(prepared)]
     argv += [text for name, value in sizes.items() for text in (f"--{name}", str(value))]
     return argv + (["--output_dir", str(output)] if output else []) + [str(text) for text in more]
