@@ -102,6 +102,9 @@ class DivergedError(UserError):
     exit_code = 5
 
 
+# What yaml raises beside its own error: for a date, a number or a truth value that is none, and for depth without end.
+NOT_YAML = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
+
 STOPPED_BY_SIGNAL = 75  # exit code of a run that saved and left because it was told to
 
 Metrics = dict[str, Any]  # one row of metrics.jsonl: numbers, or None where a count was 0

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,12 +84,13 @@ def parse_pretraining(argv: Sequence[str], program: str) -> tuple[str, PretrainC
     for group, piece in _GROUPED.items():
         parser.add_class_arguments(piece, group, skip={_FROM_TOKENIZER} if group == "model" else set())
     parser.set_defaults(_dotted(as_settings(PRESETS[preset])))
-    first = ["--config", json.dumps(inherited)] if inherited else []
     try:
+        first = ["--config", json.dumps(inherited, ensure_ascii=False)] if inherited else []
         build_config(parse(parser, first))
-    except UsageError as error:
+    except (UsageError, TypeError, ValueError) as error:
         raise CheckpointError(f"--init_from {run}: what it was made with is not understood ({error})") from None
     config = build_config(parse(parser, [*first, *_config_first(argv)]))
+    config = replace(config, run=replace(config.run, init_from=run))
     _refuse_idle_options(argv, config.run.objective)
     return preset, config
 
@@ -177,7 +178,12 @@ def _find_start(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
     named, run, output_dir = (
         next((str(place[name]) for place in places if place.get(name) is not None), None) for name in _FOUND_FIRST
     )
-    inherited = inherited_options(Path(run), Path(output_dir) if output_dir else None) if run else {}
+    inherited: dict[str, Any] = {}
+    if run is not None:
+        if not run or not output_dir:
+            raise UsageError("--init_from takes the folder of a run, and --output_dir that of the new one; give both")
+        run = os.path.normpath(run)
+        inherited = inherited_options(Path(run), Path(output_dir))
     taken_over = inherited.pop("preset", DEFAULT_PRESET)
     preset = named or str(taken_over)
     if preset not in PRESETS:
@@ -194,6 +200,11 @@ def _dotted(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _explain(message: str, known: Iterable[str]) -> str:
     message = _one_line(message)
+    union = re.search(
+        r'key "([\w.]+)": Does not validate against any of the Union subtypes.*Given value type: (.*)', message
+    )
+    if union:
+        return f"--{union.group(1)} has a value of the wrong kind ({union.group(2)[:60]}); see --help"
     wrong = re.search(r"""key "([\w.]+)": Expected a <class '(\w+)'>. Got value: (.*)""", message)
     if wrong:
         name, kind, value = wrong.groups()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.apps.prepared_folder import find_store
-from electra_albert.apps.run_folder import recorded_settings
+from electra_albert.apps.run_folder import recorded_settings, shape_options
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.examples import Rows, build_table
 from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
@@ -59,8 +59,8 @@ def find_origin(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: 
     with main_first(world):
         manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
         record = {"step": read_state(checkpoint)["step"], "weights": manifest["files"][MODEL]["sha256"]}
-        old_text = {name: settings.get(name) for name in _OLD_TEXT}
-    return Origin(record | old_text, checkpoint)
+        record |= {name: settings.get(name) for name in _OLD_TEXT} | {"options": shape_options(run)}
+    return Origin(record, checkpoint)
 
 
 def known_origin(settings: Mapping[str, Any]) -> Origin | None:
@@ -71,19 +71,29 @@ def known_origin(settings: Mapping[str, Any]) -> Origin | None:
 
 def with_old_text(origin: Origin, like: Rows, world: World, say: Say) -> Origin:
     """The origin with the rows it was scored on, laid out as those of `like`; a notice where they are not to be had."""
-    record = origin.record
-    store = find_store(Path(str(record["prepared_dir"])), str(record["store"]))
-    if store is not None:
-        length, seed = record["max_seq_length"], record["seed"]
-        table = build_table(store.validation, length, seed, store.folder / "validation")
-        if table.count >= world.world_size:  # each process scores one at least
-            rows = replace(like, stream=store.validation, table=table, max_seq_length=length, seed=seed)
-            return origin._replace(held_out=rows)
+    rows = old_rows(origin.record, like, world.world_size)
+    if all(gather_objects(rows is not None, world)):  # all processes score it, or none
+        return origin._replace(held_out=rows)
     say(
-        f"notice: the old text is no longer prepared in {record['prepared_dir']}, or too little of it is held out; "
+        f"notice: the old text is no longer prepared in {origin.record['prepared_dir']}, or too little is held out; "
         "what is forgotten of it will not be told"
     )
     return origin
+
+
+def old_rows(record: Mapping[str, Any], like: Rows, fewest: int) -> Rows | None:
+    """None where they are gone, or fewer than `fewest`, of which each process scores one."""
+    try:
+        store = find_store(Path(str(record["prepared_dir"])), str(record["store"]))
+        if store is None:
+            return None
+        length, seed = int(record["max_seq_length"]), int(record["seed"])
+        table = build_table(store.validation, length, seed, store.folder / "validation")
+    except (OSError, ValueError, TypeError):
+        return None
+    if table.count < fewest:
+        return None
+    return replace(like, stream=store.validation, table=table, max_seq_length=length, seed=seed)
 
 
 def begin_with(origin: Origin, objective: nn.Module, say: Say) -> None:

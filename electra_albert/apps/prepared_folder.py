@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from electra_albert.corpus.store import Store
     from electra_albert.corpus.tokenizer import Tokenizer
 
-PREPARED_VERSION = 3  # raise it when the same text would be read, split or tokenised in another way
+PREPARED_VERSION = 4  # raise it when the same text would be read, split or tokenised in another way
 _KEY_LETTERS = 12  # of the key, in the folder's name
 
 Say = Callable[[str], None]
@@ -94,18 +94,25 @@ def _find(corpus: str, root: Path, found: Counter[str], say: Say) -> list[Path]:
 
 
 def _without_repeats(sources: list[Source], files: list[list[Path]], found: Counter[str]) -> list[list[Path]]:
-    """Each file once, in the first source that holds it; DataError where that would falsify the sources' weights."""
-    seen: set[str] = set()
+    """Each text once, in the first source that holds it; DataError where that would falsify the sources' weights."""
+    seen: set[tuple[str, str]] = set()
     kept: list[list[Path]] = []
     for source, some in zip(sources, files, strict=True):
-        own = {os.path.realpath(path): path for path in some}
+        own = {(os.path.realpath(path), _column(path, source)): path for path in some}
         repeated = own.keys() & seen
         if repeated and source.weight is not None:
-            raise DataError(f"{min(repeated)} belongs to two sources with weights; give it to one of them")
+            raise DataError(f"{min(repeated)[0]} belongs to two sources with weights; give it to one of them")
         found["repeated_files_skipped"] += len(repeated)
-        kept.append([path for real, path in own.items() if real not in seen])
+        kept.append([path for text, path in own.items() if text not in seen])
         seen |= own.keys()
     return kept
+
+
+def _column(path: Path, source: Source) -> str:
+    """The column of a table that is read; plain text has none."""
+    from electra_albert.corpus.formats import format_of
+
+    return "" if format_of(path) == "text" else source.text_column
 
 
 def _content(sources: list[Source], files: list[list[Path]], identity: dict[str, Any]) -> list[Any]:

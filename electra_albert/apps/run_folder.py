@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_albert.config import GROUPS, PretrainConfig, as_settings
-from electra_albert.contracts import CheckpointError, Metrics, UsageError
+from electra_albert.contracts import NOT_YAML, CheckpointError, Metrics, UsageError
 from electra_albert.corpus.writing import name_beside
 
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
@@ -80,30 +80,40 @@ def read_options(file: Path, told: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{told} cannot be read ({reason}); check the path") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that is none is a plain ValueError
+    except (yaml.YAMLError, *NOT_YAML) as error:
         raise UsageError(f"{told} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(options, dict):
         raise UsageError(f"{told} holds no options; write one `name: value` a line")
     return options
 
 
-def inherited_options(run: Path, output_dir: Path | None) -> dict[str, Any]:
-    """What a run that begins with the weights of `run` takes over from it: preset, objective, shape and tokenizer.
+def inherited_options(run: Path, output_dir: Path) -> dict[str, Any]:
+    """What a run in `output_dir` that begins with the weights of `run` takes over: preset, objective, shape, tokenizer.
 
-    A run that has begun took them over already: then they are read from its own folder, and `run` need not be there.
-    Raises UsageError where `run` is no run's folder.
+    Once it has a checkpoint they stand in that, and `run` need not be there. Raises UsageError where `run` is no run.
     """
-    told = f"--init_from {run}: its {CONFIG}"
-    if output_dir is not None and (output_dir / CONFIG).is_file():
-        options = read_options(output_dir / CONFIG, told)
-        if options.get("init_from") == str(run):
-            return _inherited_of(options, output_dir)
-    return _inherited_of(read_options(run / CONFIG, told), run)
+    recorded = _recorded_inheritance(run, output_dir)
+    if recorded is not None:
+        return {**recorded, "tokenizer": str(output_dir / "tokenizer")}
+    return {**shape_options(run), "tokenizer": str(run / "tokenizer")}
 
 
-def _inherited_of(options: dict[str, Any], run: Path) -> dict[str, Any]:
-    kept = {name: options[name] for name in ("preset", *_INHERITED, *GROUPS) if name in options}
-    return {**kept, "tokenizer": str(run / "tokenizer")}
+def shape_options(run: Path) -> dict[str, Any]:
+    """Preset, objective, row length and shape in the config.yaml of `run`."""
+    options = read_options(run / CONFIG, f"--init_from {run}: its {CONFIG}")
+    return {name: options[name] for name in ("preset", *_INHERITED, *GROUPS) if name in options}
+
+
+def _recorded_inheritance(run: Path, output_dir: Path) -> dict[str, Any] | None:
+    """What the newest checkpoint in `output_dir` that can be read says was taken over from `run`."""
+    for file in sorted(output_dir.glob("checkpoints/step-*/state.json"), reverse=True):
+        try:
+            settings = json.loads(file.read_text(encoding="utf-8"))["settings"]
+            if settings["init_from"] == str(run):
+                return dict(settings["origin"]["options"])
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+    return None
 
 
 def compare_settings(recorded: Mapping[str, Any], settings: Mapping[str, Any], origin: Path) -> list[str]:

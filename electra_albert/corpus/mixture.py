@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from electra_albert.config import BUILT_IN_CORPUS
-from electra_albert.contracts import DataError
+from electra_albert.contracts import NOT_YAML, DataError
 from electra_albert.corpus.compressed import open_regular
 from electra_albert.corpus.hub import hub_name
 from electra_albert.keyed_random import Stream, derived_seed, permute
@@ -65,7 +65,7 @@ def _read_entries(file: Path) -> list[Any]:
         raise DataError(f"{file} is too large for a list of sources; {_EXAMPLE}")
     try:
         content = yaml.load(text, _strict_loader())
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError also where it is not UTF-8
+    except (yaml.YAMLError, *NOT_YAML) as error:  # a ValueError also where it is not UTF-8
         raise DataError(f"{file} is not YAML ({' '.join(str(error).split())[:80]}); {_EXAMPLE}") from None
     if not isinstance(content, list) or not content:
         raise DataError(f"{file} lists no sources; {_EXAMPLE}")
@@ -78,8 +78,8 @@ def _strict_loader() -> type:
 
     class Strict(yaml.SafeLoader):
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            names = [key.value for key, _ in node.value]
-            if len(set(map(str, names))) < len(names):
+            names = [str(key.value) for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+            if len(set(names)) < len(names):
                 raise yaml.YAMLError("a key stands twice in one entry")
             return super().construct_mapping(node, deep)
 
@@ -114,7 +114,7 @@ def _read_weight(file: Path, number: int, weight: Any) -> float | None:
 
 def _resolve(file: Path, number: int, corpus: str) -> str:
     """What an entry names: the built-in corpus by its bare name, a path or glob beside the file, or a hub dataset."""
-    path = Path(corpus).expanduser()
+    path = Path(os.path.expanduser(corpus))  # which leaves what it cannot expand
     if corpus == BUILT_IN_CORPUS or path.is_absolute():
         return str(path)
     folder = os.path.abspath(file.parent)

@@ -80,8 +80,6 @@ def _share(kept: float) -> str:
 def _unknown(written: Mapping[str, int]) -> str:
     """How much of the text has no token: by tokens it may look like little, for one may stand for a whole word."""
     shown = f"{written['unknown_tokens']:,} ({written['unknown_tokens'] / written['tokens']:.3%})"
-    if "characters" not in written:  # a store built before they were counted
-        return shown
     return f"{shown}, standing for {written['unknown_characters'] / written['characters']:.3%} of the characters"
 
 

@@ -41,7 +41,7 @@ def _is_named(record: object) -> bool:
 
 def read_json_lines(lines: Lines, column: str) -> Iterator[Record]:
     """The text under `column` of each object. Raises DataError naming the line that does not hold it."""
-    for number, record in _objects(lines):
+    for number, record in _objects(lines, frozenset((column,))):
         if column not in record:
             raise missing_column(lines.place(number), column, list(record))
         text = record[column]
@@ -52,7 +52,7 @@ def read_json_lines(lines: Lines, column: str) -> Iterator[Record]:
 
 def read_named_records(lines: Lines) -> Iterator[NamedRecord]:
     """The documents of our own form. Raises DataError naming the line that is none."""
-    for number, record in _objects(lines):
+    for number, record in _objects(lines, _NAMED_KEYS):
         if not _is_named(record):
             wanted = '{"source": name, "sentences": [text, …]}'
             raise DataError(f"{lines.place(number)}: not a document of the form {wanted}; write the file anew")
@@ -60,14 +60,15 @@ def read_named_records(lines: Lines) -> Iterator[NamedRecord]:
         yield NamedRecord(str(record["source"]), unescape(text), partial(lines.place, number))
 
 
-def _objects(lines: Lines) -> Iterator[tuple[int, dict[str, Any]]]:
+def _objects(lines: Lines, wanted: frozenset[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The object of each line; DataError where a wanted key stands twice in it, since one text would be lost."""
     for run in lines:
         for number, line in enumerate(run.raw[:-1].split(b"\n"), start=run.first):
             text = _without_mark(escape(line), lines).strip()
             if not text:
                 continue
             try:
-                record = json.loads(text, object_pairs_hook=_object)
+                record = json.loads(text, object_pairs_hook=partial(_object, wanted))
             except _RepeatedKeyError as error:
                 raise DataError(f"{lines.place(number)}: key {error} stands twice in one object; keep one") from error
             except json.JSONDecodeError as error:
@@ -80,11 +81,12 @@ def _objects(lines: Lines) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, record
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(wanted: frozenset[str], pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise _RepeatedKeyError(repr(next(key for key in keys if keys.count(key) > 1)))
+        if repeated := [key for key in keys if key in wanted and keys.count(key) > 1]:
+            raise _RepeatedKeyError(repr(repeated[0]))
     return found
 
 

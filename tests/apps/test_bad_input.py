@@ -165,7 +165,16 @@ def test_a_gpu_that_is_not_there_is_refused(finished: Finished, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "content", [b"- 1\n- 2\n", b"", b"a: [1,", b"\xff\xfe\x00", b"!!python/object/apply:os.getcwd []"]
+    "content",
+    [
+        b"- 1\n- 2\n",
+        b"",
+        b"a: [1,",
+        b"\xff\xfe\x00",
+        b"!!python/object/apply:os.getcwd []",
+        b"preset: !!timestamp foo",
+        b"learning_rate: !!bool maybe",
+    ],
 )
 def test_a_config_file_that_holds_no_options_is_refused(in_folder: Path, content: bytes) -> None:
     (in_folder / "run.yaml").write_bytes(content)

@@ -178,6 +178,20 @@ def test_bytes_that_are_not_utf8_become_what_was_asked_for(finished: Finished, t
         assert (ended.code, "2 invalid UTF-8 bytes replaced" in ended.out) == (0, True), ended.out
 
 
+@pytest.mark.parametrize("weights", [("", ""), (", weight: 1", ", weight: 2")])
+def test_two_columns_of_one_table_are_two_texts(finished: Finished, tmp_path: Path, weights: tuple[str, str]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    half = len(TEXTS) // 2
+    pyarrow.parquet.write_table(pyarrow.table({"a": TEXTS[:half], "b": TEXTS[half:]}), tmp_path / "t.parquet")
+    entries = [f"- {{corpus: t.parquet, text_column: {name}{weights[at]}}}\n" for at, name in enumerate("ab")]
+    listed = write_bytes(tmp_path / "s.yaml", "".join(entries).encode())
+    argv = ["--prepared_dir", tmp_path / "p", "--tokenizer", finished.folder / "tokenizer"]
+    ended = call(prepare.main, "--corpus", listed, *argv)
+    assert (ended.code, f"documents       {len(TEXTS)}\n" in ended.out) == (0, True), ended.out + ended.err
+
+
 def test_a_file_in_two_sources_is_read_once_and_counted_or_refused(finished: Finished, tmp_path: Path) -> None:
     write_bytes(tmp_path / "t.txt", PLAIN)
     argv = ["--prepared_dir", tmp_path / "p", "--tokenizer", finished.folder / "tokenizer"]

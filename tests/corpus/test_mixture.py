@@ -61,6 +61,12 @@ def test_a_glob_is_relative_to_the_file_too(tmp_path: Path) -> None:
         ("- {corpus: [a, b]}", "names no corpus"),
         ("- {corpus: a.txt", "is not YAML"),
         ("- !!python/object/apply:os.system [true]", "is not YAML"),
+        ("- !!map [a, b]", "is not YAML"),
+        ("- !!set [a]", "is not YAML"),
+        ("- {corpus: a.txt, weight: !!bool maybe}", "is not YAML"),
+        ("- {corpus: a.txt, weight: !!timestamp foo}", "is not YAML"),
+        ("- {corpus: a.txt, weight: !!int ''}", "is not YAML"),
+        ("- {corpus: ~nobodyhere/x.txt}", "paths are relative to the list"),
     ],
 )
 def test_a_list_of_sources_that_means_nothing_is_refused(tmp_path: Path, text: str, told: str) -> None:

@@ -262,11 +262,15 @@ def test_a_line_far_behind_the_first_block_is_named_by_its_number(tmp_path: Path
         read(write(tmp_path, "\n".join(lines), "a.jsonl"), unit_bytes=300_000)
 
 
-@pytest.mark.parametrize("record", ['{"text": "One.", "text": "Two."}', '{"text": "One.", "about": {"a": 1, "a": 2}}'])
-def test_an_object_that_holds_a_key_twice_is_refused(tmp_path: Path, record: str) -> None:
-    # Regression: the last value won and the others were lost without a word.
-    with pytest.raises(DataError, match=r"line 2: key '(text|a)' stands twice"):
-        read(write(tmp_path, '{"text": "One."}\n' + record + "\n", "a.jsonl"))
+def test_an_object_that_holds_its_text_twice_is_refused(tmp_path: Path) -> None:
+    # Regression: the last value won and the other was lost without a word.
+    with pytest.raises(DataError, match="line 2: key 'text' stands twice"):
+        read(write(tmp_path, '{"text": "One."}\n{"text": "One.", "text": "Two."}\n', "a.jsonl"))
+
+
+def test_a_key_that_is_not_read_may_stand_twice(tmp_path: Path) -> None:
+    lines = '{"text": "One.", "about": {"a": 1, "a": 2}}\n{"text": "Two.", "id": 1, "id": 2}\n'
+    assert read(write(tmp_path, lines, "a.jsonl")) == [["One."], ["Two."]]
 
 
 @pytest.mark.parametrize(
