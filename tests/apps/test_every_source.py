@@ -69,14 +69,14 @@ def write_folder(path: Path) -> Path:
     path.mkdir()
     (path / "a.txt").write_bytes(("\n\n".join(TEXTS[:60]) + "\n").encode())
     lines = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS[60:])
-    (path / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (path / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
     (path / "picture.png").write_bytes(b"\x89PNG\r\n")
     return path
 
 
 SOURCES: dict[str, Callable[[Path], Path]] = {
     "txt": lambda folder: write_bytes(folder / "t.txt", PLAIN),
-    "txt.gz": lambda folder: write_bytes(folder / "t.txt.gz", gzip.compress(PLAIN)),
+    "txt.gz": lambda folder: write_bytes(folder / "t.txt.gz", gzip.compress(PLAIN, mtime=0)),
     "txt.bz2": lambda folder: write_bytes(folder / "t.txt.bz2", bz2.compress(PLAIN)),
     "txt.xz": lambda folder: write_bytes(folder / "t.txt.xz", lzma.compress(PLAIN)),
     "txt.zst": lambda folder: write_zst(folder / "t.txt.zst", PLAIN),
@@ -84,7 +84,7 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
     "jsonl.xz": lambda folder: write_bytes(folder / "t.jsonl.xz", lzma.compress(as_jsonl())),
     "csv": lambda folder: write_table(folder / "t.csv", ","),
     "csv.gz": lambda folder: write_bytes(
-        folder / "t.csv.gz", gzip.compress(write_table(folder / "t.csv", ",").read_bytes())
+        folder / "t.csv.gz", gzip.compress(write_table(folder / "t.csv", ",").read_bytes(), mtime=0)
     ),
     "tsv": lambda folder: write_table(folder / "t.tsv", "\t"),
     "ndjson": lambda folder: write_bytes(folder / "t.ndjson", as_jsonl()),

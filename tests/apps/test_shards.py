@@ -39,7 +39,7 @@ def mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "a.txt").write_text(english(300, seed=1), encoding="utf-8")
     records = "".join(json.dumps({"text": text}) + "\n" for text in english(200, seed=2).split("\n\n"))
     (folder / "b.jsonl").write_text(records, encoding="utf-8")
-    (folder / "c.txt.gz").write_bytes(gzip.compress(english(200, seed=3).encode()))
+    (folder / "c.txt.gz").write_bytes(gzip.compress(english(200, seed=3).encode(), mtime=0))
     write_parquet(folder / "d.parquet")
     listed = [f"- {{corpus: {file.name}, weight: {len(file.name)}}}" for file in sorted(folder.iterdir())]
     (folder / "tales.yaml").write_text("\n".join(listed), encoding="utf-8")

@@ -43,7 +43,7 @@ RECORDS = [
 ]
 MEMBERS = [
     *(b"\x1f\x8b\x08", b"\xfd7zXZ\0", b"BZh91AY&SY", b"\x28\xb5\x2f\xfd"),
-    *(gzip.compress(b"One."), bz2.compress(b"One."), lzma.compress(b"One.")),
+    *(gzip.compress(b"One.", mtime=0), bz2.compress(b"One."), lzma.compress(b"One.")),
 ]
 PIECES = TEXT + RECORDS + MEMBERS
 

@@ -61,7 +61,7 @@ def test_names_of_files_beside_never_repeat(tmp_path: Path) -> None:
 def write_long(folder: Path, *names: str) -> None:
     """Files of 50 MB of text, compressed, so that each is one unit and takes some seconds."""
     text = "\n\n".join("\n".join(document(number)) for number in range(10_000)).encode()
-    raw = gzip.compress(text + b"\n\n", 1) * 20
+    raw = gzip.compress(text + b"\n\n", 1, mtime=0) * 20
     for name in names:
         write(folder, raw, name)
 

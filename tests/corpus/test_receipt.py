@@ -30,7 +30,7 @@ def messy_folder(folder: Path) -> Path:
     write(folder, good.encode() + b"\xff\xef\xbb\xbfbad.\nNUL\0byte.\n" + b"x" * (MAX_LINE_BYTES + 9), "a.txt")
     write(folder, '{"text": "One. Two."}\n{"text": null}\n', "b.jsonl")
     write(folder, b'text\nOne.\n"caf\xe9"\n', "c.csv")
-    write(folder, gzip.compress(b"One. Two.\n"), "d.txt.gz")
+    write(folder, gzip.compress(b"One. Two.\n", mtime=0), "d.txt.gz")
     write(folder, '{"source": "a", "sentences": ["One."]}\n', "e.jsonl")
     write(folder, "", "f.txt")
     write(folder, "GIF", "g.gif")
