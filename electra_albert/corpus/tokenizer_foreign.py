@@ -23,7 +23,6 @@ from electra_albert.corpus.tokenizer_sentencepiece import SentencePieces
 if TYPE_CHECKING:
     from transformers import BertTokenizer, PreTrainedTokenizerFast
 
-    from electra_albert.corpus.tokenizer import Tokenizer
 
 _PROBE_SECONDS = 30
 _BERT_PIPELINE = ["WordPiece", "BertNormalizer", "BertPreTokenizer"]
@@ -106,7 +105,9 @@ def has_capitals(pieces: Iterable[str], special: Collection[str]) -> bool:
     return any(piece != piece.lower() and piece[0] not in "[<" and piece not in special for piece in pieces)
 
 
-def load_fast(file: Path, content: dict[str, Any], pieces: dict[str, int], config: dict[str, Any]) -> Tokenizer:
+def load_fast(
+    file: Path, content: dict[str, Any], pieces: dict[str, int], config: dict[str, Any]
+) -> PreTrainedTokenizerFast:
     """The tokenizer of a checked tokenizer.json of any layout; one that is not BERT's is tried first."""
     roles = find_roles(file, config, pieces)
     if _is_bert(content, roles):
@@ -130,7 +131,9 @@ def _is_bert(content: dict[str, Any], roles: dict[str, str]) -> bool:
     return all(content["model"].get(name, value) == value for name, value in _BERT_MODEL.items())
 
 
-def load_unigram(file: Path, model: SentencePieces, options: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
+def load_unigram(
+    file: Path, model: SentencePieces, options: dict[str, Any], config: dict[str, Any]
+) -> PreTrainedTokenizerFast:
     """A SentencePiece vocabulary of another layout than ALBERT's, behind the normaliser and the cuts of ALBERT."""
     from transformers import AlbertTokenizer
 
