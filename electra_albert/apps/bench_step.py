@@ -92,9 +92,10 @@ def _our_update(ours: ReplacedTokenDetection, config: BenchConfig, preset: Pretr
     from torch import nn
 
     from electra_albert.training.guards import StopSignal
-    from electra_albert.training.loop import Run, backward, count_step, term_scales
     from electra_albert.training.monitor import Monitor
     from electra_albert.training.optimizer import build_optimizer
+    from electra_albert.training.run import Run
+    from electra_albert.training.step import backward, count_step, term_scales
 
     training = preset.training
     monitor = Monitor(Path(), training.max_steps, is_main=False)  # writes nothing

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from electra_albert.apps.job import Job
     from electra_albert.corpus.examples import Rows
     from electra_albert.training.distributed import World
-    from electra_albert.training.loop import Evaluate, Run
+    from electra_albert.training.loop import Evaluate
+    from electra_albert.training.run import Run
 
 RUNS = Path("runs")
 
@@ -46,8 +47,9 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
     from electra_albert.training.checkpoint import find_checkpoint, read_state
     from electra_albert.training.distributed import main_first
     from electra_albert.training.guards import RunLock, StopSignal
-    from electra_albert.training.loop import Run, train
+    from electra_albert.training.loop import train
     from electra_albert.training.monitor import Monitor
+    from electra_albert.training.run import Run
 
     folder = run_folder(config, preset)
     with main_first(world):

@@ -43,7 +43,7 @@ def _show(folder: Path, step: int, rows: int) -> int:
     from electra_albert.apps.run_folder import compare_settings, recorded_settings
     from electra_albert.training.checkpoint import find_problem, list_checkpoints, load_checkpoint, read_state
     from electra_albert.training.distributed import World
-    from electra_albert.training.loop import autocast
+    from electra_albert.training.step import autocast
 
     argv = ["--config", str(folder / "config.yaml"), "--output_dir", str(folder)]
     preset, config = parse_pretraining(argv, "show_batch")

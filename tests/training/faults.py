@@ -26,10 +26,11 @@ from electra_albert.contracts import Batch, UsageError
 from electra_albert.training import distributed
 from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
 from electra_albert.training.guards import StopSignal
-from electra_albert.training.loop import Run, backward, count_step, term_scales
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import build_optimizer
+from electra_albert.training.run import Run
 from electra_albert.training.scaling import LossScale
+from electra_albert.training.step import backward, count_step, term_scales
 from tests.training.toy import CONFIG, ToyBatches, ToyObjective, fingerprint, rows, run_toy
 
 Backward = Callable[[torch.nn.Module, list[Batch]], object]

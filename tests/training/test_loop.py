@@ -16,9 +16,10 @@ from electra_albert.config import TrainingConfig
 from electra_albert.contracts import Arithmetic, Batch, DivergedError, Metrics, Term, UsageError
 from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints, load_checkpoint
 from electra_albert.training.guards import StopSignal
-from electra_albert.training.loop import Run, backward, count_step, term_scales
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import build_optimizer
+from electra_albert.training.run import Run
+from electra_albert.training.step import backward, count_step, term_scales
 from tests.training.test_distributed import run_ranks
 from tests.training.toy import ALONE, CONFIG, ToyBatches, ToyObjective, fingerprint, held_out, rows, run_toy
 

@@ -12,10 +12,11 @@ from torch import nn
 from electra_albert.contracts import Arithmetic, CheckpointError, DivergedError
 from electra_albert.training.checkpoint import STATE, load_checkpoint, read_state
 from electra_albert.training.guards import MAX_SKIPPED_IN_A_ROW, StopSignal
-from electra_albert.training.loop import Run, backward, count_step, term_scales
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import build_optimizer
+from electra_albert.training.run import Run
 from electra_albert.training.scaling import LossScale
+from electra_albert.training.step import backward, count_step, term_scales
 from tests.training.test_distributed import run_ranks
 from tests.training.test_loop import Breaking, check_resume_is_exact
 from tests.training.toy import ALONE, CONFIG, ToyBatches, ToyObjective, fingerprint, rows, run_toy

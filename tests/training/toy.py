@@ -21,8 +21,9 @@ from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch, Metrics, 
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
-from electra_albert.training.loop import Outcome, Run, train
+from electra_albert.training.loop import Outcome, train
 from electra_albert.training.monitor import Monitor
+from electra_albert.training.run import Run
 
 V, L, D = 11, 7, 5
 SEED = 3
