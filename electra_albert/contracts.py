@@ -17,14 +17,17 @@ IGNORED_LABEL = -100  # a label that takes no part in a loss or a count, as in P
 
 
 class Batch(NamedTuple):
-    """One micro-batch of rows. Fine-tuning batches carry labels, pretraining batches carry none."""
+    """One micro-batch of rows. Fine-tuning batches carry labels, pretraining batches carry none.
+
+    Where several rows make one example (multiple choice), they stand together and share one label.
+    """
 
     input_ids: Tensor  # [B, L] int64
     attention_mask: Tensor  # [B, L] bool, True = take part
     token_type_ids: Tensor  # [B, L] int64, 0 up to and including the first [SEP], then 1
     sentence_order_label: Tensor  # [B] int64: 0 in order, 1 swapped, IGNORED_LABEL where there is no order
     example_id: Tensor  # [B] int64, position of the row in the whole run; keys the randomness
-    labels: Tensor | None = None
+    labels: Tensor | None = None  # [B] int64 or float32, [B, 2] int64 (start, end), or [B, L] int64
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """The batch with every field changed alike."""

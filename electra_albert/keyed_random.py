@@ -39,6 +39,10 @@ class Stream(IntEnum):
     EXAMPLE = 14
     RANDOM_TOKEN = 15
     SOURCE = 16
+    BUCKET = 17
+    TASK_ORDER = 18
+    TASK_EXAMPLES = 19
+    RESAMPLE = 20
 
 
 def _signed(word: int) -> int:

@@ -42,6 +42,8 @@ class Outcome(NamedTuple):
 def train(objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: Run) -> Outcome:
     """Train `objective`, a contracts.Objective on the run's device, to the end of the run or until told to stop.
 
+    The run ends at config.max_steps, or after an evaluation where run.is_enough() says so on every rank alike.
+
     Goes on from run.resume_from where one is given. Raises DivergedError when the numbers stop being finite, and
     UsageError when the last checkpoint cannot be written.
     """
@@ -49,7 +51,7 @@ def train(objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: R
     loop.begin()
     stream = batches.steps(loop.step + 1)
     try:
-        while loop.step < run.config.max_steps:
+        while loop.step < run.config.max_steps and not loop.is_enough:
             micro_batches = next(stream)
             counts = count_step(loop.objective, micro_batches, run)
             if counts.is_stopping:
@@ -72,9 +74,10 @@ class _Loop:
         self.step = 0
         self.metrics: Metrics = {}
         self.is_evaluation_cut_short = False
+        self.is_enough = False
         self._batches, self._evaluate, self._run = batches, evaluate, run
         self._model: nn.Module = objective
-        self._optimizer = build_optimizer(objective, run.config)
+        self._optimizer = build_optimizer(objective, run.config, run.rate_scales)
         self._guard = UpdateGuard(run.world.device)
         self._loss_scale = LossScale(run.world.device, run.arithmetic)
         self._tally = Tally(run.world.device)
@@ -138,7 +141,7 @@ class _Loop:
         norm = nn.utils.clip_grad_norm_(self.module.parameters(), config.max_grad_norm)
         is_finite = self._guard.observe(norm, self._loss_scale.follow())
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate(step, config)
+            group["lr"] = learning_rate(step, config) * group["rate_scale"]
         # The optimiser looks at this attribute on the device and leaves weights, moments and counters as they are.
         self._optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
         self._optimizer.step()
@@ -194,6 +197,7 @@ class _Loop:
         if metrics is not None:
             self.metrics = metrics
             self._run.monitor.evaluation(self._position(), metrics)
+            self.is_enough = self._run.is_enough()
         self._row_time += time.monotonic() - started
 
     def save(self, *, is_last: bool) -> None:

@@ -18,6 +18,7 @@ Groups = list[dict[str, Any]]
 _UNCORRECTED_STEP = 1e8
 # The fused projection holds query, key and value one above the other.
 _FUSED, _FUSED_MATRICES = "qkv.weight", 3
+_TRUST_RATIOS = (1, _FUSED_MATRICES, 0)  # of a matrix, of the fused projection, of what is not decayed
 
 
 def _is_undecayed(name: str, parameter: Tensor) -> bool:
@@ -25,28 +26,34 @@ def _is_undecayed(name: str, parameter: Tensor) -> bool:
     return parameter.ndim <= 1 and (name.endswith("bias") or "norm" in name.lower())
 
 
-def parameter_groups(module: nn.Module, weight_decay: float) -> Groups:
+def parameter_groups(module: nn.Module, weight_decay: float, rate_scales: Mapping[str, float] | None = None) -> Groups:
     """Optimiser groups over the trainable parameters; a tied one stands in one of them, once.
 
     Matrices are decayed, biases and LayerNorms are not; these have no trust ratio in LAMB either, as in ALBERT's code.
-    The fused projection is apart because there query, key and value are three matrices with a ratio each.
+    The fused projection is apart because there query, key and value are three matrices with a ratio each. rate_scales
+    says by a parameter's name what its learning rate is multiplied with; by default all have the same.
     """
-    matrices: list[nn.Parameter] = []
-    fused: list[nn.Parameter] = []
-    plain: list[nn.Parameter] = []
+    members: dict[tuple[float, int], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():  # names a parameter shared by two modules once
-        if not parameter.requires_grad:
-            continue
-        if _is_undecayed(name, parameter):
-            plain.append(parameter)
-        else:
-            (fused if name.endswith(_FUSED) else matrices).append(parameter)
-    groups: Groups = [
-        {"params": matrices, "weight_decay": weight_decay, "trust_ratios": 1},
-        {"params": fused, "weight_decay": weight_decay, "trust_ratios": _FUSED_MATRICES},
-        {"params": plain, "weight_decay": 0.0, "trust_ratios": 0},
+        if parameter.requires_grad:
+            scale = 1.0 if rate_scales is None else rate_scales[name]
+            members.setdefault((-scale, _place(name, parameter)), []).append(parameter)
+    return [
+        {
+            "params": members[key],
+            "weight_decay": weight_decay if _TRUST_RATIOS[key[1]] else 0.0,
+            "trust_ratios": _TRUST_RATIOS[key[1]],
+            "rate_scale": -key[0],
+        }
+        for key in sorted(members)
     ]
-    return [group for group in groups if group["params"]]
+
+
+def _place(name: str, parameter: Tensor) -> int:
+    """Which of _TRUST_RATIOS a parameter belongs to."""
+    if _is_undecayed(name, parameter):
+        return 2
+    return 1 if name.endswith(_FUSED) else 0
 
 
 def check_groups(module: nn.Module, groups: Iterable[Mapping[str, Any]]) -> None:
@@ -83,13 +90,16 @@ def _lamb(groups: Groups, config: TrainingConfig) -> torch.optim.Optimizer:
 _OPTIMIZERS: dict[str, Callable[[Groups, TrainingConfig], torch.optim.Optimizer]] = {"adamw": _adamw, "lamb": _lamb}
 
 
-def build_optimizer(module: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+def build_optimizer(
+    module: nn.Module, config: TrainingConfig, rate_scales: Mapping[str, float] | None = None
+) -> torch.optim.Optimizer:
     """The optimiser of config.optimizer, its state ready from the start, so that a checkpoint is copied into it.
 
-    Without adam_bias_correction the moments are used as they are, as in ELECTRA's and ALBERT's own optimisers. Where
-    its attribute `found_inf` [] holds 1, an update changes neither weights nor state.
+    Each group's `rate_scale` is what its learning rate is to be multiplied with; see parameter_groups. Without
+    adam_bias_correction the moments are used as they are, as in ELECTRA's and ALBERT's own optimisers. Where the
+    attribute `found_inf` [] of the optimiser holds 1, an update changes neither weights nor state.
     """
-    groups = parameter_groups(module, config.weight_decay)
+    groups = parameter_groups(module, config.weight_decay, rate_scales)
     check_groups(module, groups)
     optimizer = _OPTIMIZERS[config.optimizer](groups, config)
     first_step = 0.0 if config.adam_bias_correction else _UNCORRECTED_STEP

@@ -111,3 +111,23 @@ def test_a_parameter_that_no_loss_reaches_is_refused() -> None:
     module.query(module.word_embeddings(torch.tensor([1]))).sum().backward()
     with pytest.raises(ValueError, match="decoder_bias"):
         check_gradients(module)
+
+
+def test_every_parameter_has_the_rate_scale_of_its_name_and_stands_in_one_group() -> None:
+    module = AlbertNames()
+    scales = {name: 1.0 if "norm" in name.lower() else 0.5**number for number, (name, _) in enumerate(_named(module))}
+    groups = parameter_groups(module, 0.01, scales)
+    check_groups(module, groups)
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    assert {names[p]: group["rate_scale"] for group in groups for p in group["params"]} == scales
+    decayed = {names[p] for group in groups if group["weight_decay"] for p in group["params"]}
+    assert decayed == {"word_embeddings.weight", "query.weight"}
+
+
+def test_a_parameter_without_a_rate_scale_is_refused() -> None:
+    with pytest.raises(KeyError):
+        parameter_groups(AlbertNames(), 0.01, {})
+
+
+def _named(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]

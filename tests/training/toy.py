@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.loop import Outcome, train
 from electra_albert.training.monitor import Monitor
-from electra_albert.training.run import Run
+from electra_albert.training.run import Run, never_enough
 
 V, L, D = 11, 7, 5
 SEED = 3
@@ -130,12 +130,15 @@ def run_toy(
     evaluate: Callable[[int], Metrics | None] | None = None,
     stop: StopSignal | None = None,
     arithmetic: Arithmetic = "fp32",
+    rate_scales: Mapping[str, float] | None = None,
+    is_enough: Callable[[], bool] = never_enough,
 ) -> tuple[Outcome, ToyObjective, str]:
     """Train a toy in `folder`; returns how it ended, the objective, and what was printed."""
     model = ToyObjective() if objective is None else objective
     printed = io.StringIO()
     with Monitor(folder, config.max_steps, is_main=world.is_main, stream=printed) as monitor:
         run = Run(folder, config, world, monitor, stop or StopSignal(), arithmetic, resume_from)
+        run = replace(run, rate_scales=rate_scales, is_enough=is_enough)
         outcome = train(model, ToyBatches(config, world, before), evaluate or held_out(model, config), run)
     return outcome, model, printed.getvalue()
 
