@@ -106,24 +106,36 @@ def from_stock(stock: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return state
 
 
+def task_state(stock: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """As from_stock, for a task's model: the pooler of a stock body is its own, not the sentence-order head's."""
+    poolers = {name: _SENTENCE_ORDER[name] for name in _SENTENCE_ORDER if ".pooler." in name}
+    return {poolers.get(name, name): tensor for name, tensor in from_stock(stock).items()}
+
+
 def load_state(model: nn.Module, stock: Mapping[str, Tensor], origin: str) -> None:
     """Fill a generator or discriminator from a stock file's tensors.
 
     A head of another kind in the file is left aside; CheckpointError where anything the model needs is missing, has
     another shape, or where the body holds tensors the model has no place for. `origin` names the file in messages.
     """
-    state, wanted = from_stock(stock), model.state_dict()
+    fill(model, from_stock(stock), origin)
+
+
+def fill(model: nn.Module, state: Mapping[str, Tensor], origin: str, spared: tuple[str, ...] = ()) -> None:
+    """Fill a model from tensors under our names, but for those that begin with a `spared` one. Raises as load_state."""
+    places = model.state_dict()
+    wanted = {name: tensor for name, tensor in places.items() if not name.startswith(spared)}
     missing = sorted(wanted.keys() - state.keys())
     if missing:
         raise CheckpointError(f"{origin} has no {missing[0]} ({len(missing)} of {len(wanted)} tensors are missing)")
-    extra = sorted(name for name in state.keys() - wanted.keys() if name.startswith(_BODY))
+    extra = sorted(name for name in state.keys() - places.keys() if name.startswith(_BODY))
     if extra:
         raise CheckpointError(f"{origin} holds {extra[0]}, which its configuration has no place for")
     for name, tensor in wanted.items():
         if state[name].shape != tensor.shape:
             found, expected = list(state[name].shape), list(tensor.shape)
             raise CheckpointError(f"{name} in {origin} has shape {found}, its configuration says {expected}")
-    model.load_state_dict({name: state[name].contiguous() for name in wanted}, assign=True)
+    model.load_state_dict({name: state[name].contiguous() for name in wanted}, assign=True, strict=not spared)
 
 
 def stock_config(config: ModelConfig, architecture: str, special_ids: Mapping[str, int]) -> dict[str, Any]:

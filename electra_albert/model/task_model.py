@@ -1,0 +1,148 @@
+"""An encoder under the head of a task: sentences, multiple choice, spans of answers, tags of tokens.
+
+Parameter names are stock ones, so that AlbertForSequenceClassification and its siblings load what is exported.
+Dimensions: S dropout samples, B rows, L length, D hidden, C classes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from electra_albert.config import ModelConfig
+from electra_albert.model.encoder import Embeddings, Encoder
+from electra_albert.model.initialization import initialize_embeddings, initialize_encoder, initialize_head
+
+TaskKind = Literal["sequence", "choice", "span", "token"]
+HeadStyle = Literal["albert", "electra"]
+
+_ARCHITECTURES: dict[str, str] = {
+    "sequence": "AlbertForSequenceClassification",
+    "choice": "AlbertForMultipleChoice",
+    "span": "AlbertForQuestionAnswering",
+    "token": "AlbertForTokenClassification",
+}
+_ROW_KINDS = ("sequence", "choice")  # that read one vector a row
+_ENDS = 2  # a span's start and end
+_HEAD_PARTS = ("pooler.", "classifier.", "electra_classifier.", "qa_outputs.")
+_MAPPING = "encoder.embedding_hidden_mapping_in."
+_BLOCK = re.compile(r"encoder\.albert_layer_groups\.(\d+)\.albert_layers\.(\d+)\.")
+
+
+@dataclass(frozen=True)
+class TaskHead:
+    """What stands on the encoder. The style tells sentence and choice heads apart; spans and tags have but one."""
+
+    kind: TaskKind
+    num_labels: int
+    style: HeadStyle = "albert"
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        only = {"choice": 1, "span": _ENDS}.get(self.kind, self.num_labels)
+        if self.kind not in _ARCHITECTURES or self.num_labels != only or self.num_labels < 1:
+            raise ValueError(f"a head of kind {self.kind!r} with {self.num_labels} labels cannot be")
+        if self.style not in ("albert", "electra"):
+            raise ValueError(f"style={self.style!r} is neither albert nor electra")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout} must lie in [0, 1)")
+
+    @property
+    def has_pooler(self) -> bool:
+        return self.kind in _ROW_KINDS and self.style == "albert"
+
+    @property
+    def output_name(self) -> str:
+        """Name of the linear layer that gives the outputs: a stock one where a stock class computes the same."""
+        if self.kind == "span":
+            return "qa_outputs"
+        return "classifier" if self.kind == "token" or self.style == "albert" else "electra_classifier"
+
+
+class TaskModel(nn.Module):
+    """An encoder with a task's head, with random weights until `initialize` or a file fills them.
+
+    Style albert: the dense layer and tanh on [CLS], dropout, a linear layer. Style electra: no dense layer, as in
+    ELECTRA's own code: replaced-token detection trains none.
+    """
+
+    def __init__(self, config: ModelConfig, head: TaskHead) -> None:
+        super().__init__()
+        self.config, self.head = config, head
+        self.embeddings = Embeddings(config)
+        self.encoder = Encoder(config)
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if head.has_pooler else None
+        self.dropout = nn.Dropout(head.dropout)
+        self.add_module(head.output_name, nn.Linear(config.hidden_size, head.num_labels))
+
+    @property
+    def architecture(self) -> str:
+        """The stock class that computes the same from our export; of a pooler-less row head, the encoder alone."""
+        return _ARCHITECTURES[self.head.kind] if self.head.output_name != "electra_classifier" else "AlbertModel"
+
+    @property
+    def output(self) -> nn.Linear:
+        """The linear layer that gives the outputs."""
+        return cast(nn.Linear, self.get_submodule(self.head.output_name))
+
+    def initialize(self) -> None:
+        """Draw every weight from torch's generator: the head first, so that a seed gives it whatever lies below."""
+        self.initialize_head()
+        initialize_embeddings(self.embeddings, self.config)
+        initialize_encoder(self.encoder, self.config)
+
+    def initialize_head(self, *, with_pooler: bool = True) -> None:
+        """Draw the weights of the linear layer, and of the pooler where there is one and it is asked for."""
+        # Differs from ELECTRA's code: normal weights as in BERT and ALBERT, TensorFlow's default was Glorot's there.
+        initialize_head(self.output, self.config)
+        if self.pooler is not None and with_pooler:
+            initialize_head(self.pooler, self.config)
+
+    def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Hidden states [B, L, D]; ids int64 [B, L], mask bool [B, L]."""
+        return self.encoder(self.embeddings(input_ids, token_type_ids), attention_mask)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, samples: int = 1) -> Tensor:
+        """Outputs of a batch of rows under `samples` dropout masks on one pass of the encoder; arguments as for encode.
+
+        Returns at least float32: sequence [S, B, C], choice [S, B, 1], span [S, B, L, 2] (start and end), token
+        [S, B, L, C].
+        """
+        features = self.encode(input_ids, attention_mask, token_type_ids)  # [B, L, D]
+        if self.head.kind in _ROW_KINDS:
+            features = features[:, 0]  # [B, D]
+        if self.pooler is not None:
+            features = self.pooler(features).tanh()
+        outputs = self.output(self.dropout(features.expand(samples, *features.shape)))  # [S, B, (L,) C]
+        return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+
+
+def depth_scales(names: Iterable[str], config: ModelConfig, decay: float) -> dict[str, float]:
+    """By what the learning rate of each parameter of a TaskModel is multiplied: decay to the power of its depth.
+
+    Depth counts sets of parameters, not passes: the head 0, the blocks from the last, 1, to the first, then the
+    mapping E to D, then the embeddings. Raises ValueError for a name that stands nowhere.
+    """
+    # Differs from ELECTRA's code: it counts layers, and one head deeper than meant; a shared block has no one layer.
+    return {name: decay ** _depth(name, config) for name in names}
+
+
+def _depth(name: str, config: ModelConfig) -> int:
+    blocks = config.num_hidden_groups * config.inner_group_num
+    block = _BLOCK.match(name)
+    if block:
+        group, inner = int(block[1]), int(block[2])
+        if group < config.num_hidden_groups and inner < config.inner_group_num:
+            return blocks - (group * config.inner_group_num + inner)
+    elif name.startswith(_HEAD_PARTS):
+        return 0
+    elif name.startswith(_MAPPING):
+        return blocks + 1
+    elif name.startswith("embeddings."):
+        return blocks + 2
+    raise ValueError(f"{name} is no parameter of a task model of {blocks} blocks")
