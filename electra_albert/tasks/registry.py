@@ -1,0 +1,259 @@
+"""Every task as a row of data: its files and columns, its labels, how it is scored and handed in."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import replace
+
+from electra_albert.contracts import UsageError
+from electra_albert.finetuning_config import DataConfig
+from electra_albert.tasks.task import TABLE_SUFFIXES, Columns, Files, Hub, Patterns, Task
+
+
+def _tables(*stems: str) -> Patterns:
+    """Any kind of table called by one of the stems, or else beginning with it."""
+    return tuple(f"{stem}{star}{suffix}" for stem in stems for star in ("", "*") for suffix in TABLE_SUFFIXES)
+
+
+def _glue(
+    name: str,
+    folder: str,
+    columns: Columns,
+    metrics: tuple[str, ...] = ("accuracy",),
+    labels: tuple[str, ...] = ("0", "1"),
+    hub_labels: tuple[str, ...] = (),
+) -> Task:
+    """A task of GLUE with the layout that most of them share; `hub_labels` in the order of `labels`."""
+    return Task(
+        name,
+        kind="sequence",
+        metrics=metrics,
+        main=metrics[0],
+        columns=columns,
+        files=Files((folder, name), _tables("train"), {"dev": _tables("dev", "validation")}, {folder: _tables("test")}),
+        hub=Hub("nyu-mll/glue", name, test={folder: "test"}),
+        labels=labels,
+        label_aliases=dict(zip(hub_labels, labels, strict=True)) if hub_labels else {},
+        submission={folder: f"{folder}.tsv"},
+    )
+
+
+_TWO_SENTENCES = Columns(("sentence1",), ("sentence2",))
+_MNLI_COLUMNS = Columns(("sentence1", "premise"), ("sentence2", "hypothesis"), ("gold_label", "label"))
+_AX_COLUMNS = Columns(
+    ("sentence1", "Premise", "premise"), ("sentence2", "Hypothesis", "hypothesis"), ("gold_label", "Label", "label")
+)
+_ENTAILMENT = ("entailment", "not_entailment")
+_MNLI_LABELS = ("contradiction", "entailment", "neutral")  # in the order of Google's code
+
+_COLA = _glue(
+    "cola",
+    "CoLA",
+    Columns(("sentence",), without_header=("source", "label", "mark", "sentence")),
+    ("matthews_correlation",),
+    hub_labels=("unacceptable", "acceptable"),
+)
+_MRPC = _glue(
+    "mrpc",
+    "MRPC",
+    Columns(("#1 String", "sentence1"), ("#2 String", "sentence2"), ("Quality", "label")),
+    ("accuracy", "f1"),
+    hub_labels=("not_equivalent", "equivalent"),
+)
+_MNLI = _glue("mnli", "MNLI", _MNLI_COLUMNS, labels=_MNLI_LABELS)
+
+# What the corpus of paraphrases itself calls its two files.
+_MRPC_FILES = replace(
+    _MRPC.files,
+    train=(*_MRPC.files.train, "msr_paraphrase_train.txt"),
+    evaluation={"dev": (*_MRPC.files.evaluation["dev"], "msr_paraphrase_test.txt")},
+    test={"MRPC": (*_MRPC.files.test["MRPC"], "msr_paraphrase_test.txt")},
+)
+_MNLI_FILES = replace(
+    _MNLI.files,
+    evaluation={
+        "matched": (*_tables("dev_matched", "validation_matched"), "dev.tsv"),
+        "mismatched": _tables("dev_mismatched", "validation_mismatched"),
+    },
+    test={"MNLI-m": _tables("test_matched"), "MNLI-mm": _tables("test_mismatched")},
+)
+_MNLI_HUB = Hub(
+    "nyu-mll/glue",
+    "mnli",
+    evaluation={"matched": "validation_matched", "mismatched": "validation_mismatched"},
+    test={"MNLI-m": "test_matched", "MNLI-mm": "test_mismatched"},
+)
+
+_CONLL_SETS: tuple[Patterns, dict[str, Patterns], dict[str, Patterns]] = (
+    ("train.txt", "train.conll", "*train*"),
+    {"dev": ("dev.txt", "dev.conll", "valid.txt", "*testa*", "*dev*", "*valid*")},
+    {"test": ("test.txt", "test.conll", "*testb*", "*test*")},
+)
+
+
+def _squad(name: str, has_null_answer: bool) -> Task:
+    def json_files(stem: str) -> Patterns:
+        official = f"{stem}-v{'2.0' if has_null_answer else '1.1'}"
+        return (f"{official}.json", f"{official}*.json", f"{stem}.json", f"{stem}*.json", *_tables(stem))
+
+    return Task(
+        name,
+        kind="span",
+        metrics=("exact_match", "f1"),
+        main="f1",
+        columns=Columns(("context",), ("question",), ("answers",), ("id",)),
+        files=Files(
+            ("squad", name, "SQuAD"),
+            json_files("train"),
+            {"dev": json_files("dev")},
+            {"test": json_files("test")},
+        ),
+        hub=Hub("rajpurkar/squad_v2" if has_null_answer else "rajpurkar/squad", test={}),
+        has_null_answer=has_null_answer,
+        submission={"test": "predictions.json"},
+    )
+
+
+def _tagging(name: str, folders: tuple[str, ...], labels: tuple[str, ...], tag_column: int) -> Task:
+    train, evaluation, test = _CONLL_SETS
+    return Task(
+        name,
+        kind="token",
+        metrics=("f1", "precision", "recall", "accuracy"),
+        main="f1",
+        columns=Columns(("tokens", "words"), label=labels, identity=("id",)),
+        files=Files(folders, train, evaluation, test),
+        tag_column=tag_column,
+        submission={"test": f"{name}.conll"},
+    )
+
+
+_STSB = replace(
+    _glue("stsb", "STS-B", Columns(("sentence1",), ("sentence2",), ("score", "label")), ("spearman", "pearson"), ()),
+    is_regression=True,
+    score_range=(0.0, 5.0),
+)
+
+_ROWS = (
+    _COLA,
+    _glue("sst2", "SST-2", Columns(("sentence",)), hub_labels=("negative", "positive")),
+    replace(_MRPC, files=_MRPC_FILES),
+    _STSB,
+    _glue(
+        "qqp",
+        "QQP",
+        Columns(("question1",), ("question2",), ("is_duplicate", "label")),
+        ("accuracy", "f1"),
+        hub_labels=("not_duplicate", "duplicate"),
+    ),
+    replace(_MNLI, files=_MNLI_FILES, hub=_MNLI_HUB, submission={"MNLI-m": "MNLI-m.tsv", "MNLI-mm": "MNLI-mm.tsv"}),
+    _glue("qnli", "QNLI", Columns(("question",), ("sentence",)), labels=_ENTAILMENT),
+    _glue("rte", "RTE", _TWO_SENTENCES, labels=_ENTAILMENT),
+    _glue("wnli", "WNLI", _TWO_SENTENCES, hub_labels=("not_entailment", "entailment")),
+    Task(
+        "ax",
+        kind="sequence",
+        metrics=("matthews_correlation", "accuracy"),
+        main="matthews_correlation",
+        columns=_AX_COLUMNS,
+        files=Files(
+            ("diagnostic", "AX", "ax"),
+            (),
+            {"diagnostic": _tables("diagnostic-full", "diagnostic", "AX")},
+            {"AX": _tables("diagnostic", "test", "AX")},
+        ),
+        hub=Hub("nyu-mll/glue", "ax", evaluation={}, test={"AX": "test"}),
+        labels=_MNLI_LABELS,
+        trained_by="mnli",
+        submission={"AX": "AX.tsv"},
+    ),
+    _squad("squad", has_null_answer=False),
+    _squad("squad_v2", has_null_answer=True),
+    Task(
+        "race",
+        kind="choice",
+        metrics=("accuracy", "accuracy_middle", "accuracy_high"),
+        main="accuracy",
+        columns=Columns(("article", "context", "passage"), ("question",), ("answer", "label"), ("example_id", "id")),
+        files=Files(("RACE", "race"), ("train",), {"dev": ("dev",)}, {"test": ("test",)}),
+        hub=Hub("ehovy/race", "all"),
+        submission={"test": "race.tsv"},
+    ),
+    _tagging("ner", ("ner", "conll2003", "wnut17"), ("ner_tags", "tags", "labels"), -1),
+    _tagging("chunking", ("chunking", "conll2000", "conll2003"), ("chunk_tags", "tags", "labels"), 2),
+    Task(
+        "custom",
+        kind="sequence",
+        metrics=("accuracy",),
+        main="accuracy",
+        columns=Columns(("text", "sentence")),
+        files=Files(("custom",), _tables("train"), {"dev": _tables("dev", "validation")}, {"test": _tables("test")}),
+        submission={"test": "test.tsv"},
+    ),
+)
+
+TASKS: dict[str, Task] = {task.name: task for task in _ROWS}
+GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
+ELECTRA_EIGHT = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
+
+_SPELLINGS = {  # besides the names themselves; letters and digits only
+    "sst": "sst2",
+    "sts": "stsb",
+    "mnlimatched": "mnli",
+    "diagnostic": "ax",
+    "glueax": "ax",
+    "squad1": "squad",
+    "squadv1": "squad",
+    "squad11": "squad",
+    "squadv11": "squad",
+    "squad2": "squad_v2",
+    "squadv2": "squad_v2",
+    "squad20": "squad_v2",
+    "squadv20": "squad_v2",
+    "conll": "ner",
+    "conll2003": "ner",
+    "conll03": "ner",
+    "wnut": "ner",
+    "wnut17": "ner",
+    "tagging": "ner",
+    "chunk": "chunking",
+    "chunks": "chunking",
+    "conll2000": "chunking",
+}
+
+
+def find_task(name: str) -> Task:
+    """The task of this name in any usual spelling. Raises UsageError for others, with the nearest one."""
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    found = TASKS.get(_SPELLINGS.get(plain, plain))
+    if found is not None:
+        return found
+    near = difflib.get_close_matches(plain, [*TASKS, *_SPELLINGS], n=1)
+    meant = f"; did you mean {_SPELLINGS.get(near[0], near[0])}?" if near else ""
+    raise UsageError(f"--task {name}: no such task{meant} There are {' '.join(TASKS)}, and glue for all of GLUE")
+
+
+def as_configured(task: Task, config: DataConfig) -> Task:
+    """The task with what the options change in it: the names of columns, and numbers for labels.
+
+    Raises UsageError where an option does not fit the task.
+    """
+    columns, tag_column = task.columns, task.tag_column
+    if config.text_column is not None:
+        columns = replace(columns, text=(config.text_column,))
+    if config.text_pair_column is not None:
+        if task.name != "custom" and not task.takes_pairs:
+            raise UsageError(f"--text_pair_column {config.text_pair_column}: {task.name} has one text; leave it out")
+        columns = replace(columns, pair=(config.text_pair_column,))
+    if config.label_column is not None:
+        if task.kind == "token" and config.label_column.isdecimal():
+            tag_column = int(config.label_column)
+        else:
+            columns = replace(columns, label=(config.label_column,))
+    task = replace(task, columns=columns, tag_column=tag_column)
+    if not config.regression or task.is_regression:
+        return task
+    if task.name != "custom":
+        raise UsageError(f"--regression true: {task.name} has classes; it is for --task custom")
+    return replace(task, is_regression=True, metrics=("spearman", "pearson"), main="spearman")

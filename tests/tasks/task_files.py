@@ -1,0 +1,56 @@
+"""Writing small task files and reading them, for the tests of what reads them."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from electra_albert.finetuning_config import DataConfig
+from electra_albert.tasks.examples import Report, TaskData
+from electra_albert.tasks.reading import read_data
+from electra_albert.tasks.registry import find_task
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def table(*rows: Iterable[str]) -> str:
+    return "".join("\t".join(row) + "\n" for row in rows)
+
+
+def read(name: str, *, needs_test: bool = False, seed: int = 0, **options: Any) -> TaskData:
+    """The data of a task; options are those of DataConfig, paths allowed."""
+    options = {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
+    return read_data(find_task(name), DataConfig(task=name, **options), needs_test=needs_test, seed=seed)
+
+
+def noticed(report: Report, part: str) -> int:
+    """How many things were counted whose sentence holds `part`."""
+    return sum(count for what, count in report.counts.items() if part in what)
+
+
+def sst2_folder(folder: Path, train: str = "good film\t1\nbad film\t0\n", dev: str = "fine\t1\npoor\t0\n") -> Path:
+    write(folder / "train.tsv", "sentence\tlabel\n" + train)
+    write(folder / "dev.tsv", "sentence\tlabel\n" + dev)
+    return folder
+
+
+def squad_file(path: Path, *questions: dict[str, Any], context: str = "Ada met Bob in Rome.", **top: Any) -> Path:
+    """A file of SQuAD with one passage; each question needs only what matters."""
+    usual = {"question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}
+    qas = [{"id": f"q{i}", **usual, **question} for i, question in enumerate(questions)]
+    return write(path, json.dumps({"data": [{"paragraphs": [{"context": context, "qas": qas}]}], **top}))
+
+
+def race_file(path: Path, **changes: Any) -> Path:
+    usual = {
+        "article": "Tea is hot.",
+        "questions": ["Tea is _ .", "What?"],
+        "options": [["hot", "cold", "old", "new"], ["a", "b", "c", "d"]],
+        "answers": ["A", "D"],
+        "id": f"{path.parent.name}{path.name}",
+    }
+    return write(path, json.dumps({**usual, **changes}))

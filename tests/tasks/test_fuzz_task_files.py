@@ -1,0 +1,67 @@
+"""Whatever a task's file holds, it is read, or refused in one line that names it."""
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_albert.contracts import UserError
+from tests.tasks.task_files import read, write
+
+SIGNS = st.sampled_from(["A", "-", "1"])
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | SIGNS
+NAMES = """data paragraphs context qas id question answers text answer_start is_impossible
+article questions options answer label tokens ner_tags level sentence score"""
+KEYS = st.sampled_from(NAMES.split())
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=6), max_leaves=15
+)
+ROW = st.dictionaries(KEYS, VALUES, min_size=1, max_size=8)
+FORMS = [
+    *[("sst2", suffix) for suffix in (".tsv", ".csv", ".jsonl", ".parquet")],
+    *[("stsb", ".tsv"), ("squad", ".json"), ("squad_v2", ".jsonl"), ("race", ".txt"), ("race", ".jsonl")],
+    *[("ner", ".conll"), ("ner", ".jsonl"), ("custom", ".jsonl")],
+]
+
+
+def read_or_refuse(task: str, suffix: str, content: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        file = write(Path(folder) / f"file{suffix}", content)
+        refusal = ""
+        try:
+            data = read(task, train_file=file, validation_file=file, test_file=file, needs_test=True)
+        except UserError as error:
+            refusal = str(error)
+        assert (str(file) in refusal and "\n" not in refusal) if refusal else data.train
+
+
+@pytest.mark.parametrize(("task", "suffix"), FORMS)
+@settings(deadline=None, max_examples=20)
+@given(content=st.binary(max_size=60) | st.text('ab\t\n\r ",1-{}[]:é\u2028', max_size=60).map(str.encode))
+def test_any_bytes_are_read_or_refused(task: str, suffix: str, content: bytes) -> None:
+    read_or_refuse(task, suffix, content)
+
+
+@pytest.mark.parametrize(("task", "suffix"), [form for form in FORMS if form[1] in (".json", ".jsonl", ".txt")])
+@settings(deadline=None, max_examples=30)
+@given(rows=st.lists(ROW, min_size=1, max_size=3))
+def test_any_json_is_read_or_refused(task: str, suffix: str, rows: list[dict[str, Any]]) -> None:
+    is_lines = suffix == ".jsonl"
+    read_or_refuse(task, suffix, "\n".join(map(json.dumps, rows if is_lines else rows[:1])).encode())
+
+
+def nested(paragraph: Any) -> bytes:
+    return json.dumps({"data": [{"paragraphs": [paragraph]}]}).encode()
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.fixed_dictionaries({"id": SCALARS, "question": SCALARS, "answers": VALUES}), st.booleans() | SCALARS)
+def test_any_question_is_read_or_refused(question: dict[str, Any], is_impossible: Any) -> None:
+    paragraph = {"context": "a b c", "qas": [{**question, "is_impossible": is_impossible}]}
+    read_or_refuse("squad_v2", ".json", nested(paragraph))
+    article = {"article": "a", "questions": [question["question"]], "options": [question["answers"]], "answers": ["A"]}
+    read_or_refuse("race", ".txt", json.dumps(article).encode())

@@ -1,0 +1,128 @@
+"""Datasets of the hub, without the network: classes go by their names, splits by those of the task."""
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+from electra_albert.contracts import DataError, UsageError
+from electra_albert.tasks.examples import SequenceExample, TokenExample
+from tests.tasks.task_files import noticed, read
+
+HF_ORDER = ["entailment", "neutral", "contradiction"]
+
+
+def classes(*names: str) -> Any:
+    return datasets.ClassLabel(names=list(names))
+
+
+def made(features: dict[str, Any], **splits: dict[str, list[Any]]) -> datasets.DatasetDict:
+    form = datasets.Features(features)
+    return datasets.DatasetDict({name: datasets.Dataset.from_dict(rows, form) for name, rows in splits.items()})
+
+
+@pytest.fixture
+def on_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[tuple[str, str | None], Any]:
+    """What load_dataset gives for a name and a config; the tests fill it. An exception is raised."""
+    held: dict[tuple[str, str | None], Any] = {}
+
+    def load_dataset(name: str, config: str | None = None) -> Any:
+        found = held.get((name, config), FileNotFoundError(f"Couldn't find {name}\nsecond line"))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.chdir(tmp_path)
+    return held
+
+
+def mnli() -> datasets.DatasetDict:
+    text = datasets.Value("string")
+    rows = {"premise": ["a", "b", "c"], "hypothesis": ["d", "e", "f"], "label": [0, 1, 2], "idx": [5, 6, 7]}
+    unlabelled = {**rows, "label": [-1, -1, -1]}
+    features = {"premise": text, "hypothesis": text, "label": classes(*HF_ORDER), "idx": datasets.Value("int32")}
+    return made(
+        features,
+        train=rows,
+        validation_matched=rows,
+        validation_mismatched={**rows, "label": [0, 1, -1]},
+        test_matched=unlabelled,
+        test_mismatched=unlabelled,
+    )
+
+
+def test_classes_go_by_name_and_not_by_number(on_hub: dict[Any, Any]) -> None:
+    on_hub["nyu-mll/glue", "mnli"] = mnli()
+    data = read("mnli", data_dir="nyu-mll/glue", needs_test=True)
+    assert data.labels == ("contradiction", "entailment", "neutral")
+    assert [one.label for one in data.train] == HF_ORDER
+    assert data.train[0] == SequenceExample("a", "d", "entailment", "5")
+    assert {name: len(examples) for name, examples in data.evaluation.items()} == {"matched": 3, "mismatched": 2}
+    assert noticed(data.report, "NOT SCORED: no label") == 1
+    assert {name: [one.label for one in some] for name, some in data.test.items()} == {
+        "MNLI-m": [None] * 3,
+        "MNLI-mm": [None] * 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted"), [(("unacceptable", "acceptable"), ["0", "1"]), (("acceptable", "unacceptable"), ["1", "0"])]
+)
+def test_the_hubs_names_become_those_of_glue(on_hub: dict[Any, Any], names: tuple[str, str], wanted: list[str]) -> None:
+    rows = {"sentence": ["a", "b"], "label": [0, 1]}
+    features = {"sentence": datasets.Value("string"), "label": classes(*names)}
+    on_hub["nyu-mll/glue", "cola"] = made(features, train=rows, validation=rows)
+    assert [one.label for one in read("cola", data_dir="nyu-mll/glue").train] == wanted
+
+
+def test_numbers_that_no_class_names_are_refused_where_their_order_differs(on_hub: dict[Any, Any]) -> None:
+    bare = mnli().cast_column("label", datasets.Value("int64"))
+    on_hub["some/mnli", None] = bare
+    with pytest.raises(DataError, match="label '0' is not one of 'contradiction', 'entailment', 'neutral'"):
+        read("mnli", data_dir="some/mnli")
+
+
+def test_tags_go_by_name_and_a_config_can_be_chosen(on_hub: dict[Any, Any]) -> None:
+    rows = {"tokens": [["a", "b"]], "ner_tags": [[1, 0]]}
+    features = {"tokens": datasets.List(datasets.Value("string")), "ner_tags": datasets.List(classes("O", "B-x"))}
+    on_hub["some/ner", "small"] = made(features, train=rows, dev=rows)
+    data = read("ner", data_dir="some/ner:small")
+    assert data.train == data.evaluation["dev"] == [TokenExample(("a", "b"), ("B-x", "O"), "0")]
+
+
+def test_squad_is_read_in_the_form_of_the_hub(on_hub: dict[Any, Any]) -> None:
+    text = datasets.Value("string")
+    features = {
+        "id": text,
+        "context": text,
+        "question": text,
+        "answers": {"text": datasets.List(text), "answer_start": datasets.List(datasets.Value("int32"))},
+    }
+    found = [{"text": ["c"], "answer_start": [0]}, {"text": [], "answer_start": []}]
+    rows = {"id": ["x", "y"], "context": ["c d", "c d"], "question": ["q", "r"], "answers": found}
+    on_hub["rajpurkar/squad_v2", None] = made(features, train=rows, validation=rows)
+    assert [one.answers for one in read("squad_v2", data_dir="rajpurkar/squad_v2").train] == [(("c", 0),), ()]
+
+
+@pytest.mark.parametrize(
+    ("held", "message"),
+    [
+        (None, r"neither a folder here, nor a dataset that can be loaded \(Couldn't find some/sst\)"),
+        (ConnectionError("no network"), "no network"),
+        (RuntimeError("Dataset scripts are no longer supported"), "scripts are no longer"),
+        (ValueError("BuilderConfig 'x' not found"), "BuilderConfig 'x' not found"),
+        (["train", "test"], "splits 'train', 'test', but train and validation are needed"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_in_one_line(on_hub: dict[Any, Any], held: Any, message: str) -> None:
+    if isinstance(held, list):
+        rows = {"sentence": ["a"], "label": ["1"]}
+        text = datasets.Value("string")
+        held = made({"sentence": text, "label": text}, **dict.fromkeys(held, rows))
+    if held is not None:
+        on_hub["some/sst", None] = held
+    with pytest.raises(UsageError, match=message) as refused:
+        read("sst2", data_dir="some/sst")
+    assert "\n" not in str(refused.value)

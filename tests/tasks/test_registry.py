@@ -1,0 +1,88 @@
+"""The rows that describe the tasks agree with one another and are found under their usual names."""
+
+import pytest
+
+from electra_albert.contracts import UsageError
+from electra_albert.finetuning_config import DataConfig
+from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, TASKS, as_configured, find_task
+from electra_albert.tasks.task import Task
+
+EVERY_TASK = pytest.mark.parametrize("task", TASKS.values(), ids=list(TASKS))
+
+
+@EVERY_TASK
+def test_a_row_agrees_with_itself(task: Task) -> None:
+    assert TASKS[task.name] is task
+    assert task.main in task.metrics
+    assert set(task.label_aliases.values()) <= set(task.labels)
+    assert set(task.submission) == set(task.files.test)
+    assert task.hub is None or set(task.hub.evaluation) <= set(task.files.evaluation)
+    assert task.hub is None or set(task.hub.test) <= set(task.files.test)
+    assert not (task.is_regression and task.labels)
+
+
+def test_the_files_handed_in_have_the_names_that_glue_wants() -> None:
+    names = {name for task in GLUE for name in TASKS[task].submission.values()}
+    wanted = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE WNLI AX"
+    assert names == {f"{name}.tsv" for name in wanted.split()}
+
+
+def test_metrics_are_those_of_glue_and_of_electra() -> None:
+    official = {name: set(TASKS[name].metrics) for name in GLUE}
+    assert official["cola"] == {"matthews_correlation"}
+    assert official["stsb"] == {"pearson", "spearman"}
+    assert official["mrpc"] == official["qqp"] == {"accuracy", "f1"}
+    main = {name: TASKS[name].main for name in ELECTRA_EIGHT}
+    assert main.pop("cola") == "matthews_correlation"
+    assert main.pop("stsb") == "spearman"
+    assert set(main.values()) == {"accuracy"}
+    assert set(GLUE) - set(ELECTRA_EIGHT) == {"wnli", "ax"}
+
+
+def test_label_numbers_are_those_of_googles_code() -> None:
+    assert TASKS["mnli"].labels == TASKS["ax"].labels == ("contradiction", "entailment", "neutral")
+    assert TASKS["qnli"].labels == TASKS["rte"].labels == ("entailment", "not_entailment")
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        *[(name, name) for name in TASKS],
+        ("SST-2", "sst2"),
+        ("sts-b", "stsb"),
+        ("STS-B", "stsb"),
+        ("CoLA", "cola"),
+        ("squad1.1", "squad"),
+        ("squad_v1", "squad"),
+        ("SQuAD2.0", "squad_v2"),
+        ("squad2", "squad_v2"),
+        ("conll2003", "ner"),
+        ("chunk", "chunking"),
+    ],
+)
+def test_usual_spellings_are_found(spelling: str, name: str) -> None:
+    assert find_task(spelling).name == name
+
+
+def test_an_unknown_task_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(UsageError, match="did you mean mnli"):
+        find_task("mnil")
+    with pytest.raises(UsageError, match="There are cola"):
+        find_task("poetry")
+
+
+def test_options_change_columns_and_make_a_regression() -> None:
+    config = DataConfig(text_column="a", text_pair_column="b", label_column="c", regression=True)
+    task = as_configured(TASKS["custom"], config)
+    assert (task.columns.text, task.columns.pair, task.columns.label) == (("a",), ("b",), ("c",))
+    assert task.is_regression
+    assert task.main == "spearman"
+    assert as_configured(task, config) == task
+    assert as_configured(TASKS["ner"], DataConfig(label_column="2")).tag_column == 2
+
+
+def test_options_that_do_not_fit_the_task_are_refused() -> None:
+    with pytest.raises(UsageError, match="cola has classes"):
+        as_configured(TASKS["cola"], DataConfig(regression=True))
+    with pytest.raises(UsageError, match="cola has one text"):
+        as_configured(TASKS["cola"], DataConfig(text_pair_column="b"))
