@@ -1,0 +1,308 @@
+"""Every metric equals the library's or the official script's, and degenerate predictions have defined scores."""
+
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from electra_albert.tasks.metrics import GOLD_COLUMNS, LOWER_IS_BETTER, MEASURES, Values, confusion_matrix, is_collapsed
+
+LAW = settings(max_examples=50, deadline=None, derandomize=True)
+ROUNDING = 1e-9  # float64, relative to scores up to 1
+COLUMNS = {"classification": 2, "regression": 2, "choice": 3, "span": 6, "span_with_null": 6, "token": 5}
+SIZES = st.integers(1, 30)
+
+
+@pytest.fixture(autouse=True)
+def _warnings_are_errors() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def classes(class_count: int) -> st.SearchStrategy[Values]:
+    numbers = st.integers(0, class_count - 1).map(float)
+    return SIZES.flatmap(lambda size: arrays(np.float64, (size, 2), elements=numbers))
+
+
+def pairs(*rows: tuple[float, ...]) -> Values:
+    return np.array(rows, dtype=np.float64)
+
+
+@st.composite
+def span_values(draw: st.DrawFn) -> Values:
+    """Rows as decoding makes them: the answer given is the span, or none where the difference is above 0."""
+    rows = []
+    for _ in range(draw(st.integers(1, 12))):
+        has_answer = draw(st.booleans())
+        overlap = draw(st.sampled_from([0.0, 0.5, 1.0])) if has_answer else 0.0
+        match = float(overlap == 1.0)
+        difference = draw(st.one_of(st.integers(-2, 2).map(float), st.floats(-5, 5, width=32)))
+        right_null = float(not has_answer)
+        given_answer = (right_null, right_null) if difference > 0 else (match, overlap)
+        rows.append((*given_answer, float(has_answer), difference, match, overlap))
+    return pairs(*rows)
+
+
+# Agreement with references
+
+
+@LAW
+@given(st.integers(1, 4).flatmap(classes))
+def test_classification_equals_scikit_learn(values: Values) -> None:
+    from sklearn.metrics import accuracy_score, f1_score
+
+    predicted, gold = values.T.astype(int)
+    scores = MEASURES["classification"](values)
+    assert scores["accuracy"] == pytest.approx(accuracy_score(gold, predicted), abs=ROUNDING)
+    macro = f1_score(gold, predicted, average="macro", zero_division=0.0)
+    assert scores["macro_f1"] == pytest.approx(macro, abs=ROUNDING)
+    if values.max() <= 1:
+        binary = f1_score(gold, predicted, labels=[1], average="macro", zero_division=0.0)
+        assert scores["f1"] == pytest.approx(binary, abs=ROUNDING)
+    else:
+        assert "f1" not in scores
+
+
+@LAW
+@given(st.integers(2, 4).flatmap(classes))
+def test_matthews_correlation_equals_scikit_learn(values: Values) -> None:
+    from sklearn.metrics import matthews_corrcoef
+
+    predicted, gold = values.T.astype(int)
+    if len(np.unique(values)) > 1:  # of a single label scikit-learn warns
+        expected = matthews_corrcoef(gold, predicted)
+        assert MEASURES["classification"](values)["matthews_correlation"] == pytest.approx(expected, abs=ROUNDING)
+
+
+def test_a_class_that_does_not_occur_has_no_part_in_the_mean_over_classes() -> None:
+    assert MEASURES["classification"](pairs((0, 0), (2, 2)))["macro_f1"] == 1.0
+
+
+def test_matthews_correlation_does_not_overflow_on_a_large_set() -> None:
+    from sklearn.metrics import matthews_corrcoef
+
+    gold = np.arange(390_965) % 3 % 2
+    predicted = np.where(np.arange(390_965) % 5 == 0, 1 - gold, gold)
+    scores = MEASURES["classification"](np.stack([predicted, gold], axis=1).astype(np.float64))
+    assert scores["matthews_correlation"] == pytest.approx(matthews_corrcoef(gold, predicted), abs=ROUNDING)
+
+
+@LAW
+@given(st.integers(1, 5).flatmap(classes))
+def test_confusion_matrix_equals_scikit_learn(values: Values) -> None:
+    from sklearn.metrics import confusion_matrix as reference
+
+    predicted, gold = values.T
+    with warnings.catch_warnings(action="ignore"):  # of a single label scikit-learn warns
+        expected = reference(gold, predicted, labels=np.arange(values.max() + 1))
+    assert np.array_equal(confusion_matrix(predicted, gold), expected)
+
+
+@LAW
+@given(arrays(np.float64, st.tuples(st.integers(3, 20), st.just(2)), elements=st.integers(-8, 8).map(lambda n: n / 4)))
+def test_correlations_equal_scipy(values: Values) -> None:
+    from scipy.stats import pearsonr, spearmanr
+
+    predicted, gold = values.T
+    scores = MEASURES["regression"](values)
+    assert scores["mean_squared_error"] == pytest.approx(float(((predicted - gold) ** 2).mean()), abs=ROUNDING)
+    if np.ptp(predicted) == 0 or np.ptp(gold) == 0:
+        assert scores["pearson"] == scores["spearman"] == 0.0
+        return
+    assert scores["pearson"] == pytest.approx(pearsonr(predicted, gold).statistic, abs=ROUNDING)
+    assert scores["spearman"] == pytest.approx(spearmanr(predicted, gold).statistic, abs=ROUNDING)
+
+
+def official_best(values: Values, of_span: int) -> tuple[float, float]:
+    """The loop of the script for SQuAD 2.0: one example after the other, by its score of no answer."""
+    best = current = float((values[:, 2] == 0).sum())
+    threshold = 0.0
+    for row in sorted(values, key=lambda row: row[3]):
+        current += row[of_span] if row[2] else -1
+        if current > best:
+            best, threshold = current, row[3]
+    return best / len(values), threshold
+
+
+@LAW
+@given(span_values())
+def test_best_scores_equal_the_official_loop_where_no_two_differences_are_equal(values: Values) -> None:
+    _, first = np.unique(values[:, 3], return_index=True)
+    values = values[np.sort(first)]
+    scores = MEASURES["span_with_null"](values)
+    for name, threshold, of_span in (("exact_match", "exact", 4), ("f1", "f1", 5)):
+        best, where = official_best(values, of_span)
+        assert scores[f"best_{name}"] == pytest.approx(best, abs=ROUNDING)
+        if best > (values[:, 2] == 0).mean():
+            assert scores[f"best_{threshold}_threshold"] == where
+
+
+@LAW
+@given(span_values())
+def test_best_scores_are_those_that_deciding_by_the_threshold_gives(values: Values) -> None:
+    scores = MEASURES["span_with_null"](values)
+    for name, threshold, of_span in (("exact_match", "exact", 4), ("f1", "f1", 5)):
+
+        def at(level: float, column: int = of_span) -> float:
+            is_null = values[:, 3] > level
+            return float(np.where(is_null, values[:, 2] == 0, values[:, column]).mean())
+
+        every = [at(level) for level in (-np.inf, *values[:, 3])]
+        assert scores[f"best_{name}"] == pytest.approx(max(every), abs=ROUNDING)
+        assert at(scores[f"best_{threshold}_threshold"]) == pytest.approx(max(every), abs=ROUNDING)
+        assert scores[f"best_{name}"] >= scores[name] - ROUNDING
+
+
+def test_a_span_of_which_nothing_is_left_still_counts_as_an_answer_to_an_unanswerable_question() -> None:
+    # As in the official script; the article "the" normalises to nothing and so matches "no answer" as it stands.
+    values = pairs((1, 1, 0, -1, 1, 1), (1, 1, 1, 0, 1, 1))
+    scores = MEASURES["span_with_null"](values)
+    assert scores["exact_match"] == 1.0
+    assert scores["best_exact_match"] == official_best(values, 4)[0] == 0.5
+
+
+@LAW
+@given(span_values())
+def test_scores_by_kind_of_question_add_up_to_the_whole(values: Values) -> None:
+    scores = MEASURES["span_with_null"](values)
+    answered = int(values[:, 2].sum())
+    for name in ("exact_match", "f1"):
+        parts = scores.get(f"has_answer_{name}", 0.0) * answered
+        parts += scores.get(f"no_answer_{name}", 0.0) * (len(values) - answered)
+        assert parts / len(values) == pytest.approx(scores[name], abs=ROUNDING)
+        assert scores[name] == MEASURES["span"](values)[name]
+    assert ("has_answer_f1" in scores) == (answered > 0)
+    assert ("no_answer_f1" in scores) == (answered < len(values))
+
+
+def test_entity_scores_are_of_all_sentences_together() -> None:
+    scores = MEASURES["token"](pairs((1, 2, 1, 4, 5), (1, 2, 7, 0, 5)))
+    assert scores == pytest.approx({"precision": 0.5, "recall": 0.25, "f1": 1 / 3, "accuracy": 0.4})
+
+
+def test_choices_are_scored_by_group_where_there_is_one() -> None:
+    scores = MEASURES["choice"](pairs((0, 0, 0), (1, 0, 0), (2, 2, 1), (3, 0, -1)))
+    assert scores == {"accuracy": 0.5, "accuracy_middle": 0.5, "accuracy_high": 1.0}
+    assert MEASURES["choice"](pairs((0, 0, -1))) == {"accuracy": 1.0}
+
+
+# Degenerate predictions
+
+
+@pytest.mark.parametrize("predicted", [0.0, 1.0, 2.0])
+@pytest.mark.parametrize("gold", [(0.0, 1.0, 1.0), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)])
+def test_one_class_for_all_has_a_correlation_of_zero(predicted: float, gold: tuple[float, ...]) -> None:
+    scores = MEASURES["classification"](pairs(*((predicted, label) for label in gold)))
+    assert scores["matthews_correlation"] == 0.0
+    assert all(0.0 <= score <= 1.0 for score in scores.values())
+
+
+def test_f1_is_zero_without_a_positive() -> None:
+    assert MEASURES["classification"](pairs((0, 0), (0, 0)))["f1"] == 0.0
+
+
+@pytest.mark.parametrize("values", [pairs((2, 1), (2, 3)), pairs((1, 2), (3, 2)), pairs((2, 2))])
+def test_numbers_all_alike_have_correlations_of_zero(values: Values) -> None:
+    scores = MEASURES["regression"](values)
+    assert scores["pearson"] == scores["spearman"] == 0.0
+
+
+def test_numbers_too_close_for_arithmetic_have_a_finite_correlation() -> None:
+    # The square of the spread is too small for a float64.
+    assert MEASURES["regression"](pairs((0, 1), (1e-200, 2), (0, 3)))["pearson"] == 0.0
+
+
+def test_tags_without_any_entity_score_zero() -> None:
+    assert MEASURES["token"](pairs((0, 0, 0, 3, 4))) == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "accuracy": 0.75}
+    assert MEASURES["token"](pairs((0, 0, 0, 0, 0)))["accuracy"] == 0.0
+
+
+@pytest.mark.parametrize(("difference", "is_answered"), [(-1.0, True), (0.0, True), (3.0, False)])
+def test_never_answering_is_the_best_threshold_where_every_question_is_unanswerable(
+    difference: float, is_answered: bool
+) -> None:
+    scores = MEASURES["span_with_null"](pairs(*[(not is_answered, not is_answered, 0, difference, 0, 0)] * 3))
+    assert scores["best_exact_match"] == scores["best_f1"] == 1.0
+    assert scores["best_f1_threshold"] < difference
+
+
+@pytest.mark.parametrize("kind", sorted(MEASURES))
+@LAW
+@given(st.data())
+def test_all_scores_are_finite_and_in_range_on_any_table(kind: str, data: st.DataObject) -> None:
+    if kind in ("span", "span_with_null"):
+        values = data.draw(span_values())
+    elif kind == "token":
+        right, gold, predicted = (data.draw(st.integers(0, 3)) for _ in range(3))
+        values = pairs((right, right + predicted, right + gold, right, right + gold))
+    else:
+        values = data.draw(arrays(np.float64, (4, COLUMNS[kind]), elements=st.integers(0, 2).map(float)))
+    for name, score in MEASURES[kind](values).items():
+        assert np.isfinite(score), name
+        if not name.endswith("threshold") and name not in LOWER_IS_BETTER:
+            lowest = -1 if name in ("pearson", "spearman", "matthews_correlation") else 0
+            assert lowest - ROUNDING <= score <= 1 + ROUNDING, name
+
+
+# Refused
+
+
+@pytest.mark.parametrize("kind", sorted(MEASURES))
+def test_what_cannot_be_scored_is_refused(kind: str) -> None:
+    rows = np.zeros((3, COLUMNS[kind]))
+    MEASURES[kind](rows)
+    with pytest.raises(ValueError, match="no examples"):
+        MEASURES[kind](rows[:0])
+    for wrong in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="not finite"):
+            MEASURES[kind](np.where(np.arange(3)[:, None] == 1, wrong, rows))
+    with pytest.raises(ValueError, match="columns"):
+        MEASURES[kind](rows[:, 1:])
+
+
+@pytest.mark.parametrize("number", [-1.0, 0.5])
+def test_class_numbers_that_are_none_are_refused(number: float) -> None:
+    with pytest.raises(ValueError, match="integers from 0"):
+        MEASURES["classification"](pairs((0, number)))
+
+
+# Collapse
+
+VARIED_SPANS = ((0, 0, 1, -1, 0, 0), (1, 1, 0, 1, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "is_constant"),
+    [
+        ("classification", ((1, 0), (1, 1)), True),
+        ("classification", ((1, 1), (1, 1)), False),  # there is nothing else to say
+        ("classification", ((1, 0), (0, 1)), False),  # all wrong, but not constant
+        ("choice", ((2, 0, 0), (2, 1, 1)), True),
+        ("choice", ((2, 0, 0), (1, 1, 1)), False),
+        ("regression", ((2.5, 0), (2.5001, 5)), True),
+        ("regression", ((2.4, 0), (2.6, 5)), False),
+        ("regression", ((2.5, 3), (2.5, 3)), False),
+        ("span_with_null", VARIED_SPANS, False),
+        ("span_with_null", ((0, 0, 1, 2, 0, 0), (1, 1, 0, 1, 0, 0)), True),  # never an answer
+        ("span_with_null", ((0, 0, 1, -2, 0, 0), (0, 0, 0, -1, 0, 0)), True),  # always one
+        ("span_with_null", ((0, 0, 1, -2, 0, 0),), False),
+        ("span", VARIED_SPANS, False),
+        ("token", ((0, 0, 1, 3, 4), (0, 0, 0, 3, 4)), True),
+        ("token", ((0, 1, 1, 3, 4), (0, 0, 0, 3, 4)), False),
+        ("token", ((0, 0, 0, 3, 4),), False),
+    ],
+)
+def test_collapse_is_saying_the_same_of_examples_that_differ(
+    kind: str, rows: tuple[tuple[float, ...], ...], is_constant: bool
+) -> None:
+    assert is_collapsed(kind, pairs(*rows)) is is_constant
+
+
+def test_tables_of_every_kind_are_known() -> None:
+    assert set(GOLD_COLUMNS) == set(MEASURES) == set(COLUMNS)
+    assert all(max(columns) < COLUMNS[kind] for kind, columns in GOLD_COLUMNS.items())

@@ -1,0 +1,253 @@
+"""Intervals hold what they promise, comparisons are fair to both sides, and one seed claims no spread."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_albert.contracts import DataError
+from electra_albert.tasks.metrics import GOLD_COLUMNS, MEASURES, Values
+from electra_albert.tasks.statistics import (
+    Comparison,
+    bootstrap_interval,
+    bootstrap_intervals,
+    compare,
+    summarize,
+)
+
+LAW = settings(max_examples=100, deadline=None, derandomize=True)
+GOLD = GOLD_COLUMNS["classification"]
+
+
+def accuracy(values: Values) -> float:
+    return float((values[:, 0] == values[:, 1]).mean())
+
+
+def model(rates: list[float], size: int, seed: int) -> list[Values]:
+    """One table a rate: a classifier of two classes that is right so often; the gold classes are always the same."""
+    gold = np.arange(size) % 2
+    generator = np.random.default_rng(seed)
+    is_right = [generator.random(size) < rate for rate in rates]
+    return [np.stack([np.where(right, gold, 1 - gold), gold], axis=1).astype(np.float64) for right in is_right]
+
+
+def compared(first: list[Values], second: list[Values], seed: int = 0, resamples: int = 300) -> Comparison:
+    return compare(first, second, accuracy, seed, GOLD, resamples)
+
+
+# Summaries
+
+
+@LAW
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=9))
+def test_a_summary_equals_the_standard_library(scores: list[float]) -> None:
+    import statistics
+
+    summary = summarize(scores)
+    assert summary["values"] == scores
+    assert summary["median"] == pytest.approx(statistics.median(scores), abs=1e-12)
+    assert summary["mean"] == pytest.approx(statistics.fmean(scores), abs=1e-12)
+    assert summary["std"] == pytest.approx(statistics.stdev(scores), abs=1e-9)
+    assert summary["best"] == max(scores)
+
+
+def test_one_seed_has_no_standard_deviation() -> None:
+    assert summarize([0.5]) == {"values": [0.5], "median": 0.5, "mean": 0.5, "std": None, "best": 0.5}
+
+
+def test_of_errors_the_lowest_is_best() -> None:
+    assert summarize([0.5, 0.2], is_lower_better=True)["best"] == 0.2
+
+
+@pytest.mark.parametrize("scores", [[], [0.5, math.nan]])
+def test_scores_that_cannot_be_summed_up_are_refused(scores: list[float]) -> None:
+    with pytest.raises(ValueError, match="cannot be summed up"):
+        summarize(scores)
+
+
+# Intervals
+
+
+def test_an_interval_is_as_wide_as_the_normal_approximation_says() -> None:
+    tables = model([0.8], size=2000, seed=3)
+    low, high = bootstrap_interval(tables, accuracy, seed=0)
+    share = accuracy(tables[0])
+    half = 1.96 * math.sqrt(share * (1 - share) / 2000)
+    # A quantile of 1,000 draws wanders by about 5 % of the half-width (one standard error); four of these are allowed.
+    assert (low, high) == pytest.approx((share - half, share + half), abs=0.2 * half)
+
+
+def test_an_interval_covers_the_true_score_about_as_often_as_promised() -> None:
+    trials, covered = 120, 0
+    for trial in range(trials):
+        low, high = bootstrap_interval(model([0.7], size=150, seed=trial), accuracy, seed=trial, resamples=200)
+        covered += low <= 0.7 <= high
+    # Of 120 draws at 0.95 four standard deviations are 9.6 misses above the 6 expected; one more for the few resamples.
+    assert covered >= trials - 17
+    assert covered < trials
+
+
+def test_an_interval_is_a_function_of_the_seed() -> None:
+    tables = model([0.8, 0.6], size=50, seed=1)
+    first, again, other = (bootstrap_interval(tables, accuracy, seed, resamples=100) for seed in (5, 5, 6))
+    assert first == again
+    assert first != other
+
+
+def test_seeds_that_agree_leave_the_interval_of_one() -> None:
+    # It holds only if all seeds see the same draw: of draws of their own the mean would vary less.
+    (table,) = model([0.8], size=50, seed=1)
+    one, three = (bootstrap_interval([table] * count, accuracy, 0, resamples=100) for count in (1, 3))
+    assert three == pytest.approx(one, abs=1e-12)  # float64
+
+
+def test_a_higher_level_gives_a_wider_interval_around_the_lower() -> None:
+    tables = model([0.8], size=100, seed=1)
+    inner, outer = (bootstrap_interval(tables, accuracy, 0, level=level) for level in (0.5, 0.99))
+    assert outer.low < inner.low < inner.high < outer.high
+
+
+def test_the_interval_of_a_single_example_is_its_score() -> None:
+    assert bootstrap_interval([np.array([[1.0, 1.0]])], accuracy, seed=0, resamples=20) == (1.0, 1.0)
+
+
+def test_all_metrics_at_once_have_the_intervals_of_each_alone() -> None:
+    tables = model([0.8, 0.7], size=40, seed=1)
+    measure = MEASURES["classification"]
+    together = bootstrap_intervals(tables, measure, seed=2, resamples=50)
+    assert set(together) == set(measure(tables[0]))
+    for name, interval in together.items():
+
+        def alone(values: Values, metric: str = name) -> float:
+            return measure(values)[metric]
+
+        assert interval == bootstrap_interval(tables, alone, seed=2, resamples=50)
+
+
+def test_a_metric_that_some_draws_lack_is_taken_over_the_others() -> None:
+    table = np.array([[0, 0, 0], [1, 0, 1], [1, 1, 1]], dtype=np.float64)  # the group middle has one example
+    intervals = bootstrap_intervals([table], MEASURES["choice"], seed=0, resamples=60)
+    assert intervals["accuracy_middle"] == (1.0, 1.0)
+
+
+def test_a_metric_that_one_seed_lacks_has_no_interval() -> None:
+    two_classes, three_classes = np.array([[0.0, 0.0]] * 4), np.array([[2.0, 0.0]] * 4)
+    intervals = bootstrap_intervals([two_classes, three_classes], MEASURES["classification"], seed=0, resamples=5)
+    assert "f1" not in intervals
+    assert intervals["accuracy"] == (0.5, 0.5)
+
+
+def test_a_metric_that_only_some_draws_have_has_no_interval() -> None:
+    # Draws without the one example of class 2 look like two classes, of which there is an F1.
+    table = np.array([[0, 0], [1, 1], [0, 2]], dtype=np.float64)
+    assert set(bootstrap_intervals([table], MEASURES["classification"], seed=0, resamples=20)) == {
+        "accuracy",
+        "macro_f1",
+        "matthews_correlation",
+    }
+
+
+def test_nothing_scored_is_refused() -> None:
+    with pytest.raises(ValueError, match="no seed or no example"):
+        bootstrap_interval([], accuracy, seed=0)
+    with pytest.raises(ValueError, match="no seed or no example"):
+        bootstrap_interval([np.zeros((0, 2))], accuracy, seed=0)
+
+
+def test_seeds_scored_on_different_examples_are_refused() -> None:
+    with pytest.raises(DataError, match="different examples"):
+        bootstrap_interval([np.zeros((3, 2)), np.zeros((4, 2))], accuracy, seed=0)
+
+
+# Comparisons
+
+
+@pytest.mark.parametrize(("first_seeds", "second_seeds"), [(1, 1), (3, 3), (2, 4)])
+def test_exchanging_the_models_changes_only_the_sign(first_seeds: int, second_seeds: int) -> None:
+    first, second = model([0.8] * first_seeds, 60, seed=1), model([0.7] * second_seeds, 60, seed=2)
+    there, back = compared(first, second), compared(second, first)
+    assert back.difference == -there.difference
+    assert (back.low, back.high) == pytest.approx((-there.high, -there.low), abs=1e-12)  # float64
+    assert back.p_value == there.p_value
+    assert back.difference_in_stds == (None if there.difference_in_stds is None else -there.difference_in_stds)
+
+
+@pytest.mark.parametrize("seeds", [1, 4])
+def test_a_model_does_not_differ_from_itself(seeds: int) -> None:
+    tables = model([0.8, 0.75, 0.7, 0.9][:seeds], size=60, seed=1)
+    result = compared(tables, tables)
+    assert result.difference == 0
+    assert result.low <= 0 <= result.high
+    assert result.p_value > 0.9
+
+
+def test_a_clear_difference_is_found() -> None:
+    result = compared(model([0.9] * 3, 300, seed=1), model([0.6] * 3, 300, seed=2))
+    assert 0 < result.low < result.difference < result.high
+    assert result.p_value == 2 / 601  # none of 600 differences turns round
+    assert result.difference_in_stds is not None
+    assert result.difference_in_stds > 3
+
+
+def test_a_difference_that_one_seed_decides_is_not_clear() -> None:
+    # The same examples right in every seed but one: examples alone would make it certain.
+    steady = model([1.0] * 3, 400, seed=1)
+    result = compared(steady, [*steady[:2], *model([0.4], 400, seed=2)])
+    assert result.low <= 0
+    assert result.p_value > 0.1
+
+
+def test_drawn_seeds_are_spread_to_the_variance_of_the_seeds_themselves() -> None:
+    # Seeds at 1 and 0: a draw of both has the mean 0, 0.5 or 1, with half the variance of the true mean of two.
+    right, wrong = np.ones((7, 2)), np.stack([np.zeros(7), np.ones(7)], axis=1)
+    result = compared([right, wrong], [right])
+    assert (result.low, result.high) == pytest.approx((-0.5 - math.sqrt(0.5), -0.5 + math.sqrt(0.5)))
+
+
+def test_examples_are_paired() -> None:
+    # The second model fails where the first does and on a few examples more: unpaired, the interval would be wide.
+    (first,) = model([0.5], 400, seed=1)
+    second = first.copy()
+    second[:40, 0] = 1 - second[:40, 1]
+    result = compared([first], [second])
+    lost = result.difference
+    assert lost > 0
+    half = 1.96 * math.sqrt(lost * (1 - lost) / 400)  # of the differing examples alone
+    # A quantile of 600 draws of which each counts twice wanders by about a tenth of the half-width; three are allowed.
+    assert (result.low, result.high) == pytest.approx((lost - half, lost + half), abs=0.3 * half)
+
+
+def test_chance_alone_is_called_significant_about_as_rarely_as_promised() -> None:
+    found = 0
+    for trial in range(60):
+        rates = np.random.default_rng(trial).normal(0.75, 0.02, size=6).tolist()
+        tables = model(rates, size=120, seed=trial)
+        found += compared(tables[:3], tables[3:], seed=trial, resamples=100).p_value < 0.05
+    # Of 60 at 0.05 four standard deviations are 7 above the 3 expected.
+    assert found <= 10
+
+
+def test_a_comparison_is_a_function_of_the_seed() -> None:
+    first, second = model([0.8, 0.7], 60, seed=1), model([0.7, 0.9], 60, seed=2)
+    assert compared(first, second, seed=4) == compared(first, second, seed=4)
+    assert compared(first, second, seed=4) != compared(first, second, seed=5)
+
+
+def test_the_difference_is_told_in_pooled_standard_deviations() -> None:
+    tables = [np.stack([np.arange(10) < right, np.ones(10)], axis=1).astype(np.float64) for right in (9, 7, 5, 5, 4)]
+    result = compared(tables[:2], tables[2:])
+    scores = [np.array([0.9, 0.7]), np.array([0.5, 0.5, 0.4])]
+    pooled = math.sqrt((scores[0].var(ddof=1) * 1 + scores[1].var(ddof=1) * 2) / 3)
+    assert result.difference == pytest.approx(0.8 - 1.4 / 3)
+    assert result.difference_in_stds == pytest.approx((0.8 - 1.4 / 3) / pooled)
+    assert compared(tables[:1], tables[2:3]).difference_in_stds is None
+    assert compared([tables[0]] * 2, [tables[2]] * 2).difference_in_stds is None  # no spread at all
+
+
+@pytest.mark.parametrize("rows", [slice(0, 5), slice(None, None, -1)], ids=["fewer", "in another order"])
+def test_models_scored_on_different_examples_are_refused(rows: slice) -> None:
+    (table,) = model([0.8], 10, seed=1)
+    with pytest.raises(DataError, match="scored on different examples"):
+        compared([table], [table[rows]])
