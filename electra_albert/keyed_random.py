@@ -112,7 +112,7 @@ def permute(index: Tensor, size: int, seed: int, epoch: Tensor) -> Tensor:
     index, epoch = torch.broadcast_tensors(index, epoch)
     value = _feistel(index, epoch, seed, half, low)
     while bool((outside := value >= size).any()):
-        value = torch.where(outside, _feistel(value, epoch, seed, half, low), value)
+        value[outside] = _feistel(value[outside], epoch[outside], seed, half, low)
     return value
 
 
