@@ -1,0 +1,65 @@
+"""Small tokenizers of four kinds, each made once, and strategies for text that is hard on them."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from electra_albert.tasks.encoding import EncodePlan, TextEncoder
+from tests.corpus.tokenizer_kinds import NASTY, PROSE, save_fast_unigram, save_roberta, wordpiece_vocab
+
+PLAN = EncodePlan(32, 8, 6, has_null_answer=False, is_regression=False, double_unordered=False)
+steady = settings(max_examples=60, deadline=None, derandomize=True)
+KINDS = ("albert", "albert cased", "bert", "roberta", "unigram")
+
+
+@cache
+def tokenizer(kind: str) -> Any:
+    """ALBERT's Unigram, BERT's WordPiece, byte-level BPE without an unknown word, or a Unigram that keeps spaces."""
+    from transformers import AutoTokenizer, BertTokenizer
+
+    from electra_albert.corpus.tokenizer import train_tokenizer
+
+    if kind.startswith("albert"):
+        return train_tokenizer(PROSE, 300, kind == "albert")
+    if kind == "bert":
+        return BertTokenizer(vocab=wordpiece_vocab(True))
+    with tempfile.TemporaryDirectory() as folder:
+        {"roberta": save_roberta, "unigram": save_fast_unigram}[kind](Path(folder))
+        return AutoTokenizer.from_pretrained(folder)
+
+
+@cache
+def encoder(kind: str) -> TextEncoder:
+    """The encoder around a tokenizer."""
+    return TextEncoder(tokenizer(kind))
+
+
+_WORDS = [
+    "the",
+    "house",
+    "Bridge",
+    "``old''",
+    "x",
+    "river,",
+    "e\u0301t\u00e9",
+    "hill-top.",
+    "People",
+    "1912",
+    "[SEP]",
+    "中文",
+]
+plain_texts = st.lists(
+    st.sampled_from(["the", "house", "Bridge", "x", "river,", "hill-top.", "1912"]), max_size=60
+).map(" ".join)
+texts = st.one_of(
+    st.sampled_from(NASTY),
+    st.text(max_size=30),
+    st.lists(st.sampled_from(_WORDS), max_size=60).map(" ".join),
+)
+words = st.one_of(st.sampled_from([*_WORDS, "\u200b", "\u0301", "a" * 50]), st.text(min_size=1, max_size=5))

@@ -1,0 +1,154 @@
+"""A task as an objective: what it counts, what it divides by, and what does not change its losses."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from electra_albert.config import ModelConfig
+from electra_albert.contracts import IGNORED_LABEL, Batch
+from electra_albert.model.task_model import TaskHead, TaskModel
+from electra_albert.tasks.objective import TaskObjective
+
+SHAPE = ModelConfig(
+    vocab_size=53,
+    embedding_size=7,
+    hidden_size=12,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=17,
+    max_position_embeddings=32,
+    initializer_range=0.3,
+)
+ROWS, LENGTH, CLASSES = 6, 11, 3
+STEP = torch.ones((), dtype=torch.int64)
+KINDS = {
+    "sequence": torch.tensor([0, 2, 1, IGNORED_LABEL, 2, 0]),
+    "regression": torch.tensor([0.5, 2.0, 3.5, 1.0, 5.0, 0.0]),
+    "choice": torch.tensor([1, 0]),
+    "span": torch.tensor([[0, 0], [2, 4], [3, 3], [1, 2], [0, 0], [4, 4]]),
+    "token": torch.arange(ROWS * LENGTH).view(ROWS, LENGTH) % CLASSES,
+}
+HEADS = {
+    "sequence": TaskHead("sequence", CLASSES),
+    "regression": TaskHead("sequence", 1),
+    "choice": TaskHead("choice", 1),
+    "span": TaskHead("span", 2),
+    "token": TaskHead("token", CLASSES),
+}
+
+
+def make_objective(name: str, **options: int) -> TaskObjective:
+    torch.manual_seed(5)
+    model = TaskModel(SHAPE, HEADS[name])
+    model.initialize()
+    return TaskObjective(model.double(), is_regression=name == "regression", **options).eval()
+
+
+def make_batch(name: str, padding: int = 0) -> Batch:
+    """Rows of which the last two are shorter, and `padding` more columns that nobody may look at."""
+    generator = torch.Generator().manual_seed(3)
+    lengths = torch.tensor([LENGTH, LENGTH, LENGTH, LENGTH, 5, 5])
+    mask = torch.arange(LENGTH + padding) < lengths[:, None]
+    ids = torch.randint(5, SHAPE.vocab_size, (ROWS, LENGTH), generator=generator)
+    labels = KINDS[name]
+    if name == "token":
+        labels = labels.masked_fill(~mask[:, :LENGTH], IGNORED_LABEL)
+        labels = F.pad(labels, (0, padding), value=IGNORED_LABEL)
+    return Batch(
+        input_ids=F.pad(ids, (0, padding)).masked_fill(~mask, 0),
+        attention_mask=mask,
+        token_type_ids=torch.zeros(ROWS, LENGTH + padding, dtype=torch.int64),
+        sentence_order_label=torch.full((ROWS,), IGNORED_LABEL),
+        example_id=torch.arange(ROWS),
+        labels=labels,
+    )
+
+
+def expected_loss(name: str, outputs: Tensor, batch: Batch) -> Tensor:
+    """The loss summed, written out once more. outputs [B, ...]."""
+    labels = KINDS[name]
+    if name == "regression":
+        return ((outputs[:, 0] - labels) ** 2).sum()
+    if name == "choice":
+        return -sum(outputs.view(2, 3).log_softmax(-1)[unit, gold] for unit, gold in enumerate(labels))
+    if name == "span":
+        total = torch.zeros((), dtype=torch.float64)
+        for row, ends in enumerate(labels):
+            real = outputs[row][batch.attention_mask[row]]  # [length, 2]
+            total -= sum(real[:, side].log_softmax(0)[end] for side, end in enumerate(ends)) / 2
+        return total
+    if name == "token":
+        chosen = batch.attention_mask
+        return -outputs[chosen].log_softmax(-1).gather(1, labels[chosen][:, None]).sum()
+    kept = labels != IGNORED_LABEL
+    return -outputs[kept].log_softmax(-1).gather(1, labels[kept][:, None]).sum()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_loss_is_that_of_the_definition(name: str) -> None:
+    objective, batch = make_objective(name), make_batch(name)
+    (term_name,) = objective.weights
+    term = objective(batch, STEP)[term_name]
+    outputs = objective.model(batch.input_ids, batch.attention_mask, batch.token_type_ids)[0]
+    torch.testing.assert_close(term.sum, expected_loss(name, outputs, batch), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_counts_on_the_host_are_those_of_forward(name: str) -> None:
+    objective, batch = make_objective(name), make_batch(name)
+    (term_name,) = objective.weights
+    assert objective.counts(batch) == {term_name: int(objective(batch, STEP)[term_name].count)}
+    assert objective.counts(batch)[term_name] == {"sequence": 5, "choice": 2, "token": 54}.get(name, ROWS)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_padding_does_not_change_the_terms(name: str) -> None:
+    objective = make_objective(name)
+    close, wide = (objective(make_batch(name, padding), STEP) for padding in (0, 7))
+    for term_name, term in close.items():
+        torch.testing.assert_close(wide[term_name].sum, term.sum, rtol=1e-12, atol=1e-12)
+        assert int(wide[term_name].count) == int(term.count)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_without_dropout_several_samples_are_as_one(name: str) -> None:
+    one, many = make_objective(name), make_objective(name, dropout_samples=5)
+    batch = make_batch(name)
+    for (term_name, term), other in zip(one(batch, STEP).items(), many(batch, STEP).values(), strict=True):
+        if term_name in one.weights:
+            torch.testing.assert_close(other.sum, term.sum, rtol=1e-12, atol=0)
+            assert int(other.count) == int(term.count)
+        else:
+            assert float(other.sum) / int(other.count) == float(term.sum) / int(term.count)
+
+
+def test_several_samples_are_the_mean_of_their_losses() -> None:
+    objective = make_objective("sequence", dropout_samples=4).train()
+    batch = make_batch("sequence")
+    torch.manual_seed(1)
+    together = objective(batch, STEP)["classification_loss"].sum
+    torch.manual_seed(1)
+    outputs = objective.outputs(batch, 4)
+    apart = [objective.terms(sample[None], batch)["classification_loss"].sum for sample in outputs]
+    assert len({float(loss) for loss in apart}) == 4  # each has its own dropout
+    torch.testing.assert_close(together, torch.stack(apart).mean(), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("name", ["sequence", "token", "choice"])
+def test_classification_starts_at_the_loss_of_guessing(name: str) -> None:
+    torch.manual_seed(0)
+    model = TaskModel(replace(SHAPE, initializer_range=1e-3), HEADS[name])
+    model.initialize()
+    objective = TaskObjective(model).eval()
+    term = objective(make_batch(name), STEP)[next(iter(objective.weights))]
+    # Logits are of the order of the weights' spread; the loss differs from ln C by no more than twice the largest.
+    assert float(term.sum) / int(term.count) == pytest.approx(math.log(3), abs=2e-2)
+
+
+def test_a_batch_without_labels_is_refused() -> None:
+    with pytest.raises(ValueError, match="without labels"):
+        make_objective("sequence").counts(make_batch("sequence")._replace(labels=None))

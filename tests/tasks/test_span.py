@@ -1,0 +1,326 @@
+"""Questions on passages: windows, labels, and the best span, against plain restatements."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from electra_albert.contracts import DataError
+from electra_albert.tasks.encoding import EncodePlan
+from electra_albert.tasks.examples import Answer, Report, SpanExample
+from electra_albert.tasks.kinds import KINDS
+from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.span import best_span, slide
+from tests.tasks.small_tokenizers import KINDS as TOKENIZERS
+from tests.tasks.small_tokenizers import PLAN, encoder, steady, texts, tokenizer
+
+SHARED = Path(os.environ.get("ELECTRA_ALBERT_DATA") or Path(__file__).parents[3] / "shared" / "data")
+SPAN = KINDS["span"]
+WORDS = ["the", "House", "``old''", "river,", "e\u0301te\u0301", "hill-top.", "[SEP]", "1912", "中文", "a\u00adb"]
+plans = st.builds(
+    lambda length, stride, longest: EncodePlan(length, stride, longest, False, False, False),
+    st.integers(8, 60),
+    st.integers(1, 60),
+    st.integers(1, 12),
+)
+logits = hnp.arrays(np.float32, st.integers(1, 12), elements=st.integers(-5, 5).map(float))
+
+
+def encode(
+    examples: list[SpanExample],
+    plan: EncodePlan = PLAN,
+    report: Report | None = None,
+    is_training: bool = False,
+    kind: str = "albert",
+) -> Rows:
+    report = Report() if report is None else report
+    return SPAN.encode(examples, encoder(kind), (), plan, report, is_training=is_training, where="dev")
+
+
+def ask(context: str, answer: str | None, question: str = "who?") -> SpanExample:
+    """A question that is answered by the first place of `answer`, or by nothing."""
+    answers = () if answer is None else (Answer(answer, context.index(answer)),)
+    return SpanExample(context, question, answers, "q7")
+
+
+def peaked(rows: Rows) -> list[np.ndarray]:
+    """Outputs of all weight on the labels; windows without the answer say so faintly."""
+    assert rows.labels is not None
+    outputs = [np.zeros((length, 2), dtype=np.float32) for length in np.diff(rows.starts)]
+    for output, (start, end) in zip(outputs, rows.labels.tolist(), strict=True):
+        output[start, 0] = output[end, 1] = 50 if start else 1
+    return outputs
+
+
+@steady
+@given(st.integers(0, 90), st.integers(1, 40), plans)
+def test_every_token_lies_in_a_window_and_is_best_in_one(count: int, room: int, plan: EncodePlan) -> None:
+    windows = slide(count, room, plan)
+    assert all(window.end - window.start <= room for window in windows)
+    starts = [window.start for window in windows]
+    assert starts == sorted(set(starts))
+    best = [window.start + at for window in windows for at in np.flatnonzero(window.is_max_context).tolist()]
+    assert sorted(best) == list(range(count))
+    for token in range(count):
+        context = [min(token - w.start, w.end - 1 - token) if w.start <= token < w.end else -1 for w in windows]
+        owner = windows[context.index(max(context))]
+        assert owner.is_max_context[token - owner.start]
+
+
+@steady
+@given(st.integers(1, 90), st.integers(1, 6), st.integers(0, 30), st.integers(1, 60))
+def test_an_answer_lies_whole_in_the_window_that_is_best_for_its_beginning(
+    count: int, longest: int, spare: int, stride: int
+) -> None:
+    plan = PLAN._replace(max_answer_length=longest, doc_stride=stride)
+    for window in slide(count, 4 * longest + spare, plan):
+        for at in np.flatnonzero(window.is_max_context).tolist():
+            assert min(window.start + at + longest, count) <= window.end
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@steady
+@given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=40), st.data())
+def test_outputs_on_the_labels_give_answers_of_whole_words_exactly(
+    kind: str, words: list[str], data: st.DataObject
+) -> None:
+    first = data.draw(st.integers(0, len(words) - 1))
+    last = data.draw(st.integers(first, min(len(words), first + 2) - 1))
+    answer, before = " ".join(words[first : last + 1]), "".join(word + " " for word in words[:first])
+    examples = [SpanExample(" ".join(words), "who?", (Answer(answer, len(before)),), "1")]
+    report = Report()
+    plan = PLAN._replace(max_seq_length=160, max_answer_length=39)
+    rows = encode(examples, plan, report, kind=kind)
+    decoded = SPAN.decode(peaked(rows), rows, examples, (), plan)
+    assert decoded.predictions == [answer]
+    assert decoded.values is not None
+    assert decoded.values.tolist() == [[1, 1, 1, 0, 1, 1]]
+    assert report.counts == {}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@steady
+@given(context=texts, data=st.data())
+def test_any_answer_is_widened_and_counted_or_counted_as_lost(kind: str, context: str, data: st.DataObject) -> None:
+    assume(context)
+    begin = data.draw(st.integers(0, len(context) - 1))
+    end = data.draw(st.integers(begin + 1, len(context)))
+    answer = context[begin:end]
+    examples = [SpanExample(context, "who?", (Answer(answer, begin),), "1")]
+    report = Report()
+    plan = PLAN._replace(max_seq_length=2000, max_answer_length=900)
+    rows = encode(examples, plan, report, kind=kind)
+    assert rows.labels is not None
+    (found,) = SPAN.decode(peaked(rows), rows, examples, (), plan).predictions
+    is_lost = "answers of dev not found in their passage" in report.counts
+    assert is_lost == (rows.labels[0].tolist() == [0, 0])
+    if not is_lost and found != answer.strip():
+        assert report.counts["answers of dev widened to whole tokens"] == (answer.strip() in found)
+        assert report.counts["answers of dev that no tokens cover whole"] == (answer.strip() not in found)
+
+
+@pytest.mark.parametrize("answer", ["river", ",", "people"])
+def test_tokens_that_only_touch_an_answer_are_not_part_of_it(answer: str) -> None:
+    report = Report()
+    examples = [ask("the river,people", answer)]
+    rows = encode(examples, report=report, kind="bert")
+    assert SPAN.decode(peaked(rows), rows, examples, (), PLAN).predictions == [answer]
+    assert report.counts == {}
+
+
+@steady
+@given(st.lists(st.sampled_from(WORDS), min_size=20, max_size=60), st.data())
+def test_labels_spell_the_answer_in_exactly_the_windows_that_hold_it(words: list[str], data: st.DataObject) -> None:
+    first = data.draw(st.integers(0, len(words) - 1))
+    last = data.draw(st.integers(first, min(len(words), first + 2) - 1))
+    answer, begin = " ".join(words[first : last + 1]), len("".join(word + " " for word in words[:first]))
+    rows = encode([SpanExample(" ".join(words), "who?", (Answer(answer, begin),), "1")], kind="bert")
+    assert rows.labels is not None
+    fields = zip(
+        *(np.split(rows.token_info[name], rows.starts[1:-1]) for name in ("char_starts", "char_ends")), strict=True
+    )
+    for (start, end), (begins, ends) in zip(rows.labels.tolist(), fields, strict=True):
+        is_here = begins[begins >= 0].min() <= begin and ends.max() >= begin + len(answer)
+        assert (start > 0) == is_here
+        assert not is_here or (begins[start], ends[end]) == (begin, begin + len(answer))
+
+
+@steady
+@given(logits, st.integers(1, 5), st.data())
+def test_best_span_is_that_of_all_pairs(starts: np.ndarray, longest: int, data: st.DataObject) -> None:
+    length = len(starts)
+    ends = data.draw(hnp.arrays(np.float32, length, elements=st.integers(-5, 5).map(float)))
+    may_start, may_end = (data.draw(hnp.arrays(np.bool_, length)) for _ in range(2))
+    allowed = {
+        (i, j): float(starts[i] + ends[j])
+        for i in range(length)
+        for j in range(i, min(length, i + longest))
+        if may_start[i] and may_end[j]
+    }
+    found = best_span(starts, ends, may_start, may_end, longest)
+    if not allowed:
+        assert found is None
+    else:
+        assert found is not None
+        assert allowed[found.start, found.end] == found.score == max(allowed.values())
+
+
+@steady
+@given(st.integers(0, 60), st.integers(0, 2**32 - 1))
+def test_decoding_is_the_best_of_all_pairs_in_all_windows(word_count: int, seed: int) -> None:
+    context = " ".join((WORDS * 6)[:word_count])
+    examples = [SpanExample("x", "x", None, "0"), SpanExample(context, "who is it?", None, "1")]
+    plan = PLAN._replace(has_null_answer=True)
+    rows = encode(examples, plan)
+    generator = np.random.default_rng(seed)
+    outputs = [generator.normal(size=(length, 2)).astype(np.float32) for length in np.diff(rows.starts)]
+    best, text, null_score = -np.inf, "", np.inf
+    for unit in np.flatnonzero(rows.examples == 1):
+        at = slice(rows.starts[unit], rows.starts[unit + 1])
+        info = {name: field[at] for name, field in rows.token_info.items()}
+        scores = outputs[unit].astype(np.float64)
+        null_score = min(null_score, scores[0].sum())
+        for i in range(len(scores)):
+            for j in range(i, min(len(scores), i + plan.max_answer_length)):
+                is_allowed = info["is_max_context"][i] and info["char_starts"][i] >= 0 and info["char_starts"][j] >= 0
+                if is_allowed and scores[i, 0] + scores[j, 1] > best:
+                    best = scores[i, 0] + scores[j, 1]
+                    text = context[info["char_starts"][i] : info["char_ends"][j]]
+    decoded = SPAN.decode(outputs, rows, examples, (), plan)
+    assert decoded.predictions[1] == ("" if null_score > best else text)
+    assert decoded.probabilities is not None
+    assert (decoded.probabilities[1] > 0.5) == (null_score > best)
+
+
+def test_labels_point_at_the_answer_and_at_cls_where_it_is_not() -> None:
+    context = (
+        "the house on the hill was old and the people in it were older still in 1912 said a dog" + " the river" * 9
+    )
+    rows = encode([ask(context, "older still")])
+    assert rows.labels is not None
+    assert rows.unit_count > 1
+    names = [tokenizer("albert").convert_ids_to_tokens(row.tolist()) for row in np.split(rows.ids, rows.starts[1:-1])]
+    found = {"".join(row[a : b + 1]) for row, (a, b) in zip(names, rows.labels.tolist(), strict=True)}
+    assert found == {"▁older▁still", "[CLS]"}
+
+
+def test_windows_without_the_answer_are_left_out_of_training_unless_no_answer_is_one() -> None:
+    context = " ".join(["the house on the hill"] * 12 + ["dog"])
+    report = Report()
+    everything = encode([ask(context, "dog")])
+    kept = encode([ask(context, "dog")], report=report, is_training=True)
+    assert kept.labels is not None
+    assert 0 < kept.unit_count < everything.unit_count
+    assert (kept.labels[:, 0] > 0).all()
+    left_out = everything.unit_count - kept.unit_count
+    assert report.counts["windows of dev without the answer left out"] == left_out
+    with_null = PLAN._replace(has_null_answer=True)
+    assert encode([ask(context, "dog")], with_null, is_training=True).unit_count == everything.unit_count
+    assert encode([ask(context, None)], with_null, is_training=True).unit_count == everything.unit_count
+    assert encode([ask(context, None)], is_training=True).unit_count == 0
+
+
+def test_an_answer_longer_than_any_window_is_counted_and_its_question_still_scored() -> None:
+    context = " ".join(["the house on the hill"] * 12)
+    examples = [ask(context, context), ask("the old house", "old")]
+    report = Report()
+    rows = encode(examples, report=report)
+    decoded = SPAN.decode(peaked(rows), rows, examples, (), PLAN)
+    assert report.counts["answers of dev cut off by every window"] == 1
+    assert report.counts["answers of dev longer than 6 tokens, which none predicted is"] == 1
+    assert decoded.values is not None
+    assert len(decoded.values) == 2
+    assert decoded.values[:, 0].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(("longest", "too_long"), [(4, 0), (3, 1)])
+def test_an_answer_of_more_than_the_longest_length_is_counted(longest: int, too_long: int) -> None:
+    report = Report()
+    encode([ask("the house on the hill", "house on the hill")], PLAN._replace(max_answer_length=longest), report)
+    assert report.counts[f"answers of dev longer than {longest} tokens, which none predicted is"] == too_long
+
+
+def test_an_answer_that_does_not_stand_in_its_place_is_counted_and_its_question_kept() -> None:
+    examples = [SpanExample("the house", "who?", (Answer("dog", 4),), "1")]
+    report = Report()
+    rows = encode(examples, report=report)
+    assert rows.labels is not None
+    assert (rows.unit_count, rows.labels.tolist()) == (1, [[0, 0]])
+    assert report.counts == {"answers of dev not found in their passage": 1}
+    assert encode(examples, PLAN._replace(has_null_answer=True), is_training=True).unit_count == 0
+
+
+def test_no_answer_is_given_where_it_scores_higher_than_every_span_in_some_window() -> None:
+    plan = PLAN._replace(has_null_answer=True)
+    examples = [ask("this old house", None), ask("the old house", "old"), ask("the old house", "old")]
+    rows = encode(examples, plan)
+    outputs = peaked(rows)
+    outputs[2][0] = 60
+    decoded = SPAN.decode(outputs, rows, examples, (), plan)
+    assert decoded.predictions == ["", "old", ""]
+    assert decoded.values is not None
+    assert decoded.values[:, [0, 1, 2, 4, 5]].tolist() == [[1, 1, 0, 0, 0], [1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
+    assert decoded.values[:, 3].tolist() == [2, -100, 20]
+
+
+def test_a_passage_without_text_is_answered_by_nothing_and_its_numbers_are_finite() -> None:
+    for has_null_answer in (False, True):
+        plan = PLAN._replace(has_null_answer=has_null_answer)
+        examples = [SpanExample("", "who?", (), "1"), SpanExample(" ", "who?", (Answer("dog", 0),), "2")]
+        rows = encode(examples, plan)
+        decoded = SPAN.decode(peaked(rows), rows, examples, (), plan)
+        assert decoded.predictions == ["", ""]
+        assert decoded.values is not None
+        assert np.isfinite(decoded.values).all()
+        assert decoded.values[:, 0].tolist() == [1, 0]
+
+
+@steady
+@given(st.lists(st.tuples(texts, texts), max_size=3), plans)
+def test_rows_fit_and_every_question_has_one(pairs: list[tuple[str, str]], plan: EncodePlan) -> None:
+    examples = [SpanExample(context, question, None, "1") for context, question in pairs]
+    rows = encode(examples, plan)
+    assert rows.labels is None or not pairs
+    assert sorted(set(rows.examples.tolist())) == list(range(len(pairs)))
+    assert (np.diff(rows.starts) <= plan.max_seq_length).all()
+    decoded = SPAN.decode([np.zeros((n, 2), np.float32) for n in np.diff(rows.starts)], rows, examples, (), plan)
+    assert decoded.values is None or not pairs
+    assert all(text in example.context for text, example in zip(decoded.predictions, examples, strict=True))
+
+
+def test_a_long_question_is_cut_and_counted() -> None:
+    report = Report()
+    rows = encode([ask("the old house", "old", "the river " * 100)], PLAN._replace(max_seq_length=200), report)
+    assert report.counts == {"questions of dev cut to 64 tokens": 1}
+    assert rows.first_lengths.tolist() == [66]
+
+
+def test_questions_of_which_only_some_are_answered_are_refused() -> None:
+    with pytest.raises(DataError, match="1 of 2 examples have no label"):
+        encode([ask("a", "a"), SpanExample("a", "who?", None, "1")])
+
+
+@pytest.mark.parametrize("version", ["1.1", "2.0"])
+def test_real_answers_come_back_from_their_labels(version: str) -> None:
+    file = SHARED / "squad" / f"dev-v{version}.part.json"
+    if not file.exists():
+        pytest.skip(f"needs {file}")
+    paragraphs = json.loads(file.read_text(encoding="utf-8"))["data"][0]["paragraphs"][:15]
+    examples = [
+        SpanExample(p["context"], q["question"], tuple(Answer(a["text"], a["answer_start"]) for a in q["answers"]), "1")
+        for p in paragraphs
+        for q in p["qas"]
+    ]
+    plan = EncodePlan(384, 128, 200, version == "2.0", False, False)
+    rows = encode(examples, plan)
+    decoded = SPAN.decode(peaked(rows), rows, examples, (), plan)
+    assert len(examples) > 30
+    assert decoded.values is not None
+    assert decoded.values[:, 0].mean() > 0.99  # a few answers begin or end inside a piece
