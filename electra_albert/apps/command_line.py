@@ -89,7 +89,7 @@ def parse_pretraining(argv: Sequence[str], program: str) -> tuple[str, PretrainC
         build_config(parse(parser, first))
     except (UsageError, TypeError, ValueError) as error:
         raise CheckpointError(f"--init_from {run}: what it was made with is not understood ({error})") from None
-    config = build_config(parse(parser, [*first, *_config_first(argv)]))
+    config = build_config(parse(parser, [*first, *config_first(argv)]))
     config = replace(config, run=replace(config.run, init_from=run))
     _refuse_idle_options(argv, config.run.objective)
     return preset, config
@@ -147,7 +147,7 @@ def check_can_write(folder: Path) -> None:
         raise UsageError(f"cannot write into {folder}: no permission in {nearest}; choose another folder")
 
 
-def _config_first(argv: Sequence[str]) -> list[str]:
+def config_first(argv: Sequence[str]) -> list[str]:
     """The same arguments with --config before all others: the parser lets the later one win, and flags shall."""
     first: list[str] = []
     others: list[str] = []
@@ -160,13 +160,10 @@ def _config_first(argv: Sequence[str]) -> list[str]:
     return first + others
 
 
-def _find_start(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
-    """The preset, the run named by --init_from and what is taken over from it, before anything else is parsed.
-
-    They are looked for on the command line, then in the --config files; the preset then in the run itself.
-    """
+def find_first(argv: Sequence[str], names: Sequence[str]) -> dict[str, str | None]:
+    """Some options' values before anything else is parsed: on the command line, or else in the --config files."""
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name in _FOUND_FIRST:
+    for name in names:
         finder.add_argument(f"--{name}")
     finder.add_argument("--config", action="append", default=[])
     try:
@@ -175,9 +172,15 @@ def _find_start(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
         raise UsageError(f"{error}; see --help") from None
     files = [read_options(Path(path), f"--config {path}") for path in reversed(words.config)]
     places = [vars(words), *files]
-    named, run, output_dir = (
-        next((str(place[name]) for place in places if place.get(name) is not None), None) for name in _FOUND_FIRST
-    )
+    return {name: next((str(place[name]) for place in places if place.get(name) is not None), None) for name in names}
+
+
+def _find_start(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
+    """The preset, the run named by --init_from and what is taken over from it, before anything else is parsed.
+
+    The preset is looked for in the run last.
+    """
+    named, run, output_dir = find_first(argv, _FOUND_FIRST).values()
     inherited: dict[str, Any] = {}
     if run is not None:
         if not run or not output_dir:

@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -116,14 +116,16 @@ def _recorded_inheritance(run: Path, output_dir: Path) -> dict[str, Any] | None:
     return None
 
 
-def compare_settings(recorded: Mapping[str, Any], settings: Mapping[str, Any], origin: Path) -> list[str]:
+def compare_settings(
+    recorded: Mapping[str, Any], settings: Mapping[str, Any], origin: Path, may_change: Set[str] = _MAY_CHANGE
+) -> list[str]:
     """The differences that are allowed between what `origin` was made with and what is asked for now, in words.
 
-    Raises CheckpointError where a setting differs that decides what is trained.
+    Raises CheckpointError where a setting differs that decides what is trained: any that is not in `may_change`.
     """
     before, now = _flatten(recorded), _flatten(settings)
     changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
-    fixed = [name for name in changed if name not in _MAY_CHANGE]
+    fixed = [name for name in changed if name not in may_change]
     if fixed:
         told = ", ".join(f"{name} {before.get(name)} then, {now.get(name)} now" for name in fixed[:3])
         more = f" and {len(fixed) - 3} more" if len(fixed) > 3 else ""
@@ -154,12 +156,13 @@ def describe_run(
         options.pop(switch)
     if config.run.init_from is not None:
         options["tokenizer"] = str(folder / "tokenizer")  # its own, which stays when the other run goes
-    _write(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
-    _write(folder / COMMAND, shlex.join(["python", "Pretraining.py", *argv]) + "\n")
-    _write(folder / ENVIRONMENT, json.dumps({**_environment(), "settings": settings}, indent=2) + "\n")
+    write_whole(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
+    write_whole(folder / COMMAND, shlex.join(["python", "Pretraining.py", *argv]) + "\n")
+    write_whole(folder / ENVIRONMENT, json.dumps({**environment(), "settings": settings}, indent=2) + "\n")
 
 
-def _write(file: Path, text: str) -> None:
+def write_whole(file: Path, text: str) -> None:
+    """Write a text file at one stroke: beside, then renamed into place."""
     beside = name_beside(file)
     beside.write_text(text, encoding="utf-8")
     os.replace(beside, file)
@@ -196,7 +199,7 @@ def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metr
         f"Made by `{command}`.",
         "",
     ]
-    _write(folder / CARD, "\n".join(lines))
+    write_whole(folder / CARD, "\n".join(lines))
 
 
 def _loading_lines(folder: Path, config: PretrainConfig) -> list[str]:
@@ -209,7 +212,8 @@ def _loading_lines(folder: Path, config: PretrainConfig) -> list[str]:
     ]
 
 
-def _environment() -> dict[str, Any]:
+def environment() -> dict[str, Any]:
+    """What the numbers of a run depend on beside its settings."""
     from importlib.metadata import version
 
     import torch

@@ -1,0 +1,87 @@
+"""Two sweeps on the same task side by side: is one model better, or was it luck?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from electra_albert.apps.finetune_files import RESULTS
+from electra_albert.apps.finetune_sweep import SeedResult, read_result
+from electra_albert.apps.finetune_tables import shown_metrics
+from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.tasks.metrics import GOLD_COLUMNS, MEASURES
+from electra_albert.tasks.statistics import Comparison, compare
+
+_SEED = 42  # of the resampling: the same two folders give the same interval
+
+
+def compare_folders(first: Path, second: Path) -> int:
+    """Print how two sweeps differ in every metric; returns the exit code.
+
+    Raises UsageError for a folder that holds no finished sweep, and DataError where the two were not scored on the same
+    examples.
+    """
+    results, others = _read(first), _read(second)
+    if results["measure"] != others["measure"] or results["task"] != others["task"]:
+        raise UsageError(f"{first} is of {results['task']}, {second} of {others['task']}; compare sweeps of one task")
+    print(
+        f"{results['task']}: {first} ({len(results['seeds'])} seeds) against {second} ({len(others['seeds'])} seeds)\n"
+    )
+    print("| metric, x 100 | first | second | difference | 95 % interval | p | in standard deviations |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name in shown_metrics(results):
+        if name in others["metrics"]:
+            found = _compare(name, results, _seeds(first, results), _seeds(second, others))
+            print(_line(name, results, others, found))
+    print("\nThe interval resamples examples, the same for both, and seeds; p is two-sided.")
+    return 0
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    file = folder / RESULTS
+    if not file.is_file():
+        raise UsageError(f"{file} does not exist; name the folder of a finished sweep")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{file} cannot be read ({error}); run the sweep again") from None
+    if not isinstance(content, dict) or not content.keys() >= {"measure", "task", "seeds", "metrics", "deciding_set"}:
+        raise CheckpointError(f"{file} is not the result of a sweep over one task")
+    return content
+
+
+def _seeds(folder: Path, results: dict[str, Any]) -> list[SeedResult]:
+    found = [read_result(folder / f"seed-{seed}") for seed in results["seeds"]]
+    if any(result is None for result in found):
+        raise CheckpointError(f"{folder} lacks the result of a seed; run the sweep again")
+    return [result for result in found if result is not None]
+
+
+def _compare(
+    name: str, results: dict[str, Any], first: Sequence[SeedResult], second: Sequence[SeedResult]
+) -> Comparison:
+    """The comparison by one metric, which may be that of a further evaluation set: `set_metric`."""
+    set_name, metric = results["deciding_set"], name
+    for other in results["evaluation_examples"]:
+        if other != set_name and name.startswith(f"{other}_"):
+            set_name, metric = other, name.removeprefix(f"{other}_")
+            break
+    measure = MEASURES[results["measure"]]
+    mine, theirs = (
+        [np.asarray(result.values[set_name], dtype=np.float64) for result in side] for side in (first, second)
+    )
+    gold = GOLD_COLUMNS[results["measure"]]
+    return compare(mine, theirs, lambda values: measure(values)[metric], _SEED, gold)
+
+
+def _line(name: str, results: dict[str, Any], others: dict[str, Any], found: Comparison) -> str:
+    means = [f"{100 * side['metrics'][name]['mean']:.2f}" for side in (results, others)]
+    stds = "-" if found.difference_in_stds is None else f"{found.difference_in_stds:+.1f}"
+    interval = f"{100 * found.low:+.2f} to {100 * found.high:+.2f}"
+    return (
+        f"| {name} | {' | '.join(means)} | {100 * found.difference:+.2f} | {interval} | {found.p_value:.3f} | {stds} |"
+    )

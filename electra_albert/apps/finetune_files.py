@@ -1,0 +1,217 @@
+"""What a sweep leaves behind: settings, results, predictions to look at, a model and its card.
+
+results.json holds fractions; tables show them times 100.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from electra_albert.apps.export import export_task_model
+from electra_albert.apps.finetune_tables import confusion_table, format_results, predictions_table
+from electra_albert.apps.run_folder import (
+    CARD,
+    COMMAND,
+    CONFIG,
+    ENVIRONMENT,
+    compare_settings,
+    environment,
+    recorded_settings,
+    write_whole,
+)
+from electra_albert.contracts import UsageError
+from electra_albert.corpus.tokenizer import fingerprint
+from electra_albert.finetuning_config import as_flat_settings
+from electra_albert.tasks.metrics import LOWER_IS_BETTER, MEASURES
+from electra_albert.tasks.statistics import LEVEL, bootstrap_intervals, summarize
+
+if TYPE_CHECKING:
+    from electra_albert.apps.finetune_job import TaskJob
+    from electra_albert.apps.finetune_sweep import SeedResult
+    from electra_albert.tasks.objective import TaskObjective
+
+RESULTS, TABLE, MODEL = "results.json", "results.md", "model"
+PREDICTIONS, CONFUSION = "predictions.tsv", "confusion.tsv"
+# Settings that say where things lie and how many seeds there are; what lies there is compared by fingerprint.
+_MAY_CHANGE = frozenset(
+    {
+        "model",
+        "output_dir",
+        "data_dir",
+        "train_file",
+        "validation_file",
+        "test_file",
+        "prepared_dir",
+        "seeds",
+        "predict",
+        "compare",
+        "device",
+        "resume",
+        "dry_run",
+        "from_mnli",
+        "arithmetic",
+        "logging_steps",
+        "per_device_train_batch_size",  # the batch is compared as a whole
+        "gradient_accumulation_steps",
+        "per_device_eval_batch_size",
+        "gradient_checkpointing",
+    }
+)
+
+
+_AUTO = {
+    "sequence": "AutoModelForSequenceClassification",
+    "choice": "AutoModelForMultipleChoice",
+    "span": "AutoModelForQuestionAnswering",
+    "token": "AutoModelForTokenClassification",
+}
+
+
+def open_folder(job: TaskJob, folder: Path, argv: Sequence[str], found: Mapping[str, Any]) -> list[str]:
+    """Record the sweep in its folder; returns what changed since it began.
+
+    `found` is what is not in the options, such as the fingerprint of the data. Raises CheckpointError where the folder
+    holds a sweep with other settings, UsageError where it holds one and --resume never, or cannot be written.
+    """
+    import yaml
+
+    options = as_flat_settings(job.config)
+    settings = {
+        **options,
+        "arithmetic": job.arithmetic,
+        "updates": job.training.max_steps,
+        "weights": job.start.fingerprint,
+        "tokenizer_fingerprint": fingerprint(job.start.tokenizer),
+        **found,
+    }
+    recorded, changes = recorded_settings(folder), []
+    if recorded:
+        if job.config.tuning.resume == "never":
+            raise UsageError(f"--resume never, but {folder} holds a sweep; choose another --output_dir")
+        changes = compare_settings(recorded, settings, folder, _MAY_CHANGE)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        asked = {name: value for name, value in options.items() if name not in ("resume", "dry_run", "predict")}
+        write_whole(folder / CONFIG, yaml.safe_dump(asked, sort_keys=False))
+        write_whole(folder / COMMAND, shlex.join(["python", "Finetuning.py", *argv]) + "\n")
+        write_whole(folder / ENVIRONMENT, json.dumps({**environment(), "settings": settings}, indent=2) + "\n")
+    except OSError as error:
+        raise UsageError(f"cannot write into {folder} ({error.strerror}); choose another --output_dir") from None
+    return changes
+
+
+def export_best(job: TaskJob, objective: TaskObjective, folder: Path) -> None:
+    """Write the fine-tuned model as a stock folder that says what it is for."""
+    details = {
+        "task": job.task.name,
+        "family": job.start.family,
+        "labels": list(job.data.labels),
+        "is_regression": job.plan.is_regression,
+        "has_null_answer": job.plan.has_null_answer,
+        "max_seq_length": job.plan.max_seq_length,
+        "doc_stride": job.plan.doc_stride,
+        "max_answer_length": job.plan.max_answer_length,
+    }
+    export_task_model(objective.model.cpu(), job.start.tokenizer, folder / MODEL, details)
+
+
+def summarize_sweep(job: TaskJob, results: Sequence[SeedResult], best: SeedResult) -> dict[str, Any]:
+    """The contents of results.json."""
+    # A metric that only some seeds have, such as the F1 of a class the others never named, is no metric of the sweep.
+    names = [name for name in best.metrics if all(result.metrics.get(name) is not None for result in results)]
+    metrics: dict[str, Any] = {
+        name: summarize(
+            [result.metrics[name] for result in results],
+            is_lower_better=name.endswith("loss") or name in LOWER_IS_BETTER,
+        )
+        for name in names
+    }
+    for set_name in best.values:
+        per_seed = [np.asarray(result.values[set_name], dtype=np.float64) for result in results]
+        prefix = "" if set_name == job.deciding_set else f"{set_name}_"
+        for name, interval in bootstrap_intervals(per_seed, MEASURES[job.measure], job.config.training.seed).items():
+            if f"{prefix}{name}" in metrics:
+                metrics[f"{prefix}{name}"]["interval"] = list(interval)
+    return {
+        "task": job.task.name,
+        "model": job.config.tuning.model or job.start.name,
+        "from_scratch": job.config.tuning.from_scratch or job.start.files is None,
+        "head": job.head.style,
+        "seeds": [result.seed for result in results],
+        "best_seed": best.seed,
+        "collapsed_seeds": [result.seed for result in results if result.is_collapsed],
+        "commonest_share": _commonest_share(job, best),
+        "main_metric": job.task.main,
+        "official_metrics": list(job.task.metrics),
+        "measure": job.measure,
+        "deciding_set": job.deciding_set,
+        "interval_level": LEVEL,
+        "updates": [result.step for result in results],
+        "train_examples": len(job.data.train),
+        "evaluation_examples": {name: len(examples) for name, examples in job.data.evaluation.items()},
+        "noticed": job.data.report.lines(),
+        "metrics": metrics,
+    }
+
+
+def _commonest_share(job: TaskJob, result: SeedResult) -> float | None:
+    """The accuracy of always the commonest gold label; None where labels are no classes."""
+    if job.measure not in ("classification", "choice"):
+        return None
+    _, counts = np.unique(np.asarray(result.values[job.deciding_set])[:, 1], return_counts=True)
+    return float(counts.max() / counts.sum())
+
+
+def write_results(job: TaskJob, folder: Path, results: Mapping[str, Any], best: SeedResult) -> None:
+    """Write results.json, the table, the best seed's predictions and the card."""
+    write_whole(folder / RESULTS, json.dumps(results, indent=2) + "\n")
+    write_whole(folder / TABLE, format_results(results) + "\n")
+    for name, examples in job.data.evaluation.items():
+        suffix = "" if name == job.deciding_set else f"_{name}"
+        predicted = predictions_table(examples, best.predictions[name], best.probabilities[name])
+        write_whole(folder / _with_suffix(PREDICTIONS, suffix), predicted)
+        confusion = confusion_table(job.measure, job.data.labels, examples, best.predictions[name])
+        if confusion:
+            write_whole(folder / _with_suffix(CONFUSION, suffix), confusion)
+    write_whole(folder / CARD, _card(job, folder, results))
+
+
+def _with_suffix(name: str, suffix: str) -> str:
+    stem, dot, kind = name.partition(".")
+    return f"{stem}{suffix}{dot}{kind}"
+
+
+def _card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> str:
+    """The folder's README: scores, how to load the model, how to make it again."""
+    loading = (
+        "AutoModel" if job.head.style == "electra" and job.head.kind in ("sequence", "choice") else _AUTO[job.head.kind]
+    )
+    lines = [
+        "---",
+        "library_name: transformers",
+        f"tags: [albert, electra, {job.task.name}]",
+        "---",
+        "",
+        f"# {folder.name}",
+        "",
+        format_results(results),
+        "",
+        "Fractions of the same numbers, with every seed, stand in results.json; the model is that of the best seed, "
+        f"{results['best_seed']}, chosen on the set it is scored on: its score is optimistic, the median is not.",
+        "",
+        "```python",
+        f"from transformers import {loading}, AutoTokenizer",
+        f'{loading}.from_pretrained("{folder / MODEL}")',
+        f'AutoTokenizer.from_pretrained("{folder / MODEL}")',
+        "```",
+        "",
+        f"Made by `{(folder / COMMAND).read_text(encoding='utf-8').strip()}`.",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,210 @@
+"""What one fine-tuning sweep trains with: the task's rows, the shape of the model on it, and how long it goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+from electra_albert.apps.finetune_start import Start
+from electra_albert.apps.job import choose_arithmetic
+from electra_albert.config import ModelConfig, TrainingConfig
+from electra_albert.contracts import Arithmetic, CheckpointError, DataError, UsageError
+from electra_albert.finetuning_config import FinetuneConfig
+from electra_albert.keyed_random import Stream, derived_seed
+from electra_albert.model.encoder import set_gradient_checkpointing
+from electra_albert.model.loading import build_task_model, load_task_model
+from electra_albert.model.task_model import TaskHead
+from electra_albert.tasks.encoding import EncodePlan, TextEncoder
+from electra_albert.tasks.entities import is_entity_tagging
+from electra_albert.tasks.examples import TaskData
+from electra_albert.tasks.kinds import KINDS
+from electra_albert.tasks.objective import TaskObjective
+from electra_albert.tasks.reading import read_data
+from electra_albert.tasks.registry import Task, as_configured
+from electra_albert.tasks.rows import Rows
+from electra_albert.training.distributed import World
+
+Say = Callable[[str], None]
+_SAVE_STEPS = 500  # at most this many updates are lost where a run is killed; each evaluation is preceded by a save too
+
+
+class TaskJob(NamedTuple):
+    """Everything a sweep trains and scores with, ready to start."""
+
+    task: Task
+    config: FinetuneConfig
+    training: TrainingConfig  # with the number of updates
+    start: Start
+    shape: ModelConfig
+    head: TaskHead
+    data: TaskData
+    plan: EncodePlan
+    train: Rows | None  # None: only scored
+    evaluation: dict[str, Rows]
+    arithmetic: Arithmetic
+
+    @property
+    def measure(self) -> str:
+        """The name of what turns rows of numbers into metrics."""
+        if self.task.kind == "sequence":
+            return "regression" if self.plan.is_regression else "classification"
+        if self.task.kind == "span":
+            return "span_with_null" if self.plan.has_null_answer else "span"
+        return self.task.kind
+
+    @property
+    def deciding_set(self) -> str:
+        """The evaluation set whose score chooses the best seed."""
+        return next(iter(self.evaluation))
+
+
+def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World, say: Say) -> TaskJob:
+    """Read and encode the task's data for a model; everything odd about them is said."""
+    tuning, task = config.tuning, as_configured(task, config.data)
+    is_trained = task.trained_by is None and bool(tuning.num_train_epochs or tuning.max_steps)
+    if not is_trained:
+        task = _of_model(task, start)
+    data = read_data(task, config.data, needs_test=tuning.predict == "test", seed=config.training.seed)
+    if task.kind == "token" and not is_entity_tagging(data.labels):
+        task = replace(task, metrics=("accuracy",), main="accuracy")  # of plain tags there are no entities to count
+    plan = encode_plan(task, config)
+    _check_length(tuning.max_seq_length, start.config)
+    encoder = TextEncoder(start.tokenizer)
+    train = None
+    if is_trained:
+        train = encode(task, data.train, encoder, data, plan, is_training=True, where="train")
+        if not train.unit_count:
+            raise DataError(f"{task.name}: no example is left to train on; {'; '.join(data.report.lines())}")
+    evaluation = {
+        name: encode(task, examples, encoder, data, plan, is_training=False, where=name)
+        for name, examples in data.evaluation.items()
+    }
+    for line in data.report.lines():
+        say(f"{task.name}: {line}")
+    return TaskJob(
+        task,
+        config,
+        _with_steps(config, train.unit_count, world) if train else config.training,
+        start,
+        _shape(start.config, config),
+        _head(task, config, data),
+        data,
+        plan,
+        train,
+        evaluation,
+        choose_arithmetic(config.training.precision, world.device),
+    )
+
+
+def _of_model(task: Task, start: Start) -> Task:
+    """The task with the labels of a fine-tuned model, to be scored and not trained.
+
+    Raises CheckpointError where the model was fine-tuned on another, UsageError where there is none.
+    """
+    wanted = task.trained_by or task.name
+    if start.files is None:
+        raise UsageError(f"{task.name} is only to be scored: name a model fine-tuned on {wanted} by --model")
+    _, details = load_task_model(start.files)
+    labels = tuple(details["labels"])
+    if details["kind"] != task.kind or (task.labels and labels != task.labels):
+        raise CheckpointError(
+            f"{start.files.weights} was fine-tuned on {details['task']}, not on {wanted}; name another --model"
+        )
+    return replace(task, labels=labels, trained_by=wanted)
+
+
+def encode_plan(task: Task, config: FinetuneConfig) -> EncodePlan:
+    """How the task's texts become rows."""
+    tuning = config.tuning
+    return EncodePlan(
+        max_seq_length=tuning.max_seq_length,
+        doc_stride=tuning.doc_stride,
+        max_answer_length=tuning.max_answer_length,
+        has_null_answer=task.has_null_answer,
+        is_regression=task.is_regression,
+        double_unordered=tuning.double_unordered,
+    )
+
+
+def encode(
+    task: Task,
+    examples: Sequence[Any],
+    encoder: TextEncoder,
+    data: TaskData,
+    plan: EncodePlan,
+    *,
+    is_training: bool,
+    where: str,
+) -> Rows:
+    """Rows of some examples of the task."""
+    kind = KINDS[task.kind]
+    return kind.encode(examples, encoder, data.labels, plan, data.report, is_training=is_training, where=where)
+
+
+def _check_length(max_seq_length: int, shape: ModelConfig) -> None:
+    positions = shape.max_position_embeddings
+    if max_seq_length > positions:
+        raise UsageError(
+            f"--max_seq_length {max_seq_length} is longer than the model's {positions} positions; lower it"
+        )
+
+
+def _shape(config: ModelConfig, settings: FinetuneConfig) -> ModelConfig:
+    """The model's shape with the dropout asked for."""
+    asked = {name: getattr(settings.tuning, name) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
+    return replace(config, **{name: value for name, value in asked.items() if value is not None})
+
+
+def _head(task: Task, config: FinetuneConfig, data: TaskData) -> TaskHead:
+    """The head the task needs."""
+    counts = {"choice": 1, "span": 2}
+    num_labels = 1 if task.is_regression else counts.get(task.kind, len(data.labels))
+    # The published codes drop nothing out before the layer that finds answers.
+    dropout = 0.0 if task.kind == "span" else config.tuning.classifier_dropout_prob
+    return TaskHead(task.kind, num_labels, config.tuning.head, dropout)
+
+
+def _with_steps(config: FinetuneConfig, unit_count: int, world: World) -> TrainingConfig:
+    """The training settings with the number of updates, and how often they are scored and saved."""
+    tuning, training = config.tuning, config.training
+    batch = training.per_device_train_batch_size * training.gradient_accumulation_steps * world.world_size
+    steps = tuning.max_steps or max(1, math.ceil(tuning.num_train_epochs * unit_count / batch))
+    warmup = tuning.warmup_steps if tuning.warmup_steps is not None else round(tuning.warmup_ratio * steps)
+    eval_steps = max(1, math.ceil(unit_count / batch / tuning.evals_per_epoch))
+    return replace(
+        training,
+        max_steps=steps,
+        warmup_steps=warmup,
+        eval_steps=eval_steps,
+        save_steps=min(eval_steps, _SAVE_STEPS),
+        save_total_limit=1,
+    )
+
+
+def build_objective(job: TaskJob, seed: int, device: torch.device) -> tuple[TaskObjective, list[str]]:
+    """The model with its head on the device, and the names of its parts that begin with random weights."""
+    torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
+    model, new = build_task_model(job.shape, job.head, None if job.config.tuning.from_scratch else job.start.files)
+    if job.training.gradient_checkpointing:
+        set_gradient_checkpointing(model)
+    objective = TaskObjective(
+        model, is_regression=job.plan.is_regression, dropout_samples=job.config.tuning.dropout_samples
+    )
+    return objective.to(device), new
+
+
+def data_fingerprint(job: TaskJob) -> str:
+    """A hash of all rows and labels: results are only put together where they come from the same."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(repr((job.data.labels, list(job.evaluation))).encode())
+    for rows in (job.train, *job.evaluation.values()):
+        if rows is not None:
+            for array in (rows.ids, rows.starts, rows.first_lengths, rows.examples, rows.labels):
+                if array is not None:
+                    digest.update(array.tobytes())
+    return digest.hexdigest()

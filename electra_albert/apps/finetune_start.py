@@ -1,0 +1,76 @@
+"""What fine-tuning begins with: a run of ours, a stock ALBERT folder, a fine-tuned model, or nothing but a shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from electra_albert.apps.demo import RUNS, newest_run
+from electra_albert.config import CorpusConfig, ModelConfig
+from electra_albert.contracts import UsageError
+from electra_albert.corpus.tokenizer import load_tokenizer
+from electra_albert.model.loading import is_detector, locate_encoder, read_config, read_details
+from electra_albert.presets import PRESETS
+from electra_albert.training.checkpoint import sha256
+from electra_albert.training.distributed import World, main_first
+
+if TYPE_CHECKING:
+    from electra_albert.corpus.tokenizer import Tokenizer
+    from electra_albert.model.loading import ModelFiles
+
+_BARE_PRESET = "tiny"
+_SMALL = 256  # hidden size up to which ALBERT published no settings, and ELECTRA did
+
+
+class Start(NamedTuple):
+    """A model to fine-tune, not yet loaded."""
+
+    name: str
+    files: ModelFiles | None  # None: random weights
+    config: ModelConfig
+    tokenizer: Tokenizer
+    family: Literal["electra", "albert"]  # whose fine-tuning settings fit it
+    fingerprint: str  # of the weights
+
+
+def find_start(model: str | None, prepared_dir: str, world: World, say: Callable[[str], None]) -> Start:
+    """The model named, or the newest run; without any, the smallest shape with random weights, which is said.
+
+    Raises UsageError and CheckpointError for what is not there or cannot be read.
+    """
+    if model is None:
+        try:
+            path = newest_run(RUNS)
+        except UsageError:
+            return _bare(prepared_dir, world, say)
+        say(f"model: {path}, the newest run")
+    else:
+        path = Path(model)
+    files = locate_encoder(path)
+    config, tokenizer = read_config(files.config), load_tokenizer(files.tokenizer)
+    if len(tokenizer) > config.vocab_size:
+        raise UsageError(
+            f"the tokenizer in {files.tokenizer} has {len(tokenizer)} pieces, the model only {config.vocab_size}; "
+            "give the tokenizer it was trained with"
+        )
+    was_detector = is_detector(files) or read_details(files).get("family") == "electra"
+    has_electras_size = was_detector or config.hidden_size <= _SMALL
+    family: Literal["electra", "albert"] = "electra" if has_electras_size else "albert"
+    return Start(path.resolve().name, files, config, tokenizer, family, sha256(files.weights))
+
+
+def _bare(prepared_dir: str, world: World, say: Callable[[str], None]) -> Start:
+    from electra_albert.apps.prepare import prepare
+
+    say(
+        "notice: there is no run yet, so this begins with random weights and learns from the task alone; "
+        "`python Pretraining.py` makes a model to begin with, --model names another"
+    )
+    preset = PRESETS[_BARE_PRESET]
+    corpus = CorpusConfig(vocab_size=preset.corpus.vocab_size, prepared_dir=prepared_dir)
+    with main_first(world):
+        tokenizer = prepare(corpus, preset.training.seed, say).tokenizer
+    shape = replace(preset.model, vocab_size=len(tokenizer))
+    return Start(_BARE_PRESET, None, shape, tokenizer, "electra", "")
