@@ -2,9 +2,11 @@
 
     python -m electra_albert.apps.bench store --corpus my.txt
     python -m electra_albert.apps.bench step --precision bf16 --output bench.json
+    python -m electra_albert.apps.bench finetune --task sst2 --data_dir GLUE --model runs/mine
 
 store: MB of text a second and core, from file to token store. step: the joint training step beside the same two
-networks composed from stock transformers classes, on the same batches, in turns within one process.
+networks composed from stock transformers classes, on the same batches, in turns within one process. finetune: whole
+passes over a task beside stock's Trainer on the same model, in turns too.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from electra_albert.apps.bench_finetune import format_finetune, has_trainer, measure_finetune
 from electra_albert.apps.bench_step import format_step, measure_step, spread
 from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
 from electra_albert.config import CorpusConfig, PretrainConfig
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from electra_albert.corpus.sources import Unit
     from electra_albert.corpus.tokenizer import Tokenizer
 
-WHAT = ("store", "step", "all")
+WHAT = ("store", "step", "finetune", "all")
 TARGET_MEGABYTES = {"sentences": 3.0, "documents": 3.0, "paragraphs": 1.5}  # a second and core
 TOKENIZER_CHARACTERS = 4_000_000  # that the tokenizer of a store measurement is trained on; its training is not timed
 
@@ -49,7 +52,15 @@ class BenchConfig:
     prepared_dir: str = "data/prepared"
     """Where tokenizers and token stores are kept."""
     preset: str = "small"
-    """Shape of the model whose step is measured."""
+    """Shape of the model whose step is measured, and of the one that is fine-tuned where --model names none."""
+    task: str | None = None
+    """Task to fine-tune on, such as sst2, with classes of sentences; by default the one made from the documentation."""
+    data_dir: str | None = None
+    """Folder of the task, as for Finetuning.py."""
+    model: str | None = None
+    """Model to fine-tune, as for Finetuning.py; random weights without it."""
+    examples: int = 2048
+    """Examples in a pass of fine-tuning, at most."""
     max_seq_length: int = 128
     """Tokens in a row."""
     per_device_train_batch_size: int = 32
@@ -70,14 +81,16 @@ class BenchConfig:
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
             raise UsageError(f"preset {self.preset!r} does not exist; there are {', '.join(PRESETS)}")
-        for name in ("repeats", "per_device_train_batch_size"):
+        for name in ("repeats", "per_device_train_batch_size", "examples"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} {getattr(self, name)} must be at least 1")
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
-    parser = make_parser("python -m electra_albert.apps.bench", "Measure store building and the training step.")
+    parser = make_parser(
+        "python -m electra_albert.apps.bench", "Measure store building, the training step and fine-tuning."
+    )
     parser.add_argument("what", choices=WHAT, nargs="?", default="all", help="What to measure.")
     parser.add_class_arguments(BenchConfig)
     options = parse(parser, argv).as_dict()
@@ -95,6 +108,11 @@ def main(argv: Sequence[str]) -> int:
     if what in ("step", "all"):
         results["step"] = measure_step(config, settings, _say)
         print(format_step(results["step"]), flush=True)
+    if what == "all" and not has_trainer():
+        _say("finetune is left out: stock's Trainer needs accelerate, which is not installed")
+    elif what in ("finetune", "all"):
+        results["finetune"] = measure_finetune(config, settings.model, _say)
+        print(format_finetune(results["finetune"]), flush=True)
     if config.output:
         _write(Path(config.output), results)
     return 0

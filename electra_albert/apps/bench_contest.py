@@ -1,0 +1,136 @@
+"""What the contenders of a fine-tuning contest are given alike: a task's rows, a model's weights, and the settings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from electra_albert.config import ModelConfig, TrainingConfig
+from electra_albert.contracts import Arithmetic, DataError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from electra_albert.apps.bench import BenchConfig
+    from electra_albert.contracts import Batch
+    from electra_albert.model.task_model import TaskModel
+    from electra_albert.tasks.examples import TaskData
+    from electra_albert.tasks.rows import Rows
+    from electra_albert.training.distributed import World
+
+LEARNING_RATE, WARMUP_SHARE = 1e-4, 0.1  # ELECTRA's for its base size
+
+Predict = Callable[["Batch"], "Tensor"]  # a batch on the device to logits [B, C]
+Pass = Callable[[int], tuple[float, Predict]]  # from a seed to the seconds of a pass and the trained model
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One pass over a task's rows."""
+
+    tokenizer: Any
+    labels: tuple[str, ...]
+    train: Rows
+    dev: Rows
+    model: TaskModel  # on the CPU, with the weights each pass begins with
+    training: TrainingConfig
+    world: World
+    arithmetic: Arithmetic
+    max_seq_length: int
+
+
+def make_contest(config: BenchConfig, shape: ModelConfig, say: Say) -> Contest:
+    """The task's rows, cut so that every batch is full, and the model with the weights to begin with."""
+    import torch
+
+    from electra_albert.model.loading import build_task_model, locate_encoder, read_config
+    from electra_albert.model.task_model import TaskHead
+    from electra_albert.training.distributed import start
+
+    world = start(config.device)
+    data = _read(config, say)
+    files = locate_encoder(Path(config.model)) if config.model else None
+    tokenizer = _tokenizer(config, data, files.tokenizer if files else None, say)
+    train, dev = _encode(config, data, tokenizer)
+    steps = train.unit_count // config.per_device_train_batch_size
+    if files is None:
+        shape = replace(shape, vocab_size=max(config.vocab_size, len(tokenizer)))
+    else:
+        shape = replace(read_config(files.config), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    if shape.max_position_embeddings < config.max_seq_length:
+        raise UsageError(f"--max_seq_length {config.max_seq_length} exceeds {shape.max_position_embeddings} positions")
+    torch.manual_seed(config.seed)
+    model, _ = build_task_model(shape, TaskHead("sequence", len(data.labels)), files)
+    training = TrainingConfig(
+        max_steps=steps,
+        per_device_train_batch_size=config.per_device_train_batch_size,
+        learning_rate=LEARNING_RATE,
+        warmup_steps=round(WARMUP_SHARE * steps),
+        lr_scheduler_type="linear",
+    )
+    return Contest(tokenizer, data.labels, train, dev, model, training, world, config.precision, config.max_seq_length)
+
+
+def _read(config: BenchConfig, say: Say) -> TaskData:
+    """Examples of a task with classes; by default of the one made from the documentation."""
+    from electra_albert.apps.docs_task import write_docs_task
+    from electra_albert.finetuning_config import DataConfig
+    from electra_albert.tasks.reading import read_data
+    from electra_albert.tasks.registry import find_task
+
+    task = find_task(config.task or "custom")
+    if task.kind != "sequence" or task.is_regression:
+        raise UsageError(f"--task {task.name} has no classes of sentences; bench takes one that has, such as sst2")
+    if config.task is None:
+        train, dev = map(str, write_docs_task(Path(config.prepared_dir), say))
+        files = DataConfig(train_file=train, validation_file=dev)
+    elif config.data_dir:
+        files = DataConfig(data_dir=config.data_dir)
+    else:
+        raise UsageError(f"--task {config.task} needs --data_dir, the folder of its files")
+    wanted = replace(files, task=task.name, max_train_examples=config.examples)
+    return read_data(task, wanted, needs_test=False, seed=config.seed)
+
+
+def _tokenizer(config: BenchConfig, data: TaskData, of_model: Path | None, say: Say) -> Any:
+    from electra_albert.corpus.tokenizer import load_tokenizer, train_tokenizer
+
+    if of_model is not None or config.tokenizer:
+        return load_tokenizer(of_model or Path(str(config.tokenizer)))
+    say(f"training a tokenizer of at most {config.vocab_size:,} pieces on the task's texts, which is not timed")
+    texts = (text for example in data.train for text in (example.text, example.text_pair) if text)
+    return train_tokenizer(texts, config.vocab_size, do_lower_case=True)
+
+
+def _encode(config: BenchConfig, data: TaskData, tokenizer: Any) -> tuple[Rows, Rows]:
+    """Rows to train on, as many as fill whole batches, and rows to score on."""
+    from electra_albert.tasks.encoding import EncodePlan, TextEncoder
+    from electra_albert.tasks.kinds import KINDS
+
+    batch = config.per_device_train_batch_size
+    kept = data.train[: len(data.train) // batch * batch]
+    if not kept:
+        raise DataError(f"the task gives {len(data.train)} examples, a step takes {batch}; lower the batch size")
+    plan = EncodePlan(config.max_seq_length, 1, 1, has_null_answer=False, is_regression=False, double_unordered=False)
+    name, dev = next(iter(data.evaluation.items()))
+    train, scored = (
+        KINDS["sequence"].encode(
+            examples, TextEncoder(tokenizer), data.labels, plan, data.report, is_training=False, where=where
+        )
+        for where, examples in (("train", kept), (name, dev))
+    )
+    return train, scored
+
+
+def now(device: torch.device) -> float:
+    """Seconds on a clock, once the device has done all it was given."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
