@@ -131,7 +131,8 @@ class TuningConfig:
         for name in ("classifier_dropout_prob", "hidden_dropout_prob", "attention_probs_dropout_prob"):
             value = getattr(self, name)
             _require(value is None or 0 <= value < 1, f"{name}={value} must lie in [0, 1)")
-        _require(0 <= self.num_train_epochs < 1e6, f"num_train_epochs={self.num_train_epochs} must not be negative")
+        is_number = 0 <= self.num_train_epochs <= 1_000_000
+        _require(is_number, f"num_train_epochs={self.num_train_epochs} must lie between 0 and 1,000,000")
         _require(0 <= self.warmup_ratio <= 1, f"warmup_ratio={self.warmup_ratio} must lie between 0 and 1")
         _require(
             self.warmup_steps is None or self.warmup_steps >= 0,
@@ -143,6 +144,11 @@ class TuningConfig:
             self.compare is None or len(self.compare) == 2,
             "compare takes two folders: --compare runs/cola-a runs/cola-b",
         )
+
+    @property
+    def is_training(self) -> bool:
+        """Whether anything is trained, or a fine-tuned model only scored."""
+        return bool(self.num_train_epochs or self.max_steps)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from electra_albert.apps.bench_finetune import format_finetune, has_trainer, measure_finetune
 from electra_albert.apps.bench_step import format_step, measure_step, spread
@@ -30,10 +30,7 @@ from electra_albert.config import CorpusConfig, PretrainConfig
 from electra_albert.contracts import UsageError
 from electra_albert.presets import PRESETS
 
-if TYPE_CHECKING:
-    from electra_albert.corpus.sources import Unit
-    from electra_albert.corpus.tokenizer import Tokenizer
-
+# No `if TYPE_CHECKING` here: to read BenchConfig's types, jsonargparse would make its imports, heavy ones included.
 WHAT = ("store", "step", "finetune", "all")
 TARGET_MEGABYTES = {"sentences": 3.0, "documents": 3.0, "paragraphs": 1.5}  # a second and core
 TOKENIZER_CHARACTERS = 4_000_000  # that the tokenizer of a store measurement is trained on; its training is not timed
@@ -178,7 +175,7 @@ def _processor() -> str:
 def measure_store(config: BenchConfig, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """One record for each kind of text: MB a second and core of planning, reading, splitting, tokenising, writing."""
     from electra_albert.config import BUILT_IN_CORPUS
-    from electra_albert.corpus.sources import find_files, plan_units
+    from electra_albert.corpus.sources import find_files
     from electra_albert.corpus.tokenizer import load_tokenizer, train_tokenizer
 
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
@@ -189,7 +186,7 @@ def measure_store(config: BenchConfig, say: Callable[[str], None]) -> list[dict[
             tokenizer = load_tokenizer(Path(config.tokenizer))
         else:
             say(f"training a tokenizer of {config.vocab_size:,} pieces, which is not timed")
-            tokenizer = train_tokenizer(_beginning(plan_units(sources[0])), config.vocab_size, do_lower_case=True)
+            tokenizer = train_tokenizer(_beginning(sources[0]), config.vocab_size, do_lower_case=True)
         return [_measure_files(files, tokenizer, folder, config, say) for files in sources]
 
 
@@ -210,11 +207,12 @@ def _docs_as_text(config: BenchConfig, folder: Path) -> list[list[Path]]:
     return files
 
 
-def _beginning(units: list[Unit]) -> Iterator[str]:
-    from electra_albert.corpus.sources import read_unit
+def _beginning(files: list[Path]) -> Iterator[str]:
+    from electra_albert.corpus.sources import plan_units, read_unit
 
     left = TOKENIZER_CHARACTERS
-    for sentence in (s for unit in units for document in read_unit(unit, Counter()) for s in document.sentences):
+    documents = (document for unit in plan_units(files) for document in read_unit(unit, Counter()))
+    for sentence in (sentence for document in documents for sentence in document.sentences):
         if left <= 0:
             return
         yield sentence
@@ -222,7 +220,7 @@ def _beginning(units: list[Unit]) -> Iterator[str]:
 
 
 def _measure_files(
-    files: list[Path], tokenizer: Tokenizer, folder: Path, config: BenchConfig, say: Callable[[str], None]
+    files: list[Path], tokenizer: Any, folder: Path, config: BenchConfig, say: Callable[[str], None]
 ) -> dict[str, Any]:
     from electra_albert.corpus.parts import PartPlan, token_dtype, write_parts
     from electra_albert.corpus.sources import plan_units

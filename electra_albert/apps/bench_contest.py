@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.config import ModelConfig, TrainingConfig
 from electra_albert.contracts import Arithmetic, DataError, UsageError
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from electra_albert.apps.bench import BenchConfig
     from electra_albert.contracts import Batch
@@ -22,11 +23,20 @@ if TYPE_CHECKING:
     from electra_albert.tasks.rows import Rows
     from electra_albert.training.distributed import World
 
-LEARNING_RATE, WARMUP_SHARE = 1e-4, 0.1  # ELECTRA's for its base size
-
 Predict = Callable[["Batch"], "Tensor"]  # a batch on the device to logits [B, C]
-Pass = Callable[[int], tuple[float, Predict]]  # from a seed to the seconds of a pass and the trained model
 Say = Callable[[str], None]
+
+
+class Trained(NamedTuple):
+    """What came of one pass."""
+
+    seconds: float  # from asking for the first batch to the end of the last update
+    other_seconds: float  # that the loop took before and after these
+    padding: float  # the share of the places computed in training that were padding
+    predict: Predict
+
+
+Pass = Callable[[int], Trained]  # from a seed
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,7 @@ def make_contest(config: BenchConfig, shape: ModelConfig, say: Say) -> Contest:
 
     from electra_albert.model.loading import build_task_model, locate_encoder, read_config
     from electra_albert.model.task_model import TaskHead
+    from electra_albert.tasks.recipes import recipe
     from electra_albert.training.distributed import start
 
     world = start(config.device)
@@ -66,12 +77,16 @@ def make_contest(config: BenchConfig, shape: ModelConfig, say: Say) -> Contest:
         raise UsageError(f"--max_seq_length {config.max_seq_length} exceeds {shape.max_position_embeddings} positions")
     torch.manual_seed(config.seed)
     model, _ = build_task_model(shape, TaskHead("sequence", len(data.labels)), files)
+    published = recipe("electra", config.task or "custom", shape)
     training = TrainingConfig(
         max_steps=steps,
         per_device_train_batch_size=config.per_device_train_batch_size,
-        learning_rate=LEARNING_RATE,
-        warmup_steps=round(WARMUP_SHARE * steps),
+        learning_rate=published["learning_rate"],
+        warmup_steps=round(published["warmup_ratio"] * steps),
         lr_scheduler_type="linear",
+        logging_steps=steps,  # of these three only what belongs to the last update
+        save_steps=steps,
+        eval_steps=steps,
     )
     return Contest(tokenizer, data.labels, train, dev, model, training, world, config.precision, config.max_seq_length)
 
@@ -134,3 +149,22 @@ def now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
+
+
+@contextmanager
+def padding_of(model: nn.Module) -> Iterator[Callable[[], float]]:
+    """Watch the masks a model is called with: a function that gives the share of places in them that are padding.
+
+    The masks are the second argument, or the one named attention_mask. Nothing waits for the device until it is asked.
+    """
+    masks: list[tuple[int, Tensor]] = []
+
+    def watch(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        mask = named["attention_mask"] if named else args[1]
+        masks.append((mask.numel(), mask.sum()))
+
+    handle = model.register_forward_pre_hook(watch, with_kwargs=True)
+    try:
+        yield lambda: 1 - sum(int(tokens) for _, tokens in masks) / sum(places for places, _ in masks)
+    finally:
+        handle.remove()

@@ -8,7 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_albert.apps.bench_contest import Contest, Pass, Predict, Say, now
+from electra_albert.apps.bench_contest import Contest, Pass, Predict, Say, Trained, now, padding_of
+from electra_albert.apps.bench_step import STOCK
 from electra_albert.apps.export import export_task_model, quiet_transformers
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from electra_albert.contracts import Batch
     from electra_albert.tasks.rows import Rows
 
-STOCK = "stock"  # Trainer's defaults: rows in random order, each batch padded to its longest
+# STOCK itself is Trainer's defaults: rows in random order, each batch padded to its longest.
 GROUPED = "stock, grouped"  # the same with train_sampling_strategy group_by_length
 PADDED = "stock, padded"  # every row padded to max_seq_length, as run_glue.py does
 ATTENTIONS = ("sdpa", "eager")
@@ -53,7 +54,7 @@ def stock_contenders(contest: Contest, attention: str, say: Say) -> Iterator[Sto
         seconds = {}
         for kind in ATTENTIONS if attention == "auto" else (attention,):
             _train(contest, ways[STOCK], folder, kind, 0, steps=1)  # warm
-            seconds[kind] = _train(contest, ways[STOCK], folder, kind, 0, steps=_TRIAL_STEPS)[0]
+            seconds[kind] = _train(contest, ways[STOCK], folder, kind, 0, steps=_TRIAL_STEPS).seconds
         fastest = min(seconds, key=lambda kind: seconds[kind])
         say(f"stock's attention: {fastest}")
 
@@ -87,10 +88,8 @@ def _padded(row: dict[str, Any], pad_id: int, width: int) -> dict[str, Any]:
     return {**row, **{name: row[name] + [filler] * missing for name, filler in fillers.items()}}
 
 
-def _train(
-    contest: Contest, way: _Way, folder: Path, attention: str, seed: int, steps: int | None = None
-) -> tuple[float, Predict]:
-    """One pass of a Trainer, or some steps of it; returns the seconds of its loop and the trained model."""
+def _train(contest: Contest, way: _Way, folder: Path, attention: str, seed: int, steps: int | None = None) -> Trained:
+    """One pass of a Trainer, or some steps of it."""
     from transformers import AutoModelForSequenceClassification, PrinterCallback, Trainer, TrainerCallback
 
     device = contest.world.device
@@ -114,8 +113,11 @@ def _train(
         callbacks=[Clock()],
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.train()
-    return times[1] - times[0], _predictor(model, contest)
+    with padding_of(model) as padding:
+        called = now(device)
+        trainer.train()
+        taken, seconds = now(device) - called, times[1] - times[0]
+    return Trained(seconds, taken - seconds, padding(), _predictor(model, contest))
 
 
 def _arguments(contest: Contest, folder: Path, sampling: str, seed: int, steps: int | None) -> Any:

@@ -84,7 +84,7 @@ def export_task_model(model: TaskModel, tokenizer: Any, folder: Path, details: M
 
 def _publish(folder: Path, model: Any, tokenizer: Any, form: _Form, check: Callable[[Any, Path], None]) -> None:
     """Write beside, check there, then put the files in place, weights last; older weights of another format go."""
-    from electra_albert.model.loading import WEIGHT_FILES
+    from electra_albert.model.loading import TASK_FILE, WEIGHT_FILES
 
     check_can_write(folder)
     try:
@@ -99,6 +99,8 @@ def _publish(folder: Path, model: Any, tokenizer: Any, form: _Form, check: Calla
         for other in WEIGHT_FILES:
             if other != weights.name:
                 (folder / other).unlink(missing_ok=True)
+        if form.details is None:
+            (folder / TASK_FILE).unlink(missing_ok=True)  # of a fine-tuned model that lay here
     except OSError as error:
         raise UsageError(f"cannot write the model into {folder} ({error.strerror or error}); make room") from None
 

@@ -16,6 +16,16 @@ from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.tasks.metrics import GOLD_COLUMNS, MEASURES
 from electra_albert.tasks.statistics import Comparison, compare
 
+_NEEDED = {
+    "measure",
+    "task",
+    "seeds",
+    "metrics",
+    "main_metric",
+    "official_metrics",
+    "deciding_set",
+    "evaluation_examples",
+}
 _SEED = 42  # of the resampling: the same two folders give the same interval
 
 
@@ -28,6 +38,7 @@ def compare_folders(first: Path, second: Path) -> int:
     results, others = _read(first), _read(second)
     if results["measure"] != others["measure"] or results["task"] != others["task"]:
         raise UsageError(f"{first} is of {results['task']}, {second} of {others['task']}; compare sweeps of one task")
+    mine, theirs = _seeds(first, results), _seeds(second, others)
     print(
         f"{results['task']}: {first} ({len(results['seeds'])} seeds) against {second} ({len(others['seeds'])} seeds)\n"
     )
@@ -35,7 +46,7 @@ def compare_folders(first: Path, second: Path) -> int:
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name in shown_metrics(results):
         if name in others["metrics"]:
-            found = _compare(name, results, _seeds(first, results), _seeds(second, others))
+            found = _compare(name, results, mine, theirs)
             print(_line(name, results, others, found))
     print("\nThe interval resamples examples, the same for both, and seeds; p is two-sided.")
     return 0
@@ -49,7 +60,7 @@ def _read(folder: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise CheckpointError(f"{file} cannot be read ({error}); run the sweep again") from None
-    if not isinstance(content, dict) or not content.keys() >= {"measure", "task", "seeds", "metrics", "deciding_set"}:
+    if not isinstance(content, dict) or not content.keys() >= _NEEDED:
         raise CheckpointError(f"{file} is not the result of a sweep over one task")
     return content
 

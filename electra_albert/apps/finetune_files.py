@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 RESULTS, TABLE, MODEL = "results.json", "results.md", "model"
 PREDICTIONS, CONFUSION = "predictions.tsv", "confusion.tsv"
+_WRITTEN = (CONFIG, COMMAND, CARD, RESULTS, TABLE, PREDICTIONS, CONFUSION)
 # Settings that say where things lie and how many seeds there are; what lies there is compared by fingerprint.
 _MAY_CHANGE = frozenset(
     {
@@ -73,6 +75,33 @@ _AUTO = {
 }
 
 
+def check_is_ours(folder: Path) -> None:
+    """UsageError where the folder holds what a sweep would overwrite and was not made by one."""
+    for taken in ("checkpoints", "generator"):
+        if (folder / taken).exists():
+            raise UsageError(f"{folder} is the folder of a pretraining run; choose another --output_dir")
+    if (folder / ENVIRONMENT).is_file():
+        return
+    taken_names = [name for name in (*_WRITTEN, MODEL) if (folder / name).exists()]
+    if taken_names:
+        raise UsageError(
+            f"{folder} was not made by Finetuning.py and holds {taken_names[0]}, which would be overwritten; choose "
+            "another --output_dir"
+        )
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turns what goes wrong in writing into a UsageError."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise UsageError(f"cannot write into {folder} ({reason}); make room, and run the same command again") from None
+
+
 def open_folder(job: TaskJob, folder: Path, argv: Sequence[str], found: Mapping[str, Any]) -> list[str]:
     """Record the sweep in its folder; returns what changed since it began.
 
@@ -84,6 +113,7 @@ def open_folder(job: TaskJob, folder: Path, argv: Sequence[str], found: Mapping[
     options = as_flat_settings(job.config)
     settings = {
         **options,
+        "task": job.task.name,  # however it was spelt
         "arithmetic": job.arithmetic,
         "updates": job.training.max_steps,
         "weights": job.start.fingerprint,
@@ -95,22 +125,22 @@ def open_folder(job: TaskJob, folder: Path, argv: Sequence[str], found: Mapping[
         if job.config.tuning.resume == "never":
             raise UsageError(f"--resume never, but {folder} holds a sweep; choose another --output_dir")
         changes = compare_settings(recorded, settings, folder, _MAY_CHANGE)
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        # First of all: a folder that holds it is known to be a sweep's.
+        write_whole(folder / ENVIRONMENT, json.dumps({**environment(), "settings": settings}, indent=2) + "\n")
         asked = {name: value for name, value in options.items() if name not in ("resume", "dry_run", "predict")}
         write_whole(folder / CONFIG, yaml.safe_dump(asked, sort_keys=False))
         write_whole(folder / COMMAND, shlex.join(["python", "Finetuning.py", *argv]) + "\n")
-        write_whole(folder / ENVIRONMENT, json.dumps({**environment(), "settings": settings}, indent=2) + "\n")
-    except OSError as error:
-        raise UsageError(f"cannot write into {folder} ({error.strerror}); choose another --output_dir") from None
     return changes
 
 
-def export_best(job: TaskJob, objective: TaskObjective, folder: Path) -> None:
-    """Write the fine-tuned model as a stock folder that says what it is for."""
+def export_best(job: TaskJob, objective: TaskObjective, seed: int, folder: Path) -> None:
+    """Write the fine-tuned model of a seed as a stock folder that says what it is for."""
     details = {
         "task": job.task.name,
         "family": job.start.family,
+        "seed": seed,
         "labels": list(job.data.labels),
         "is_regression": job.plan.is_regression,
         "has_null_answer": job.plan.has_null_answer,
@@ -141,7 +171,7 @@ def summarize_sweep(job: TaskJob, results: Sequence[SeedResult], best: SeedResul
     return {
         "task": job.task.name,
         "model": job.config.tuning.model or job.start.name,
-        "from_scratch": job.config.tuning.from_scratch or job.start.files is None,
+        "from_scratch": job.train is not None and (job.config.tuning.from_scratch or job.start.files is None),
         "head": job.head.style,
         "seeds": [result.seed for result in results],
         "best_seed": best.seed,
@@ -169,17 +199,18 @@ def _commonest_share(job: TaskJob, result: SeedResult) -> float | None:
 
 
 def write_results(job: TaskJob, folder: Path, results: Mapping[str, Any], best: SeedResult) -> None:
-    """Write results.json, the table, the best seed's predictions and the card."""
-    write_whole(folder / RESULTS, json.dumps(results, indent=2) + "\n")
-    write_whole(folder / TABLE, format_results(results) + "\n")
-    for name, examples in job.data.evaluation.items():
-        suffix = "" if name == job.deciding_set else f"_{name}"
-        predicted = predictions_table(examples, best.predictions[name], best.probabilities[name])
-        write_whole(folder / _with_suffix(PREDICTIONS, suffix), predicted)
-        confusion = confusion_table(job.measure, job.data.labels, examples, best.predictions[name])
-        if confusion:
-            write_whole(folder / _with_suffix(CONFUSION, suffix), confusion)
-    write_whole(folder / CARD, _card(job, folder, results))
+    """Write results.json, the table, the best seed's predictions and the card; UsageError where that fails."""
+    with writing(folder):
+        for name, examples in job.data.evaluation.items():
+            suffix = "" if name == job.deciding_set else f"_{name}"
+            predicted = predictions_table(examples, best.predictions[name], best.probabilities[name])
+            write_whole(folder / _with_suffix(PREDICTIONS, suffix), predicted)
+            confusion = confusion_table(job.measure, job.data.labels, examples, best.predictions[name])
+            if confusion:
+                write_whole(folder / _with_suffix(CONFUSION, suffix), confusion)
+        write_whole(folder / TABLE, format_results(results) + "\n")
+        write_whole(folder / CARD, _card(job, folder, results))
+        write_whole(folder / RESULTS, json.dumps(results, indent=2) + "\n")
 
 
 def _with_suffix(name: str, suffix: str) -> str:
@@ -192,6 +223,7 @@ def _card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> str:
     loading = (
         "AutoModel" if job.head.style == "electra" and job.head.kind in ("sequence", "choice") else _AUTO[job.head.kind]
     )
+    model = job.config.tuning.model if job.train is None else folder / MODEL
     lines = [
         "---",
         "library_name: transformers",
@@ -207,8 +239,8 @@ def _card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> str:
         "",
         "```python",
         f"from transformers import {loading}, AutoTokenizer",
-        f'{loading}.from_pretrained("{folder / MODEL}")',
-        f'AutoTokenizer.from_pretrained("{folder / MODEL}")',
+        f'{loading}.from_pretrained("{model}")',
+        f'AutoTokenizer.from_pretrained("{model}")',
         "```",
         "",
         f"Made by `{(folder / COMMAND).read_text(encoding='utf-8').strip()}`.",

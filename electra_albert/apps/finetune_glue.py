@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from electra_albert.apps.finetune import RUNS, run_task, saying, with_recipe
-from electra_albert.apps.finetune_files import RESULTS, TABLE
+from electra_albert.apps.finetune_files import RESULTS, TABLE, writing
+from electra_albert.apps.finetune_options import with_recipe
 from electra_albert.apps.finetune_start import find_start
 from electra_albert.apps.finetune_tables import shown_metrics
-from electra_albert.apps.run_folder import write_whole
-from electra_albert.contracts import UsageError
+from electra_albert.apps.finetune_task import Session, run_task
+from electra_albert.apps.run_folder import recorded_settings, write_whole
+from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.finetuning_config import FinetuneConfig
 from electra_albert.tasks.examples import Report
 from electra_albert.tasks.locating import locate
@@ -22,8 +23,6 @@ from electra_albert.tasks.submission import GlueAverage, glue_average
 
 if TYPE_CHECKING:
     from electra_albert.apps.finetune_start import Start
-    from electra_albert.training.distributed import World
-    from electra_albert.training.guards import StopSignal
 
 _FIRST = "mnli"  # whose model scores the diagnostic set, and may be what the small tasks begin with
 _FROM_MNLI = ("rte", "mrpc", "stsb")
@@ -42,39 +41,61 @@ def find_glue(config: FinetuneConfig, say: Callable[[str], None]) -> list[str]:
         raise UsageError(
             f"--predict {config.tuning.predict} needs one --task; with glue only --predict test has a meaning"
         )
-    return _found(Path(asked.data_dir), say)
+    names = _found(Path(asked.data_dir), say)
+    if config.tuning.from_mnli and _FIRST not in names:
+        raise UsageError(f"--from_mnli, but {asked.data_dir} holds no MNLI; leave it out")
+    return names
 
 
-def run_glue(
-    argv: Sequence[str], config: FinetuneConfig, names: Sequence[str], start: Start, world: World, stop: StopSignal
-) -> int:
-    """Fine-tune on every GLUE task of find_glue; returns the exit code."""
-    asked, say = config.data, saying(world)
-    begun = "-from-scratch" if config.tuning.from_scratch else ""
-    folder = Path(config.tuning.output_dir) if config.tuning.output_dir else RUNS / f"glue-{start.name}{begun}"
+def run_glue(config: FinetuneConfig, names: Sequence[str], start: Start, folder: Path, session: Session) -> int:
+    """Fine-tune on every GLUE task of find_glue into a folder for each; returns the exit code."""
     for name in names:
-        task = TASKS[name]
-        begin = start
-        if task.trained_by or (config.tuning.from_mnli and name in _FROM_MNLI and _FIRST in names):
-            begin = find_start(str(folder / _FIRST), asked.prepared_dir, world, say)
-        mine = _with_task(with_recipe(argv, task, begin), name, begin is not start)
-        if mine.tuning.predict and not locate(task, mine.data, Report(), needs_test=False).test:
-            say(f"notice: {name} has no test set in {asked.data_dir}; nothing is predicted for it")
+        begin, task = start, TASKS[name]
+        follows = task.trained_by is not None or (config.tuning.from_mnli and name in _FROM_MNLI)
+        if follows and config.tuning.dry_run:
+            session.say(f"{name}: begins with the model fine-tuned on MNLI, which a dry run does not make")
+            continue
+        if follows:
+            begin = find_start(str(folder / _FIRST), config.data.prepared_dir, session.world, session.say)
+        mine = with_recipe(session.argv, name, begin.family, begin.config)
+        mine = _with_task(mine, name, folder / name, is_from_mnli=follows)
+        if (
+            mine.tuning.predict
+            and not locate(task, mine.data, Report(), needs_test=False, is_trained=mine.tuning.is_training).test
+        ):
+            session.say(f"notice: {name} has no test set in {mine.data.data_dir}; nothing is predicted for it")
             mine = replace(mine, tuning=replace(mine.tuning, predict=None))
-        code = run_task(argv, task, mine, begin, folder / name, world, stop)
+        _check_follows(mine, begin, folder / name, follows=follows)
+        code = run_task(task, mine, begin, folder / name, session)
         if code:
             return code
-    if world.is_main and not config.tuning.dry_run:
-        table = summarize_glue(folder, names)
-        write_whole(folder / TABLE, table + "\n")
+    if session.world.is_main and not config.tuning.dry_run:
+        with writing(folder):
+            table = summarize_glue(folder, names)
+            write_whole(folder / TABLE, table + "\n")
         print(table)
     return 0
 
 
-def _with_task(config: FinetuneConfig, name: str, is_from_mnli: bool) -> FinetuneConfig:
-    """The settings of one of the tasks; one that begins with our MNLI model takes its weights even in a sweep from
-    scratch: they were learned from the task's own kind of data alone."""
-    tuning = replace(config.tuning, from_scratch=False) if is_from_mnli else config.tuning
+def _check_follows(config: FinetuneConfig, begin: Start, folder: Path, *, follows: bool) -> None:
+    """CheckpointError where seeds were trained from an MNLI model that is no longer the best."""
+    weights = recorded_settings(folder).get("weights", begin.fingerprint)
+    if follows and config.tuning.is_training and weights != begin.fingerprint:
+        raise CheckpointError(
+            f"{folder} began with another model than MNLI's best seed of now; remove it to train it again from this one"
+        )
+
+
+def _with_task(config: FinetuneConfig, name: str, folder: Path, *, is_from_mnli: bool) -> FinetuneConfig:
+    """The settings of one of the tasks.
+
+    One that begins with our MNLI model takes its weights even in a sweep from scratch: they were learned there.
+    """
+    tuning = replace(config.tuning, output_dir=str(folder))
+    if is_from_mnli:
+        tuning = replace(tuning, from_scratch=False, model=str(folder.parent / _FIRST))
+    if TASKS[name].trained_by:
+        tuning = replace(tuning, num_train_epochs=0, max_steps=None)
     return replace(config, data=replace(config.data, task=name), tuning=tuning)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -14,23 +15,25 @@ from electra_albert.apps.finetune_start import Start
 from electra_albert.apps.job import choose_arithmetic
 from electra_albert.config import ModelConfig, TrainingConfig
 from electra_albert.contracts import Arithmetic, CheckpointError, DataError, UsageError
-from electra_albert.finetuning_config import FinetuneConfig
+from electra_albert.finetuning_config import FinetuneConfig, TuningConfig
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
-from electra_albert.model.loading import build_task_model, load_task_model
+from electra_albert.model.loading import build_task_model, head_of, load_task_model
 from electra_albert.model.task_model import TaskHead
 from electra_albert.tasks.encoding import EncodePlan, TextEncoder
 from electra_albert.tasks.entities import is_entity_tagging
 from electra_albert.tasks.examples import TaskData
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.objective import TaskObjective
-from electra_albert.tasks.reading import read_data
+from electra_albert.tasks.reading import read_data, read_unlabelled
+from electra_albert.tasks.recipes import UNORDERED_PAIRS
 from electra_albert.tasks.registry import Task, as_configured
 from electra_albert.tasks.rows import Rows
 from electra_albert.training.distributed import World
 
 Say = Callable[[str], None]
-_SAVE_STEPS = 500  # at most this many updates are lost where a run is killed; each evaluation is preceded by a save too
+TEST = "test"  # --predict test: the task's own test sets
+_SAVE_STEPS = 500  # at most this many updates are lost where a run is killed
 
 
 class TaskJob(NamedTuple):
@@ -46,6 +49,7 @@ class TaskJob(NamedTuple):
     plan: EncodePlan
     train: Rows | None  # None: only scored
     evaluation: dict[str, Rows]
+    to_label: Mapping[str, Sequence[Any]]  # examples without labels, by the name of their set or file
     arithmetic: Arithmetic
 
     @property
@@ -66,13 +70,16 @@ class TaskJob(NamedTuple):
 def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World, say: Say) -> TaskJob:
     """Read and encode the task's data for a model; everything odd about them is said."""
     tuning, task = config.tuning, as_configured(task, config.data)
-    is_trained = task.trained_by is None and bool(tuning.num_train_epochs or tuning.max_steps)
-    if not is_trained:
-        task = _of_model(task, start)
-    data = read_data(task, config.data, needs_test=tuning.predict == "test", seed=config.training.seed)
+    _check_options(task, tuning)
+    is_trained = task.trained_by is None and tuning.is_training
+    details = {} if is_trained else _model_details(task, start)
+    if details:
+        task = replace(task, labels=tuple(details["labels"]))
+    needs_test, seed = tuning.predict == "test", config.training.seed
+    data = read_data(task, config.data, needs_test=needs_test, seed=seed, is_trained=is_trained)
     if task.kind == "token" and not is_entity_tagging(data.labels):
         task = replace(task, metrics=("accuracy",), main="accuracy")  # of plain tags there are no entities to count
-    plan = encode_plan(task, config)
+    plan = trained_plan(encode_plan(task, config), details)
     _check_length(tuning.max_seq_length, start.config)
     encoder = TextEncoder(start.tokenizer)
     train = None
@@ -84,6 +91,7 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
         name: encode(task, examples, encoder, data, plan, is_training=False, where=name)
         for name, examples in data.evaluation.items()
     }
+    to_label = _to_label(task, config, data)
     for line in data.report.lines():
         say(f"{task.name}: {line}")
     return TaskJob(
@@ -92,17 +100,28 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
         _with_steps(config, train.unit_count, world) if train else config.training,
         start,
         _shape(start.config, config),
-        _head(task, config, data),
+        head_of(details, 0.0) if details else _head(task, config, data),
         data,
         plan,
         train,
         evaluation,
+        to_label,
         choose_arithmetic(config.training.precision, world.device),
     )
 
 
-def _of_model(task: Task, start: Start) -> Task:
-    """The task with the labels of a fine-tuned model, to be scored and not trained.
+def _to_label(task: Task, config: FinetuneConfig, data: TaskData) -> Mapping[str, Sequence[Any]]:
+    """What is to be labelled in the end, read before anything is trained."""
+    asked = config.tuning.predict
+    if asked is None:
+        return {}
+    if asked == TEST:
+        return data.test
+    return {Path(asked).name: read_unlabelled(task, Path(asked), config.data, data.report)}
+
+
+def _model_details(task: Task, start: Start) -> dict[str, Any]:
+    """What a fine-tuned model says of its task, when it is only to be scored on it.
 
     Raises CheckpointError where the model was fine-tuned on another, UsageError where there is none.
     """
@@ -111,11 +130,13 @@ def _of_model(task: Task, start: Start) -> Task:
         raise UsageError(f"{task.name} is only to be scored: name a model fine-tuned on {wanted} by --model")
     _, details = load_task_model(start.files)
     labels = tuple(details["labels"])
-    if details["kind"] != task.kind or (task.labels and labels != task.labels):
+    fits = details["kind"] == task.kind and bool(details.get("is_regression")) == task.is_regression
+    fits = fits and bool(details.get("has_null_answer")) == task.has_null_answer
+    if not fits or (task.labels and labels != task.labels) or details.get("task") != wanted:
         raise CheckpointError(
-            f"{start.files.weights} was fine-tuned on {details['task']}, not on {wanted}; name another --model"
+            f"{start.files.weights} was fine-tuned on {details.get('task')}, not on {wanted}; name another --model"
         )
-    return replace(task, labels=labels, trained_by=wanted)
+    return details
 
 
 def encode_plan(task: Task, config: FinetuneConfig) -> EncodePlan:
@@ -131,6 +152,12 @@ def encode_plan(task: Task, config: FinetuneConfig) -> EncodePlan:
     )
 
 
+def trained_plan(plan: EncodePlan, details: Mapping[str, Any]) -> EncodePlan:
+    """The plan by which the rows of a fine-tuned model were made; the plan itself where there are no details."""
+    kept = ("max_seq_length", "doc_stride", "max_answer_length", "has_null_answer", "is_regression")
+    return plan._replace(**{name: details[name] for name in kept if name in details})
+
+
 def encode(
     task: Task,
     examples: Sequence[Any],
@@ -144,6 +171,17 @@ def encode(
     """Rows of some examples of the task."""
     kind = KINDS[task.kind]
     return kind.encode(examples, encoder, data.labels, plan, data.report, is_training=is_training, where=where)
+
+
+def _check_options(task: Task, tuning: TuningConfig) -> None:
+    """UsageError for options that the kind of task has no use for, or that would make labels wrong."""
+    has_no_order = task.name in UNORDERED_PAIRS or (task.name == "custom" and task.takes_pairs)
+    if tuning.double_unordered and not has_no_order:
+        raise UsageError(f"--double_unordered: {task.name} has no pairs whose order means nothing; leave it out")
+    if tuning.head == "electra" and task.kind in ("span", "token"):
+        raise UsageError(f"--head electra: the head of {task.name} has no pooler to do without; leave it out")
+    if tuning.dropout_samples > 1 and task.kind == "span":
+        raise UsageError(f"--dropout_samples: the head of {task.name} has no dropout to draw; leave it out")
 
 
 def _check_length(max_seq_length: int, shape: ModelConfig) -> None:
@@ -207,4 +245,7 @@ def data_fingerprint(job: TaskJob) -> str:
             for array in (rows.ids, rows.starts, rows.first_lengths, rows.examples, rows.labels):
                 if array is not None:
                     digest.update(array.tobytes())
+    for examples in job.data.evaluation.values():  # what is right may stand beside the rows: all answers, the level
+        for example in examples:
+            digest.update(repr(example).encode())
     return digest.hexdigest()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from electra_albert.apps.command_line import config_first, make_parser, parse
-from electra_albert.config import TrainingConfig
+from electra_albert.config import ModelConfig, TrainingConfig
 from electra_albert.contracts import UsageError
 from electra_albert.finetuning_config import DERIVED, DataConfig, FinetuneConfig, TuningConfig
 
@@ -24,6 +24,8 @@ _SWITCHES = {  # options that may stand alone on the command line
 }
 _PIECES = {"data": DataConfig, "tuning": TuningConfig, "training": TrainingConfig}
 _COMPARE = "compare"
+# What a table of scores would seem to be of, were it passed over where nothing is trained.
+_FOR_TRAINING = {"from_scratch", "seeds"}
 
 
 def parse_finetuning(argv: Sequence[str], recipe: Mapping[str, Any] | None = None) -> FinetuneConfig:
@@ -32,6 +34,36 @@ def parse_finetuning(argv: Sequence[str], recipe: Mapping[str, Any] | None = Non
     if recipe:
         parser.set_defaults(dict(recipe))
     return _build(parse(parser, config_first(argv)))
+
+
+def with_recipe(
+    argv: Sequence[str], task_name: str, family: Literal["electra", "albert"], model: ModelConfig
+) -> FinetuneConfig:
+    """The options for one task: those given, over the published ones for the model and the task."""
+    from electra_albert.tasks.recipes import recipe
+
+    chosen = parse_finetuning(argv).tuning.recipe
+    return parse_finetuning(argv, recipe(family if chosen == "auto" else chosen, task_name, model))
+
+
+def refuse_idle_options(argv: Sequence[str], config: FinetuneConfig) -> None:
+    """UsageError for options on the command line that have no effect beside the others."""
+    given = {word.split("=")[0].removeprefix("--") for word in argv if word.startswith("--")}
+    tuning, task = config.tuning, config.data.task
+    if tuning.compare:
+        _refuse(given - {_COMPARE}, f"--{_COMPARE}, which only reads two folders of results")
+    if task != "glue":
+        _refuse(given & {"from_mnli"}, "a single --task; name the model fine-tuned on MNLI by --model")
+    if task != "race":
+        _refuse(given & {"race_level"}, f"--task {task}")
+    if not tuning.is_training:
+        _refuse(given & _FOR_TRAINING, "--num_train_epochs 0, which only scores a fine-tuned model")
+
+
+def _refuse(names: Set[str], beside: str) -> None:
+    if names:
+        told = ", ".join(f"--{name}" for name in sorted(names))
+        raise UsageError(f"{told} has no effect with {beside}; leave it out")
 
 
 def _parser() -> ArgumentParser:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from electra_albert.apps.finetune_files import export_best, writing
 from electra_albert.apps.finetune_job import TaskJob, build_objective, data_fingerprint
 from electra_albert.apps.finetune_scoring import Scored, inference, score
 from electra_albert.apps.run_folder import write_whole
@@ -50,12 +51,17 @@ class SeedResult(NamedTuple):
 
 
 def run_seeds(job: TaskJob, folder: Path, world: World, stop: StopSignal) -> list[SeedResult] | None:
-    """Train, or read, every seed's result; None where it was told to stop. The best one's model is exported."""
+    """Train, or read, every seed's result; None where it was told to stop. The best one's model is exported.
+
+    Seeds that were begun by an earlier command belong to the sweep, whether or not this one asks for them: the model
+    may be theirs.
+    """
     results: list[SeedResult] = []
-    first = job.config.training.seed
-    for seed in range(first, first + job.config.tuning.seeds):
+    for seed in _all_seeds(job, folder, world):
         place = folder / f"seed-{seed}"
-        result = gather_objects(read_result(place) if world.is_main else None, world)[0]
+        with main_first(world):
+            found = read_result(place) if world.is_main else None
+        result = gather_objects(found, world)[0]
         if result is None:
             result = _run_seed(job, seed, place, world, stop, is_better=lambda score: _beats(job, score, results))
         if result is None:
@@ -64,11 +70,18 @@ def run_seeds(job: TaskJob, folder: Path, world: World, stop: StopSignal) -> lis
     return results
 
 
+def _all_seeds(job: TaskJob, folder: Path, world: World) -> list[int]:
+    first = job.config.training.seed
+    asked = set(range(first, first + job.config.tuning.seeds))
+    begun = {int(path.name.removeprefix("seed-")) for path in folder.glob("seed-*") if path.name[5:].isdecimal()}
+    return sorted(asked | gather_objects(begun, world)[0])
+
+
 def _beats(job: TaskJob, score: float, results: list[SeedResult]) -> bool:
     return all(score > result.metrics[job.task.main] for result in results)
 
 
-def best_of(job: TaskJob, results: list[SeedResult]) -> SeedResult:
+def best_of(job: TaskJob, results: Sequence[SeedResult]) -> SeedResult:
     """The result with the best score in ELECTRA's convention; of equal ones the first."""
     return max(results, key=lambda result: result.metrics[job.task.main])
 
@@ -109,9 +122,9 @@ def _run_seed(
             settings={"seed": seed, "data": data_fingerprint(job)},
         )
         outcome = train(objective, _batches(job, seed, world), watch.evaluate, run)
-        if outcome.is_stopped:
+        scored = None if outcome.is_stopped else watch.settle()
+        if scored is None:
             return None
-        scored = watch.settle()
     result = seed_result(job, seed, outcome.step, scored, new)
     with main_first(world):
         if world.is_main:
@@ -159,11 +172,10 @@ def seed_result(job: TaskJob, seed: int, step: int, scored: Scored, new: list[st
 
 def _close(job: TaskJob, objective: TaskObjective, place: Path, result: SeedResult, *, is_best: bool) -> None:
     """Export the model if it is the best so far, write the result, and remove what was needed to get there."""
-    from electra_albert.apps.finetune_files import export_best
-
     if is_best:
-        export_best(job, objective, place.parent)
-    write_whole(place / RESULT, json.dumps(result._asdict()) + "\n")
+        export_best(job, objective, result.seed, place.parent)
+    with writing(place):
+        write_whole(place / RESULT, json.dumps(result._asdict()) + "\n")
     shutil.rmtree(place / "checkpoints", ignore_errors=True)
     (place / _BEST_WEIGHTS).unlink(missing_ok=True)
 
@@ -183,7 +195,8 @@ class _Watch:
     def recall(self, step: int) -> None:
         """Take up the scores from before the checkpoint of `step`; the evaluation at that step is made again."""
         name = f"{EVALUATION_PREFIX}{self.job.task.main}"
-        rows = read_metrics(self.place / "metrics.jsonl") if self.world.is_main else []
+        with main_first(self.world):
+            rows = read_metrics(self.place / "metrics.jsonl") if self.world.is_main else []
         mine = [row[name] for row in rows if row.get(name) is not None and row["step"] < step]
         self.scores = gather_objects(mine, self.world)[0]
 
@@ -193,8 +206,10 @@ class _Watch:
         if self.last is None:
             return None
         current = self.last.metrics[self.job.task.main]
-        if self._patience is not None and self.world.is_main and all(current > past for past in self.scores):
-            self._save()
+        if self._patience is not None and all(current > past for past in self.scores):
+            with main_first(self.world):
+                if self.world.is_main:
+                    self._save()
         self.scores.append(current)
         return self.last.metrics
 
@@ -213,32 +228,31 @@ class _Watch:
         from safetensors.torch import save_file
 
         beside = self.place / f"{_BEST_WEIGHTS}.writing"
-        save_file({name: tensor.contiguous() for name, tensor in self.objective.state_dict().items()}, str(beside))
-        os.replace(beside, self.place / _BEST_WEIGHTS)
+        with writing(self.place):
+            save_file({name: tensor.contiguous() for name, tensor in self.objective.state_dict().items()}, str(beside))
+            os.replace(beside, self.place / _BEST_WEIGHTS)
 
-    def settle(self) -> Scored:
-        """The scoring of the weights that are kept, which the objective holds afterwards."""
+    def settle(self) -> Scored | None:
+        """The scoring of the weights that are kept, which the objective holds afterwards; None if told to stop."""
         if self._patience is not None:
             from safetensors.torch import load_file
 
             with main_first(self.world):  # the others read what the main rank has written
                 self.objective.load_state_dict(load_file(str(self.place / _BEST_WEIGHTS)))
             with inference(self.objective, self.job):
-                self.last = score(self.job, self.objective, self.world, lambda: False)
-        if self.last is None:
-            raise ValueError("a run ended without an evaluation of its last step")
+                self.last = score(self.job, self.objective, self.world, lambda: self.stop.requested)
         self.objective.eval()
         return self.last
 
 
-def score_model(job: TaskJob, world: World) -> SeedResult:
-    """The result of a fine-tuned model that is not trained any further."""
+def score_model(job: TaskJob, world: World, stop: StopSignal) -> SeedResult | None:
+    """The result of a fine-tuned model that is not trained any further; None where it was told to stop."""
     if job.start.files is None:
         raise ValueError("only a fine-tuned model can be scored as it is")
     model, _ = load_task_model(job.start.files)
     objective = TaskObjective(model, is_regression=job.plan.is_regression).to(world.device)
     with inference(objective, job):
-        scored = score(job, objective, world, lambda: False)
+        scored = score(job, objective, world, lambda: stop.requested)
     if scored is None:
-        raise ValueError("nothing can stop this scoring")
+        return None
     return seed_result(job, job.config.training.seed, 0, scored, [])

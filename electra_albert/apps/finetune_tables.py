@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from electra_albert.tasks.examples import SequenceExample, SpanExample, TokenExample
+from electra_albert.tasks.examples import ChoiceExample, SequenceExample, SpanExample, TokenExample
 
 _SHOWN_CHARACTERS = 500  # of a text in predictions.tsv
 
@@ -66,7 +67,8 @@ def predictions_table(examples: Sequence[Any], predictions: Sequence[Any], proba
     lines = [f"id\tgold\tpredicted\t{'no_answer' if is_of_none else 'probability'}\ttext"]
     for number, (example, predicted) in enumerate(zip(examples, predictions, strict=True)):
         sure = "" if probabilities is None else _told_probability(probabilities[number])
-        cells = (example.identity, _gold(example), _told(predicted), sure, _text(example))
+        told = _letter(predicted) if isinstance(example, ChoiceExample) else _told(predicted)
+        cells = (example.identity, _gold(example), told, sure, _text(example))
         lines.append("\t".join(_one_cell(cell) for cell in cells))
     return "\n".join(lines) + "\n"
 
@@ -84,8 +86,15 @@ def _told(prediction: Any) -> str:
 def _gold(example: Any) -> str:
     if isinstance(example, SpanExample):
         return "" if example.answers is None else " / ".join(dict.fromkeys(answer.text for answer in example.answers))
+    if isinstance(example, ChoiceExample):
+        return "" if example.label is None else _letter(example.label)
     label = example.tags if isinstance(example, TokenExample) else example.label
     return "" if label is None else _told(label)
+
+
+def _letter(option: int) -> str:
+    """What an option is called in RACE."""
+    return string.ascii_uppercase[option]
 
 
 def _text(example: Any) -> str:

@@ -74,7 +74,11 @@ def locate_encoder(path: Path) -> ModelFiles:
 
 def _locate(path: Path, inner: tuple[str, ...], config: Path | None, tokenizer: Path | None) -> ModelFiles:
     """`inner` names the folders of a run to look into, the first that is there."""
-    if not path.exists():
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise UsageError(f"{str(path)[:100]}: {error.strerror}; give a run folder or another model") from error
+    if not is_there:
         raise UsageError(f"{path} does not exist; give a run folder, a model folder or a weights file")
     if path.is_dir():
         folder = next((path / name for name in inner if (path / name).is_dir()), path)
@@ -197,6 +201,8 @@ def head_of(details: Mapping[str, Any], dropout: float) -> TaskHead:
     kind, labels = details["kind"], details["labels"]
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         raise TypeError("labels is no list of names")
+    if len(set(labels)) < len(labels):
+        raise ValueError("labels names one twice")
     counts = {"choice": 1, "span": 2}
     is_number = bool(details.get("is_regression", False))
     return TaskHead(kind, counts.get(kind, 1 if is_number else len(labels)), details["style"], dropout)

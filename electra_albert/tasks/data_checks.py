@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from string import ascii_uppercase
 
 from electra_albert.tasks.examples import (
     ChoiceExample,
@@ -21,7 +22,7 @@ def note_oddities(
     if len(evaluation) == 1:
         report.note(f"row only in {name}: its score says next to nothing", name)
     in_train, in_evaluation = _labels(train), _labels(evaluation)
-    if labels and len(evaluation) > 1 and len(in_evaluation) == 1:
+    if len(evaluation) > 1 and len(in_evaluation) == 1:
         report.note(f"label only in {name}: {min(in_evaluation)!r}", name)
     for label in labels:
         if train and label not in in_train:
@@ -29,8 +30,9 @@ def note_oddities(
         if label not in in_evaluation:
             report.note(f"label without an example in {name}: {label!r}", name)
     seen = {_texts(example) for example in train}
-    if repeated := sum(_texts(example) in seen for example in evaluation):
-        report.note(f"rows of {name} that are trained on too", name, repeated)
+    for example in evaluation:
+        if _texts(example) in seen:
+            report.note(f"rows of {name} that are trained on too", f"{name}, id {example.identity}")
 
 
 def _labels(examples: Iterable[Example]) -> set[str]:
@@ -38,6 +40,8 @@ def _labels(examples: Iterable[Example]) -> set[str]:
     for example in examples:
         if isinstance(example, SequenceExample) and isinstance(example.label, str):
             found.add(example.label)
+        elif isinstance(example, ChoiceExample) and example.label is not None:
+            found.add(ascii_uppercase[example.label])
         elif isinstance(example, TokenExample):
             found.update(example.tags or ())
     return found

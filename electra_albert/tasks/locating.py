@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from electra_albert.contracts import UsageError
 from electra_albert.finetuning_config import DataConfig
 from electra_albert.tasks.examples import Report
 from electra_albert.tasks.hub import hub_splits, looks_like_hub
-from electra_albert.tasks.read_rules import shown
+from electra_albert.tasks.read_rules import is_there, shown
 from electra_albert.tasks.registry import GLUE, TASKS
 from electra_albert.tasks.tables import Table
 from electra_albert.tasks.task import Patterns, Task
@@ -28,40 +30,64 @@ class Sources:
     place: str = "the options"
 
 
-def locate(task: Task, config: DataConfig, report: Report, needs_test: bool) -> Sources:
-    """The sets that the options name. Raises UsageError for one that is wanted and not there."""
-    given = _given(task, config)
+def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, is_trained: bool = True) -> Sources:
+    """The sets that the options name; training data only where a model is trained, and never of a task without any.
+
+    A file with an option of its own replaces the one set that it is. Raises UsageError for a set that is wanted and
+    not there; of several, the missing ones are counted.
+    """
+    needs_training = is_trained and task.trained_by is None
+    given = _given(task, config, needs_training)
     found = Sources()
-    is_enough = bool(given.evaluation) and (given.train is not None or _needs_no_training(task))
     if config.data_dir is not None:
-        found = _in_data_dir(task, config.data_dir, report)
-    elif not is_enough:
-        raise UsageError(_what_is_missing(task, given))
-    sources = Sources(given.train or found.train, given.evaluation or found.evaluation, given.test or found.test)
-    place = found.place
-    if sources.train is None and task.trained_by is None and not (config.data_dir is None and is_enough):
-        raise UsageError(_not_found(task, place, "training data", task.files.train, "--train_file"))
-    if not sources.evaluation and task.trained_by is None:
+        found = _in_data_dir(task, config.data_dir, given, needs_training)
+    elif not given.evaluation or (needs_training and given.train is None):
+        raise UsageError(_what_is_missing(task, given, needs_training))
+    sources = Sources(
+        given.train or found.train,
+        _merged(task.files.evaluation, given.evaluation, found.evaluation),
+        _merged(task.files.test, given.test, found.test),
+        found.place,
+    )
+    if needs_training and sources.train is None:
+        raise UsageError(_not_found(task, found.place, "training data", task.files.train, "--train_file"))
+    if not sources.evaluation and not (task.trained_by is not None and sources.test):
         patterns = next(iter(task.files.evaluation.values()))
-        raise UsageError(_not_found(task, place, "data to score on", patterns, "--validation_file"))
+        raise UsageError(_not_found(task, found.place, "data to score on", patterns, "--validation_file"))
     if needs_test and not sources.test:
         patterns = next(iter(task.files.test.values()))
-        raise UsageError(_not_found(task, place, "test set", patterns, "--test_file"))
-    if config.data_dir is not None and not given.evaluation:
-        for name in task.files.evaluation:
-            if name not in sources.evaluation and task.trained_by is None:
-                report.note(f"evaluation set of {task.name} that is not there: {name}", config.data_dir)
+        raise UsageError(_not_found(task, found.place, "test set", patterns, "--test_file"))
+    _note_missing(task, sources, report, needs_test)
     return sources
 
 
-def _given(task: Task, config: DataConfig) -> Sources:
+def _merged(
+    wanted: Mapping[str, Patterns], given: Mapping[str, Source], found: Mapping[str, Source]
+) -> dict[str, Source]:
+    """The sets of both in the order of the task's own; a given one stands for the one found."""
+    both = {**found, **given}
+    return {name: both[name] for name in wanted if name in both}
+
+
+def _note_missing(task: Task, sources: Sources, report: Report, needs_test: bool) -> None:
+    """Count the sets of a task that has several and not all of them here."""
+    kinds = [("evaluation set", sources.evaluation, task.files.evaluation)]
+    if needs_test:
+        kinds.append(("test set", sources.test, task.files.test))
+    for what, there, wanted in kinds:
+        for name in wanted if there else ():
+            if name not in there:
+                report.note(f"{what} of {task.name} that is not there: {name}", sources.place)
+
+
+def _given(task: Task, config: DataConfig, needs_training: bool) -> Sources:
     """The files that have options of their own."""
     files = {}
     for option in ("train_file", "validation_file", "test_file"):
         value = getattr(config, option)
-        if value is not None:
+        if value is not None and (needs_training or option != "train_file"):
             files[option] = Path(value)
-            if not files[option].exists():
+            if not is_there(files[option], option):
                 raise UsageError(f"--{option} {value}: no such file; check the path")
     evaluation, test = next(iter(task.files.evaluation)), next(iter(task.files.test))
     return Sources(
@@ -71,43 +97,46 @@ def _given(task: Task, config: DataConfig) -> Sources:
     )
 
 
-def _needs_no_training(task: Task) -> bool:
-    """Whether a model that is fine-tuned already can be scored without the training data: no labels are to be found."""
-    return bool(task.labels) or task.is_regression or task.kind in ("span", "choice")
-
-
-def _what_is_missing(task: Task, given: Sources) -> str:
-    if given.train or given.evaluation:
-        missing = "--validation_file" if given.train else "--train_file, which tells the labels"
+def _what_is_missing(task: Task, given: Sources, needs_training: bool) -> str:
+    if given.train or (given.evaluation and needs_training):
+        missing = "--validation_file" if given.train else "--train_file"
         return f"--task {task.name}: give {missing} too, or a folder with all files by --data_dir"
     if task.name == "custom":
-        return "--task custom: no data; give --train_file and --validation_file"
+        files = "--train_file and --validation_file" if needs_training else "--validation_file"
+        return f"--task custom: no data; give {files}"
     return f"--task {task.name}: no data; give its folder, or OWNER/NAME of the hub, by --data_dir"
 
 
-def _in_data_dir(task: Task, data_dir: str, report: Report) -> Sources:
+def _in_data_dir(task: Task, data_dir: str, given: Sources, needs_training: bool) -> Sources:
     path = Path(data_dir)
-    if path.is_dir():
-        return _in_folder(task, path)
-    if path.exists():
-        raise UsageError(
-            f"--data_dir {data_dir}: not a folder; give a single file by --train_file or --validation_file"
-        )
+    if is_there(path, "data_dir"):
+        if not path.is_dir():
+            way_out = "give a single file by --train_file or --validation_file"
+            raise UsageError(f"--data_dir {data_dir}: not a folder; {way_out}")
+        try:
+            return _in_folder(task, path, given, needs_training)
+        except OSError as error:
+            raise UsageError(f"--data_dir {data_dir}: cannot be read ({error.strerror}); choose another") from error
     if looks_like_hub(data_dir):
-        return _on_hub(task, data_dir)
+        return _on_hub(task, data_dir, given, needs_training)
     raise UsageError(f"--data_dir {data_dir}: no such folder, and not OWNER/NAME of a dataset on the hub; check it")
 
 
-def _in_folder(task: Task, path: Path) -> Sources:
-    """The files of a folder that is the task's own, or holds the task's own."""
+def _in_folder(task: Task, path: Path, given: Sources, needs_training: bool) -> Sources:
+    """The files of a folder that is the task's own, or holds the task's own; none that is given or not needed."""
     names = {child.name.lower(): child for child in sorted(path.iterdir()) if child.is_dir()}
     folder = next((names[name.lower()] for name in task.files.folders if name.lower() in names), path)
     _refuse_another_task(task, folder)
-    sources = Sources(_match(folder, task.files.train), place=str(folder))
-    sources.evaluation = {
-        name: file for name, patterns in task.files.evaluation.items() if (file := _match(folder, patterns))
-    }
-    sources.test = {name: file for name, patterns in task.files.test.items() if (file := _match(folder, patterns))}
+    sources = Sources(place=str(folder))
+    if needs_training and given.train is None:
+        sources.train = _match(folder, task.files.train)
+    for there, known, wanted in (
+        (sources.evaluation, given.evaluation, task.files.evaluation),
+        (sources.test, given.test, task.files.test),
+    ):
+        for name, patterns in wanted.items():
+            if name not in known and (file := _match(folder, patterns)):
+                there[name] = file
     return sources
 
 
@@ -123,36 +152,41 @@ def _refuse_another_task(task: Task, folder: Path) -> None:
 
 
 def _match(folder: Path, patterns: Patterns) -> Path | None:
-    """The file of the first pattern that fits one. Raises UsageError where it fits several."""
-    for pattern in patterns:
-        found = sorted(folder.glob(pattern))
-        if len(found) > 1:
-            names = ", ".join(path.name for path in found)
-            raise UsageError(
-                f"{folder}: several files could be meant by {pattern}: {names}; name one by its own option"
-            )
-        if found:
-            return found[0]
+    """The file of the first pattern that fits one, best in its own case, else in any.
+
+    Raises UsageError where it fits several.
+    """
+    names = sorted(child.name for child in folder.iterdir())
+    for spelled in (str, str.lower):
+        for pattern in patterns:
+            found = [name for name in names if fnmatchcase(spelled(name), spelled(pattern))]
+            if len(found) > 1:
+                several = ", ".join(found)
+                raise UsageError(
+                    f"{folder}: several files could be meant by {pattern}: {several}; name one by its own option"
+                )
+            if found:
+                return folder / found[0]
     return None
 
 
-def _on_hub(task: Task, data_dir: str) -> Sources:
+def _on_hub(task: Task, data_dir: str, given: Sources, needs_training: bool) -> Sources:
     splits = hub_splits(data_dir, task)
     evaluation = dict(task.hub.evaluation) if task.hub else {"dev": _VALIDATION[0]}
     test = dict(task.hub.test) if task.hub else {"test": "test"}
     if len(evaluation) == 1 and not set(evaluation.values()) & splits.keys():
         evaluation = {name: split for name in evaluation for split in _VALIDATION if split in splits}
     sources = Sources(
-        splits.get("train"),
+        splits.get("train") if needs_training else None,
         {name: splits[split] for name, split in evaluation.items() if split in splits},
         {name: splits[split] for name, split in test.items() if split in splits},
         data_dir,
     )
-    if (sources.train is None or not sources.evaluation) and task.trained_by is None:
-        held = shown(splits)
-        raise UsageError(
-            f"--data_dir {data_dir}: splits {held}, but train and {_VALIDATION[0]} are needed; give another"
-        )
+    lacks_training = needs_training and sources.train is None and given.train is None
+    lacks_evaluation = task.trained_by is None and not sources.evaluation and not given.evaluation
+    if lacks_training or lacks_evaluation:
+        wanted = f"train and {_VALIDATION[0]} are" if needs_training else f"{_VALIDATION[0]} is"
+        raise UsageError(f"--data_dir {data_dir}: splits {shown(splits)}, but {wanted} needed; give another")
     return sources
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.tasks.examples import ChoiceExample
-from electra_albert.tasks.read_rules import Reading, as_label, as_text, parse_json, read_text
+from electra_albert.tasks.read_rules import COLUMN_OPTIONS, Reading, as_label, as_text, parse_json, read_text
 from electra_albert.tasks.tables import Table, open_table
 
 _LEVELS = ("middle", "high")
@@ -18,12 +18,14 @@ _LEVEL_OF_ID = re.compile(r"(middle|high)\d")
 
 def read_choices(path: Path, reading: Reading) -> list[ChoiceExample]:
     """The examples of a folder with middle/ and high/, of one article (.txt), or of a table."""
+    if path.is_dir() or path.suffix.lower() in (".txt", ".json"):
+        reading.refuse_options(COLUMN_OPTIONS, str(path), "is in RACE's own form, which has no columns; leave it out")
     if path.is_dir():
         files = [file for folder in _level_folders(path, reading) for file in sorted(folder.glob("*.txt"))]
         if not files:
             raise UsageError(f"{path}: no *.txt in it or in its middle/ and high/; give a folder of RACE")
         return [example for file in files for example in _article_file(file, reading)]
-    if path.suffix in (".txt", ".json"):
+    if path.suffix.lower() in (".txt", ".json"):
         return list(_article_file(path, reading))
     return choice_rows(open_table(path), reading)
 
@@ -120,7 +122,7 @@ def _one(cells: tuple[Any, ...], identity: str, group: str, place: str, reading:
 
 def _answer(value: object, option_count: int, place: str, reading: Reading) -> int | None:
     """The number of the option that a letter, or a number from 0, stands for; None where there is none."""
-    text = as_label(value, place, "answer")
+    text = as_label(value, place, "answer", reading.task.no_label)
     if text is None:
         return None
     letters = [chr(ord("A") + i) for i in range(option_count)]

@@ -5,18 +5,18 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from electra_albert.contracts import DataError
+from electra_albert.contracts import DataError, UsageError
 from electra_albert.finetuning_config import DataConfig
 from electra_albert.tasks.examples import Report
 from electra_albert.tasks.task import Task
 
 Purpose = Literal["train", "evaluation", "test"]
-_NO_LABEL = frozenset(("", "-", "-1"))
+COLUMN_OPTIONS = ("text_column", "text_pair_column", "label_column")
 _SHOWN_LABELS = 20
 _SHOWN_CHARACTERS = 100
 
@@ -47,6 +47,16 @@ class Reading:
         self.report.note(f"rows of {self.name} kept although {empty} is empty", place)
         return True
 
+    def refuse_options(self, names: Iterable[str], place: str, why: str) -> None:
+        """Raise UsageError where one of these options is given, though what is read with labels has no use for it.
+
+        A file of new text may have another form than the one trained on, so there they are let be.
+        """
+        for name in names:
+            value = getattr(self.config, name)
+            if value is not None and self.purpose != "test":
+                raise UsageError(f"--{name} {value}: {place} {why}")
+
     def check_label(self, label: str, place: str) -> None:
         """Raise DataError unless the label is one of those known."""
         if self.labels and label not in self.labels:
@@ -74,12 +84,15 @@ def near(name: str, others: Sequence[str]) -> str:
 
 
 def as_text(value: object, place: str, column: str) -> str:
-    """A cell as text: nothing as empty, numbers and truth values as in JSON. Raises DataError for others."""
+    """A cell as text: nothing as empty, as is a number that is none; others, and truth values, as in JSON.
+
+    Raises DataError for what is neither text nor number.
+    """
     if isinstance(value, str):
         if not value.isascii() and any("\ud800" <= sign <= "\udfff" for sign in value):
             raise DataError(f"{place}: {column!r} holds half of a surrogate pair, which is no character; mend the file")
         return value
-    if value is None:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
@@ -88,12 +101,35 @@ def as_text(value: object, place: str, column: str) -> str:
     raise DataError(f"{place}: {column!r} holds {type(value).__name__}, not text; mend the file")
 
 
-def as_label(value: object, place: str, column: str) -> str | None:
-    """A label as text; None where there is none: nothing, `-`, -1, or a number that is none."""
-    if isinstance(value, float) and math.isnan(value):
-        return None
+def as_label(value: object, place: str, column: str, no_label: Collection[str]) -> str | None:
+    """A label as text; None where there is none: nothing, or one of the signs in `no_label`."""
     label = as_text(value, place, column).strip()
-    return None if label in _NO_LABEL else label
+    return None if label == "" or label in no_label else label
+
+
+def is_there(path: Path, option: str) -> bool:
+    """Whether there is such a file or folder. Raises UsageError for a path that cannot be looked up."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise UsageError(f"--{option} {str(path)[:_SHOWN_CHARACTERS]}: {error.strerror}; check the path") from error
+
+
+def text_lines(path: Path) -> Iterator[str]:
+    """The lines of a file without their ends (a line feed alone) and the byte order mark, one held at a time.
+
+    Raises DataError naming the line that is not UTF-8.
+    """
+    number = 0
+    try:
+        with path.open("rb") as file:
+            for number, raw in enumerate(file, start=1):
+                line = raw.decode("utf-8").removesuffix("\n")
+                yield line.removeprefix("\ufeff") if number == 1 else line
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, number) from error
 
 
 def read_text(path: Path) -> str:
@@ -101,12 +137,19 @@ def read_text(path: Path) -> str:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); check the path and who may read it") from error
+        raise _unreadable(path, error) from error
     try:
         return raw.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}:{line}: bytes that are not UTF-8; save the file as UTF-8") from error
+        raise _not_utf8(path, raw.count(b"\n", 0, error.start) + 1) from error
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(f"{path}: cannot be read ({error.strerror}); check the path and who may read it")
+
+
+def _not_utf8(path: Path, line: int) -> DataError:
+    return DataError(f"{path}:{line}: bytes that are not UTF-8; save the file as UTF-8")
 
 
 def parse_json(text: str, place: str) -> Any:

@@ -11,12 +11,12 @@ import torch
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.finetuning_config import DataConfig
 from electra_albert.keyed_random import Stream, derived_seed, permute
-from electra_albert.tasks.conll_files import read_tokens, token_rows
+from electra_albert.tasks.conll_files import found_tags, read_tokens, token_rows
 from electra_albert.tasks.data_checks import note_oddities
 from electra_albert.tasks.examples import Example, Report, TaskData
 from electra_albert.tasks.locating import Source, locate
 from electra_albert.tasks.race_files import choice_rows, read_choices
-from electra_albert.tasks.read_rules import Reading, as_label
+from electra_albert.tasks.read_rules import Reading, as_label, is_there
 from electra_albert.tasks.registry import as_configured
 from electra_albert.tasks.squad_files import read_spans, span_rows
 from electra_albert.tasks.tables import Table, open_table
@@ -39,41 +39,35 @@ _READERS = {
 }
 
 
-def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int) -> TaskData:
+def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is_trained: bool = True) -> TaskData:
     """All examples of a task; its test sets only where they are needed.
 
-    Training data is empty where a model can be scored without it. Raises UsageError for files that are not there, and
-    DataError for what they hold.
+    Where nothing is trained, training data is neither looked for nor read, and the labels are those of the task as it
+    is given. Raises UsageError for files that are not there, and DataError for what they hold.
     """
     task = as_configured(task, config)
     report = Report()
-    sources = locate(task, config, report, needs_test)
-    train, labels = _read_training(task, config, sources.train, report)
+    sources = locate(task, config, report, needs_test=needs_test, is_trained=is_trained)
+    whole, labels = _read_training(task, config, sources.train, report)
+    train = _drawn(whole, config.max_train_examples, seed, report)
     evaluation: dict[str, Sequence[Any]] = {}
     for name, source in sources.evaluation.items():
-        if examples := _read_evaluation(source, Reading(task, config, "evaluation", report, _name(source), labels)):
-            note_oddities(train, examples, labels, report, _name(source))
-            evaluation[name] = examples
+        if found := _read_evaluation(source, Reading(task, config, "evaluation", report, _name(source), labels)):
+            evaluation[name] = _first(name, found, config.max_eval_examples, report)
+            note_oddities(train, evaluation[name], labels, report, _name(source))
     if not evaluation and not sources.test:  # of a task whose evaluation set has no labels
         sources.test = dict(zip(task.files.test, sources.evaluation.values(), strict=False))
     wanted = sources.test if needs_test or not evaluation else {}
-    test: dict[str, Sequence[Any]] = {
-        name: _read(source, Reading(task, config, "test", report, _name(source))) for name, source in wanted.items()
-    }
-    evaluation = {name: _first(name, found, config.max_eval_examples, report) for name, found in evaluation.items()}
-    drawn = _drawn(train, config.max_train_examples, seed, report)
-    return TaskData(drawn, evaluation, test, labels, report)
+    test = {name: _read_test(source, task, config, report) for name, source in wanted.items()}
+    return TaskData(train, evaluation, test, labels, report)
 
 
 def read_unlabelled(task: Task, file: Path, config: DataConfig, report: Report) -> list[Example]:
     """The examples of a file of new text in the task's own format, or for texts and words in a plain .txt; labels in it
     are not read. Raises UsageError where there is no file, and DataError where a row gives no example."""
-    if not file.exists():
+    if not is_there(file, "predict"):
         raise UsageError(f"--predict {file}: no such file; check the path")
-    examples = _read(file, Reading(as_configured(task, config), config, "test", report, file.name))
-    if not examples:
-        raise DataError(f"{file}: holds nothing to predict; give a file with rows")
-    return examples
+    return _read_test(file, as_configured(task, config), config, report)
 
 
 def _read_training(
@@ -88,13 +82,20 @@ def _read_training(
     if task.labels or task.is_regression or task.kind in ("choice", "span"):
         return examples, task.labels
     if task.kind == "token":
-        return examples, tuple(sorted({tag for example in examples for tag in example.tags}))
+        return examples, found_tags({tag for example in examples for tag in example.tags}, _place(source))
     return examples, found_labels({example.label for example in examples}, _place(source))
 
 
 def _read(source: Source, reading: Reading) -> list[Any]:
     reader = _READERS[reading.task.kind]
     return list(reader.rows(source, reading) if isinstance(source, Table) else reader.file(source, reading))
+
+
+def _read_test(source: Source, task: Task, config: DataConfig, report: Report) -> list[Any]:
+    examples = _read(source, Reading(task, config, "test", report, _name(source)))
+    if not examples:
+        raise DataError(f"{_place(source)}: holds nothing to predict; give a file with rows")
+    return examples
 
 
 def _read_evaluation(source: Source, reading: Reading) -> list[Any]:
@@ -110,12 +111,13 @@ def _read_evaluation(source: Source, reading: Reading) -> list[Any]:
 
 
 def _has_labels(source: Source, reading: Reading) -> bool:
-    columns = reading.task.columns
-    table = source if isinstance(source, Table) else open_table(source)
+    """Whether any row of a table has a label."""
+    columns, no_label = reading.task.columns, reading.task.no_label
+    table = source if isinstance(source, Table) else open_table(source, columns.text, columns.without_header)
     column = table.find(columns.label)
     if column is None:
         return False
-    return any(not row.problem and as_label(row.cells[0], row.place, column) for row in table.rows((column,)))
+    return any(not row.problem and as_label(row.cells[0], row.place, column, no_label) for row in table.rows((column,)))
 
 
 def _place(source: Source) -> str:

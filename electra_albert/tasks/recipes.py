@@ -19,7 +19,7 @@ class AlbertRow(NamedTuple):
 
     learning_rate: float
     batch_size: int
-    dropout: float  # in the encoder; before the classifier it is 0.1 for every task
+    dropout: float  # in the encoder; before the classifier it is 0.1, before the layer of spans there is none
     steps: int
     warmup_steps: int
     max_seq_length: int
@@ -72,7 +72,7 @@ def recipe(family: Family, task_name: str, model: ModelConfig) -> dict[str, Any]
     """Defaults for options of fine-tuning and training, by name; rows are never longer than the model's positions."""
     task_name = _DATA_OF.get(task_name, task_name)
     options = _electra(task_name, model) if family == "electra" else _albert(task_name)
-    options |= {"classifier_dropout_prob": 0.1, "adam_epsilon": 1e-6}
+    options |= {"classifier_dropout_prob": 0.0 if task_name in _WITH_WINDOWS else 0.1, "adam_epsilon": 1e-6}
     length = min(options["max_seq_length"], model.max_position_embeddings)
     options["max_seq_length"] = length
     if task_name in _WITH_WINDOWS:

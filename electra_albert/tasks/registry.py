@@ -133,6 +133,7 @@ _STSB = replace(
     _glue("stsb", "STS-B", Columns(("sentence1",), ("sentence2",), ("score", "label")), ("spearman", "pearson"), ()),
     is_regression=True,
     score_range=(0.0, 5.0),
+    no_label=("-", "-1", "-1.0"),
 )
 
 _ROWS = (
@@ -189,6 +190,7 @@ _ROWS = (
         main="accuracy",
         columns=Columns(("text", "sentence")),
         files=Files(("custom",), _tables("train"), {"dev": _tables("dev", "validation")}, {"test": _tables("test")}),
+        no_label=(),  # any sign may be the name of a class
         submission={"test": "test.tsv"},
     ),
 )
@@ -197,12 +199,13 @@ TASKS: dict[str, Task] = {task.name: task for task in _ROWS}
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 ELECTRA_EIGHT = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 
+_MOST_DIGITS = 9  # of the number of a column, more than any file has
+_ALL = "glue"
 _SPELLINGS = {  # besides the names themselves; letters and digits only
     "sst": "sst2",
     "sts": "stsb",
     "mnlimatched": "mnli",
     "diagnostic": "ax",
-    "glueax": "ax",
     "squad1": "squad",
     "squadv1": "squad",
     "squad11": "squad",
@@ -226,12 +229,23 @@ _SPELLINGS = {  # besides the names themselves; letters and digits only
 def find_task(name: str) -> Task:
     """The task of this name in any usual spelling. Raises UsageError for others, with the nearest one."""
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
-    found = TASKS.get(_SPELLINGS.get(plain, plain))
-    if found is not None:
-        return found
-    near = difflib.get_close_matches(plain, [*TASKS, *_SPELLINGS], n=1)
-    meant = f"; did you mean {_SPELLINGS.get(near[0], near[0])}?" if near else ""
-    raise UsageError(f"--task {name}: no such task{meant} There are {' '.join(TASKS)}, and glue for all of GLUE")
+    for spelling in (plain, plain.removeprefix(_ALL)):  # glue/mnli and the like
+        if (found := TASKS.get(_SPELLINGS.get(spelling, spelling))) is not None:
+            return found
+    if name == _ALL:
+        raise UsageError(f"--task {name}: this takes one task; choose one of {' '.join(GLUE)}")
+    meant = _nearest(plain)
+    there_are = f"did you mean {meant}? There are" if meant else "there are"
+    raise UsageError(f"--task {name}: no such task; {there_are} {' '.join(TASKS)}, and {_ALL} for all of GLUE")
+
+
+def _nearest(plain: str) -> str | None:
+    """What a name that is no task's may have meant, as it would be given."""
+    level = re.fullmatch(r"race(m|h)\w*", plain)
+    if level:
+        return f"race with --race_level {'middle' if level[1] == 'm' else 'high'}"
+    near = difflib.get_close_matches(plain, [*TASKS, *_SPELLINGS, _ALL], n=1)
+    return _SPELLINGS.get(near[0], near[0]) if near else None
 
 
 def as_configured(task: Task, config: DataConfig) -> Task:
@@ -248,7 +262,7 @@ def as_configured(task: Task, config: DataConfig) -> Task:
         columns = replace(columns, pair=(config.text_pair_column,))
     if config.label_column is not None:
         if task.kind == "token" and config.label_column.isdecimal():
-            tag_column = int(config.label_column)
+            tag_column = int(config.label_column[:_MOST_DIGITS])
         else:
             columns = replace(columns, label=(config.label_column,))
     task = replace(task, columns=columns, tag_column=tag_column)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from electra_albert.contracts import DataError
 from electra_albert.tasks.examples import Answer, SpanExample
-from electra_albert.tasks.read_rules import Reading, as_text, parse_json, read_text
+from electra_albert.tasks.read_rules import COLUMN_OPTIONS, Reading, as_text, parse_json, read_text
 from electra_albert.tasks.tables import Table, open_table
 
 
@@ -25,8 +25,9 @@ class _Question(NamedTuple):
 
 def read_spans(path: Path, reading: Reading) -> list[SpanExample]:
     """The examples of a file. Raises DataError where it has not the form of SQuAD."""
-    if path.suffix != ".json":
+    if path.suffix.lower() != ".json":
         return span_rows(open_table(path), reading)
+    reading.refuse_options(COLUMN_OPTIONS, str(path), "is in SQuAD's own form, which has no columns; leave it out")
     found = parse_json(read_text(path), str(path))
     return _examples(_questions(found, str(path), reading), reading)
 
@@ -60,10 +61,10 @@ def _row_questions(table: Table, names: tuple[str | None, ...], reading: Reading
 
 
 def _questions(found: Any, place: str, reading: Reading) -> Iterator[_Question]:
-    for number, article in enumerate(_member(found, "data", list, place)):
-        where = f"{place}, article {number}"
-        for number, paragraph in enumerate(_member(article, "paragraphs", list, where)):
-            here = f"{where}, paragraph {number}"
+    for article_number, article in enumerate(_member(found, "data", list, place)):
+        where = f"{place}, article {article_number}"
+        for paragraph_number, paragraph in enumerate(_member(article, "paragraphs", list, where)):
+            here = f"{where}, paragraph {paragraph_number}"
             context = _member(paragraph, "context", str, here)
             for qa in _member(paragraph, "qas", list, here):
                 identity = as_text(_member(qa, "id", str | int, here), here, "id")

@@ -1,4 +1,9 @@
-"""The rules by which SQuAD's scripts compare an answer with the right ones."""
+"""The rules by which SQuAD's scripts compare an answer with the right ones.
+
+Those of the script of version 2.0, for both versions. The script of 1.1 differs where nothing is left of an answer once
+it is normalised: there two such answers have F1 0 though they match, and a right one of which nothing is left counts
+beside others. Of the answers of version 1.1 this concerns those that are an article or punctuation alone.
+"""
 
 from __future__ import annotations
 

@@ -73,10 +73,10 @@ def glue_average(scores: Mapping[str, Mapping[str, float]], convention: Literal[
 
 
 def _sequence(task: Task, predictions: Sequence[Any], examples: Sequence[Any]) -> str:
-    identities = [example.identity for example in examples]
-    # The file's own index where it has one; a place in a file, which stands for a missing one, is no number.
-    has_index = all(identity.isdecimal() for identity in identities) and len(set(identities)) == len(identities)
-    index = identities if has_index else [str(number) for number in range(len(examples))]
+    index = [example.identity for example in examples]
+    # GLUE asks for numbers: where the file has no index of its own, rows are counted. Other tasks keep any id.
+    if task.name in GLUE and not (all(one.isdecimal() for one in index) and len(set(index)) == len(index)):
+        index = [str(number) for number in range(len(examples))]
     spell = _number if task.is_regression else _label
     return _table([(one, spell(task, prediction)) for one, prediction in zip(index, predictions, strict=True)])
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from electra_albert.contracts import DataError
-from electra_albert.tasks.read_rules import near, parse_json, read_text, shown
+from electra_albert.contracts import DataError, UsageError
+from electra_albert.tasks.read_rules import near, parse_json, shown, text_lines
+from electra_albert.tasks.task import TABLE_SUFFIXES
 
+_SUFFIXES = (*TABLE_SUFFIXES, ".txt", "")  # the last two hold what .tsv does
 _LONGEST_FIELD = 1 << 30  # characters of a field in CSV
 _ROWS = 1000  # of Parquet turned into Python values at once
 
@@ -62,26 +65,28 @@ class Table:
 
 
 def open_table(path: Path, header: Sequence[str] = (), without_header: tuple[str, ...] = ()) -> Table:
-    """A table by the ending of its name; anything but .csv, .jsonl and .parquet is read as .tsv.
+    """A table by the ending of its name; .txt and a name without an ending are read as .tsv. Rows are not kept.
 
     Where the first row holds none of the names in `header`, it is a row, and `without_header` names the columns if it
-    has as many. Raises DataError for an empty file.
+    has as many. Raises DataError for an empty file, UsageError for another ending.
     """
-    if path.suffix == ".parquet":
+    suffix = path.suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise UsageError(f"{path}: a table is {', '.join(TABLE_SUFFIXES)}, not {path.suffix}; unpack or convert it")
+    if suffix == ".parquet":
         return _parquet(path)
-    text = read_text(path)
-    if not text.strip():
-        raise DataError(f"{path}: empty; give a file with rows")
-    if path.suffix == ".jsonl":
-        return _json_lines(path, text)
-    rows = _csv_rows(path, text) if path.suffix == ".csv" else _tsv_rows(text)
-    header_line, first = next((row for row in rows if any(row[1])), (0, [""]))
+    lines = _lines(path)
+    if suffix == ".jsonl":
+        return _json_lines(path, lines())
+    rows = partial(_csv_rows, path) if suffix == ".csv" else _tsv_rows
+    header_line, first = next((row for row in rows(lines()) if any(map(str.strip, row[1]))), (0, []))
+    if not first:
+        raise _empty(path)
     has_header = any(name in first for name in header) or len(first) != len(without_header)
     columns = tuple(first) if has_header else without_header
 
     def read(wanted: Sequence[int]) -> Iterator[Row]:
-        lines = _csv_rows(path, text) if path.suffix == ".csv" else _tsv_rows(text)
-        for number, cells in lines:
+        for number, cells in rows(lines()):
             if has_header and number <= header_line:
                 continue
             place = f"{path}:{number}"
@@ -95,14 +100,26 @@ def open_table(path: Path, header: Sequence[str] = (), without_header: tuple[str
     return Table(str(path), columns, read)
 
 
-def _tsv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
+def _lines(path: Path) -> Callable[[], Iterator[str]]:
+    """What reads the lines of a file, as often as it is called; a pipe gives them once, so they are kept."""
+    if not path.is_fifo():
+        return lambda: text_lines(path)
+    kept = list(text_lines(path))
+    return lambda: iter(kept)
+
+
+def _empty(path: Path) -> DataError:
+    return DataError(f"{path}: empty; give a file with rows")
+
+
+def _tsv_rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     """Fields between tabs, whatever quotes they hold."""
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
+    for number, line in enumerate(lines, start=1):
         yield number, line.removesuffix("\r").split("\t")
 
 
-def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
-    rows = csv.reader((line + "\n" for line in text.removesuffix("\n").split("\n")), strict=True)
+def _csv_rows(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    rows = csv.reader((line + "\n" for line in lines), strict=True)
     csv.field_size_limit(_LONGEST_FIELD)
     number = 1
     try:
@@ -114,10 +131,10 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}:{number}: not a row of a table ({error}); {way_out}") from error
 
 
-def _json_lines(path: Path, text: str) -> Table:
+def _json_lines(path: Path, lines: Iterable[str]) -> Table:
     records = []
     columns: dict[str, None] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(lines, start=1):
         if line.strip():
             place = f"{path}:{number}"
             record = parse_json(line, place)
@@ -125,6 +142,8 @@ def _json_lines(path: Path, text: str) -> Table:
                 raise DataError(f"{place}: not an object; give one JSON object a line")
             records.append((place, record))
             columns.update(dict.fromkeys(record))
+    if not records:
+        raise _empty(path)
     names = tuple(columns)
 
     def read(wanted: Sequence[int]) -> Iterator[Row]:

@@ -55,6 +55,7 @@ class Task:
     files: Files
     hub: Hub | None = None
     labels: tuple[str, ...] = ()  # in the order of their numbers; empty: found in the training data, or none
+    no_label: tuple[str, ...] = ("-", "-1")  # what stands for a label that is missing, besides nothing
     label_aliases: Mapping[str, str] = field(default_factory=dict)  # as the hub spells them
     is_regression: bool = False
     score_range: tuple[float, float] | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from electra_albert.contracts import DataError
 from electra_albert.tasks.examples import SequenceExample
-from electra_albert.tasks.read_rules import Reading, as_label, as_text, read_text
+from electra_albert.tasks.read_rules import Reading, as_label, as_text, text_lines
 from electra_albert.tasks.tables import Table, open_table
 
 _MOST_LABELS = 100  # of a task whose labels are found
@@ -16,9 +16,10 @@ _MOST_LABELS = 100  # of a task whose labels are found
 
 def read_texts(path: Path, reading: Reading) -> list[SequenceExample]:
     """The examples of a file; of a .txt file each line is a text."""
-    if path.suffix == ".txt" and reading.purpose == "test" and not reading.task.takes_pairs:
-        lines = read_text(path).removesuffix("\n").split("\n")
-        texts = [line.removesuffix("\r") for line in lines]
+    if path.suffix.lower() == ".txt" and reading.purpose == "test" and not reading.task.takes_pairs:
+        texts = [line.removesuffix("\r") for line in text_lines(path)]
+        if not any(map(str.strip, texts)):
+            raise DataError(f"{path}: holds nothing to predict; give a file with a text in each line")
         for number, text in enumerate(texts, start=1):
             _is_kept(text, None, f"{path}:{number}", reading)
         return [SequenceExample(text, None, None, str(i)) for i, text in enumerate(texts)]
@@ -61,7 +62,7 @@ def _is_kept(text: str, pair: str | None, place: str, reading: Reading) -> bool:
 
 
 def _class(value: object, column: str, place: str, reading: Reading) -> str | None:
-    label = as_label(value, place, column)
+    label = as_label(value, place, column, reading.task.no_label)
     if label is None:
         reading.leave_out("no label", place)
         return None
@@ -72,9 +73,9 @@ def _class(value: object, column: str, place: str, reading: Reading) -> str | No
 
 def _number(value: object, column: str, place: str, reading: Reading) -> float | None:
     """A label as a number; None, and counted, where it is missing. Raises DataError for what is no number."""
-    text = as_text(value, place, column).strip()
+    text = as_label(value, place, column, reading.task.no_label)
     lowest, highest = reading.task.score_range or (-math.inf, math.inf)
-    if text in ("", "-") or (text in ("-1", "-1.0") and lowest > -1):
+    if text is None:
         reading.leave_out("no label", place)
         return None
     try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +13,11 @@ import torch
 
 from electra_albert.apps import bench_finetune
 from electra_albert.apps.bench import BenchConfig, main
-from electra_albert.apps.bench_contest import Contest, make_contest
+from electra_albert.apps.bench_contest import Contest, Predict, make_contest, padding_of
 from electra_albert.apps.bench_finetune import accuracy_of, format_finetune, measure_finetune, train_ours
 from electra_albert.apps.bench_trainer import plain_rows, stock_contenders
 from electra_albert.config import ModelConfig
-from electra_albert.contracts import Batch, DataError, UsageError
+from electra_albert.contracts import Batch, DataError, DivergedError, UsageError
 from electra_albert.model.task_model import TaskHead
 
 SHAPE = ModelConfig(
@@ -29,6 +32,7 @@ SHAPE = ModelConfig(
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
 )
+HEAVY = ("numpy", "torch", "transformers", "tokenizers", "accelerate")
 CPU = torch.device("cpu")
 NOUNS = ("river", "bridge", "house", "night", "road", "hill", "moon")
 
@@ -81,14 +85,46 @@ def test_rows_fill_whole_batches_and_hold_what_the_stock_tokenizer_gives(glue: P
 def test_pass_of_ours_changes_the_weights_it_is_given_a_copy_of(glue: Path) -> None:
     contest = make_contest(bench_config(glue), SHAPE, silent)
     before = {name: tensor.clone() for name, tensor in contest.model.state_dict().items()}
-    seconds, predict = train_ours(contest, 1)
-    assert seconds > 0
+    trained = train_ours(contest, 1)
+    assert trained.seconds > 0
+    assert trained.other_seconds > 0
+    predict = trained.predict
     assert all(torch.equal(before[name], tensor) for name, tensor in contest.model.state_dict().items())
     batch = dev_batch(contest)
     untrained = contest.model.eval()(batch.input_ids, batch.attention_mask, batch.token_type_ids)[0]
     assert not torch.allclose(predict(batch), untrained)
-    assert torch.equal(train_ours(contest, 1)[1](batch), predict(batch))
-    assert not torch.equal(train_ours(contest, 2)[1](batch), predict(batch))
+    assert torch.equal(train_ours(contest, 1).predict(batch), predict(batch))
+    assert not torch.equal(train_ours(contest, 2).predict(batch), predict(batch))
+
+
+def test_pass_that_diverges_is_refused_as_a_run_is(glue: Path) -> None:
+    contest = make_contest(bench_config(glue, per_device_train_batch_size=4), SHAPE, silent)
+    with torch.no_grad():
+        next(contest.model.parameters()).fill_(math.nan)
+    with pytest.raises(DivergedError, match="7 updates in a row"):
+        train_ours(contest, 1)
+
+
+class Masked(torch.nn.Module):
+    """A model that does nothing with what it is called with."""
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return input_ids
+
+
+def test_padding_is_the_share_of_the_masks_that_is_not_set() -> None:
+    masks = [torch.arange(width) < torch.tensor([[width], [2]]) for width in (3, 5)]  # 5 of 6 places, 7 of 10
+    model = Masked()
+    with padding_of(model) as padding:
+        model(masks[0], masks[0])
+        model(input_ids=masks[1], attention_mask=masks[1])
+    model(masks[1], masks[1])  # no longer watched
+    assert padding() == pytest.approx(4 / 16)
+
+
+def always(label: int) -> Predict:
+    """One answer to everything."""
+    return lambda batch: torch.eye(2)[label].expand(len(batch.input_ids), 2)
 
 
 def test_accuracy_is_the_share_of_rows_guessed_right(glue: Path) -> None:
@@ -96,10 +132,7 @@ def test_accuracy_is_the_share_of_rows_guessed_right(glue: Path) -> None:
     share = sum(row["labels"] for row in plain_rows(rows)) / rows.unit_count
     assert 0 < share < 1
     for label, wanted in ((1, share), (0, 1 - share)):
-        always = torch.eye(2)[label]
-        assert accuracy_of(
-            lambda batch, always=always: always.expand(len(batch.input_ids), 2), rows, CPU
-        ) == pytest.approx(wanted)
+        assert accuracy_of(always(label), rows, CPU) == pytest.approx(wanted)
 
 
 @pytest.mark.slow
@@ -108,9 +141,9 @@ def test_stock_makes_the_same_update_as_ours_on_the_same_rows(glue: Path) -> Non
     contest = undropped(make_contest(bench_config(glue), SHAPE, silent))
     batch = dev_batch(contest)
     untrained = contest.model.eval()(batch.input_ids, batch.attention_mask, batch.token_type_ids)[0].detach()
-    ours = train_ours(contest, 1)[1](batch)
+    ours = train_ours(contest, 1).predict(batch)
     with stock_contenders(contest, "eager", silent) as stock:
-        theirs = {name: train(1)[1](batch) for name, train in stock.passes.items()}
+        theirs = {name: train(1).predict(batch) for name, train in stock.passes.items()}
     moved = (ours - untrained).abs().max()
     assert moved > 0.1
     assert len(theirs) == 3
@@ -129,8 +162,11 @@ def test_contest_is_measured_and_shown(glue: Path) -> None:
         rate = record["examples_per_second"]
         assert 0 < rate["lowest"] <= rate["median"] <= rate["highest"]
         assert len(record["accuracy"]["values"]) == 2
-    assert result["contenders"]["ours"]["ratio"]["median"] == 1
+    assert result["contenders"]["stock"]["ratio_to_stock"]["values"] == [1, 1]
     assert result["examples"] == 24
+    padding = {name: record["padding"]["mean"] for name, record in result["contenders"].items()}
+    assert padding["stock, padded"] == pytest.approx(1 - result["mean_length"] / 16)
+    assert padding["ours"] < padding["stock"] < padding["stock, padded"]
     table = format_finetune(result)
     assert all(name in table for name in names)
 
@@ -162,3 +198,13 @@ def test_what_cannot_be_measured_is_refused(
 def test_number_of_examples_must_be_one_at_least() -> None:
     with pytest.raises(UsageError, match="--examples 0 must be at least 1"):
         main(["finetune", "--examples", "0"])
+
+
+def test_help_loads_nothing_heavy() -> None:
+    program = (
+        "import sys\nfrom electra_albert.apps.bench import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n"
+        f"    print('loaded', [name for name in {HEAVY} if name in sys.modules])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "--max_seq_length" in ended.stdout
+    assert ended.stdout.splitlines()[-1] == "loaded []"

@@ -9,6 +9,7 @@ from electra_albert.finetuning_config import DataConfig
 from electra_albert.tasks.examples import Report, TaskData
 from electra_albert.tasks.reading import read_data
 from electra_albert.tasks.registry import find_task
+from electra_albert.tasks.task import Task
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -22,9 +23,16 @@ def table(*rows: Iterable[str]) -> str:
 
 
 def read(name: str, *, needs_test: bool = False, seed: int = 0, **options: Any) -> TaskData:
-    """The data of a task; options are those of DataConfig, paths allowed."""
+    """The data of a task to be trained; options are those of DataConfig, paths allowed."""
+    return read_task(find_task(name), needs_test=needs_test, seed=seed, **options)
+
+
+def read_task(
+    task: Task, *, needs_test: bool = False, seed: int = 0, is_trained: bool = True, **options: Any
+) -> TaskData:
     options = {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
-    return read_data(find_task(name), DataConfig(task=name, **options), needs_test=needs_test, seed=seed)
+    config = DataConfig(task=task.name, **options)
+    return read_data(task, config, needs_test=needs_test, seed=seed, is_trained=is_trained)
 
 
 def noticed(report: Report, part: str) -> int:

@@ -8,7 +8,8 @@ import pytest
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.tasks.examples import SequenceExample, TokenExample
-from tests.tasks.task_files import noticed, read
+from electra_albert.tasks.registry import TASKS
+from tests.tasks.task_files import noticed, read, read_task, write
 
 HF_ORDER = ["entailment", "neutral", "contradiction"]
 
@@ -90,6 +91,23 @@ def test_tags_go_by_name_and_a_config_can_be_chosen(on_hub: dict[Any, Any]) -> N
     on_hub["some/ner", "small"] = made(features, train=rows, dev=rows)
     data = read("ner", data_dir="some/ner:small")
     assert data.train == data.evaluation["dev"] == [TokenExample(("a", "b"), ("B-x", "O"), "0")]
+
+
+def test_a_dataset_without_training_data_is_scored(on_hub: dict[Any, Any]) -> None:
+    whole = mnli()
+    on_hub["some/mnli", None] = datasets.DatasetDict({name: split for name, split in whole.items() if name != "train"})
+    data = read_task(TASKS["mnli"], data_dir="some/mnli", is_trained=False)
+    assert (data.train, list(data.evaluation)) == ([], ["matched", "mismatched"])
+    with pytest.raises(UsageError, match="but train and validation are needed"):
+        read("mnli", data_dir="some/mnli")
+
+
+def test_a_file_of_its_own_replaces_one_set_of_a_dataset(on_hub: dict[Any, Any], tmp_path: Path) -> None:
+    on_hub["nyu-mll/glue", "mnli"] = mnli()
+    mine = write(tmp_path / "mine.tsv", "premise\thypothesis\tlabel\nmine\tx\tneutral\n")
+    data = read("mnli", data_dir="nyu-mll/glue", validation_file=mine)
+    texts = {name: [one.text for one in some] for name, some in data.evaluation.items()}
+    assert texts == {"matched": ["mine"], "mismatched": ["a", "b"]}
 
 
 def test_squad_is_read_in_the_form_of_the_hub(on_hub: dict[Any, Any]) -> None:

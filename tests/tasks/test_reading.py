@@ -2,16 +2,18 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.finetuning_config import DataConfig
+from electra_albert.model.loading import locate_encoder
 from electra_albert.tasks.examples import Report, SequenceExample
 from electra_albert.tasks.reading import read_unlabelled
-from electra_albert.tasks.registry import find_task
-from tests.tasks.task_files import noticed, read, sst2_folder, table, write
+from electra_albert.tasks.registry import TASKS, find_task
+from tests.tasks.task_files import noticed, race_file, read, read_task, squad_file, sst2_folder, table, write
 
 PAIR = "index\tsentence1\tsentence2\tlabel\n"
 RTE_ROWS = "0\tA b.\tC d.\tentailment\n1\tE f.\tG h.\tnot_entailment\n"
@@ -72,10 +74,53 @@ def test_files_named_one_by_one_replace_those_of_the_folder(tmp_path: Path) -> N
     assert [example.text for example in data.evaluation["dev"]] == ["one, two", "x"]
 
 
-def test_a_task_with_known_labels_is_scored_without_training_data(tmp_path: Path) -> None:
+def test_a_model_is_scored_without_training_data(tmp_path: Path) -> None:
     sst2_folder(tmp_path)
-    data = read("sst2", validation_file=tmp_path / "dev.tsv")
+    data = read_task(TASKS["sst2"], is_trained=False, validation_file=tmp_path / "dev.tsv")
     assert (len(data.train), len(data.evaluation["dev"]), data.labels) == (0, 2, ("0", "1"))
+    with pytest.raises(UsageError, match="give --train_file too"):
+        read("sst2", validation_file=tmp_path / "dev.tsv")
+
+
+def test_training_data_is_not_looked_at_where_nothing_is_trained(tmp_path: Path) -> None:
+    sst2_folder(tmp_path)
+    (tmp_path / "train.tsv").unlink()
+    for name in ("train_a.tsv", "train_b.tsv"):  # damaged, and either could be meant
+        write(tmp_path / name, b"\xff")
+    data = read_task(TASKS["sst2"], is_trained=False, data_dir=tmp_path, train_file=tmp_path / "none.tsv")
+    assert (data.train, len(data.evaluation["dev"])) == ([], 2)
+
+
+def test_the_labels_of_a_model_are_those_of_the_task_it_is_scored_on(tmp_path: Path) -> None:
+    files = custom_files(tmp_path, ["never", "read"], ["b", "a"])
+    task = replace(TASKS["custom"], labels=("b", "c", "a"))
+    data = read_task(task, is_trained=False, validation_file=files["validation_file"])
+    assert (data.labels, [one.label for one in data.evaluation["dev"]]) == (("b", "c", "a"), ["b", "a"])
+    files = custom_files(tmp_path, [], ["b", "d"])
+    with pytest.raises(DataError, match=r"jsonl:2: label 'd' is not one of 'b', 'c', 'a'"):
+        read_task(task, is_trained=False, validation_file=files["validation_file"])
+
+
+def test_each_form_is_scored_without_training_data(tmp_path: Path) -> None:
+    cola = write(tmp_path / "dev.tsv", "gj04\t1\t\tIt is.\ngj04\t0\t*\tIs it is.\n")
+    (tmp_path / "dev" / "high").mkdir(parents=True)
+    race_file(tmp_path / "dev" / "high" / "1.txt")
+    tagged = write(tmp_path / "d.conll", "Ada B-x\nran O\n")
+    found = {
+        "cola": read_task(TASKS["cola"], is_trained=False, validation_file=cola),
+        "squad": read_task(TASKS["squad"], is_trained=False, validation_file=squad_file(tmp_path / "d.json", {})),
+        "race": read_task(TASKS["race"], is_trained=False, validation_file=tmp_path / "dev"),
+        "ner": read_task(replace(TASKS["ner"], labels=("B-x", "O")), is_trained=False, validation_file=tagged),
+    }
+    sizes = {name: (len(data.train), len(data.evaluation["dev"])) for name, data in found.items()}
+    assert sizes == {"cola": (0, 2), "squad": (0, 1), "race": (0, 2), "ner": (0, 1)}
+
+
+def test_only_the_diagnostic_set_may_have_no_labels(tmp_path: Path) -> None:
+    bare = write(tmp_path / "dev.tsv", "index\tsentence1\tsentence2\n0\ta\tb\n")
+    with pytest.raises(DataError, match="no column 'label' for the label"):
+        read_task(TASKS["rte"], is_trained=False, validation_file=bare)
+    assert list(read_task(TASKS["ax"], is_trained=False, validation_file=bare).test) == ["AX"]
 
 
 def test_a_test_set_is_read_only_where_it_is_needed_and_without_labels(tmp_path: Path) -> None:
@@ -97,6 +142,60 @@ def test_both_sets_of_mnli_are_read_and_a_missing_one_is_counted(tmp_path: Path)
     assert noticed(data.report, "rows of dev_matched.tsv NOT SCORED: no label") == 1
     write(tmp_path / "dev_mismatched.tsv", header + rows)
     assert list(read("mnli", data_dir=tmp_path).evaluation) == ["matched", "mismatched"]
+
+
+def test_a_file_of_its_own_replaces_only_the_set_it_is(tmp_path: Path) -> None:
+    for name in ("train", "dev_matched", "dev_mismatched", "test_mismatched"):
+        write(tmp_path / f"{name}.tsv", table(["sentence1", "sentence2", "gold_label"], [name, "b", "neutral"]))
+    other = write(tmp_path / "other" / "mine.tsv", table(["premise", "hypothesis", "label"], ["mine", "b", "neutral"]))
+    data = read("mnli", data_dir=tmp_path, validation_file=other, test_file=other, needs_test=True)
+    assert {name: some[0].text for name, some in data.evaluation.items()} == {
+        "matched": "mine",
+        "mismatched": "dev_mismatched",
+    }
+    assert list(data.evaluation) == ["matched", "mismatched"]
+    assert {name: some[0].text for name, some in data.test.items()} == {"MNLI-m": "mine", "MNLI-mm": "test_mismatched"}
+    assert noticed(data.report, "not there") == 0
+
+
+def test_a_second_set_that_is_missing_is_counted_beside_a_file_of_its_own(tmp_path: Path) -> None:
+    rows = table(["sentence1", "sentence2", "gold_label"], ["a", "b", "neutral"])
+    for name in ("train", "dev_matched", "dev_extra", "test_matched"):
+        write(tmp_path / f"{name}.tsv", rows)
+    counts = read("mnli", data_dir=tmp_path, validation_file=tmp_path / "dev_extra.tsv", needs_test=True).report.counts
+    assert {what: count for what, count in counts.items() if "not there" in what} == {
+        "evaluation set of mnli that is not there: mismatched": 1,
+        "test set of mnli that is not there: MNLI-mm": 1,
+    }
+
+
+def test_naming_a_file_settles_which_of_several_is_meant(tmp_path: Path) -> None:
+    sst2_folder(tmp_path)
+    for name in ("train_a.tsv", "train_b.tsv"):
+        write(tmp_path / name, (tmp_path / "train.tsv").read_text())
+    (tmp_path / "train.tsv").unlink()
+    assert len(read("sst2", data_dir=tmp_path, train_file=tmp_path / "train_b.tsv").train) == 2
+
+
+def test_files_are_found_in_any_case_their_own_first(tmp_path: Path) -> None:
+    sst2_folder(tmp_path)
+    (tmp_path / "train.tsv").rename(tmp_path / "TRAIN.TSV")
+    assert len(read("sst2", data_dir=tmp_path).train) == 2
+    write(tmp_path / "train.tsv", "sentence\tlabel\nmine\t1\n")
+    assert [example.text for example in read("sst2", data_dir=tmp_path).train] == ["mine"]
+
+
+@pytest.mark.parametrize("option", ["data_dir", "train_file", "validation_file"])
+@pytest.mark.parametrize("path", ["x" * 5000, "y" * 300, "nul\0in it"])
+def test_a_path_that_cannot_be_one_is_refused_in_one_line(tmp_path: Path, option: str, path: str) -> None:
+    sst2_folder(tmp_path)
+    with pytest.raises(UsageError, match=f"^--{option} ") as refused:
+        read("sst2", **{"data_dir": tmp_path, option: path})  # type: ignore[arg-type]
+    assert "\n" not in str(refused.value)
+    with pytest.raises(UsageError, match=r"^--predict "):
+        read_unlabelled(TASKS["sst2"], Path(path), DataConfig(), Report())
+    with pytest.raises(UsageError, match="give a run folder"):
+        locate_encoder(Path(path))
 
 
 @pytest.mark.parametrize("has_labels", [True, False])
@@ -139,6 +238,7 @@ def test_the_original_files_of_mrpc_are_read(tmp_path: Path) -> None:
         ({"data_dir": "half"}, r"no data to score on in .*half.*there is 'train.tsv'"),
         ({"data_dir": "CoLA"}, "the folder of cola, not of sst2"),
         ({"train_file": "sst/train.tsv"}, "give --validation_file too"),
+        ({"validation_file": "sst/train.tsv"}, "give --train_file too"),
         ({"train_file": "sst/missing.tsv"}, "--train_file .*: no such file"),
         ({"data_dir": "sst", "needs_test": True}, "no test set"),
     ],
@@ -288,6 +388,26 @@ def test_labels_that_cannot_be_classes_are_refused(
         read("custom", **custom_files(tmp_path, train, dev))
 
 
+@pytest.mark.parametrize("name", ["-", "-1"])
+def test_a_class_of_a_custom_task_may_be_called_by_any_sign(tmp_path: Path, name: str) -> None:
+    data = read("custom", **custom_files(tmp_path, [name, "1", None, float("nan"), ""], [name, "1"]))
+    assert data.labels == (name, "1")
+    assert [one.label for one in data.train] == [name, "1"]
+    assert [one.label for one in data.evaluation["dev"]] == [name, "1"]
+    assert noticed(data.report, "left out of training: no label") == 3
+
+
+def test_missing_text_of_parquet_is_no_text(tmp_path: Path) -> None:
+    from pyarrow import Table, parquet
+
+    rows = {"text": [1.5, float("nan"), None, 2.5], "label": ["a", "b", "b", "b"]}
+    parquet.write_table(Table.from_pydict(rows), tmp_path / "t.parquet")
+    data = read("custom", train_file=tmp_path / "t.parquet", validation_file=tmp_path / "t.parquet")
+    assert [one.text for one in data.train] == ["1.5", "2.5"]
+    assert noticed(data.report, "left out of training: the text is empty") == 2
+    assert noticed(data.report, "kept although the text is empty") == 2
+
+
 def test_a_hundred_labels_are_still_classes(tmp_path: Path) -> None:
     train = [f"l{i}" for i in range(100)]
     assert len(read("custom", **custom_files(tmp_path, train, train)).labels) == 100  # type: ignore[arg-type]
@@ -312,10 +432,23 @@ def test_odd_evaluation_sets_are_counted(tmp_path: Path) -> None:
         == 1
     )
     assert noticed(read("sst2", data_dir=sst2_folder(tmp_path, dev="x\t1\n")).report, "row only in dev.tsv") == 1
-    leaked = read("sst2", data_dir=sst2_folder(tmp_path, dev="good film\t0\nx\t1\n")).report
-    assert noticed(leaked, "rows of dev.tsv that are trained on too") == 1
+    leaked = read("sst2", data_dir=sst2_folder(tmp_path, dev="x\t1\ngood film\t0\nbad film\t0\n")).report
+    assert leaked.counts["rows of dev.tsv that are trained on too"] == 2
+    assert leaked.first_seen["rows of dev.tsv that are trained on too"] == "dev.tsv, id 1"
     lacking = read("sst2", data_dir=sst2_folder(tmp_path, train="x\t1\n")).report
     assert noticed(lacking, "without an example to train on: '0'") == 1
+
+
+def test_oddities_are_those_of_the_examples_that_are_used(tmp_path: Path) -> None:
+    folder = sst2_folder(tmp_path, train="a\t1\nb\t0\n", dev="x\t1\ny\t1\na\t0\nb\t0\n")
+    cut = read("sst2", data_dir=folder, max_train_examples=1, max_eval_examples=2)
+    assert noticed(cut.report, "label only in dev.tsv: '1'") == 1
+    assert noticed(cut.report, "without an example in dev.tsv: '0'") == 1
+    other = "1" if cut.train[0].label == "0" else "0"
+    assert noticed(cut.report, f"without an example to train on: '{other}'") == 1
+    assert noticed(cut.report, "trained on too") == 0
+    part = read("sst2", data_dir=folder, max_train_examples=1)
+    assert noticed(part.report, "trained on too") == 1
 
 
 # Fewer examples.
@@ -353,6 +486,18 @@ def test_new_text_is_read_a_line_each_or_from_a_table_without_its_labels(tmp_pat
     assert report.lines() == [f"1 rows of new.txt kept although the text is empty (first: {lines}:2)"]
     labelled = write(tmp_path / "new.tsv", "label\tsentence\nwhatever\tOne.\n")
     assert read_unlabelled(task, labelled, config, report) == [SequenceExample("One.", None, None, "0")]
+
+
+@pytest.mark.parametrize("content", ["", "\n", " \n\r\n"])
+def test_a_file_without_text_holds_nothing_to_predict(tmp_path: Path, content: str) -> None:
+    with pytest.raises(DataError, match=r"new\.txt: holds nothing to predict"):
+        read_unlabelled(TASKS["sst2"], write(tmp_path / "new.txt", content), DataConfig(), Report())
+
+
+def test_a_test_set_without_rows_is_refused(tmp_path: Path) -> None:
+    write(rte_folder(tmp_path) / "test.tsv", "index\tsentence1\tsentence2\n")
+    with pytest.raises(DataError, match=r"test\.tsv: holds nothing to predict"):
+        read("rte", data_dir=tmp_path, needs_test=True)
 
 
 def test_new_text_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

@@ -59,6 +59,66 @@ def test_albert_on_all_of_the_data_takes_the_steps_of_run_glue(line: str) -> Non
     assert options["per_device_train_batch_size"] == int(batch)
 
 
+# Task, dropout of the encoder and before the head, tokens of a row. Paper: ALBERT appendix A.4, table 14.
+ALBERT_SHAPES = """
+cola 0 .1 512
+stsb 0 .1 512
+sst2 0 .1 512
+mnli 0 .1 512
+qnli 0 .1 512
+qqp .1 .1 512
+rte .1 .1 512
+mrpc 0 .1 512
+wnli .1 .1 512
+ax 0 .1 512
+squad 0 0 384
+squad_v2 0 0 512
+race 0 .1 512
+ner 0 .1 128
+chunking 0 .1 128
+custom 0 .1 128
+docs 0 .1 128
+"""
+
+
+def test_every_line_of_alberts_table_is_the_published_one() -> None:
+    assert ALBERT_SHAPES.split()[::4] == sorted(TASKS, key=ALBERT_SHAPES.split()[::4].index)
+    for line in ALBERT_SHAPES.strip().splitlines():
+        task, dropout, before_head, length = line.split()
+        options = recipe("albert", task, BASE)
+        assert options["hidden_dropout_prob"] == options["attention_probs_dropout_prob"] == float(dropout), task
+        assert options["classifier_dropout_prob"] == float(before_head), task
+        assert options["max_seq_length"] == int(length), task
+        told = [options[name] for name in ("lr_scheduler_type", "weight_decay", "layer_decay", "adam_epsilon")]
+        assert told == ["bert", 0.01, 1.0, 1e-6], task
+
+
+# Those run_glue.sh lacks: warm-up, rate, steps and batch by the table of the paper; RACE's by the code's README.
+@pytest.mark.parametrize(
+    ("task", "warmup", "rate", "steps", "batch"),
+    [
+        ("wnli", 250, 2e-5, 2000, 16),
+        ("squad", 365, 5e-5, 3649, 48),
+        ("squad_v2", 814, 3e-5, 8144, 48),
+        ("race", 1000, 1e-5, 12000, 32),
+    ],
+)
+def test_the_other_rows_of_albert_are_those_published(
+    task: str, warmup: int, rate: float, steps: int, batch: int
+) -> None:
+    row = ALBERT_ROWS[task]
+    assert (row.warmup_steps, row.learning_rate, row.steps, row.batch_size) == (warmup, rate, steps, batch)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_electras_schedule_and_dropout_are_the_same_for_all_tasks_but_before_spans(task: str) -> None:
+    options = recipe("electra", task, BASE)
+    names = ("lr_scheduler_type", "warmup_ratio", "weight_decay", "hidden_dropout_prob", "per_device_train_batch_size")
+    assert [options[name] for name in names] == ["electra", 0.1, 0.0, 0.1, 32]
+    assert options["attention_probs_dropout_prob"] == 0.1
+    assert options["classifier_dropout_prob"] == (0.0 if task.startswith("squad") else 0.1)
+
+
 @pytest.mark.parametrize(
     ("task", "epochs"),
     [

@@ -58,6 +58,8 @@ def test_label_numbers_are_those_of_googles_code() -> None:
         ("squad2", "squad_v2"),
         ("conll2003", "ner"),
         ("chunk", "chunking"),
+        ("glue/mnli", "mnli"),
+        ("glue_ax", "ax"),
     ],
 )
 def test_usual_spellings_are_found(spelling: str, name: str) -> None:
@@ -67,8 +69,49 @@ def test_usual_spellings_are_found(spelling: str, name: str) -> None:
 def test_an_unknown_task_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(UsageError, match="did you mean mnli"):
         find_task("mnil")
-    with pytest.raises(UsageError, match="There are cola"):
+    with pytest.raises(UsageError, match="no such task; there are cola"):
         find_task("poetry")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("GLUE", r"no such task; did you mean glue\? There are cola .* custom, and glue for all of GLUE$"),
+        ("glues", r"did you mean glue\? There"),
+        ("glue", "this takes one task; choose one of cola"),
+        ("RACE-middle", r"did you mean race with --race_level middle\?"),
+        ("race_high", r"did you mean race with --race_level high\?"),
+        ("raec", r"did you mean race\?"),
+    ],
+)
+def test_what_is_nearly_a_task_is_answered_with_what_would_do(name: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        find_task(name)
+
+
+CLASSES = """
+cola unacceptable 0 | cola acceptable 1
+sst2 negative 0 | sst2 positive 1
+mrpc not_equivalent 0 | mrpc equivalent 1
+qqp not_duplicate 0 | qqp duplicate 1
+mnli contradiction 0 | mnli entailment 1 | mnli neutral 2
+qnli entailment 0 | qnli not_entailment 1
+rte entailment 0 | rte not_entailment 1
+wnli not_entailment 0 | wnli entailment 1
+ax contradiction 0 | ax entailment 1 | ax neutral 2
+"""
+
+
+def test_each_class_of_glue_as_the_hub_names_it_has_its_number() -> None:
+    wanted = {
+        (task, name): int(number) for task, name, number in map(str.split, CLASSES.replace("|", "\n").split("\n")[1:-1])
+    }
+    found = {
+        (name, spelled): task.labels.index(task.label_aliases.get(spelled, spelled))
+        for name, task in ((name, TASKS[name]) for name in GLUE)
+        for spelled in task.label_aliases or task.labels
+    }
+    assert found == wanted
 
 
 def test_options_change_columns_and_make_a_regression() -> None:

@@ -115,6 +115,12 @@ def test_a_test_set_the_task_does_not_name_is_written_under_its_own_name(tmp_pat
     assert path.read_text() == "index\tprediction\n0\tyes\n"
 
 
+@pytest.mark.parametrize("identities", [("row-b", "row-a"), ("7", "x"), ("3", "3")])
+def test_the_ids_of_a_custom_table_are_kept_whatever_they_are(identities: tuple[str, ...], tmp_path: Path) -> None:
+    lines = written(TASKS["custom"], ["yes", "no"], texts(*identities), tmp_path)
+    assert lines[1:] == [f"{identities[0]}\tyes", f"{identities[1]}\tno"]
+
+
 # Refused
 
 

@@ -3,6 +3,9 @@
 import csv
 import io
 import json
+import os
+import threading
+import tracemalloc
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from electra_albert.contracts import DataError
+from electra_albert.contracts import DataError, UsageError
 from electra_albert.tasks.tables import Table, open_table
 from tests.tasks.task_files import write
 
@@ -27,26 +30,26 @@ def cells(table: Table, *names: str | None) -> list[tuple[object, ...]]:
     return [row.cells for row in rows]
 
 
-def opened(name: str, content: bytes) -> Table:
+def read_back(name: str, content: bytes) -> list[tuple[object, ...]]:
     with TemporaryDirectory() as folder:
-        return open_table(write(Path(folder) / name, content))
+        return cells(open_table(write(Path(folder) / name, content)), *HEADER)
 
 
 @settings(deadline=None, max_examples=60)
 @given(ROWS)
 def test_cells_come_back_as_they_were_written(rows: list[tuple[str, str]]) -> None:
     lines = "".join(json.dumps(dict(zip(HEADER, row, strict=True))) + "\n" for row in [("p", "q"), *rows])
-    assert cells(opened("t.jsonl", lines.encode()), *HEADER) == [("p", "q"), *rows]
+    assert read_back("t.jsonl", lines.encode()) == [("p", "q"), *rows]
 
     quoted = io.StringIO()
     csv.writer(quoted, lineterminator="\n").writerows([HEADER, *rows])
     plain = [row for row in rows if "\r" not in "".join(row)]  # a csv file may end its lines by either sign
     if len(plain) == len(rows):
-        assert cells(opened("t.csv", quoted.getvalue().encode()), *HEADER) == rows
+        assert read_back("t.csv", quoted.getvalue().encode()) == rows
 
     bare = [tuple(cell.translate(dict.fromkeys(map(ord, "\t\n\r"), " ")) for cell in row) for row in rows]
     text = "".join("\t".join(row) + "\n" for row in [HEADER, *bare])
-    assert cells(opened("t.tsv", text.encode()), *HEADER) == bare
+    assert read_back("t.tsv", text.encode()) == bare
 
 
 def test_parquet_gives_the_columns_asked_for_in_their_order(tmp_path: Path) -> None:
@@ -129,3 +132,38 @@ def test_a_missing_column_is_refused_with_those_there_are(tmp_path: Path) -> Non
         table.require(("sentence",), "the text", "--text_column")
     with pytest.raises(DataError, match="'label' stands twice"):
         table.require(("label",), "the label", "--label_column")
+
+
+@pytest.mark.parametrize("name", ["t.CSV", "t.csv"])
+def test_an_ending_counts_in_any_case(tmp_path: Path, name: str) -> None:
+    assert cells(open_table(write(tmp_path / name, 'a,b\n"x, y",1\n')), *HEADER) == [("x, y", "1")]
+    assert cells(open_table(write(tmp_path / "t.JsonL", '{"a": 1, "b": 2}\n')), *HEADER) == [(1, 2)]
+    assert cells(open_table(write(tmp_path / "t.TSV", "a\tb\n1\t2\n")), *HEADER) == [("1", "2")]
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.ndjson", "t.tsv.gz", "t.xlsx"])
+def test_another_ending_is_refused_with_those_there_are(tmp_path: Path, name: str) -> None:
+    file = write(tmp_path / name, '{"a": 1}\n')
+    said = rf"{name}: a table is \.tsv, \.csv, \.jsonl, \.parquet, not {file.suffix}; unpack or convert it"
+    with pytest.raises(UsageError, match=said):
+        open_table(file)
+
+
+@pytest.mark.parametrize("name", ["t.tsv", "t.csv"])
+def test_no_more_than_a_few_rows_of_a_table_are_held_at_once(tmp_path: Path, name: str) -> None:
+    line = ("\t" if name == "t.tsv" else ",").join(["a", "b"])
+    table = open_table(write(tmp_path / name, f"{line}\n" + line.replace("a", "x" * 100).join(["", "\n"]) * 20_000))
+    tracemalloc.start()
+    assert sum(1 for _ in table.rows(HEADER)) == 20_000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 500_000  # of a file of two million bytes
+
+
+def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writing = threading.Thread(target=(tmp_path / "pipe").write_text, args=("a\tb\n1\t2\n",))
+    writing.start()
+    table = open_table(tmp_path / "pipe")
+    writing.join()
+    assert cells(table, "b") == cells(table, "b") == [("2",)]

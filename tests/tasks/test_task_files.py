@@ -206,6 +206,51 @@ def test_questions_are_read_from_tables(tmp_path: Path) -> None:
         read("race", train_file=file, validation_file=other, race_level="high")
 
 
+def test_one_right_option_for_all_questions_is_counted(tmp_path: Path) -> None:
+    row = {"article": "Tea.", "question": "Q", "options": ["x", "y"], "answer": "B"}
+    lines = "".join(json.dumps({**row, "question": question}) + "\n" for question in "QRS")
+    file = write(tmp_path / "t.jsonl", lines.replace('"B"', '"A"', 1))
+    data = read("race", train_file=file, validation_file=write(tmp_path / "d.jsonl", lines))
+    assert noticed(data.report, "label only in d.jsonl: 'B'") == 1
+    assert noticed(data.report, "label only in t.jsonl") == 0
+
+
+# Options for columns where there are none.
+
+
+@pytest.mark.parametrize("option", ["text_column", "text_pair_column", "label_column"])
+def test_columns_cannot_be_chosen_in_the_forms_of_squad_and_race(tmp_path: Path, option: str) -> None:
+    file = squad_file(tmp_path / "t.json", {})
+    with pytest.raises(UsageError, match=rf"--{option} x: .*t\.json is in SQuAD's own form, which has no columns"):
+        read("squad", train_file=file, validation_file=file, **{option: "x"})
+    with pytest.raises(UsageError, match=rf"--{option} x: .*train is in RACE's own form, which has no columns"):
+        read("race", data_dir=race_folder(tmp_path), **{option: "x"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"text_column": "word"}, "--text_column word: .* has columns without names"),
+        ({"label_column": "tag"}, "--label_column tag: .* has columns without names; give a number from 0"),
+        ({"label_column": "4"}, r"--label_column 4: .*t\.conll has 4 columns, numbered from 0"),
+        ({"label_column": "9" * 5000}, "has 4 columns, numbered from 0"),
+    ],
+)
+def test_columns_that_conll_has_not_are_refused(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        conll(tmp_path, **options)
+    file = write(tmp_path / "new.conll", "Ada\nran\n")  # to predict, a file may have another form
+    config = DataConfig(**options)  # type: ignore[arg-type]
+    assert len(read_unlabelled(find_task("ner"), file, config, Report())) == 1
+
+
+def test_a_number_chooses_a_column_of_two_as_well_but_none_of_a_table(tmp_path: Path) -> None:
+    assert conll(tmp_path, "a X\nb Y\n", "a X\nb Y\n", label_column="0").labels == ("a", "b")
+    file = write(tmp_path / "t.jsonl", json.dumps({"tokens": ["a"], "ner_tags": ["O"]}))
+    with pytest.raises(UsageError, match=r"--label_column 1: .* has columns with names; give one of them"):
+        read("ner", train_file=file, validation_file=file, label_column="1")
+
+
 # CoNLL.
 
 
@@ -226,10 +271,11 @@ def test_words_and_tags_are_read_from_their_columns(tmp_path: Path) -> None:
     assert conll(tmp_path, label_column="1").labels == ("NNP", "VBZ")
 
 
+WORDS = st.lists(st.tuples(st.text("aé_-#", min_size=1), st.sampled_from(["O", "B-x"])), min_size=1)
+
+
 @settings(deadline=None, max_examples=50)
-@given(
-    st.lists(st.lists(st.tuples(st.text("aé_-#", min_size=1), st.sampled_from(["O", "B-x"])), min_size=1), min_size=1)
-)
+@given(st.lists(WORDS, min_size=1, max_size=9))
 def test_sentences_come_back_whatever_lies_between_columns_and_lines(sentences: list[list[tuple[str, str]]]) -> None:
     for column, line, gap in (("\t", "\n", "\t"), (" ", "\r\n", ""), ("  ", "\n", " \n")):
         text = (line + gap + line).join(line.join(word + column + tag for word, tag in one) for one in sentences)
@@ -287,3 +333,55 @@ def test_words_and_tags_are_read_from_tables(tmp_path: Path) -> None:
 def test_new_text_is_columns_or_a_sentence_a_line(tmp_path: Path, name: str, content: str, wanted: object) -> None:
     found = read_unlabelled(find_task("ner"), write(tmp_path / name, content), DataConfig(), Report())
     assert [one.words for one in found] == wanted  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("none", [-100, "-100", "", None])
+def test_a_word_whose_tag_stands_for_none_leaves_its_sentence_out(tmp_path: Path, none: Any) -> None:
+    rows = [{"tokens": ["a", "b"], "ner_tags": [1, 0]}, {"tokens": ["c", "d"], "ner_tags": [none, 1]}]
+    file = write(tmp_path / "t.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    data = read("ner", train_file=file, validation_file=file)
+    assert ([one.words for one in data.train], data.labels) == ([("a", "b")], ("0", "1"))
+    assert noticed(data.report, "left out of training: a word without a tag in the sentence") == 1
+    assert noticed(data.report, "NOT SCORED: a word without a tag in the sentence") == 1
+
+
+def test_tags_of_minus_100_in_columns_are_none_either(tmp_path: Path) -> None:
+    data = conll(tmp_path, TAGGED + "\nx B-PER\ny -100\n")
+    assert len(data.train) == 2
+    assert noticed(data.report, "a word without a tag in the sentence") == 1
+
+
+def test_too_many_tags_are_refused_with_a_hint(tmp_path: Path) -> None:
+    tagged = "".join(f"word{i} tag{i}\n" for i in range(101))
+    with pytest.raises(DataError, match=r"t\.conll: 101 tags, more than 100; check that this is the right file"):
+        conll(tmp_path, tagged, tagged)
+    hundred = tagged.rpartition("word100")[0]
+    assert len(conll(tmp_path, hundred, hundred).labels) == 100
+
+
+@pytest.mark.parametrize("name", ["t.conll", "t.jsonl"])
+def test_a_file_whose_sentences_are_single_words_is_refused_with_a_hint(tmp_path: Path, name: str) -> None:
+    row = json.dumps({"tokens": ["a"], "ner_tags": ["O"]}) + "\n" if name == "t.jsonl" else "a O\n\n"
+    for count in (9, 10):
+        file = write(tmp_path / name, row * count)
+        if count == 10:
+            with pytest.raises(DataError, match="each of its 10 sentences is one word; put blank lines only between"):
+                read("ner", train_file=file, validation_file=file)
+        else:
+            assert len(read("ner", train_file=file, validation_file=file).train) == 9
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.JSON", "t.conll.gz"])
+def test_endings_of_other_forms_are_refused_for_tags(tmp_path: Path, name: str) -> None:
+    file = write(tmp_path / name, TAGGED)
+    with pytest.raises(UsageError, match=r"give columns of CoNLL, \.jsonl or \.parquet, not"):
+        read("ner", train_file=file, validation_file=file)
+
+
+def test_forms_are_told_by_endings_in_any_case(tmp_path: Path) -> None:
+    file = squad_file(tmp_path / "t.JSON", {})
+    assert len(read("squad", train_file=file, validation_file=file).train) == 1
+    article = race_file(tmp_path / "1.TXT")
+    assert len(read("race", train_file=article, validation_file=article).train) == 2
+    rows = write(tmp_path / "t.JSONL", json.dumps({"tokens": ["a"], "ner_tags": ["O"]}))
+    assert len(read("ner", train_file=rows, validation_file=rows).train) == 1

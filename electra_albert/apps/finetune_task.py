@@ -1,0 +1,129 @@
+"""One task from its data to its results: read, check, train every seed or score, write, predict."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from electra_albert.apps.command_line import check_can_write
+from electra_albert.apps.finetune_files import (
+    CONFUSION,
+    MODEL,
+    PREDICTIONS,
+    RESULTS,
+    TABLE,
+    check_is_ours,
+    open_folder,
+    summarize_sweep,
+    write_results,
+)
+from electra_albert.apps.finetune_job import TaskJob, build_objective, data_fingerprint, make_task_job
+from electra_albert.apps.finetune_predict import predict
+from electra_albert.apps.finetune_start import Start
+from electra_albert.apps.finetune_sweep import SeedResult, best_of, run_seeds, score_model
+from electra_albert.contracts import STOPPED_BY_SIGNAL
+from electra_albert.finetuning_config import FinetuneConfig
+from electra_albert.tasks.task import Task
+from electra_albert.training.distributed import World, main_first
+from electra_albert.training.guards import RunLock, StopSignal
+
+
+class Session(NamedTuple):
+    """What all tasks of one command have in common."""
+
+    argv: Sequence[str]
+    world: World
+    stop: StopSignal
+
+    def say(self, message: str) -> None:
+        """Print a line, on the main rank."""
+        if self.world.is_main:
+            print(message, file=sys.stderr, flush=True)
+
+
+def run_task(task: Task, config: FinetuneConfig, start: Start, folder: Path, session: Session) -> int:
+    """Fine-tune on one task, or score a fine-tuned model on it; returns the exit code."""
+    check_can_write(folder)
+    check_is_ours(folder)
+    job = make_task_job(task, config, start, session.world, session.say)
+    for line in _plan_lines(job, session.world):
+        session.say(line)
+    if job.train is not None:
+        build_objective(job, config.training.seed, session.world.device)  # a model that does not fit is refused here
+    if config.tuning.dry_run:
+        return 0
+    with ExitStack() as stack:
+        with main_first(session.world):
+            if session.world.is_main:
+                stack.enter_context(RunLock(folder))
+                for change in open_folder(job, folder, session.argv, _found(job, session.world)):
+                    session.say(f"changed since the sweep began: {change}")
+        results = _results(job, folder, session)
+        if results is None:
+            session.say(f"stopped; run the same command to go on with {folder}")
+            return STOPPED_BY_SIGNAL
+        with main_first(session.world):
+            if session.world.is_main and not _finish(job, folder, results, session):
+                return STOPPED_BY_SIGNAL
+    return 0
+
+
+def _found(job: TaskJob, world: World) -> dict[str, object]:
+    """What a sweep is compared by beside its options."""
+    training = job.training
+    batch = training.per_device_train_batch_size * training.gradient_accumulation_steps * world.world_size
+    return {"data": data_fingerprint(job), "global_batch_size": batch}
+
+
+def _results(job: TaskJob, folder: Path, session: Session) -> list[SeedResult] | None:
+    """What every seed came to, or the model as it is; None where it was told to stop."""
+    if job.train is not None:
+        return run_seeds(job, folder, session.world, session.stop)
+    if not job.evaluation:
+        return []
+    scored = score_model(job, session.world, session.stop)
+    return None if scored is None else [scored]
+
+
+def _plan_lines(job: TaskJob, world: World) -> list[str]:
+    sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in job.data.evaluation.items()) or "none"
+    if job.train is None:
+        return [f"{job.task.name}: {sizes} to score, with a model that is not trained any further"]
+    training, tuning = job.training, job.config.tuning
+    batch = training.per_device_train_batch_size * training.gradient_accumulation_steps * world.world_size
+    lines = [
+        f"{job.task.name}: {len(job.data.train):,} examples to train on, {sizes} to score",
+        f"{job.task.name}: {tuning.seeds} seed(s) of {training.max_steps:,} updates of {batch} examples, learning rate "
+        f"{training.learning_rate:g}, layer decay {tuning.layer_decay:g}, {job.head.style} head, rows of at most "
+        f"{job.plan.max_seq_length} tokens, on {world.world_size} x {world.device.type} in {job.arithmetic}",
+    ]
+    if training.warmup_steps >= training.max_steps:
+        lines.append(
+            f"notice: --warmup_steps {training.warmup_steps:,} of {training.max_steps:,} updates: the full learning "
+            "rate is never reached"
+        )
+    return lines
+
+
+def _finish(job: TaskJob, folder: Path, results: Sequence[SeedResult], session: Session) -> bool:
+    """Write and show the results, predict what was asked for, and say what was written; false if told to stop."""
+    if results:
+        best = best_of(job, results)
+        write_results(job, folder, summarize_sweep(job, results, best), best)
+        print((folder / TABLE).read_text(encoding="utf-8").rstrip())
+    if job.config.tuning.predict is not None:
+        files = predict(job, folder, session.world.device, session.stop, session.say)
+        if files is None:
+            return False
+        for file in files:
+            print(f"written: {file}")
+    elif not results:
+        session.say(f"{job.task.name}: its data hold no labels, so nothing was scored; --predict test labels them")
+    told = {RESULTS: "", TABLE: "", PREDICTIONS: "", CONFUSION: "", MODEL: "/ (the best seed's, a stock folder)"}
+    there = [f"{name}{what}" for name, what in told.items() if (folder / name).exists()]
+    if there:
+        print(f"written to {folder}: {', '.join(there)}")
+    return True

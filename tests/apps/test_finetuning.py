@@ -1,0 +1,251 @@
+"""Finetuning.py from its command line: every kind of task learnt, what is left behind, and what it is worth."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from electra_albert.apps import finetune
+from electra_albert.model.loading import load_task_model, locate_encoder
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import Ended, call
+from tests.apps.tiny_tasks import MAKERS, SEED, Tiny
+
+LOGITS_TOLERANCE = 1e-5  # float32, relative to the largest: two orders of the same additions
+NO_TRAINING = ("--num_train_epochs", 0)
+STOCK_CLASSES = {
+    "cola": "AutoModelForSequenceClassification",
+    "stsb": "AutoModelForSequenceClassification",
+    "race": "AutoModelForMultipleChoice",
+    "squad": "AutoModelForQuestionAnswering",
+    "ner": "AutoModelForTokenClassification",
+}
+
+
+class Learnt(NamedTuple):
+    """A task learnt from the tiny run, and its test set labelled."""
+
+    tiny: Tiny
+    folder: Path
+    results: dict[str, Any]
+    ended: Ended
+
+    def predictions(self) -> list[dict[str, str]]:
+        """predictions.tsv, row by row."""
+        return read_table(self.folder / "predictions.tsv")
+
+
+def read_table(file: Path) -> list[dict[str, str]]:
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+@pytest.fixture(scope="session")
+def learn(
+    finished: Finished,
+    shared_folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    make_once: Callable[..., Ended],
+) -> Callable[[str], Learnt]:
+    """Learn a task once for all tests that look at it; they leave it as it is."""
+    tasks = tmp_path_factory.mktemp("tasks")
+
+    def learn_once(name: str) -> Learnt:
+        folder = shared_folder / f"learnt-{name}"
+        tiny = MAKERS[name](tasks)
+        argv = tiny.options(finished.folder, folder, "--predict", "test")
+        ended = make_once(f"learnt-{name}", lambda: call(finetune.main, *argv))
+        assert ended.code == 0, ended.err
+        return Learnt(tiny, folder, json.loads((folder / "results.json").read_text(encoding="utf-8")), ended)
+
+    return learn_once
+
+
+# What was learnt.
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_kind_of_task_is_learnt(learn: Callable[[str], Learnt], name: str) -> None:
+    learnt = learn(name)
+    assert learnt.results["metrics"][learnt.tiny.main_metric]["median"] >= learnt.tiny.good_score
+    assert learnt.results["collapsed_seeds"] == []
+    assert learnt.tiny.main_metric in learnt.ended.out
+
+
+def handed_in(folder: Path, task: str) -> list[Any]:
+    """The labels in a file to hand in, in the order of the test set."""
+    if task.startswith("squad"):
+        return list(json.loads((folder / "predictions.json").read_text(encoding="utf-8")).values())
+    if task == "ner":
+        sentences = (folder / "ner.conll").read_text(encoding="utf-8").strip().split("\n\n")
+        return [[line.split("\t")[1] for line in sentence.split("\n")] for sentence in sentences]
+    name = {"cola": "CoLA", "rte": "RTE", "mnli": "MNLI-m", "stsb": "STS-B", "race": "race"}[task]
+    return [row["prediction"] for row in read_table(folder / f"{name}.tsv")]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_files_to_hand_in_follow_the_rule_row_by_row(learn: Callable[[str], Learnt], name: str) -> None:
+    learnt = learn(name)
+    found, gold = handed_in(learnt.folder / "submission", name), learnt.tiny.test_gold
+    assert len(found) == len(gold)
+    if name == "stsb":
+        assert all(0 <= float(score) <= 5 for score in found)
+        assert statistics.correlation(list(map(float, found)), gold) > 0.8
+    else:
+        assert sum(one == right for one, right in zip(found, gold, strict=True)) >= 0.8 * len(gold)
+
+
+def test_files_to_hand_in_are_named_and_headed_as_glue_asks(learn: Callable[[str], Learnt]) -> None:
+    names = {name: sorted(file.name for file in (learn(name).folder / "submission").iterdir()) for name in MAKERS}
+    assert (names["cola"], names["rte"], names["stsb"]) == (["CoLA.tsv"], ["RTE.tsv"], ["STS-B.tsv"])
+    assert names["mnli"] == ["MNLI-m.tsv", "MNLI-mm.tsv"]
+    for name in ("cola", "rte", "stsb", "mnli"):
+        for file in (learn(name).folder / "submission").iterdir():
+            header, *rows = file.read_text(encoding="utf-8").splitlines()
+            assert header == "index\tprediction"
+            assert [row.split("\t")[0] for row in rows] == list(map(str, range(len(learn(name).tiny.test_gold))))
+
+
+# What is left behind.
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_results_have_the_documented_form(learn: Callable[[str], Learnt], name: str) -> None:
+    learnt = learn(name)
+    results = learnt.results
+    assert results.keys() >= {"task", "model", "seeds", "metrics"}
+    assert (results["task"], results["seeds"]) == (name, [SEED])
+    assert set(results["official_metrics"]) | {learnt.tiny.main_metric} <= results["metrics"].keys()
+    for metric, found in results["metrics"].items():
+        assert found.keys() >= {"values", "median", "mean", "std", "best"}, metric
+        assert found["values"] == [found["median"]] == [found["mean"]] == [found["best"]], metric
+        assert found["std"] is None, metric
+        assert math.isfinite(found["median"]), metric
+        if "interval" in found:
+            low, high = found["interval"]
+            assert low - 1e-9 <= found["mean"] <= high + 1e-9, metric
+    for metric in results["official_metrics"]:
+        assert -1 <= results["metrics"][metric]["mean"] <= 1
+        assert "interval" in results["metrics"][metric]
+
+
+@pytest.mark.parametrize("name", ["cola", "mnli", "squad"])
+def test_a_finished_folder_holds_what_is_documented_and_no_checkpoints(
+    learn: Callable[[str], Learnt], name: str
+) -> None:
+    folder = learn(name).folder
+    present = {str(path.relative_to(folder)) for path in folder.rglob("*") if "tensorboard" not in path.parts}
+    documented = ["results.json", "results.md", "config.yaml", "command.txt", "environment.json", "README.md", "model"]
+    documented += ["predictions.tsv", f"seed-{SEED}/result.json", f"seed-{SEED}/metrics.jsonl", "model/config.json"]
+    assert set(documented) <= present
+    assert not any("checkpoints" in path or "writing" in path for path in present)
+    assert ("confusion.tsv" in present) == (name != "squad")
+    assert (folder / "results.md").read_text(encoding="utf-8").strip() in learn(name).ended.out
+
+
+@pytest.mark.parametrize("name", ["cola", "rte", "mnli"])
+def test_predictions_and_confusion_give_the_scores_that_are_told(learn: Callable[[str], Learnt], name: str) -> None:
+    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+    learnt = learn(name)
+    rows = learnt.predictions()
+    gold, predicted = [row["gold"] for row in rows], [row["predicted"] for row in rows]
+    assert len(rows) == next(iter(learnt.results["evaluation_examples"].values()))
+    found = {metric: told["values"][0] for metric, told in learnt.results["metrics"].items()}
+    assert found["accuracy"] == pytest.approx(accuracy_score(gold, predicted), abs=1e-12)
+    assert found["matthews_correlation"] == pytest.approx(matthews_corrcoef(gold, predicted), abs=1e-12)
+    assert found["macro_f1"] == pytest.approx(f1_score(gold, predicted, average="macro"), abs=1e-12)
+    header, *lines = (line.split("\t") for line in (learnt.folder / "confusion.tsv").read_text().splitlines())
+    for label, *counts in lines:
+        assert dict(zip(header[1:], map(int, counts), strict=True)) == {
+            other: sum(pair == (label, other) for pair in zip(gold, predicted, strict=True)) for other in header[1:]
+        }
+
+
+def test_answers_told_are_stretches_of_the_passages(learn: Callable[[str], Learnt]) -> None:
+    for name in ("squad", "squad_v2"):
+        rows = learn(name).predictions()
+        assert all(row["predicted"] in row["text"].split(" ||| ")[1] for row in rows)
+        assert any(row["predicted"] for row in rows)
+    assert any(not row["predicted"] for row in rows)
+
+
+# The exported model.
+
+
+@pytest.mark.parametrize("name", STOCK_CLASSES)
+def test_stock_classes_load_the_model_and_give_equal_logits(learn: Callable[[str], Learnt], name: str) -> None:
+    import transformers
+
+    folder = learn(name).folder / "model"
+    stock = getattr(transformers, STOCK_CLASSES[name]).from_pretrained(str(folder), local_files_only=True).eval()
+    ours = load_task_model(locate_encoder(folder))[0].eval()
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, ours.config.vocab_size, (4, 23), generator=generator)
+    mask = (torch.arange(23) < torch.tensor([[23], [19], [7], [3]])).long()
+    segments = (torch.arange(23) > 5).long().expand_as(ids)
+    nested = [tensor[None] if name == "race" else tensor for tensor in (ids, mask, segments)]
+    with torch.no_grad():
+        theirs = stock(input_ids=nested[0], attention_mask=nested[1], token_type_ids=nested[2])
+        wanted = torch.stack([theirs.start_logits, theirs.end_logits], -1) if name == "squad" else theirs.logits
+        found = ours(ids, mask.bool(), segments).reshape(wanted.shape)
+    if name in ("squad", "ner"):  # what stands at padding has no meaning
+        wanted, found = wanted[mask.bool()], found[mask.bool()]
+    assert float((found - wanted).abs().max()) <= LOGITS_TOLERANCE * float(wanted.abs().max())
+
+
+def test_the_stock_pipeline_says_of_new_text_what_we_say(learn: Callable[[str], Learnt]) -> None:
+    from transformers import pipeline
+
+    rows = learn("cola").predictions()
+    classify = pipeline("text-classification", str(learn("cola").folder / "model"), device="cpu")
+    for row, found in zip(rows, classify([row["text"] for row in rows]), strict=True):
+        assert found["label"] == row["predicted"]
+        assert found["score"] == pytest.approx(float(row["probability"]), abs=6e-5)  # told with four digits
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_fine_tuned_model_is_scored_again_without_training(
+    learn: Callable[[str], Learnt], tmp_path: Path, name: str
+) -> None:
+    learnt = learn(name)
+    ended = call(finetune.main, *learnt.tiny.options(learnt.folder / "model", tmp_path / "out", *NO_TRAINING))
+    assert ended.code == 0, ended.err
+    again = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+    assert again["evaluation_examples"] == learnt.results["evaluation_examples"]
+    for metric, found in learnt.results["metrics"].items():
+        assert again["metrics"][metric]["values"] == pytest.approx(found["values"], rel=1e-5), metric
+
+
+@pytest.mark.parametrize("name", ["cola", "rte", "stsb", "squad", "squad_v2", "ner"])
+def test_a_file_of_text_is_labelled_as_the_evaluation_set_was(
+    learn: Callable[[str], Learnt], tmp_path: Path, name: str
+) -> None:
+    learnt = learn(name)
+    dev = next(path for path in learnt.tiny.folder.iterdir() if path.name.startswith("dev"))
+    argv = learnt.tiny.options(learnt.folder / "model", tmp_path / "out", *NO_TRAINING, "--predict", dev)
+    ended = call(finetune.main, *argv)
+    assert ended.code == 0, ended.err
+    predicted = [row["predicted"] for row in read_table(tmp_path / "out" / "predicted.tsv")]
+    assert predicted == [row["predicted"] for row in learnt.predictions()]
+    assert str(tmp_path / "out" / "predicted.tsv") in ended.out
+
+
+def test_plain_lines_of_text_are_labelled(learn: Callable[[str], Learnt], tmp_path: Path) -> None:
+    learnt, rows = learn("cola"), learn("cola").predictions()
+    lines = tmp_path / "lines.txt"
+    lines.write_text("".join(row["text"] + "\n" for row in rows), encoding="utf-8")
+    argv = learnt.tiny.options(learnt.folder / "model", tmp_path / "out", *NO_TRAINING, "--predict", lines)
+    ended = call(finetune.main, *argv)
+    assert ended.code == 0, ended.err
+    predicted = read_table(tmp_path / "out" / "predicted.tsv")
+    assert [row["predicted"] for row in predicted] == [row["predicted"] for row in rows]
+    assert [row["text"] for row in predicted] == [row["text"] for row in rows]

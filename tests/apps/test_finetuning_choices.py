@@ -1,0 +1,356 @@
+"""What Finetuning.py may begin with and be told: models, heads, recipes, tables of one's own, all of GLUE, nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from electra_albert.apps import finetune
+from electra_albert.corpus import installed_docs
+from electra_albert.model.loading import load_task_model, locate_encoder
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import Ended, call, rows, untimed_rows
+from tests.apps.tiny_tasks import SEED, Tiny, cola, mnli, options, rte, stories, stsb
+
+QUICK: tuple[object, ...] = ("--max_steps", 3, "--logging_steps", 1)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Tiny:
+    return cola(tmp_path / "tasks")
+
+
+def train(tiny: Tiny, model: Path, output: Path, *more: object) -> Ended:
+    ended = call(finetune.main, *tiny.options(model, output, *QUICK, *more))
+    assert ended.code == 0, ended.err
+    return ended
+
+
+def results(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return found
+
+
+def losses(folder: Path) -> list[float]:
+    return [row["loss"] for row in rows(folder / f"seed-{SEED}") if "loss" in row]
+
+
+# What it begins with.
+
+
+@pytest.mark.parametrize("part", ["", "discriminator", "generator", "discriminator/model.safetensors"])
+def test_a_run_its_folders_and_their_weights_can_be_fine_tuned(
+    finished: Finished, tiny: Tiny, tmp_path: Path, part: str
+) -> None:
+    train(tiny, finished.folder / part, tmp_path / "out")
+    assert (tmp_path / "out" / "model" / "model.safetensors").is_file()
+
+
+def test_a_run_begins_with_its_discriminator(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
+    for part in ("", "discriminator", "generator"):
+        train(tiny, finished.folder / part, tmp_path / f"out-{part}")
+    assert losses(tmp_path / "out-") == losses(tmp_path / "out-discriminator") != losses(tmp_path / "out-generator")
+
+
+def test_from_scratch_takes_the_shape_and_not_the_weights(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
+    train(tiny, finished.folder, tmp_path / "begun")
+    ended = train(tiny, finished.folder, tmp_path / "scratch", "--from_scratch")
+    assert losses(tmp_path / "begun") != losses(tmp_path / "scratch")
+    assert [results(tmp_path / name)["from_scratch"] for name in ("begun", "scratch")] == [False, True]
+    assert "encoder" in ended.err
+    shapes = [json.loads((tmp_path / name / "model" / "config.json").read_text()) for name in ("begun", "scratch")]
+    assert shapes[0] == shapes[1]
+
+
+def test_the_newest_run_is_taken_and_named_where_none_is(finished: Finished, tiny: Tiny, in_folder: Path) -> None:
+    shutil.copytree(finished.folder, in_folder / "runs" / "mine")
+    argv = tiny.options(Path("x"), None, *QUICK)
+    place = argv.index("--model")
+    ended = call(finetune.main, *argv[:place], *argv[place + 2 :])
+    assert ended.code == 0, ended.err
+    assert "runs/mine" in ended.err
+    assert (in_folder / "runs" / "cola-mine" / "results.json").is_file()
+
+
+def test_a_small_task_begins_with_the_model_of_another(finished: Finished, tmp_path: Path) -> None:
+    """Three classes go, two come: the head is new, the rest is that of the other task."""
+    train(mnli(tmp_path / "tasks"), finished.folder, tmp_path / "mnli")
+    ended = train(rte(tmp_path / "tasks"), tmp_path / "mnli", tmp_path / "rte")
+    assert results(tmp_path / "rte")["metrics"]["accuracy"]["values"]
+    assert "classifier" in ended.err
+
+
+# What it is told.
+
+
+def test_a_head_of_electra_has_no_pooler_and_is_loaded_again(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
+    from transformers import AutoModel
+
+    train(tiny, finished.folder, tmp_path / "out", "--head", "electra")
+    model, details = load_task_model(locate_encoder(tmp_path / "out" / "model"))
+    names = [name for name, _ in model.named_parameters()]
+    assert details["style"] == "electra"
+    assert not any(name.startswith(("pooler", "classifier")) for name in names)
+    AutoModel.from_pretrained(str(tmp_path / "out" / "model"), local_files_only=True, add_pooling_layer=False)
+    argv = tiny.options(tmp_path / "out" / "model", tmp_path / "again", "--head", "electra", "--num_train_epochs", 0)
+    assert call(finetune.main, *argv).code == 0
+    again, first = (results(tmp_path / name)["metrics"]["loss"]["values"] for name in ("again", "out"))
+    assert again == pytest.approx(first, rel=1e-6)
+
+
+def config_of(output: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((output / "config.yaml").read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.fixture
+def stock(finished: Finished, tmp_path: Path) -> Path:
+    """A folder that transformers itself has written, wider than the published small models, with random weights."""
+    from transformers import AlbertConfig, AlbertForMaskedLM
+
+    folder = tmp_path / "stock"
+    for file in (finished.folder / "generator").glob("*token*"):
+        folder.mkdir(exist_ok=True)
+        shutil.copy(file, folder)
+    vocab_size = json.loads((finished.folder / "generator" / "config.json").read_text())["vocab_size"]
+    sizes = {"hidden_size": 264, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 32}
+    config = AlbertConfig(vocab_size=vocab_size, embedding_size=16, max_position_embeddings=64, **sizes)
+    AlbertForMaskedLM(config).save_pretrained(str(folder))
+    return folder
+
+
+def test_recipes_follow_model_and_task_and_yield_to_flags(
+    finished: Finished, stock: Path, tiny: Tiny, tmp_path: Path
+) -> None:
+    def settings(model: Path, name: str, *more: object) -> dict[str, Any]:
+        output = tmp_path / name
+        bare = ("--task", "cola", "--data_dir", tiny.folder, "--output_dir", output, "--device", "cpu", *QUICK)
+        ended = call(finetune.main, *bare, "--model", model, "--max_seq_length", 32, *more)
+        assert ended.code == 0, ended.err
+        return config_of(output)
+
+    detector, encoder = settings(finished.folder, "detector"), settings(stock, "encoder")
+    assert (detector["learning_rate"], detector["layer_decay"]) == (3e-4, 0.8)
+    assert (encoder["learning_rate"], encoder["layer_decay"]) == (1e-5, 1.0)
+    assert settings(finished.folder, "other", "--recipe", "albert")["learning_rate"] == 1e-5
+    assert settings(finished.folder, "told", "--learning_rate", 0.002)["learning_rate"] == 0.002
+
+
+def test_a_stock_folder_learns_a_task(stock: Path, tiny: Tiny, tmp_path: Path) -> None:
+    ended = call(finetune.main, *tiny.options(stock, tmp_path / "out", "--learning_rate", 0.001))
+    assert ended.code == 0, ended.err
+    assert results(tmp_path / "out")["metrics"][tiny.main_metric]["median"] >= tiny.good_score
+
+
+def test_a_recorded_configuration_repeats_the_sweep(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
+    train(tiny, finished.folder, tmp_path / "out", "--hidden_dropout_prob", 0.1)
+    argv = ("--config", tmp_path / "out" / "config.yaml", "--output_dir", tmp_path / "again")
+    ended = call(finetune.main, *argv)
+    assert ended.code == 0, ended.err
+    assert untimed_rows(tmp_path / "again" / f"seed-{SEED}") == untimed_rows(tmp_path / "out" / f"seed-{SEED}")
+
+
+def test_layer_decay_slows_the_encoder_and_not_the_head(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    start = load_file(str(finished.folder / "discriminator" / "model.safetensors"))
+    moved: dict[float, dict[str, float]] = {}
+    for decay in (1.0, 0.01):
+        train(tiny, finished.folder, tmp_path / f"out{decay}", "--layer_decay", decay, "--max_steps", 1)
+        tensors = load_file(str(tmp_path / f"out{decay}" / "model" / "model.safetensors"))
+        stripped = {name.removeprefix("albert."): tensor for name, tensor in tensors.items()}
+        known = {name.removeprefix("albert."): tensor for name, tensor in start.items()}
+        moved[decay] = {
+            name: float((tensor - known[name]).abs().max())
+            for name, tensor in stripped.items()
+            if name in known and float((tensor - known[name]).abs().max()) > 0
+        }
+    groups = {name: "block" if "layer_groups" in name else "embeddings" for name in moved[1.0] if "mapping" not in name}
+    ratios = {
+        group: max(moved[0.01].get(name, 0.0) / moved[1.0][name] for name, of in groups.items() if of == group)
+        for group in groups.values()
+    }
+    # One update of Adam moves each weight by about its rate: a shared block is one step down, the tables are three.
+    assert ratios["block"] == pytest.approx(1e-2, rel=0.2)
+    assert ratios["embeddings"] < 1e-4
+
+
+def test_early_stopping_ends_a_run_that_learns_nothing_and_keeps_its_best(
+    finished: Finished, tiny: Tiny, tmp_path: Path
+) -> None:
+    more = ("--early_stopping_patience", 2, "--learning_rate", 1e-9, "--num_train_epochs", 9)
+    argv = tiny.options(finished.folder, tmp_path / "out", *more)
+    ended = call(finetune.main, *argv)
+    assert ended.code == 0, ended.err
+    assert results(tmp_path / "out")["updates"] == [30]  # the first of three scorings, ten updates apart, was the best
+    assert not list((tmp_path / "out").rglob("best*"))
+
+
+def test_early_stopping_reports_the_weights_it_kept(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
+    more = ("--early_stopping_patience", 3, "--num_train_epochs", 14)
+    ended = call(finetune.main, *tiny.options(finished.folder, tmp_path / "out", *more))
+    assert ended.code == 0, ended.err
+    log = [row for row in rows(tmp_path / "out" / f"seed-{SEED}") if f"eval_{tiny.main_metric}" in row]
+    best = max(log, key=lambda row: row[f"eval_{tiny.main_metric}"])  # the first of equal ones
+    assert best is not log[-1]
+    found = results(tmp_path / "out")["metrics"]
+    assert found[tiny.main_metric]["values"] == [best[f"eval_{tiny.main_metric}"]]
+    assert found["loss"]["values"] == pytest.approx([best["eval_loss"]], rel=1e-6)
+
+
+def test_several_dropout_masks_change_the_training_and_not_the_scoring(
+    finished: Finished, tiny: Tiny, tmp_path: Path
+) -> None:
+    for samples in (1, 4):
+        dropout = ("--classifier_dropout_prob", 0.5, "--dropout_samples", samples)
+        train(tiny, finished.folder, tmp_path / f"out{samples}", *dropout)
+        train(tiny, finished.folder, tmp_path / f"plain{samples}", "--dropout_samples", samples)
+    assert losses(tmp_path / "out1") != losses(tmp_path / "out4")
+    assert losses(tmp_path / "plain1") == pytest.approx(losses(tmp_path / "plain4"), rel=1e-5)
+
+
+def test_pairs_in_both_orders_are_twice_as_many_rows(finished: Finished, tmp_path: Path) -> None:
+    for name, more in (("once", ("--double_unordered", "false")), ("twice", ("--double_unordered",))):
+        argv = stsb(tmp_path / "tasks").options(finished.folder, tmp_path / name, "--num_train_epochs", 1, *more)
+        assert call(finetune.main, *argv).code == 0
+    assert [results(tmp_path / name)["updates"] for name in ("once", "twice")] == [[10], [20]]
+    assert [results(tmp_path / name)["evaluation_examples"]["dev"] for name in ("once", "twice")] == [48, 48]
+
+
+def test_fewer_examples_are_drawn_by_the_seed_and_told(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
+    train(tiny, finished.folder, tmp_path / "out", "--max_train_examples", 50, "--max_eval_examples", 20)
+    found = results(tmp_path / "out")
+    assert (found["train_examples"], found["evaluation_examples"]) == (50, {"dev": 20})
+    assert sum("160" in line or "48" in line or "28" in line or "110" in line for line in found["noticed"]) == 2
+
+
+# A table of one's own.
+
+
+def write_table(file: Path, columns: dict[str, list[Any]]) -> None:
+    records = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if file.suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table(columns), file)
+    elif file.suffix == ".jsonl":
+        file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    else:
+        mark, quote = {".csv": (",", '"'), ".tsv": ("\t", "")}[file.suffix]
+        lines = [list(columns), *(list(map(str, record.values())) for record in records)]
+        file.write_text("".join(mark.join(f"{quote}{cell}{quote}" for cell in line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".parquet"])
+def test_a_table_of_ones_own_gives_the_same_in_every_format(finished: Finished, tmp_path: Path, suffix: str) -> None:
+    found = stories(60, 1)
+    kinds = sorted({story.place for story in found})
+    table: dict[str, list[Any]] = {
+        "said": [f"{story.text} So, it was." for story in found],
+        "then": [story.kind for story in found],
+        "where": [story.place for story in found],
+    }
+    for kind in (".jsonl", suffix):
+        for name in ("train", "dev"):
+            write_table(tmp_path / f"{name}{kind}", table)
+        files = ("--train_file", tmp_path / f"train{kind}", "--validation_file", tmp_path / f"dev{kind}")
+        columns = ("--text_column", "said", "--text_pair_column", "then", "--label_column", "where")
+        argv = options("custom", tmp_path, finished.folder, tmp_path / f"out{kind}", *QUICK, *files, *columns)
+        place = argv.index("--data_dir")
+        ended = call(finetune.main, *argv[:place], *argv[place + 2 :])
+        assert ended.code == 0, ended.err
+    header = (tmp_path / f"out{suffix}" / "confusion.tsv").read_text().split("\n")[0]
+    assert header.split("\t")[1:] == kinds
+    assert losses(tmp_path / f"out{suffix}") == losses(tmp_path / "out.jsonl")
+
+
+# All of GLUE, and nothing at all.
+
+
+@pytest.fixture
+def glue(tmp_path: Path) -> Path:
+    for make in (cola, rte, mnli, stsb):
+        make(tmp_path / "GLUE")
+    return tmp_path / "GLUE"
+
+
+def run_glue(finished: Finished, glue: Path, output: Path, *more: object) -> Ended:
+    ended = call(finetune.main, *options("glue", glue, finished.folder, output, *QUICK, *more))
+    assert ended.code == 0, ended.err
+    return ended
+
+
+def test_glue_runs_what_is_there_and_says_what_is_not(finished: Finished, glue: Path, tmp_path: Path) -> None:
+    ended = run_glue(finished, glue, tmp_path / "out", "--predict", "test")
+    tasks = results(tmp_path / "out")["tasks"]
+    assert set(tasks) == {"cola", "rte", "mnli", "stsb"}
+    averages = results(tmp_path / "out")["averages"]
+    mains = [tasks[name]["metrics"][tasks[name]["main_metric"]]["median"] for name in tasks]
+    assert averages["electra"]["average"] == pytest.approx(sum(mains) / 4)
+    assert set(averages["electra"]["missing"]) == {"sst2", "mrpc", "qqp", "qnli"}
+    for name in ("SST-2", "QQP", "WNLI"):
+        assert name in ended.err
+    assert "NOT over all" in ended.out
+    assert {path.name for path in (tmp_path / "out").rglob("submission/*")} == {
+        *("CoLA.tsv", "RTE.tsv", "STS-B.tsv", "MNLI-m.tsv", "MNLI-mm.tsv")
+    }
+    again = run_glue(finished, glue, tmp_path / "out", "--predict", "test")
+    assert "updates," not in "".join(line for line in again.err.splitlines() if "new weights" in line)
+
+
+def test_glue_can_begin_small_tasks_with_the_model_of_mnli(finished: Finished, glue: Path, tmp_path: Path) -> None:
+    for name, more in (("plain", ()), ("mnli", ("--from_mnli",))):
+        run_glue(finished, glue, tmp_path / name, *more)
+    assert losses(tmp_path / "plain" / "cola") == losses(tmp_path / "mnli" / "cola")
+    for task in ("rte", "stsb"):
+        assert losses(tmp_path / "plain" / task) != losses(tmp_path / "mnli" / task)
+
+
+@pytest.mark.parametrize("has_labels", [True, False])
+def test_the_diagnostic_set_is_labelled_by_the_model_of_mnli_and_scored_where_it_can_be(
+    finished: Finished, glue: Path, tmp_path: Path, has_labels: bool
+) -> None:
+    header, *lines = (glue / "MNLI" / "dev_matched.tsv").read_text().splitlines()
+    rows_ = [header, *lines] if has_labels else [line.rpartition("\t")[0] for line in [header, *lines]]
+    (glue / "diagnostic").mkdir()
+    (glue / "diagnostic" / "diagnostic.tsv").write_text("\n".join(rows_) + "\n")
+    train(mnli(tmp_path / "GLUE"), finished.folder, tmp_path / "mnli")
+    argv = options("ax", glue / "diagnostic", tmp_path / "mnli", tmp_path / "ax", *QUICK, "--predict", "test")
+    ended = call(finetune.main, *argv)
+    assert ended.code == 0, ended.err
+    header, *handed_in = (tmp_path / "ax" / "submission" / "AX.tsv").read_text().splitlines()
+    assert (header, len(handed_in)) == ("index\tprediction", len(lines))
+    assert (tmp_path / "ax" / "results.json").exists() == has_labels
+    assert ("results.json" in ended.out) == has_labels
+    if has_labels:
+        of_mnli, found = (results(tmp_path / name)["metrics"] for name in ("mnli", "ax"))
+        assert found["matthews_correlation"]["values"] == of_mnli["matthews_correlation"]["values"]
+    assert not list((tmp_path / "ax").glob("seed-*/metrics.jsonl"))
+
+
+PACKAGES = ("joblib/", "absl/", "packaging/", "click/", "markdown/", "fsspec/")
+
+
+@pytest.mark.slow
+def test_the_bare_command_makes_a_task_and_a_model_of_its_own(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with few packages, for time."""
+    sources = [source for source in installed_docs.installed_sources() if source.name.startswith(PACKAGES)]
+    monkeypatch.setattr(installed_docs, "installed_sources", lambda: sources)
+    ended = call(finetune.main)
+    assert ended.code == 0, ended.err
+    assert "random weights" in ended.err
+    folder = next((in_folder / "runs").glob("docs-*"))
+    assert results(folder)["task"] == "docs"
+    assert {path.name for path in (in_folder / "data" / "prepared" / "docs-task").iterdir()} >= {
+        "train.jsonl",
+        "dev.jsonl",
+    }
+    labels = (folder / "confusion.tsv").read_text().split("\n")[0].split("\t")[1:]
+    assert len(labels) >= 3
+    assert call(finetune.main, "--dry_run").code == 0

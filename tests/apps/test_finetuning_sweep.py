@@ -1,0 +1,314 @@
+"""A sweep over seeds: what its numbers mean, that it goes on where it was killed, and that two can be compared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_albert.apps import finetune
+from electra_albert.contracts import STOPPED_BY_SIGNAL
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import Ended, assert_refused, call, finish, rows, sha256, start, untimed_rows
+from tests.apps.tiny_tasks import SEED, Tiny, cola, ner, rte
+
+LOSS_TOLERANCE = 1e-5  # float32 sums added up in another order; no dropout
+# Dropout, so that torch's own stream matters, and so few updates that nothing is learnt yet: seeds differ.
+QUICK: tuple[object, ...] = ("--num_train_epochs", 2, "--logging_steps", 1, "--hidden_dropout_prob", 0.1)
+LONG: tuple[object, ...] = ("--num_train_epochs", 12, "--logging_steps", 1, "--hidden_dropout_prob", 0.1, "--seeds", 2)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    return cola(tmp_path_factory.mktemp("tasks"))
+
+
+@pytest.fixture(scope="session")
+def sweep(finished: Finished, shared_folder: Path, make_once: Callable[..., Ended], tiny: Tiny) -> Path:
+    """A finished sweep over two seeds. Tests read it and leave it as it is."""
+    folder = shared_folder / "sweep"
+    argv = tiny.options(finished.folder, folder, *QUICK, "--seeds", 2)
+    ended = make_once("sweep", lambda: call(finetune.main, *argv))
+    assert ended.code == 0, ended.err
+    return folder
+
+
+@pytest.fixture
+def copy(sweep: Path, tmp_path: Path) -> Path:
+    """The same sweep, to change."""
+    return shutil.copytree(sweep, tmp_path / "copy")
+
+
+def results(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return found
+
+
+def outcome(folder: Path, seeds: int = 2) -> tuple[Any, ...]:
+    """What two sweeps must share to be the same: results, every seed's log but times, and the exported model."""
+    places = [folder / f"seed-{seed}" for seed in range(SEED, SEED + seeds)]
+    told = [json.loads((place / "result.json").read_text(encoding="utf-8")) for place in places]
+    same = {name: value for name, value in results(folder).items() if name not in ("model", "seconds")}
+    return same, told, [untimed_rows(place) for place in places], sha256(folder / "model" / "model.safetensors")
+
+
+# Seeds.
+
+
+def test_every_seed_is_told_with_median_mean_deviation_and_best(sweep: Path) -> None:
+    found = results(sweep)
+    assert found["seeds"] == [SEED, SEED + 1]
+    for name, metric in found["metrics"].items():
+        values = metric["values"]
+        assert len(values) == 2
+        assert metric["median"] == pytest.approx(statistics.median(values))
+        assert metric["mean"] == pytest.approx(statistics.mean(values))
+        assert metric["std"] == pytest.approx(statistics.stdev(values))
+        assert metric["best"] == (min if name in ("loss", "mean_squared_error") else max)(values)
+    losses = found["metrics"]["loss"]["values"]
+    assert losses[0] != losses[1]
+    text = (sweep / "results.md").read_text(encoding="utf-8")
+    assert f"{100 * found['metrics'][found['main_metric']]['mean']:.2f}" in text
+
+
+def test_gold_labels_stand_in_lines_and_predicted_ones_in_columns(sweep: Path) -> None:
+    """Hardly trained, so that the two differ."""
+    told = [line.split("\t")[1:3] for line in (sweep / "predictions.tsv").read_text(encoding="utf-8").splitlines()[1:]]
+    header, *lines = (line.split("\t") for line in (sweep / "confusion.tsv").read_text(encoding="utf-8").splitlines())
+    assert sum(gold != predicted for gold, predicted in told) > 0
+    assert {
+        (gold, predicted): int(count)
+        for gold, *counts in lines
+        for predicted, count in zip(header[1:], counts, strict=True)
+    } == {(gold, predicted): told.count([gold, predicted]) for gold in header[1:] for predicted in header[1:]}
+
+
+def test_a_seed_does_not_depend_on_those_before_it(finished: Finished, tiny: Tiny, sweep: Path, tmp_path: Path) -> None:
+    argv = tiny.options(finished.folder, tmp_path / "alone", *QUICK, "--seed", SEED + 1)
+    assert call(finetune.main, *argv).code == 0
+    alone, among = (
+        json.loads((folder / f"seed-{SEED + 1}" / "result.json").read_text()) for folder in (tmp_path / "alone", sweep)
+    )
+    assert alone == among
+    assert untimed_rows(tmp_path / "alone" / f"seed-{SEED + 1}") == untimed_rows(sweep / f"seed-{SEED + 1}")
+
+
+def test_the_model_kept_is_that_of_the_best_seed(finished: Finished, tiny: Tiny, sweep: Path, tmp_path: Path) -> None:
+    best = results(sweep)["best_seed"]
+    values = results(sweep)["metrics"][tiny.main_metric]["values"]
+    assert values[best - SEED] == max(values)
+    argv = tiny.options(finished.folder, tmp_path / "best", *QUICK, "--seed", best)
+    assert call(finetune.main, *argv).code == 0
+    assert sha256(tmp_path / "best" / "model" / "model.safetensors") == sha256(sweep / "model" / "model.safetensors")
+
+
+def test_a_finished_sweep_run_again_trains_nothing(finished: Finished, tiny: Tiny, copy: Path) -> None:
+    before = {
+        path: path.stat().st_mtime_ns for path in copy.rglob("*") if "seed-" in str(path) or "model" in path.parts
+    }
+    same = outcome(copy)
+    ended = call(finetune.main, *tiny.options(finished.folder, copy, *QUICK, "--seeds", 2))
+    assert ended.code == 0, ended.err
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert outcome(copy) == same
+    assert (copy / "results.md").read_text(encoding="utf-8").strip() in ended.out
+
+
+def test_more_seeds_are_added_to_a_finished_sweep(finished: Finished, tiny: Tiny, copy: Path) -> None:
+    before = sha256(copy / f"seed-{SEED}" / "result.json")
+    ended = call(finetune.main, *tiny.options(finished.folder, copy, *QUICK, "--seeds", 3))
+    assert ended.code == 0, ended.err
+    assert results(copy)["seeds"] == [SEED, SEED + 1, SEED + 2]
+    assert len(results(copy)["metrics"]["accuracy"]["values"]) == 3
+    assert sha256(copy / f"seed-{SEED}" / "result.json") == before
+
+
+# Killed and gone on with.
+
+
+def interrupt(argv: list[str], log: Path, count: int, number: signal.Signals) -> Ended:
+    """Start the script and send it a signal once so many rows of a log are written."""
+    process = start(["Finetuning.py", *argv], log.parents[2])
+    while process.poll() is None and not (log.exists() and log.read_text().count("\n") >= count):
+        time.sleep(0.002)
+    process.send_signal(number)
+    return finish(process)
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(finished: Finished, shared_folder: Path, make_once: Callable[..., Ended], tiny: Tiny) -> Path:
+    folder = shared_folder / "sweep-uninterrupted"
+    ended = make_once("uninterrupted-sweep", lambda: call(finetune.main, *tiny.options(finished.folder, folder, *LONG)))
+    assert ended.code == 0, ended.err
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seed", "number", "code"),
+    [
+        (SEED, signal.SIGTERM, STOPPED_BY_SIGNAL),
+        (SEED + 1, signal.SIGTERM, STOPPED_BY_SIGNAL),
+        (SEED + 1, signal.SIGKILL, -signal.SIGKILL),
+    ],
+)
+def test_an_interrupted_sweep_ends_as_if_it_never_was(
+    finished: Finished, tiny: Tiny, uninterrupted: Path, tmp_path: Path, seed: int, number: signal.Signals, code: int
+) -> None:
+    argv, folder = tiny.options(finished.folder, tmp_path / "sweep", *LONG), tmp_path / "sweep"
+    stopped = interrupt(argv, folder / f"seed-{seed}" / "metrics.jsonl", 37, number)
+    assert stopped.code == code, stopped.err
+    assert not (folder / "results.json").exists()
+    assert "Traceback" not in stopped.err
+    if number == signal.SIGTERM:
+        assert "run the same command" in stopped.err
+    first = folder / f"seed-{SEED}" / "result.json"
+    done = sha256(first) if seed > SEED else None
+    ended = call(finetune.main, *argv)
+    assert ended.code == 0, ended.err
+    assert done in (None, sha256(first))
+    assert "going on from" in ended.err
+    assert outcome(folder) == outcome(uninterrupted)
+    assert not list(folder.glob("seed-*/checkpoints"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "word"),
+    [
+        (("--learning_rate", 0.001), 4, "learning_rate"),
+        (("--num_train_epochs", 3), 4, "num_train_epochs"),
+        (("--max_train_examples", 100), 4, "max_train_examples"),
+        (("--resume", "never"), 2, "--resume never"),
+        (("--from_scratch",), 4, "from_scratch"),
+    ],
+)
+def test_a_sweep_is_not_gone_on_with_under_other_settings(
+    finished: Finished, tiny: Tiny, copy: Path, changed: tuple[object, ...], code: int, word: str
+) -> None:
+    same = outcome(copy)
+    assert_refused(
+        call(finetune.main, *tiny.options(finished.folder, copy, *QUICK, "--seeds", 2, *changed)), code, word
+    )
+    assert outcome(copy) == same
+
+
+def test_a_sweep_is_not_gone_on_with_on_other_data(finished: Finished, tiny: Tiny, copy: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(tiny.folder, tmp_path / "other" / "CoLA")
+    train = other / "train.tsv"
+    train.write_text(train.read_text().replace("the river", "the lake", 1))
+    argv = [*tiny.options(finished.folder, copy, *QUICK, "--seeds", 2), "--data_dir", str(other)]
+    assert_refused(call(finetune.main, *argv), 4, "data")
+
+
+# Two sweeps side by side.
+
+
+def compared(first: Path, second: Path) -> dict[str, list[str]]:
+    """The cells of the table that --compare prints, by metric."""
+    ended = call(finetune.main, "--compare", first, second)
+    assert ended.code == 0, ended.err
+    lines = [line.strip("| ").split(" | ") for line in ended.out.splitlines() if line.startswith("|")]
+    return {name: cells for name, *cells in lines[2:]}
+
+
+@pytest.fixture(scope="session")
+def other_sweep(finished: Finished, shared_folder: Path, make_once: Callable[..., Ended], tiny: Tiny) -> Path:
+    """A sweep of the same task that has learnt its rule."""
+    folder = shared_folder / "sweep-other"
+    argv = tiny.options(finished.folder, folder, "--seeds", 2)
+    assert make_once("sweep-other", lambda: call(finetune.main, *argv)).code == 0
+    return folder
+
+
+def test_a_sweep_compared_with_itself_differs_by_nothing(sweep: Path, tiny: Tiny) -> None:
+    first, second, difference, *_ = compared(sweep, sweep)[tiny.main_metric]
+    assert first == second
+    assert float(difference) == 0
+
+
+def test_a_better_sweep_is_told_by_as_much_in_either_order(sweep: Path, other_sweep: Path, tiny: Tiny) -> None:
+    forth, back = compared(other_sweep, sweep)[tiny.main_metric], compared(sweep, other_sweep)[tiny.main_metric]
+    means = [100 * results(folder)["metrics"][tiny.main_metric]["mean"] for folder in (other_sweep, sweep)]
+    assert float(forth[2]) == pytest.approx(means[0] - means[1], abs=0.011)
+    assert float(forth[2]) == -float(back[2]) > 0
+    low, high = map(float, forth[3].split(" to "))
+    assert 0 < low <= float(forth[2]) <= high
+
+
+def test_what_cannot_be_compared_is_refused(finished: Finished, sweep: Path, copy: Path, tmp_path: Path) -> None:
+    other = rte(tmp_path / "tasks")
+    assert call(finetune.main, *other.options(finished.folder, tmp_path / "rte", *QUICK)).code == 0
+    assert_refused(call(finetune.main, "--compare", sweep, tmp_path / "rte"), 2, "rte", "cola")
+    assert_refused(call(finetune.main, "--compare", sweep, tmp_path / "nowhere"), 2, "nowhere")
+    assert_refused(call(finetune.main, "--compare", sweep), 2)
+    (copy / f"seed-{SEED}" / "result.json").unlink()
+    assert_refused(call(finetune.main, "--compare", sweep, copy), 4, "copy")
+    (copy / "results.json").write_text("{")
+    assert_refused(call(finetune.main, "--compare", sweep, copy), 4, "results.json")
+
+
+def test_sweeps_scored_on_other_examples_are_not_compared(
+    finished: Finished, tiny: Tiny, sweep: Path, tmp_path: Path
+) -> None:
+    argv = tiny.options(finished.folder, tmp_path / "fewer", *QUICK, "--max_eval_examples", 40)
+    assert call(finetune.main, *argv).code == 0
+    assert_refused(call(finetune.main, "--compare", sweep, tmp_path / "fewer"), 3, "different examples")
+
+
+# One batch, split in whatever way.
+
+
+def furthest(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> float:
+    """The largest relative difference of a loss in two logs of the same steps."""
+    assert [row["step"] for row in one] == [row["step"] for row in other]
+    pairs = [
+        (a[name], b[name]) for a, b in zip(one, other, strict=True) for name in ("loss", "eval_loss") if a.get(name)
+    ]
+    assert len(pairs) == len(one)
+    return max(abs(a - b) / abs(a) for a, b in pairs)
+
+
+SPLIT: tuple[object, ...] = (
+    "--num_train_epochs",
+    2,
+    "--logging_steps",
+    1,
+)  # no dropout, which is drawn per micro-batch
+
+
+@pytest.mark.parametrize("make", [cola, ner])
+def test_accumulation_has_the_losses_of_one_big_batch(
+    finished: Finished, tmp_path: Path, make: Callable[[Path], Tiny]
+) -> None:
+    """Tags of unlike sentences are the case where a mean of means would differ."""
+    task = make(tmp_path / "tasks")
+    for name, more in {
+        "one": (),
+        "split": ("--per_device_train_batch_size", 4, "--gradient_accumulation_steps", 4),
+    }.items():
+        ended = call(finetune.main, *task.options(finished.folder, tmp_path / name, *SPLIT, *more))
+        assert ended.code == 0, ended.err
+    one, split = (rows(tmp_path / name / f"seed-{SEED}") for name in ("one", "split"))
+    assert furthest(one, split) < LOSS_TOLERANCE
+
+
+@pytest.mark.slow
+def test_two_ranks_train_and_score_as_one(finished: Finished, tmp_path: Path) -> None:
+    task = ner(tmp_path / "tasks")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, "Finetuning.py")
+    halves = ("--per_device_train_batch_size", 8)
+    ended = finish(start([*torchrun, *task.options(finished.folder, tmp_path / "two", *SPLIT, *halves)], tmp_path))
+    assert ended.code == 0, ended.err
+    assert ended.out.count("written to") == 1
+    assert call(finetune.main, *task.options(finished.folder, tmp_path / "one", *SPLIT)).code == 0
+    one, two = (rows(tmp_path / name / f"seed-{SEED}") for name in ("one", "two"))
+    assert furthest(one, two) < LOSS_TOLERANCE
+    predictions = [(tmp_path / name / "predictions.tsv").read_text(encoding="utf-8") for name in ("one", "two")]
+    assert predictions[0] == predictions[1]

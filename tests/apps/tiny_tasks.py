@@ -1,0 +1,222 @@
+"""Small tasks of every kind whose rule can be learnt in seconds, and what Finetuning.py is told to learn them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# Words that the tiny run has met too.
+ANIMALS = ("cat", "dog", "owl", "fox", "hen", "bear", "wolf", "frog")
+PLACES = ("river", "garden", "market", "forest", "bridge", "tower")
+DEEDS = ("crossed", "watched", "left", "reached", "painted", "searched")
+KINDS = ("old", "quiet", "small", "bright", "clever", "tired")
+THINGS = ("lamp", "key", "letter", "basket", "candle", "bottle")
+SEED = 3
+ENTAILMENT = ("not_entailment", "entailment")
+_FILES = ("train", "dev", "test")
+_SIZES = {"train": 160, "dev": 48, "test": 24}
+_MORE_PASSES = ("--num_train_epochs", 24)  # where the rule takes longer to be found
+
+
+class Tiny(NamedTuple):
+    """A task in files: what --task says, where its data lies, and the score that shows that its rule was learnt."""
+
+    task: str
+    folder: Path
+    main_metric: str
+    good_score: float
+    test_gold: list[Any]  # what the rule says of the test set, which holds no labels
+    extra: tuple[object, ...] = ()  # options of its own
+
+    def options(self, model: Path, output: Path | None, *more: object) -> list[str]:
+        """What Finetuning.py is told; `more` comes last and so wins."""
+        return options(self.task, self.folder, model, output, *self.extra, *more)
+
+
+def options(task: str, folder: Path, model: Path, output: Path | None, *more: object) -> list[str]:
+    """What Finetuning.py is told for a training of seconds, free of dropout; `more` comes last and so wins."""
+    settings = {
+        "task": task,
+        "data_dir": folder,
+        "model": model,
+        "max_seq_length": 48,
+        "num_train_epochs": 16,
+        "learning_rate": 0.003,
+        "layer_decay": 1.0,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "classifier_dropout_prob": 0.0,
+        "per_device_train_batch_size": 16,
+        "per_device_eval_batch_size": 32,
+        "evals_per_epoch": 1,
+        "logging_steps": 10,
+        "precision": "fp32",
+        "device": "cpu",
+        "seed": SEED,
+    }
+    if output is not None:
+        settings["output_dir"] = output
+    words = [word for name, value in settings.items() for word in (f"--{name}", value)]
+    return [str(word) for word in (*words, *more)]
+
+
+class Story(NamedTuple):
+    """A made-up sentence and what it is about."""
+
+    text: str
+    kind: str
+    animal: str
+    deed: str
+    place: str
+
+
+def stories(count: int, seed: int) -> list[Story]:
+    """The same for the same seed."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(count):
+        kind, animal, deed, place = (draw.choice(words) for words in (KINDS, ANIMALS, DEEDS, PLACES))
+        found.append(Story(f"The {kind} {animal} {deed} the {place} today.", kind, animal, deed, place))
+    return found
+
+
+def _sets() -> dict[str, list[Story]]:
+    return {name: stories(_SIZES[name], seed) for seed, name in enumerate(_FILES)}
+
+
+def _write_table(file: Path, rows: Sequence[Sequence[object]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
+
+
+def is_early(story: Story) -> int:
+    """The rule of classes: whether the animal stands in the first half of the list."""
+    return int(ANIMALS.index(story.animal) < len(ANIMALS) // 2)
+
+
+def cola(folder: Path) -> Tiny:
+    """One text; files without a header, but for the test set."""
+    for name, found in _sets().items():
+        if name == "test":
+            rows: list[Sequence[object]] = [("index", "sentence"), *((i, story.text) for i, story in enumerate(found))]
+        else:
+            rows = [("made", is_early(story), "", story.text) for story in found]
+        _write_table(folder / "CoLA" / f"{name}.tsv", rows)
+    return Tiny("cola", folder / "CoLA", "matthews_correlation", 0.9, [str(is_early(story)) for story in found])
+
+
+def rte(folder: Path) -> Tiny:
+    """Two texts of which the second holds what decides."""
+    for name, found in _sets().items():
+        rows: list[tuple[object, ...]] = [("index", "sentence1", "sentence2", "label")[: 3 if name == "test" else 4]]
+        for i, (story, other) in enumerate(zip(found, found[1:] + found[:1], strict=True)):
+            label = () if name == "test" else (ENTAILMENT[is_early(story)],)
+            rows.append((i, other.text, story.text, *label))
+        _write_table(folder / "RTE" / f"{name}.tsv", rows)
+    gold = [ENTAILMENT[is_early(story)] for story in found]
+    return Tiny("rte", folder / "RTE", "accuracy", 0.9, gold, _MORE_PASSES)
+
+
+def mnli(folder: Path) -> Tiny:
+    """Three classes that the second text gives away, and two evaluation sets."""
+    told = dict(zip(("contradiction", "entailment", "neutral"), ("The lamp.", "The key.", "The letter."), strict=True))
+    gold: list[str] = []
+    for name, found in _sets().items():
+        gold = random.Random(name).choices(list(told), k=len(found))
+        for suffix in ("",) if name == "train" else ("_matched", "_mismatched"):
+            rows: list[tuple[object, ...]] = [("index", "sentence1", "sentence2", "gold_label")]
+            for i, (story, label) in enumerate(zip(found, gold, strict=True)):
+                rows.append((i, story.text, told[label], "-" if name == "test" else label))
+            _write_table(folder / "MNLI" / f"{name}{suffix}.tsv", rows)
+    # Through the untrained pooler three classes are learnt from some seeds only.
+    return Tiny("mnli", folder / "MNLI", "accuracy", 0.9, gold, ("--head", "electra"))
+
+
+def stsb(folder: Path) -> Tiny:
+    """A number: how far down the list the place stands."""
+    for name, found in _sets().items():
+        rows: list[tuple[object, ...]] = [("index", "sentence1", "sentence2", "score")[: 3 if name == "test" else 4]]
+        for i, story in enumerate(found):
+            score = () if name == "test" else (float(PLACES.index(story.place)),)
+            rows.append((i, story.text, "The same was said before.", *score))
+        _write_table(folder / "STS-B" / f"{name}.tsv", rows)
+    return Tiny("stsb", folder / "STS-B", "spearman", 0.75, [PLACES.index(story.place) for story in found])
+
+
+def _squad(file: Path, found: list[Story], has_null_answer: bool) -> None:
+    paragraphs = []
+    for i, story in enumerate(found):
+        is_impossible = has_null_answer and i % 3 == 0
+        told = story.text.replace(f" the {story.place}", " nothing") if is_impossible else story.text
+        context = f"It was told before. {told} {found[i - 1].kind} nights came."
+        answers = [] if is_impossible else [{"text": story.place, "answer_start": context.index(story.place)}]
+        question: dict[str, Any] = {"id": f"{file.stem}-{i}", "question": "Which place was it?", "answers": answers}
+        if has_null_answer:
+            question["is_impossible"] = is_impossible
+        paragraphs.append({"context": context, "qas": [question]})
+    file.parent.mkdir(parents=True, exist_ok=True)
+    content = {"version": "1", "data": [{"title": "tales", "paragraphs": paragraphs}]}
+    file.write_text(json.dumps(content), encoding="utf-8")
+
+
+def squad(folder: Path) -> Tiny:
+    """The answer is the name of the place."""
+    for name, found in _sets().items():
+        _squad(folder / "squad" / f"{name}-v1.1.json", found, has_null_answer=False)
+    gold = [story.place for story in found]
+    return Tiny("squad", folder / "squad", "f1", 0.8, gold, ("--num_train_epochs", 8))  # rows of 48: two windows each
+
+
+def squad_v2(folder: Path) -> Tiny:
+    """The same, but that a third of the passages names no place."""
+    for name, found in _sets().items():
+        _squad(folder / "squad2" / f"{name}-v2.0.json", found, has_null_answer=True)
+    gold = [story.place if i % 3 else "" for i, story in enumerate(found)]
+    return Tiny("squad_v2", folder / "squad2", "f1", 0.8, gold, ("--max_seq_length", 64, "--num_train_epochs", 12))
+
+
+def race(folder: Path) -> Tiny:
+    """The right option is the one that names a place; two questions a passage, half of the passages easy."""
+    gold: list[str] = []
+    for name, found in _sets().items():
+        draw = random.Random(name)
+        for i in range(0, len(found), 2):
+            letters = draw.choices("ABCD", k=2)
+            content = {
+                "article": f"{found[i].text} {found[i + 1].text}",
+                "questions": ["What did the _ look like?", "Where was it?"],
+                "options": [
+                    [story.place if other == letter else draw.choice(THINGS) for other in "ABCD"]
+                    for story, letter in zip(found[i : i + 2], letters, strict=True)
+                ],
+                "answers": letters,
+                "id": f"{i:03}.txt",
+            }
+            gold += letters if name == "test" else []
+            file = folder / "RACE" / name / ("middle" if i < len(found) / 2 else "high") / f"{i:03}.txt"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(content), encoding="utf-8")
+    return Tiny("race", folder / "RACE", "accuracy", 0.8, gold, ("--num_train_epochs", 8))
+
+
+def ner(folder: Path) -> Tiny:
+    """An animal with what it is like is an entity of two words, a place of one; each third row is twice as long."""
+    for name, found in _sets().items():
+        tagged = [[*_tagged(story), *(_tagged(found[i - 1]) if i % 3 == 0 else ())] for i, story in enumerate(found)]
+        text = "".join("".join(f"{word}\t{tag}\n" for word, tag in words) + "\n" for words in tagged)
+        (folder / "ner").mkdir(parents=True, exist_ok=True)
+        (folder / "ner" / f"{name}.conll").write_text(text, encoding="utf-8")
+    return Tiny("ner", folder / "ner", "f1", 0.8, [[tag for _, tag in words] for words in tagged])
+
+
+def _tagged(story: Story) -> list[tuple[str, str]]:
+    tags = {story.kind: "B-ANIMAL", story.animal: "I-ANIMAL", story.place: "B-PLACE"}
+    return [(word, tags.get(word, "O")) for word in story.text.replace(".", " .").split()]
+
+
+MAKERS: dict[str, Callable[[Path], Tiny]] = {
+    make.__name__: make for make in (cola, rte, mnli, stsb, squad, squad_v2, race, ner)
+}
