@@ -14,6 +14,9 @@ from electra_albert.config import TrainingConfig
 DERIVED = frozenset({"max_steps", "warmup_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit"})
 
 
+PREDICT_TEST = "test"  # --predict test: the task's own test sets
+
+
 def _require(claim: bool, message: str) -> None:
     if not claim:
         raise ValueError(message)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from electra_albert.apps.command_line import report
 from electra_albert.apps.finetune_options import parse_finetuning, refuse_idle_options, with_recipe
 from electra_albert.contracts import UsageError, UserError
+from electra_albert.finetuning_config import PREDICT_TEST
 
 if TYPE_CHECKING:
     from electra_albert.apps.finetune_start import Start
@@ -74,10 +75,12 @@ def _find_task(config: FinetuneConfig, session: Session) -> tuple[Task, DataConf
     from electra_albert.training.distributed import main_first
 
     data = config.data
-    if data.task is not None or data.train_file is not None:
+    of_a_table = (data.train_file, data.validation_file, data.test_file, data.text_column, data.text_pair_column)
+    if data.task is not None or data.label_column is not None or data.regression or any(of_a_table):
         task = find_task(data.task or CUSTOM)
         # What is not there is said before a model is made.
-        locate(task, data, Report(), needs_test=config.tuning.predict == "test", is_trained=config.tuning.is_training)
+        needs_test = config.tuning.predict == PREDICT_TEST
+        locate(task, data, Report(), needs_test=needs_test, is_trained=config.tuning.is_training)
         return task, data
     if data.data_dir is not None:
         raise UsageError(f"--data_dir {data.data_dir} needs --task, the name of the task whose data lie there")

@@ -5,6 +5,7 @@ results.json holds fractions; tables show them times 100.
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +27,10 @@ from electra_albert.apps.run_folder import (
     recorded_settings,
     write_whole,
 )
-from electra_albert.contracts import UsageError
+from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import fingerprint
 from electra_albert.finetuning_config import as_flat_settings
+from electra_albert.model.loading import TASK_FILE
 from electra_albert.tasks.metrics import LOWER_IS_BETTER, MEASURES
 from electra_albert.tasks.statistics import LEVEL, bootstrap_intervals, summarize
 
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
 
 RESULTS, TABLE, MODEL = "results.json", "results.md", "model"
 PREDICTIONS, CONFUSION = "predictions.tsv", "confusion.tsv"
-_WRITTEN = (CONFIG, COMMAND, CARD, RESULTS, TABLE, PREDICTIONS, CONFUSION)
+SUBMISSION, PREDICTED = "submission", "predicted.tsv"
+_WRITTEN = (CONFIG, COMMAND, CARD, RESULTS, TABLE, PREDICTIONS, CONFUSION, SUBMISSION, PREDICTED)
 # Settings that say where things lie and how many seeds there are; what lies there is compared by fingerprint.
 _MAY_CHANGE = frozenset(
     {
@@ -99,7 +102,9 @@ def writing(folder: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
-        raise UsageError(f"cannot write into {folder} ({reason}); make room, and run the same command again") from None
+        is_refused = isinstance(error, PermissionError) or getattr(error, "errno", None) == errno.EROFS
+        way_out = "choose another --output_dir" if is_refused else "make room, and run the same command again"
+        raise UsageError(f"cannot write into {folder} ({reason}); {way_out}") from None
 
 
 def open_folder(job: TaskJob, folder: Path, argv: Sequence[str], found: Mapping[str, Any]) -> list[str]:
@@ -114,6 +119,7 @@ def open_folder(job: TaskJob, folder: Path, argv: Sequence[str], found: Mapping[
     settings = {
         **options,
         "task": job.task.name,  # however it was spelt
+        "is_trained": job.train is not None,
         "arithmetic": job.arithmetic,
         "updates": job.training.max_steps,
         "weights": job.start.fingerprint,
@@ -124,7 +130,8 @@ def open_folder(job: TaskJob, folder: Path, argv: Sequence[str], found: Mapping[
     if recorded:
         if job.config.tuning.resume == "never":
             raise UsageError(f"--resume never, but {folder} holds a sweep; choose another --output_dir")
-        changes = compare_settings(recorded, settings, folder, _MAY_CHANGE)
+        if job.train is not None or recorded.get("is_trained") is not False:  # a scoring is made anew over a scoring
+            changes = compare_settings(recorded, settings, folder, _MAY_CHANGE)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         # First of all: a folder that holds it is known to be a sweep's.
@@ -149,6 +156,17 @@ def export_best(job: TaskJob, objective: TaskObjective, seed: int, folder: Path)
         "max_answer_length": job.plan.max_answer_length,
     }
     export_task_model(objective.model.cpu(), job.start.tokenizer, folder / MODEL, details)
+
+
+def check_model(folder: Path, seed: int) -> None:
+    """CheckpointError unless the model in the folder is that of a seed."""
+    file = folder / MODEL / TASK_FILE
+    found = json.loads(file.read_text(encoding="utf-8")).get("seed") if file.is_file() else None
+    if found != seed:
+        what = "is gone" if found is None else f"is that of seed {found}"
+        raise CheckpointError(
+            f"{folder / MODEL} {what}, the best seed is {seed}; remove {folder / f'seed-{seed}'} to train it again"
+        )
 
 
 def summarize_sweep(job: TaskJob, results: Sequence[SeedResult], best: SeedResult) -> dict[str, Any]:
@@ -223,7 +241,13 @@ def _card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> str:
     loading = (
         "AutoModel" if job.head.style == "electra" and job.head.kind in ("sequence", "choice") else _AUTO[job.head.kind]
     )
-    model = job.config.tuning.model if job.train is None else folder / MODEL
+    model = folder / MODEL
+    told = (
+        f"the model is that of the best seed, {results['best_seed']}, chosen on the set it is scored on: its score is "
+        "optimistic, the median is not."
+    )
+    if job.train is None and job.start.files is not None:
+        model, told = job.start.files.weights.parent, "the model was fine-tuned elsewhere and only scored here."
     lines = [
         "---",
         "library_name: transformers",
@@ -234,8 +258,7 @@ def _card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> str:
         "",
         format_results(results),
         "",
-        "Fractions of the same numbers, with every seed, stand in results.json; the model is that of the best seed, "
-        f"{results['best_seed']}, chosen on the set it is scored on: its score is optimistic, the median is not.",
+        f"Fractions of the same numbers, with every seed, stand in results.json; {told}",
         "",
         "```python",
         f"from transformers import {loading}, AutoTokenizer",

@@ -13,9 +13,9 @@ from electra_albert.apps.finetune_options import with_recipe
 from electra_albert.apps.finetune_start import find_start
 from electra_albert.apps.finetune_tables import shown_metrics
 from electra_albert.apps.finetune_task import Session, run_task
-from electra_albert.apps.run_folder import recorded_settings, write_whole
+from electra_albert.apps.run_folder import ENVIRONMENT, recorded_settings, write_whole
 from electra_albert.contracts import CheckpointError, UsageError
-from electra_albert.finetuning_config import FinetuneConfig
+from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig
 from electra_albert.tasks.examples import Report
 from electra_albert.tasks.locating import locate
 from electra_albert.tasks.registry import GLUE, TASKS
@@ -37,7 +37,9 @@ def find_glue(config: FinetuneConfig, say: Callable[[str], None]) -> list[str]:
     asked = config.data
     if asked.data_dir is None or asked.train_file or asked.validation_file or asked.test_file:
         raise UsageError("--task glue reads whole folders: give --data_dir and none of the single files")
-    if config.tuning.predict not in (None, "test"):
+    if not config.tuning.is_training:
+        raise UsageError("--num_train_epochs 0 scores one fine-tuned model on one task; name it by --task")
+    if config.tuning.predict not in (None, PREDICT_TEST):
         raise UsageError(
             f"--predict {config.tuning.predict} needs one --task; with glue only --predict test has a meaning"
         )
@@ -49,6 +51,8 @@ def find_glue(config: FinetuneConfig, say: Callable[[str], None]) -> list[str]:
 
 def run_glue(config: FinetuneConfig, names: Sequence[str], start: Start, folder: Path, session: Session) -> int:
     """Fine-tune on every GLUE task of find_glue into a folder for each; returns the exit code."""
+    if (folder / ENVIRONMENT).exists():
+        raise UsageError(f"{folder} holds the sweep of a single task; choose another --output_dir")
     for name in names:
         begin, task = start, TASKS[name]
         follows = task.trained_by is not None or (config.tuning.from_mnli and name in _FROM_MNLI)
@@ -70,8 +74,9 @@ def run_glue(config: FinetuneConfig, names: Sequence[str], start: Start, folder:
         if code:
             return code
     if session.world.is_main and not config.tuning.dry_run:
+        content, table = summarize_glue(folder, names)
         with writing(folder):
-            table = summarize_glue(folder, names)
+            write_whole(folder / RESULTS, json.dumps(content, indent=2) + "\n")
             write_whole(folder / TABLE, table + "\n")
         print(table)
     return 0
@@ -95,7 +100,9 @@ def _with_task(config: FinetuneConfig, name: str, folder: Path, *, is_from_mnli:
     if is_from_mnli:
         tuning = replace(tuning, from_scratch=False, model=str(folder.parent / _FIRST))
     if TASKS[name].trained_by:
-        tuning = replace(tuning, num_train_epochs=0, max_steps=None)
+        tuning = replace(tuning, num_train_epochs=0, max_steps=None, seeds=1)
+    if not TASKS[name].is_symmetric:
+        tuning = replace(tuning, double_unordered=False)
     return replace(config, data=replace(config.data, task=name), tuning=tuning)
 
 
@@ -113,8 +120,8 @@ def _found(data_dir: Path, say: Callable[[str], None]) -> list[str]:
     return sorted(names, key=lambda name: (name != _FIRST, GLUE.index(name)))
 
 
-def summarize_glue(folder: Path, names: Sequence[str]) -> str:
-    """Write results.json over all tasks and return the table, with the median over seeds of every metric."""
+def summarize_glue(folder: Path, names: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """The contents of results.json over all tasks, and a table with the median over seeds of every metric."""
     found = {name: _read(folder / name) for name in names}
     scores = {
         name: {metric: results["metrics"][metric]["median"] for metric in results["metrics"]}
@@ -126,20 +133,23 @@ def summarize_glue(folder: Path, names: Sequence[str]) -> str:
         "tasks": {name: results for name, results in found.items() if results is not None},
         "averages": {convention: average._asdict() for convention, average in averages.items()},
     }
-    write_whole(folder / RESULTS, json.dumps(content, indent=2) + "\n")
     lines = ["| task | metric | median x 100 | std | seeds |", "| --- | --- | --- | --- | --- |"]
     for name, results in content["tasks"].items():
         for metric in shown_metrics(results):
             told = results["metrics"][metric]
             std = "-" if told["std"] is None else f"{100 * told['std']:.2f}"
             lines.append(f"| {name} | {metric} | {100 * told['median']:.2f} | {std} | {len(results['seeds'])} |")
-    return "\n".join([*lines, "", *(_line(_CONVENTIONS[name], average) for name, average in averages.items())])
+    lines += ["", *(_line(_CONVENTIONS[name], average) for name, average in averages.items())]
+    return content, "\n".join(lines)
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
     """The results of a task; None where it was only predicted."""
     file = folder / RESULTS
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    try:
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    except ValueError as error:
+        raise CheckpointError(f"{file} cannot be read ({error}); run the sweep again") from None
 
 
 def _line(told: str, average: GlueAverage) -> str:

@@ -15,24 +15,22 @@ from electra_albert.apps.finetune_start import Start
 from electra_albert.apps.job import choose_arithmetic
 from electra_albert.config import ModelConfig, TrainingConfig
 from electra_albert.contracts import Arithmetic, CheckpointError, DataError, UsageError
-from electra_albert.finetuning_config import FinetuneConfig, TuningConfig
+from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, TuningConfig
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.model.loading import build_task_model, head_of, load_task_model
 from electra_albert.model.task_model import TaskHead
 from electra_albert.tasks.encoding import EncodePlan, TextEncoder
 from electra_albert.tasks.entities import is_entity_tagging
-from electra_albert.tasks.examples import TaskData
+from electra_albert.tasks.examples import Report, TaskData
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.objective import TaskObjective
 from electra_albert.tasks.reading import read_data, read_unlabelled
-from electra_albert.tasks.recipes import UNORDERED_PAIRS
 from electra_albert.tasks.registry import Task, as_configured
 from electra_albert.tasks.rows import Rows
 from electra_albert.training.distributed import World
 
 Say = Callable[[str], None]
-TEST = "test"  # --predict test: the task's own test sets
 _SAVE_STEPS = 500  # at most this many updates are lost where a run is killed
 
 
@@ -70,17 +68,17 @@ class TaskJob(NamedTuple):
 def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World, say: Say) -> TaskJob:
     """Read and encode the task's data for a model; everything odd about them is said."""
     tuning, task = config.tuning, as_configured(task, config.data)
-    _check_options(task, tuning)
     is_trained = task.trained_by is None and tuning.is_training
+    _check_options(task, tuning, is_trained=is_trained)
     details = {} if is_trained else _model_details(task, start)
     if details:
         task = replace(task, labels=tuple(details["labels"]))
-    needs_test, seed = tuning.predict == "test", config.training.seed
+    needs_test, seed = tuning.predict == PREDICT_TEST, config.training.seed
     data = read_data(task, config.data, needs_test=needs_test, seed=seed, is_trained=is_trained)
     if task.kind == "token" and not is_entity_tagging(data.labels):
         task = replace(task, metrics=("accuracy",), main="accuracy")  # of plain tags there are no entities to count
     plan = trained_plan(encode_plan(task, config), details)
-    _check_length(tuning.max_seq_length, start.config)
+    _check_length(plan.max_seq_length, start.config)
     encoder = TextEncoder(start.tokenizer)
     train = None
     if is_trained:
@@ -91,8 +89,9 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
         name: encode(task, examples, encoder, data, plan, is_training=False, where=name)
         for name, examples in data.evaluation.items()
     }
-    to_label = _to_label(task, config, data)
-    for line in data.report.lines():
+    new_text = Report()  # apart: it is no part of what the scores are of
+    to_label = _to_label(task, config, data, new_text)
+    for line in (*data.report.lines(), *new_text.lines()):
         say(f"{task.name}: {line}")
     return TaskJob(
         task,
@@ -110,14 +109,14 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
     )
 
 
-def _to_label(task: Task, config: FinetuneConfig, data: TaskData) -> Mapping[str, Sequence[Any]]:
+def _to_label(task: Task, config: FinetuneConfig, data: TaskData, report: Report) -> Mapping[str, Sequence[Any]]:
     """What is to be labelled in the end, read before anything is trained."""
     asked = config.tuning.predict
     if asked is None:
         return {}
-    if asked == TEST:
+    if asked == PREDICT_TEST:
         return data.test
-    return {Path(asked).name: read_unlabelled(task, Path(asked), config.data, data.report)}
+    return {Path(asked).name: read_unlabelled(task, Path(asked), config.data, report)}
 
 
 def _model_details(task: Task, start: Start) -> dict[str, Any]:
@@ -173,15 +172,19 @@ def encode(
     return kind.encode(examples, encoder, data.labels, plan, data.report, is_training=is_training, where=where)
 
 
-def _check_options(task: Task, tuning: TuningConfig) -> None:
+def _check_options(task: Task, tuning: TuningConfig, *, is_trained: bool) -> None:
     """UsageError for options that the kind of task has no use for, or that would make labels wrong."""
-    has_no_order = task.name in UNORDERED_PAIRS or (task.name == "custom" and task.takes_pairs)
-    if tuning.double_unordered and not has_no_order:
+    if not is_trained and (tuning.seeds > 1 or tuning.from_scratch):
+        raise UsageError(f"{task.name} is only scored, with a fine-tuned model; leave out --seeds and --from_scratch")
+    is_symmetric = task.is_symmetric or (task.name == "custom" and task.takes_pairs)
+    if tuning.double_unordered and not is_symmetric:
         raise UsageError(f"--double_unordered: {task.name} has no pairs whose order means nothing; leave it out")
     if tuning.head == "electra" and task.kind in ("span", "token"):
         raise UsageError(f"--head electra: the head of {task.name} has no pooler to do without; leave it out")
-    if tuning.dropout_samples > 1 and task.kind == "span":
-        raise UsageError(f"--dropout_samples: the head of {task.name} has no dropout to draw; leave it out")
+    if task.kind == "span" and (tuning.dropout_samples > 1 or tuning.classifier_dropout_prob):
+        raise UsageError(
+            f"the head of {task.name} has no dropout; leave out --classifier_dropout_prob and --dropout_samples"
+        )
 
 
 def _check_length(max_seq_length: int, shape: ModelConfig) -> None:
@@ -202,9 +205,7 @@ def _head(task: Task, config: FinetuneConfig, data: TaskData) -> TaskHead:
     """The head the task needs."""
     counts = {"choice": 1, "span": 2}
     num_labels = 1 if task.is_regression else counts.get(task.kind, len(data.labels))
-    # The published codes drop nothing out before the layer that finds answers.
-    dropout = 0.0 if task.kind == "span" else config.tuning.classifier_dropout_prob
-    return TaskHead(task.kind, num_labels, config.tuning.head, dropout)
+    return TaskHead(task.kind, num_labels, config.tuning.head, config.tuning.classifier_dropout_prob)
 
 
 def _with_steps(config: FinetuneConfig, unit_count: int, world: World) -> TrainingConfig:

@@ -10,6 +10,7 @@ from electra_albert.apps.command_line import config_first, make_parser, parse
 from electra_albert.config import ModelConfig, TrainingConfig
 from electra_albert.contracts import UsageError
 from electra_albert.finetuning_config import DERIVED, DataConfig, FinetuneConfig, TuningConfig
+from electra_albert.tasks.registry import find_task
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser, Namespace
@@ -24,8 +25,6 @@ _SWITCHES = {  # options that may stand alone on the command line
 }
 _PIECES = {"data": DataConfig, "tuning": TuningConfig, "training": TrainingConfig}
 _COMPARE = "compare"
-# What a table of scores would seem to be of, were it passed over where nothing is trained.
-_FOR_TRAINING = {"from_scratch", "seeds"}
 
 
 def parse_finetuning(argv: Sequence[str], recipe: Mapping[str, Any] | None = None) -> FinetuneConfig:
@@ -50,14 +49,14 @@ def refuse_idle_options(argv: Sequence[str], config: FinetuneConfig) -> None:
     """UsageError for options on the command line that have no effect beside the others."""
     given = {word.split("=")[0].removeprefix("--") for word in argv if word.startswith("--")}
     tuning, task = config.tuning, config.data.task
+    if task not in (None, "glue"):
+        task = find_task(str(task)).name
     if tuning.compare:
         _refuse(given - {_COMPARE}, f"--{_COMPARE}, which only reads two folders of results")
     if task != "glue":
         _refuse(given & {"from_mnli"}, "a single --task; name the model fine-tuned on MNLI by --model")
     if task != "race":
-        _refuse(given & {"race_level"}, f"--task {task}")
-    if not tuning.is_training:
-        _refuse(given & _FOR_TRAINING, "--num_train_epochs 0, which only scores a fine-tuned model")
+        _refuse(given & {"race_level"}, f"--task {task}" if task else "the default task")
 
 
 def _refuse(names: Set[str], beside: str) -> None:

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from electra_albert.apps.finetune_files import MODEL, writing
-from electra_albert.apps.finetune_job import TEST, encode, trained_plan
+from electra_albert.apps.finetune_files import MODEL, PREDICTED, SUBMISSION, writing
+from electra_albert.apps.finetune_job import encode, trained_plan
 from electra_albert.apps.finetune_scoring import inference, model_outputs
 from electra_albert.apps.finetune_tables import predictions_table
 from electra_albert.apps.run_folder import write_whole
 from electra_albert.contracts import CheckpointError
+from electra_albert.finetuning_config import PREDICT_TEST
 from electra_albert.model.loading import load_task_model, locate_encoder
 from electra_albert.tasks.encoding import Decoded, TextEncoder
+from electra_albert.tasks.examples import Report
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.objective import TaskObjective
 from electra_albert.tasks.submission import write_submission
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
     from electra_albert.apps.finetune_job import TaskJob
     from electra_albert.model.loading import ModelFiles
 
-SUBMISSION, PREDICTED = "submission", "predicted.tsv"
-
 
 class _Predicted(NamedTuple):
     """What a model says of examples without labels."""
@@ -35,6 +35,7 @@ class _Predicted(NamedTuple):
     name: str
     examples: Sequence[Any]
     decoded: Decoded
+    report: Report
 
 
 def predict(
@@ -42,23 +43,20 @@ def predict(
 ) -> list[Path] | None:
     """Label the new text asked for, or the task's test sets for handing in; returns the files written into `folder`.
 
-    None where it was told to stop. What is odd in the texts is said.
-
-    The model is the best of the sweep, or the one the job was only to score. Raises UsageError where it
-    cannot be written.
+    None where it was told to stop. What is odd in the texts is said. The model is the best of the sweep, or the one the
+    job was only to score. Raises UsageError where a file cannot be written.
     """
     files = locate_encoder(folder / MODEL) if job.train is not None else job.start.files
     if files is None:
         raise CheckpointError("a model with random weights has nothing to say; fine-tune it first")
-    written, known = [], set(job.data.report.lines())
+    written = []
     for name, examples in job.to_label.items():
         predicted = _ask(job, files, name, examples, device, stop)
         if predicted is None:
             return None
         with writing(folder):
             written.append(_write(job, predicted, folder))
-    for line in job.data.report.lines():
-        if line not in known:
+        for line in predicted.report.lines():
             say(f"{job.task.name}: {line}")
     return written
 
@@ -69,19 +67,21 @@ def _ask(
     """The predictions of the model in `files`; None where it was told to stop."""
     model, details = load_task_model(files)
     objective = TaskObjective(model, is_regression=job.plan.is_regression).to(device)
-    plan, data = trained_plan(job.plan, details), job.data._replace(labels=tuple(details["labels"]))
+    plan, report = trained_plan(job.plan, details), Report()
+    data = job.data._replace(labels=tuple(details["labels"]), report=report)
     rows = encode(job.task, examples, TextEncoder(job.start.tokenizer), data, plan, is_training=False, where=name)
     alone = World(0, 1, 0, device)
     with inference(objective, job):
         found = model_outputs(rows, objective, job.training.per_device_eval_batch_size, alone, lambda: stop.requested)
     if found is None:
         return None
-    return _Predicted(name, examples, KINDS[job.task.kind].decode(found[0], rows, examples, data.labels, plan))
+    decoded = KINDS[job.task.kind].decode(found[0], rows, examples, data.labels, plan)
+    return _Predicted(name, examples, decoded, report)
 
 
 def _write(job: TaskJob, predicted: _Predicted, folder: Path) -> Path:
     """A file to hand in for a test set, a table for new text."""
-    if job.config.tuning.predict == TEST:
+    if job.config.tuning.predict == PREDICT_TEST:
         return _hand_in(job, predicted, folder / SUBMISSION)
     file = folder / PREDICTED
     write_whole(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,35 +50,42 @@ class SeedResult(NamedTuple):
     new_parts: list[str]  # of the model, that began with random weights
 
 
-def run_seeds(job: TaskJob, folder: Path, world: World, stop: StopSignal) -> list[SeedResult] | None:
+def run_seeds(
+    job: TaskJob, folder: Path, world: World, stop: StopSignal, say: Callable[[str], None]
+) -> list[SeedResult] | None:
     """Train, or read, every seed's result; None where it was told to stop. The best one's model is exported.
 
     Seeds that were begun by an earlier command belong to the sweep, whether or not this one asks for them: the model
     may be theirs.
     """
-    results: list[SeedResult] = []
-    for seed in _all_seeds(job, folder, world):
-        place = folder / f"seed-{seed}"
-        with main_first(world):
-            found = read_result(place) if world.is_main else None
-        result = gather_objects(found, world)[0]
-        if result is None:
-            result = _run_seed(job, seed, place, world, stop, is_better=lambda score: _beats(job, score, results))
-        if result is None:
-            return None
-        results.append(result)
-    return results
+    results: dict[int, SeedResult] = {}
+    seeds = _all_seeds(job, folder, world, say)
+    with main_first(world):
+        if world.is_main:
+            found = {seed: read_result(_place(folder, seed)) for seed in seeds}
+            results = {seed: result for seed, result in found.items() if result is not None}
+    results = gather_objects(results, world)[0]
+    for seed in seeds:
+        if seed not in results:
+            result = _run_seed(job, seed, folder, world, stop, results)
+            if result is None:
+                return None
+            results[seed] = result
+    return [results[seed] for seed in seeds]
 
 
-def _all_seeds(job: TaskJob, folder: Path, world: World) -> list[int]:
+def _place(folder: Path, seed: int) -> Path:
+    return folder / f"seed-{seed}"
+
+
+def _all_seeds(job: TaskJob, folder: Path, world: World, say: Callable[[str], None]) -> list[int]:
     first = job.config.training.seed
     asked = set(range(first, first + job.config.tuning.seeds))
     begun = {int(path.name.removeprefix("seed-")) for path in folder.glob("seed-*") if path.name[5:].isdecimal()}
-    return sorted(asked | gather_objects(begun, world)[0])
-
-
-def _beats(job: TaskJob, score: float, results: list[SeedResult]) -> bool:
-    return all(score > result.metrics[job.task.main] for result in results)
+    begun = gather_objects(begun, world)[0]
+    if begun - asked:
+        say(f"seeds begun earlier belong to this sweep too: {', '.join(map(str, sorted(begun - asked)))}")
+    return sorted(asked | begun)
 
 
 def best_of(job: TaskJob, results: Sequence[SeedResult]) -> SeedResult:
@@ -98,9 +105,13 @@ def read_result(place: Path) -> SeedResult | None:
 
 
 def _run_seed(
-    job: TaskJob, seed: int, place: Path, world: World, stop: StopSignal, is_better: Callable[[float], bool]
+    job: TaskJob, seed: int, folder: Path, world: World, stop: StopSignal, others: Mapping[int, SeedResult]
 ) -> SeedResult | None:
-    """Train one seed to its end and put its result down; None where it was told to stop."""
+    """Train one seed to its end and put its result down; None where it was told to stop.
+
+    The model is exported where no seed that is done has a better one.
+    """
+    place = _place(folder, seed)
     objective, new = build_objective(job, seed, world.device)
     training = replace(job.training, seed=seed)
     with Monitor(place, training.max_steps, is_main=world.is_main) as monitor:
@@ -128,7 +139,8 @@ def _run_seed(
     result = seed_result(job, seed, outcome.step, scored, new)
     with main_first(world):
         if world.is_main:
-            _close(job, objective, place, result, is_best=is_better(result.metrics[job.task.main]))
+            rivals = sorted([*others.values(), result], key=lambda rival: rival.seed)
+            _close(job, objective, place, result, is_best=best_of(job, rivals) is result)
     return result
 
 

@@ -16,6 +16,7 @@ from electra_albert.apps.finetune_files import (
     RESULTS,
     TABLE,
     check_is_ours,
+    check_model,
     open_folder,
     summarize_sweep,
     write_results,
@@ -27,7 +28,7 @@ from electra_albert.apps.finetune_sweep import SeedResult, best_of, run_seeds, s
 from electra_albert.contracts import STOPPED_BY_SIGNAL
 from electra_albert.finetuning_config import FinetuneConfig
 from electra_albert.tasks.task import Task
-from electra_albert.training.distributed import World, main_first
+from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.guards import RunLock, StopSignal
 
 
@@ -62,12 +63,15 @@ def run_task(task: Task, config: FinetuneConfig, start: Start, folder: Path, ses
                 for change in open_folder(job, folder, session.argv, _found(job, session.world)):
                     session.say(f"changed since the sweep began: {change}")
         results = _results(job, folder, session)
-        if results is None:
-            session.say(f"stopped; run the same command to go on with {folder}")
-            return STOPPED_BY_SIGNAL
-        with main_first(session.world):
-            if session.world.is_main and not _finish(job, folder, results, session):
-                return STOPPED_BY_SIGNAL
+        is_stopped = results is None
+        if results is not None:
+            with main_first(session.world):
+                if session.world.is_main:
+                    is_stopped = not _finish(job, folder, results, session)
+            is_stopped = gather_objects(is_stopped, session.world)[0]
+    if is_stopped:
+        session.say(f"stopped; run the same command to go on with {folder}")
+        return STOPPED_BY_SIGNAL
     return 0
 
 
@@ -81,7 +85,7 @@ def _found(job: TaskJob, world: World) -> dict[str, object]:
 def _results(job: TaskJob, folder: Path, session: Session) -> list[SeedResult] | None:
     """What every seed came to, or the model as it is; None where it was told to stop."""
     if job.train is not None:
-        return run_seeds(job, folder, session.world, session.stop)
+        return run_seeds(job, folder, session.world, session.stop, session.say)
     if not job.evaluation:
         return []
     scored = score_model(job, session.world, session.stop)
@@ -91,7 +95,10 @@ def _results(job: TaskJob, folder: Path, session: Session) -> list[SeedResult] |
 def _plan_lines(job: TaskJob, world: World) -> list[str]:
     sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in job.data.evaluation.items()) or "none"
     if job.train is None:
-        return [f"{job.task.name}: {sizes} to score, with a model that is not trained any further"]
+        return [
+            f"{job.task.name}: {sizes} to score, with a model that is not trained any further, in rows of at most "
+            f"{job.plan.max_seq_length} tokens, as it was trained"
+        ]
     training, tuning = job.training, job.config.tuning
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps * world.world_size
     lines = [
@@ -112,6 +119,8 @@ def _finish(job: TaskJob, folder: Path, results: Sequence[SeedResult], session: 
     """Write and show the results, predict what was asked for, and say what was written; false if told to stop."""
     if results:
         best = best_of(job, results)
+        if job.train is not None:
+            check_model(folder, best.seed)
         write_results(job, folder, summarize_sweep(job, results, best), best)
         print((folder / TABLE).read_text(encoding="utf-8").rstrip())
     if job.config.tuning.predict is not None:

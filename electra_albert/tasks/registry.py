@@ -129,9 +129,17 @@ def _tagging(name: str, folders: tuple[str, ...], labels: tuple[str, ...], tag_c
     )
 
 
+_QQP = _glue(
+    "qqp",
+    "QQP",
+    Columns(("question1",), ("question2",), ("is_duplicate", "label")),
+    ("accuracy", "f1"),
+    hub_labels=("not_duplicate", "duplicate"),
+)
 _STSB = replace(
     _glue("stsb", "STS-B", Columns(("sentence1",), ("sentence2",), ("score", "label")), ("spearman", "pearson"), ()),
     is_regression=True,
+    is_symmetric=True,
     score_range=(0.0, 5.0),
     no_label=("-", "-1", "-1.0"),
 )
@@ -139,15 +147,9 @@ _STSB = replace(
 _ROWS = (
     _COLA,
     _glue("sst2", "SST-2", Columns(("sentence",)), hub_labels=("negative", "positive")),
-    replace(_MRPC, files=_MRPC_FILES),
+    replace(_MRPC, files=_MRPC_FILES, is_symmetric=True),
     _STSB,
-    _glue(
-        "qqp",
-        "QQP",
-        Columns(("question1",), ("question2",), ("is_duplicate", "label")),
-        ("accuracy", "f1"),
-        hub_labels=("not_duplicate", "duplicate"),
-    ),
+    replace(_QQP, is_symmetric=True),
     replace(_MNLI, files=_MNLI_FILES, hub=_MNLI_HUB, submission={"MNLI-m": "MNLI-m.tsv", "MNLI-mm": "MNLI-mm.tsv"}),
     _glue("qnli", "QNLI", Columns(("question",), ("sentence",)), labels=_ENTAILMENT),
     _glue("rte", "RTE", _TWO_SENTENCES, labels=_ENTAILMENT),

@@ -58,6 +58,7 @@ class Task:
     no_label: tuple[str, ...] = ("-", "-1")  # what stands for a label that is missing, besides nothing
     label_aliases: Mapping[str, str] = field(default_factory=dict)  # as the hub spells them
     is_regression: bool = False
+    is_symmetric: bool = False  # the two texts of a pair may change places
     score_range: tuple[float, float] | None = None
     has_null_answer: bool = False
     tag_column: int = -1  # of CoNLL files
