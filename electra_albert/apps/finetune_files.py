@@ -160,10 +160,13 @@ def export_best(job: TaskJob, objective: TaskObjective, seed: int, folder: Path)
 
 def check_model(folder: Path, seed: int) -> None:
     """CheckpointError unless the model in the folder is that of a seed."""
-    file = folder / MODEL / TASK_FILE
-    found = json.loads(file.read_text(encoding="utf-8")).get("seed") if file.is_file() else None
+    try:
+        content = json.loads((folder / MODEL / TASK_FILE).read_text(encoding="utf-8"))
+        found = content.get("seed") if isinstance(content, dict) else None
+    except (OSError, ValueError):
+        found = None
     if found != seed:
-        what = "is gone" if found is None else f"is that of seed {found}"
+        what = "is gone or damaged" if found is None else f"is that of seed {found}"
         raise CheckpointError(
             f"{folder / MODEL} {what}, the best seed is {seed}; remove {folder / f'seed-{seed}'} to train it again"
         )

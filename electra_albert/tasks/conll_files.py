@@ -14,7 +14,7 @@ _DOCUMENT_START = "-DOCSTART-"
 _TABLES = (".jsonl", ".parquet")
 _OTHERS = (".csv", ".json", ".ndjson", ".gz", ".bz2", ".xz", ".zst", ".zip")  # which no file of CoNLL is called
 _MOST_COLUMNS = 4  # of the shared tasks
-_MOST_TAGS = 100
+_MOST_TAGS = 1000  # a hundred fine-grained types of entities in BIO are twice as many
 _ENOUGH_SENTENCES = 10  # to tell that words were taken for sentences
 _NO_TAG = ("", str(IGNORED_LABEL))
 
@@ -72,7 +72,7 @@ def found_tags(tags: Collection[str], place: str) -> tuple[str, ...]:
     """Tags of the training data in order. Raises DataError where they are too many to be tags."""
     if len(tags) > _MOST_TAGS:
         hint = "check that this is the right file, and --label_column"
-        raise DataError(f"{place}: {len(tags):,} tags, more than {_MOST_TAGS}; {hint}")
+        raise DataError(f"{place}: {len(tags):,} tags, more than {_MOST_TAGS:,}; {hint}")
     return tuple(sorted(tags))
 
 

@@ -14,7 +14,7 @@ class SequenceExample(NamedTuple):
     text: str
     text_pair: str | None
     label: str | float | None  # a number where the task is a regression; None where there is none
-    identity: str  # the row's own index, or its place in the file
+    identity: str  # the row's own index, or else its number, from 0
 
 
 class ChoiceExample(NamedTuple):

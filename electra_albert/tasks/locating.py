@@ -41,7 +41,7 @@ def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, 
     found = Sources()
     if config.data_dir is not None:
         found = _in_data_dir(task, config.data_dir, given, needs_training)
-    elif not given.evaluation or (needs_training and given.train is None):
+    elif not _is_enough(task, given, needs_training):
         raise UsageError(_what_is_missing(task, given, needs_training))
     sources = Sources(
         given.train or found.train,
@@ -95,6 +95,13 @@ def _given(task: Task, config: DataConfig, needs_training: bool) -> Sources:
         {evaluation: files["validation_file"]} if "validation_file" in files else {},
         {test: files["test_file"]} if "test_file" in files else {},
     )
+
+
+def _is_enough(task: Task, given: Sources, needs_training: bool) -> bool:
+    """Whether no folder is needed: a task that is never trained may have a test set alone."""
+    if needs_training and given.train is None:
+        return False
+    return bool(given.evaluation or (task.trained_by is not None and given.test))
 
 
 def _what_is_missing(task: Task, given: Sources, needs_training: bool) -> str:

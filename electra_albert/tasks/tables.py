@@ -65,7 +65,9 @@ class Table:
 
 
 def open_table(path: Path, header: Sequence[str] = (), without_header: tuple[str, ...] = ()) -> Table:
-    """A table by the ending of its name; .txt and a name without an ending are read as .tsv. Rows are not kept.
+    """A table by the ending of its name; .txt and a name without an ending are read as .tsv.
+
+    Rows are read anew each time they are asked for; those of .jsonl and the lines of a pipe are kept.
 
     Where the first row holds none of the names in `header`, it is a row, and `without_header` names the columns if it
     has as many. Raises DataError for an empty file, UsageError for another ending.

@@ -15,7 +15,7 @@ from electra_albert.corpus import installed_docs
 from electra_albert.model.loading import load_task_model, locate_encoder
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, call, rows, untimed_rows
-from tests.apps.tiny_tasks import SEED, Tiny, cola, mnli, options, rte, stories, stsb
+from tests.apps.tiny_tasks import SEED, Tiny, cola, mnli, options, results, rte, stories, stsb
 
 QUICK: tuple[object, ...] = ("--max_steps", 3, "--logging_steps", 1)
 
@@ -29,11 +29,6 @@ def train(tiny: Tiny, model: Path, output: Path, *more: object) -> Ended:
     ended = call(finetune.main, *tiny.options(model, output, *QUICK, *more))
     assert ended.code == 0, ended.err
     return ended
-
-
-def results(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    return found
 
 
 def losses(folder: Path) -> list[float]:

@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from electra_albert.apps import finetune
 from electra_albert.contracts import STOPPED_BY_SIGNAL
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call, finish, rows, sha256, start, untimed_rows
-from tests.apps.tiny_tasks import SEED, Tiny, cola, ner, rte
+from tests.apps.tiny_tasks import SEED, Tiny, cola, interrupt, ner, results, rte
 
 LOSS_TOLERANCE = 1e-5  # float32 sums added up in another order; no dropout
 # Dropout, so that torch's own stream matters, and so few updates that nothing is learnt yet: seeds differ.
@@ -44,11 +43,6 @@ def sweep(finished: Finished, shared_folder: Path, make_once: Callable[..., Ende
 def copy(sweep: Path, tmp_path: Path) -> Path:
     """The same sweep, to change."""
     return shutil.copytree(sweep, tmp_path / "copy")
-
-
-def results(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    return found
 
 
 def outcome(folder: Path, seeds: int = 2) -> tuple[Any, ...]:
@@ -131,15 +125,6 @@ def test_more_seeds_are_added_to_a_finished_sweep(finished: Finished, tiny: Tiny
 
 
 # Killed and gone on with.
-
-
-def interrupt(argv: list[str], log: Path, count: int, number: signal.Signals) -> Ended:
-    """Start the script and send it a signal once so many rows of a log are written."""
-    process = start(["Finetuning.py", *argv], log.parents[2])
-    while process.poll() is None and not (log.exists() and log.read_text().count("\n") >= count):
-        time.sleep(0.002)
-    process.send_signal(number)
-    return finish(process)
 
 
 @pytest.fixture(scope="session")

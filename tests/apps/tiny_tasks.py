@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import signal
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tests.apps.tiny_run import Ended, finish, start
 
 # Words that the tiny run has met too.
 ANIMALS = ("cat", "dog", "owl", "fox", "hen", "bear", "wolf", "frog")
@@ -61,6 +65,21 @@ def options(task: str, folder: Path, model: Path, output: Path | None, *more: ob
         settings["output_dir"] = output
     words = [word for name, value in settings.items() for word in (f"--{name}", value)]
     return [str(word) for word in (*words, *more)]
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """results.json of a sweep."""
+    found: dict[str, Any] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return found
+
+
+def interrupt(argv: Sequence[str], log: Path, count: int, number: signal.Signals) -> Ended:
+    """Start the script and send it a signal once so many rows of a log are written."""
+    process = start(["Finetuning.py", *argv], log.parents[2])
+    while process.poll() is None and not (log.exists() and log.read_text().count("\n") >= count):
+        time.sleep(0.002)
+    process.send_signal(number)
+    return finish(process)
 
 
 class Story(NamedTuple):

@@ -352,11 +352,11 @@ def test_tags_of_minus_100_in_columns_are_none_either(tmp_path: Path) -> None:
 
 
 def test_too_many_tags_are_refused_with_a_hint(tmp_path: Path) -> None:
-    tagged = "".join(f"word{i} tag{i}\n" for i in range(101))
-    with pytest.raises(DataError, match=r"t\.conll: 101 tags, more than 100; check that this is the right file"):
+    tagged = "".join(f"word{i} tag{i}\n" for i in range(1001))
+    with pytest.raises(DataError, match=r"t\.conll: 1,001 tags, more than 1,000; check that this is the right file"):
         conll(tmp_path, tagged, tagged)
-    hundred = tagged.rpartition("word100")[0]
-    assert len(conll(tmp_path, hundred, hundred).labels) == 100
+    thousand = tagged.rpartition("word1000")[0]
+    assert len(conll(tmp_path, thousand, thousand).labels) == 1000
 
 
 @pytest.mark.parametrize("name", ["t.conll", "t.jsonl"])

@@ -1,0 +1,261 @@
+"""The folder of a sweep: it is never overwritten by something else, and its model is always the best seed's."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from electra_albert.apps import finetune
+from electra_albert.apps.finetune_files import writing
+from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError
+from electra_albert.model.loading import TASK_FILE, load_task_model, locate_encoder
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import Ended, assert_refused, call, sha256
+from tests.apps.tiny_tasks import SEED, Tiny, cola, interrupt, options, results
+
+QUICK: tuple[object, ...] = ("--max_steps", 3)
+SCORE_ONLY = ("--num_train_epochs", 0)
+SEEDS = [SEED, SEED + 1]
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    return cola(tmp_path_factory.mktemp("tasks"))
+
+
+@pytest.fixture(scope="session")
+def sweep(finished: Finished, shared_folder: Path, make_once: Callable[..., Ended], tiny: Tiny) -> Path:
+    """A finished sweep over two seeds. Tests read it and leave it as it is."""
+    folder = shared_folder / "quick-sweep"
+    argv = tiny.options(finished.folder, folder, *QUICK, "--seeds", 2)
+    ended = make_once("quick-sweep", lambda: call(finetune.main, *argv))
+    assert ended.code == 0, ended.err
+    return folder
+
+
+@pytest.fixture
+def copy(sweep: Path, tmp_path: Path) -> Path:
+    """The same sweep, to change."""
+    return shutil.copytree(sweep, tmp_path / "copy")
+
+
+def go_on(finished: Finished, tiny: Tiny, folder: Path, *more: object) -> Ended:
+    """The command of the sweep once more."""
+    return call(finetune.main, *tiny.options(finished.folder, folder, *QUICK, "--seeds", 2, *more))
+
+
+def score(tiny: Tiny, model: Path, output: Path, *more: object) -> Ended:
+    return call(finetune.main, *tiny.options(model, output, *SCORE_ONLY, *more))
+
+
+def content(folder: Path) -> dict[str, str]:
+    """A hash of every file."""
+    return {str(path.relative_to(folder)): sha256(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def model_of(folder: Path) -> tuple[int, str]:
+    """The seed that the model in a sweep's folder says it is of, and a hash of its weights."""
+    details = json.loads((folder / "model" / TASK_FILE).read_text(encoding="utf-8"))
+    return details["seed"], sha256(folder / "model" / "model.safetensors")
+
+
+def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    found = json.loads(file.read_text(encoding="utf-8"))
+    change(found)
+    file.write_text(json.dumps(found), encoding="utf-8")
+
+
+def crown(folder: Path, tiny: Tiny, seed: int) -> None:
+    """Make a seed the best by more than any other can reach, and the model its own."""
+    edit(folder / f"seed-{seed}" / "result.json", lambda found: found["metrics"].update({tiny.main_metric: 2.0}))
+    edit(folder / "model" / TASK_FILE, lambda found: found.update(seed=seed))
+
+
+# What is in a folder already.
+
+
+def test_a_scoring_does_not_overwrite_a_trained_sweep(tiny: Tiny, copy: Path) -> None:
+    before = content(copy)
+    assert_refused(score(tiny, copy / "model", copy), 4, "choose another --output_dir")
+    assert content(copy) == before
+
+
+def test_a_sweep_is_not_trained_into_the_folder_of_a_scoring(
+    finished: Finished, tiny: Tiny, sweep: Path, tmp_path: Path
+) -> None:
+    assert score(tiny, sweep / "model", tmp_path / "scored").code == 0
+    before = content(tmp_path / "scored")
+    assert_refused(go_on(finished, tiny, tmp_path / "scored"), 4, "choose another --output_dir")
+    assert content(tmp_path / "scored") == before
+
+
+def test_a_scoring_may_be_made_anew_with_the_same_model_and_with_another(
+    finished: Finished, tiny: Tiny, sweep: Path, tmp_path: Path
+) -> None:
+    argv = tiny.options(finished.folder, tmp_path / "other", *QUICK, "--seed", SEED + 7)
+    assert call(finetune.main, *argv).code == 0
+    losses = []
+    for model in (sweep, sweep, tmp_path / "other"):
+        ended = score(tiny, model / "model", tmp_path / "scored")
+        assert ended.code == 0, ended.err
+        found = results(tmp_path / "scored")
+        assert found["model"] == str(model / "model")
+        losses.append(found["metrics"]["loss"]["values"])
+    assert losses[0] == losses[1] != losses[2]
+
+
+@pytest.mark.parametrize("name", ["README.md", "results.json", "predicted.tsv", "submission/CoLA.tsv"])
+def test_what_a_user_keeps_under_a_name_of_ours_is_left_alone(
+    finished: Finished, tiny: Tiny, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "mine" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("mine")
+    told = f"was not made by Finetuning.py and holds {name.split('/')[0]}"
+    assert_refused(go_on(finished, tiny, tmp_path / "mine"), 2, told)
+    assert [path for path in (tmp_path / "mine").rglob("*") if path.is_file()] == [file]
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("spelled", ["CoLA", "glue/cola"])
+def test_a_sweep_goes_on_however_its_task_is_spelt(finished: Finished, tiny: Tiny, copy: Path, spelled: str) -> None:
+    before = model_of(copy)
+    ended = go_on(finished, tiny, copy, "--task", spelled)
+    assert ended.code == 0, ended.err
+    assert "new weights" not in ended.err  # nothing was trained
+    assert (model_of(copy), results(copy)["task"]) == (before, "cola")
+
+
+# Whose model it is.
+
+
+@pytest.mark.parametrize(("best", "removed"), [SEEDS, SEEDS[::-1]])
+def test_a_seed_trained_again_takes_the_place_of_no_better_one(
+    finished: Finished, tiny: Tiny, copy: Path, best: int, removed: int
+) -> None:
+    crown(copy, tiny, best)
+    before = model_of(copy)
+    shutil.rmtree(copy / f"seed-{removed}")
+    ended = go_on(finished, tiny, copy)
+    assert ended.code == 0, ended.err
+    assert f"seed {removed}:" in ended.err
+    assert model_of(copy) == before
+    assert (results(copy)["best_seed"], results(copy)["seeds"]) == (best, SEEDS)
+
+
+def test_the_best_seed_trained_again_leaves_its_model(finished: Finished, tiny: Tiny, copy: Path) -> None:
+    best, before = results(copy)["best_seed"], model_of(copy)
+    assert before[0] == best
+    shutil.rmtree(copy / f"seed-{best}")
+    shutil.rmtree(copy / "model")
+    ended = go_on(finished, tiny, copy)
+    assert ended.code == 0, ended.err
+    assert (results(copy)["best_seed"], model_of(copy)) == (best, before)
+
+
+def test_a_model_that_is_gone_is_told_with_the_seed_to_remove(finished: Finished, tiny: Tiny, copy: Path) -> None:
+    best, before = results(copy)["best_seed"], model_of(copy)
+    shutil.rmtree(copy / "model")
+    new_text = copy.parent / "new.txt"
+    new_text.write_text("The owl left.\n")
+    refused = go_on(finished, tiny, copy, "--predict", new_text)
+    assert_refused(refused, 4, "model is gone", f"remove {copy / f'seed-{best}'} ")
+    assert not (copy / "predicted.tsv").exists()
+    shutil.rmtree(copy / f"seed-{best}")  # as it was told
+    ended = go_on(finished, tiny, copy, "--predict", new_text)
+    assert ended.code == 0, ended.err
+    assert (copy / "predicted.tsv").is_file()
+    assert model_of(copy) == before
+
+
+def test_a_model_of_another_seed_than_the_best_is_not_passed_off_as_its(
+    finished: Finished, tiny: Tiny, copy: Path
+) -> None:
+    best = results(copy)["best_seed"]
+    other = next(seed for seed in SEEDS if seed != best)
+    edit(copy / "model" / TASK_FILE, lambda found: found.update(seed=other))
+    assert_refused(go_on(finished, tiny, copy), 4, f"is that of seed {other}, the best seed is {best}")
+
+
+# Fewer seeds than there are.
+
+
+def test_seeds_begun_earlier_are_reported_by_a_command_that_asks_for_fewer(
+    finished: Finished, tiny: Tiny, copy: Path
+) -> None:
+    before = results(copy)
+    ended = go_on(finished, tiny, copy, "--seeds", 1)
+    assert ended.code == 0, ended.err
+    assert results(copy)["metrics"] == before["metrics"]
+    assert results(copy)["seeds"] == SEEDS
+    assert f"seeds begun earlier belong to this sweep too: {SEED + 1}" in ended.err
+    assert "begun earlier" not in go_on(finished, tiny, copy).err
+
+
+@pytest.mark.slow
+def test_a_seed_that_was_half_done_is_finished_by_a_command_that_asks_for_fewer(
+    finished: Finished, tiny: Tiny, tmp_path: Path
+) -> None:
+    folder, last = tmp_path / "sweep", SEEDS[-1]
+    argv = tiny.options(finished.folder, folder, "--num_train_epochs", 12, "--logging_steps", 1, "--seeds", 2)
+    stopped = interrupt(argv, folder / f"seed-{last}" / "metrics.jsonl", 37, signal.SIGTERM)
+    assert stopped.code == STOPPED_BY_SIGNAL, stopped.err
+    ended = call(finetune.main, *argv, "--seeds", 1)
+    assert ended.code == 0, ended.err
+    assert "going on from" in ended.err
+    found = results(folder)
+    assert (found["seeds"], found["updates"]) == (SEEDS, [120, 120])
+    assert model_of(folder)[0] == found["best_seed"]
+    assert not list(folder.glob("seed-*/checkpoints"))
+
+
+# What is written.
+
+
+@pytest.mark.parametrize("is_scored", [False, True])
+def test_the_card_names_a_model_that_loads(tiny: Tiny, sweep: Path, tmp_path: Path, is_scored: bool) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    folder = sweep
+    if is_scored:
+        folder = tmp_path / "scored"
+        assert score(tiny, sweep, folder).code == 0  # the folder of the sweep is a name of its model too
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r'(\w+)\.from_pretrained\("(.*)"\)', card)
+    assert [name for name, _ in named] == ["AutoModelForSequenceClassification", "AutoTokenizer"]
+    path = named[0][1]
+    stock = AutoModelForSequenceClassification.from_pretrained(path, local_files_only=True)
+    ours = load_task_model(locate_encoder(sweep / "model"))[0]
+    assert stock.classifier.weight.equal(ours.classifier.weight)
+    assert ("chosen on the set it is scored on" in card) != is_scored
+
+
+def test_the_settings_of_each_task_of_glue_name_its_own_folder(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
+    argv = options("glue", tiny.folder.parent, finished.folder, tmp_path / "out", *QUICK)
+    assert call(finetune.main, *argv).code == 0
+    recorded = yaml.safe_load((tmp_path / "out" / "cola" / "config.yaml").read_text(encoding="utf-8"))
+    assert (recorded["task"], recorded["output_dir"]) == ("cola", str(tmp_path / "out" / "cola"))
+
+
+@pytest.mark.parametrize(
+    ("number", "way_out"),
+    [
+        (errno.ENOSPC, "make room, and run the same command again"),
+        (errno.EDQUOT, "make room, and run the same command again"),
+        (errno.EACCES, "choose another --output_dir"),
+        (errno.EROFS, "choose another --output_dir"),
+    ],
+)
+def test_what_cannot_be_written_is_told_in_a_line_with_the_way_out_that_fits(number: int, way_out: str) -> None:
+    with pytest.raises(UsageError) as caught, writing(Path("out")):
+        raise OSError(number, "the reason", "out/results.json")
+    assert str(caught.value) == f"cannot write into out (the reason); {way_out}"

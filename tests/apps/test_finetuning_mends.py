@@ -1,0 +1,276 @@
+"""Options of Finetuning.py that would do nothing, or something else than is meant, are refused or said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from electra_albert.apps import finetune
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import Ended, assert_refused, call
+from tests.apps.tiny_tasks import MAKERS, Tiny, cola, mnli, options, race, results, rte, stories, stsb
+
+QUICK: tuple[object, ...] = ("--max_steps", 2)
+SCORE_ONLY = ("--num_train_epochs", 0)
+ONCE, TWICE = ("--double_unordered", "false"), ("--double_unordered",)  # ELECTRA's settings are twice for two tasks
+COLUMNS = {
+    "mrpc": ("MRPC", "Quality", "#1 String", "#2 String"),
+    "qqp": ("QQP", "is_duplicate", "question1", "question2"),
+    "sst2": ("SST-2", "label", "sentence"),
+}
+
+
+@pytest.fixture(scope="session")
+def models(
+    finished: Finished, shared_folder: Path, make_once: Callable[..., Ended], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """Makes the folder of a task that is hardly trained, once. Tests read it and leave it as it is."""
+    tasks = tmp_path_factory.mktemp("tasks")
+
+    def train(name: str) -> Path:
+        folder = shared_folder / f"hardly-{name}"
+        argv = MAKERS[name](tasks).options(finished.folder, folder, *QUICK)
+        ended = make_once(f"hardly-{name}", lambda: call(finetune.main, *argv))
+        assert ended.code == 0, ended.err
+        return folder
+
+    return train
+
+
+def classes(task: str, folder: Path) -> Tiny:
+    """A task of GLUE in files too small to learn anything from."""
+    name, *columns = COLUMNS[task]
+    (folder / name).mkdir(parents=True)
+    for set_name in ("train", "dev"):
+        rows = [columns, *([str(i % 2), *[story.text] * (len(columns) - 1)] for i, story in enumerate(stories(32, 1)))]
+        (folder / name / f"{set_name}.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    return Tiny(task, folder / name, "accuracy", 0.0, [])
+
+
+def diagnostic(folder: Path) -> Path:
+    """AX as GLUE has it: the texts of MNLI without labels."""
+    rows = (mnli(folder).folder / "test_matched.tsv").read_text(encoding="utf-8").splitlines()
+    (folder / "diagnostic").mkdir()
+    file = folder / "diagnostic" / "diagnostic.tsv"
+    file.write_text("".join(row.rpartition("\t")[0] + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+def plan(finished: Finished, tiny: Tiny, tmp_path: Path, *more: object) -> Ended:
+    return call(finetune.main, *tiny.options(finished.folder, tmp_path / "out", "--dry_run", *more))
+
+
+def updates(ended: Ended) -> dict[str, int]:
+    """The updates that were planned, by task."""
+    assert ended.code == 0, ended.err
+    return {task: int(count) for task, count in re.findall(r"(\w+): \d seed\(s\) of (\d+) updates", ended.err)}
+
+
+# Which task.
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--validation_file", "dev.tsv"),
+        ("--test_file", "dev.tsv"),
+        ("--text_column", "said"),
+        ("--text_pair_column", "then"),
+        ("--label_column", "kind"),
+        ("--regression",),
+    ],
+)
+def test_any_option_of_a_table_means_a_table_of_ones_own(
+    finished: Finished, in_folder: Path, words: tuple[str, ...]
+) -> None:
+    (in_folder / "dev.tsv").write_text("text\tlabel\nan owl\tbird\n")
+    ended = call(finetune.main, "--model", finished.folder, "--output_dir", "out", *words)
+    assert_refused(ended, 2, "--task custom", "--train_file")
+    assert [path.name for path in in_folder.iterdir()] == ["dev.tsv"]
+
+
+def test_the_level_of_race_is_taken_however_the_task_is_spelt(finished: Finished, tmp_path: Path) -> None:
+    tiny = race(tmp_path / "tasks")._replace(task="RACE")
+    ended = plan(finished, tiny, tmp_path, "--race_level", "middle")
+    assert ended.code == 0, ended.err
+    assert "80 examples to train on" in ended.err  # half of all
+
+
+@pytest.mark.parametrize(
+    ("words", "idle"),
+    [
+        (("--task", "rte", "--race_level", "middle"), "--race_level"),
+        (("--race_level", "middle"), "--race_level"),
+        (("--task", "rte", "--from_mnli"), "--from_mnli"),
+        (("--task", "MNLI", "--from_mnli=true"), "--from_mnli"),
+        (("--compare", "a", "b", "--task", "rte"), "--task"),
+        (("--compare", "a", "b", "--seeds", "5"), "--seeds"),
+    ],
+)
+def test_options_without_effect_are_refused_by_name(in_folder: Path, words: tuple[str, ...], idle: str) -> None:
+    assert_refused(call(finetune.main, *words), 2, f"{idle} has no effect with")
+    assert not list(in_folder.iterdir())
+
+
+# Which head, and pairs in both orders.
+
+
+@pytest.mark.parametrize("make", [rte, cola])
+def test_texts_whose_order_has_a_meaning_are_not_exchanged(
+    finished: Finished, tmp_path: Path, make: Callable[[Path], Tiny]
+) -> None:
+    told = "--double_unordered: "
+    assert_refused(plan(finished, make(tmp_path / "tasks"), tmp_path, "--double_unordered"), 2, told)
+
+
+@pytest.mark.parametrize("task", ["mrpc", "qqp", "stsb"])
+def test_texts_whose_order_means_nothing_are_exchanged(finished: Finished, tmp_path: Path, task: str) -> None:
+    tiny = stsb(tmp_path / "tasks") if task == "stsb" else classes(task, tmp_path / "tasks")
+    once, twice = (updates(plan(finished, tiny, tmp_path, *more)) for more in (ONCE, TWICE))
+    assert twice[task] == 2 * once[task]
+
+
+def test_in_glue_only_texts_whose_order_means_nothing_are_exchanged(finished: Finished, tmp_path: Path) -> None:
+    for make in (cola, rte, stsb):
+        glue = make(tmp_path / "GLUE").folder.parent
+    argv = options("glue", glue, finished.folder, tmp_path / "out", "--dry_run")
+    once = updates(call(finetune.main, *argv, *ONCE))
+    assert once.keys() == {"cola", "rte", "stsb"}
+    assert updates(call(finetune.main, *argv, *TWICE)) == {**once, "stsb": 2 * once["stsb"]}
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ("squad", ("--head", "electra")),
+        ("ner", ("--head", "electra")),
+        ("squad", ("--classifier_dropout_prob", 0.5)),
+        ("squad", ("--dropout_samples", 4)),
+    ],
+)
+def test_what_the_head_of_a_task_has_not_is_refused(
+    finished: Finished, tmp_path: Path, task: str, words: tuple[object, ...]
+) -> None:
+    tiny = MAKERS[task](tmp_path / "tasks")
+    assert_refused(plan(finished, tiny, tmp_path, *words), 2, f"the head of {task} has no", str(words[0]))
+
+
+def test_answers_need_no_option_for_the_dropout_that_their_head_has_not(finished: Finished, tmp_path: Path) -> None:
+    tiny = MAKERS["squad"](tmp_path / "tasks")
+    named = ("--task", "squad", "--data_dir", tiny.folder, "--model", finished.folder, "--output_dir", tmp_path / "out")
+    ended = call(finetune.main, *named, "--device", "cpu", "--dry_run")
+    assert ended.code == 0, ended.err
+
+
+def test_a_warm_up_that_never_ends_is_said(finished: Finished, tmp_path: Path) -> None:
+    tiny = cola(tmp_path / "tasks")
+    for steps, is_said in ((1, False), (2, True), (9, True)):
+        ended = plan(finished, tiny, tmp_path, "--max_steps", 2, "--warmup_steps", steps)
+        assert ended.code == 0, ended.err
+        assert (f"notice: --warmup_steps {steps} of 2 updates" in ended.err) == is_said
+
+
+# Only scored.
+
+
+@pytest.mark.parametrize("words", [("--seeds", 5), ("--from_scratch",)])
+def test_what_is_only_scored_has_one_seed_and_weights(
+    models: Callable[[str], Path], tmp_path: Path, words: tuple[object, ...]
+) -> None:
+    tiny = cola(tmp_path / "tasks")
+    ended = call(finetune.main, *tiny.options(models("cola"), tmp_path / "out", *SCORE_ONLY, *words))
+    assert_refused(ended, 2, "cola is only scored")
+    argv = options("ax", diagnostic(tmp_path / "tasks").parent, models("cola"), tmp_path / "out", *words)
+    assert_refused(call(finetune.main, *argv), 2, "ax is only scored")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("task", ["sst2", "stsb"])
+def test_a_model_is_not_scored_on_another_task_than_it_has_learnt(
+    models: Callable[[str], Path], tmp_path: Path, task: str
+) -> None:
+    tiny = stsb(tmp_path / "tasks") if task == "stsb" else classes(task, tmp_path / "tasks")
+    ended = call(finetune.main, *tiny.options(models("cola"), tmp_path / "out", *SCORE_ONLY))
+    assert_refused(ended, 4, f"was fine-tuned on cola, not on {task}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_diagnostic_set_may_be_a_single_file(models: Callable[[str], Path], tmp_path: Path) -> None:
+    file = diagnostic(tmp_path / "tasks")
+    argv = ("--model", models("mnli"), "--output_dir", tmp_path / "out", "--device", "cpu", "--predict", "test")
+    ended = call(finetune.main, "--task", "ax", "--test_file", file, *argv)
+    assert ended.code == 0, ended.err
+    handed_in = (tmp_path / "out" / "submission" / "AX.tsv").read_text().splitlines()
+    assert len(handed_in) == len(file.read_text().splitlines())
+
+
+# New text.
+
+
+def test_what_is_odd_in_new_text_is_said_and_is_no_part_of_the_results(finished: Finished, tmp_path: Path) -> None:
+    file = tmp_path / "new.txt"
+    file.write_text(f"The owl left.\n\n{'The owl left. ' * 30}\n")
+    tiny = cola(tmp_path / "tasks")
+    argv = tiny.options(finished.folder, tmp_path / "out", *QUICK, "--predict", file)
+    ended = call(finetune.main, *argv)
+    assert ended.code == 0, ended.err
+    said = [line for line in ended.err.splitlines() if "new.txt" in line]
+    assert sum("1 rows of new.txt kept although the text is empty" in line for line in said) == 1
+    assert sum("1 examples of new.txt cut to 48 tokens" in line for line in said) == 1
+    assert not [line for line in results(tmp_path / "out")["noticed"] if "new.txt" in line]
+    assert len((tmp_path / "out" / "predicted.tsv").read_text().splitlines()) == 1 + 3
+
+
+@pytest.mark.parametrize("name", ["nowhere.txt", "broken.tsv"])
+def test_new_text_that_cannot_be_read_is_refused_before_anything_is_trained(
+    finished: Finished, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "broken.tsv").write_text("made\t0\nmade\t0\t\tThe owl left.\n")
+    argv = cola(tmp_path / "tasks").options(finished.folder, tmp_path / "out", *QUICK, "--predict", tmp_path / name)
+    ended = call(finetune.main, *argv)
+    assert_refused(ended, 2 if name == "nowhere.txt" else 3, name)
+    assert not (tmp_path / "out").exists()
+
+
+# All of GLUE.
+
+
+def test_a_dry_run_of_glue_passes_over_what_begins_with_the_model_of_mnli(finished: Finished, tmp_path: Path) -> None:
+    rte(tmp_path / "GLUE")
+    diagnostic(tmp_path / "GLUE")
+    argv = options("glue", tmp_path / "GLUE", finished.folder, tmp_path / "out", "--dry_run", "--from_mnli")
+    ended = call(finetune.main, *argv)
+    assert updates(ended).keys() == {"mnli"}
+    for name in ("rte", "ax"):
+        assert f"{name}: begins with the model fine-tuned on MNLI" in ended.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (SCORE_ONLY, "--num_train_epochs 0 scores one fine-tuned model on one task"),
+        (("--from_mnli",), "holds no MNLI"),
+        (("--predict", "new.txt"), "only --predict test has a meaning"),
+    ],
+)
+def test_what_glue_cannot_do_is_refused_before_anything_is_trained(
+    finished: Finished, tmp_path: Path, words: tuple[object, ...], told: str
+) -> None:
+    glue = cola(tmp_path / "GLUE").folder.parent
+    argv = options("glue", glue, finished.folder, tmp_path / "out", *words)
+    assert_refused(call(finetune.main, *argv), 2, told)
+    assert not (tmp_path / "out").exists()
+
+
+def test_glue_is_not_written_into_the_folder_of_a_single_task(
+    finished: Finished, models: Callable[[str], Path], tmp_path: Path
+) -> None:
+    glue, folder = cola(tmp_path / "GLUE").folder.parent, models("cola")
+    before = sorted(folder.rglob("*"))
+    ended = call(finetune.main, *options("glue", glue, finished.folder, folder, *QUICK))
+    assert_refused(ended, 2, "holds the sweep of a single task")
+    assert sorted(folder.rglob("*")) == before
