@@ -227,5 +227,8 @@ def _try(file: Path, content: str) -> None:
             f"{file} took more than {_PROBE_SECONDS} s for a few short texts; name another tokenizer"
         ) from None
     if done.returncode:
-        said = " ".join(done.stdout.split())[:120] or f"ended with status {done.returncode}"
+        said = f"ended with status {done.returncode}"
+        lines = [line for line in (done.stdout or done.stderr).splitlines() if line.strip()]
+        if lines and done.returncode == 1:  # it says what is wrong, or Python says so last; else the system killed it
+            said = " ".join(lines[-1].split())[:120]
         raise CheckpointError(f"{file} cannot be used as a tokenizer ({said}); fetch it again")

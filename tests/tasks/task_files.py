@@ -62,3 +62,13 @@ def race_file(path: Path, **changes: Any) -> Path:
         "id": f"{path.parent.name}{path.name}",
     }
     return write(path, json.dumps({**usual, **changes}))
+
+
+def custom_files(folder: Path, train: list[object], dev: list[object]) -> dict[str, Path]:
+    """The options for two files of JSON lines, a text with each of the labels."""
+    files = {"train_file": train, "validation_file": dev}
+    lines = {name: [{"text": f"{name} {i}", "label": x} for i, x in enumerate(rows)] for name, rows in files.items()}
+    return {
+        name: write(folder / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        for name, rows in lines.items()
+    }
