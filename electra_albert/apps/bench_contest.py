@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from electra_albert.apps.bench import BenchConfig
+    from electra_albert.apps.bench_config import BenchConfig
     from electra_albert.contracts import Batch
     from electra_albert.model.task_model import TaskModel
     from electra_albert.tasks.examples import TaskData

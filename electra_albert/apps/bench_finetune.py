@@ -18,8 +18,9 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from electra_albert.apps.bench_config import spread
 from electra_albert.apps.bench_contest import Contest, Pass, Predict, Say, Trained, make_contest, now, padding_of
-from electra_albert.apps.bench_step import OURS, STOCK, spread
+from electra_albert.apps.bench_step import OURS, STOCK
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import UsageError
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from electra_albert.apps.bench import BenchConfig
+    from electra_albert.apps.bench_config import BenchConfig
     from electra_albert.contracts import Batch
     from electra_albert.tasks.objective import TaskObjective
     from electra_albert.tasks.rows import Rows

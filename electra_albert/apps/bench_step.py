@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from electra_albert.apps.bench_config import spread
 from electra_albert.contracts import DataError, Objective
 
 if TYPE_CHECKING:
     import torch
 
-    from electra_albert.apps.bench import BenchConfig
+    from electra_albert.apps.bench_config import BenchConfig
     from electra_albert.apps.bench_stock import StockPair
     from electra_albert.config import PretrainConfig
     from electra_albert.contracts import Batch
@@ -203,8 +203,3 @@ def format_step(result: dict[str, Any]) -> str:
         against = "" if name == OURS else f"{ratio['median']:>8.2f}x   {ratio['lowest']:.2f} to {ratio['highest']:.2f}"
         lines.append(f"{label:<22}{columns}{times}{against}")
     return "\n".join(lines)
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """What is reported of repeated measurements."""
-    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}

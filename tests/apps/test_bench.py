@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from electra_albert.apps.bench import BenchConfig, environment, format_store, main, measure_store
+from electra_albert.apps.bench import main
+from electra_albert.apps.bench_config import BenchConfig, environment
 from electra_albert.apps.bench_step import format_step, measure_step
 from electra_albert.apps.bench_stock import StockPair, check_same_function, draw
+from electra_albert.apps.bench_store import format_store, measure_store
 from electra_albert.config import CorpusConfig, ModelConfig, PretrainConfig, RtdConfig
 from electra_albert.contracts import Batch, DataError, UsageError, UserError
 from electra_albert.objectives.masking import SpecialIds

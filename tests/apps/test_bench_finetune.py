@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from electra_albert.apps import bench_finetune
-from electra_albert.apps.bench import BenchConfig, main
+from electra_albert.apps.bench import main
+from electra_albert.apps.bench_config import BenchConfig
 from electra_albert.apps.bench_contest import Contest, Predict, make_contest, padding_of
 from electra_albert.apps.bench_finetune import accuracy_of, format_finetune, measure_finetune, train_ours
 from electra_albert.apps.bench_trainer import plain_rows, stock_contenders
