@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError, UserError
+from electra_albert.training.allocator import keep_freed_memory
 
 STEP_TIMEOUT = timedelta(minutes=30)  # a rank that says nothing for so long is taken for dead
 _GRACE_SECONDS = 5.0
@@ -43,6 +44,8 @@ def start(device: str) -> World:
         int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
     )
     place = _device(device, local_rank)
+    if place.type == "cpu":
+        keep_freed_memory()
     if world_size > 1:
         # Host tensors go through gloo on a GPU too: what all ranks must know each step costs no wait for the device.
         backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
