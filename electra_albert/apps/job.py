@@ -14,11 +14,12 @@ from electra_albert.apps.prepare import prepare
 from electra_albert.apps.run_folder import run_settings
 from electra_albert.apps.self_check import self_check
 from electra_albert.config import PretrainConfig
-from electra_albert.contracts import IGNORED_LABEL, Arithmetic, DataError
+from electra_albert.contracts import IGNORED_LABEL, Arithmetic, DataError, UsageError
 from electra_albert.corpus.batches import TrainBatches
 from electra_albert.corpus.examples import ONE_SEGMENT_RATE, Rows
 from electra_albert.corpus.tokenizer import fingerprint, special_ids
 from electra_albert.keyed_random import Stream, derived_seed
+from electra_albert.model.compilation import Compilation, compile_for_training
 from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.objectives.evaluation import Unigram
 from electra_albert.objectives.masking import SpecialIds
@@ -78,6 +79,7 @@ def make_job(
         begin_with(origin, objective, say)
     if training.gradient_checkpointing:
         set_gradient_checkpointing(objective)
+    compile_for_training(objective, choose_compilation(config.run.torch_compile, world.device))
     arithmetic = choose_arithmetic(training.precision, world.device)
     return Job(config, prepared, objective, batches, held_out, unigram, arithmetic, origin)
 
@@ -186,3 +188,14 @@ def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.dev
         found = torch.cpu.get_capabilities()
         has_bf16 = any(found.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
     return "bf16" if has_bf16 else "fp32"
+
+
+def choose_compilation(wanted: Compilation | Literal["auto"], device: torch.device) -> Compilation:
+    """What torch.compile is used for: as asked for, or the blocks on a GPU. Raises UsageError where it cannot work."""
+    from torch.utils._triton import has_triton
+
+    if wanted == "auto":
+        return "blocks" if device.type == "cuda" and has_triton() else "none"
+    if wanted != "none" and device.type == "cuda" and not has_triton():
+        raise UsageError(f"--torch_compile {wanted} needs Triton, which is not installed; pip install triton")
+    return wanted

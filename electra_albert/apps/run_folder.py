@@ -29,6 +29,7 @@ _MAY_CHANGE = _PLACES | frozenset(
         "prepared_dir",
         "preprocessing_num_workers",
         "gradient_checkpointing",  # which changes no bit
+        "torch_compile",  # which changes the last ones
         "logging_steps",
         "eval_steps",
         "eval_examples",

@@ -75,16 +75,25 @@ class Group(nn.Module):
         return hidden_states
 
 
+def pass_through(group: nn.Module, hidden_states: Tensor, mask: Tensor) -> Tensor:
+    """One pass: hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
+    return group(hidden_states, mask)
+
+
 class Encoder(nn.Module):
     """From embeddings to hidden states: the mapping E to D, then the passes through the groups.
 
     With gradient_checkpointing, training keeps only what enters each pass and computes the rest again when it is due.
+    training_pass is pass_through or, after compilation.py, its compiled form.
     """
+
+    training_pass: Callable[[nn.Module, Tensor, Tensor], Tensor]
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.gradient_checkpointing = False
+        self.training_pass = pass_through
         self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
         self.albert_layer_groups = nn.ModuleList(Group(config) for _ in range(config.num_hidden_groups))
 
@@ -98,9 +107,11 @@ class Encoder(nn.Module):
         return hidden_states
 
     def _pass(self, group: nn.Module, hidden_states: Tensor, mask: Tensor) -> Tensor:
-        if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
-            return checkpoint(group, hidden_states, mask, use_reentrant=False)
-        return group(hidden_states, mask)
+        if not (self.training and torch.is_grad_enabled()):
+            return pass_through(group, hidden_states, mask)
+        if self.gradient_checkpointing:
+            return checkpoint(self.training_pass, group, hidden_states, mask, use_reentrant=False)
+        return self.training_pass(group, hidden_states, mask)
 
 
 def set_gradient_checkpointing(module: nn.Module) -> None:

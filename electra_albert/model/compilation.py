@@ -1,0 +1,27 @@
+"""What of a step torch.compile turns into kernels of its own: nothing, each block once, or the step as one graph."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+from electra_albert.model.encoder import Encoder, pass_through
+
+Compilation = Literal["none", "blocks", "step"]
+
+
+def compile_for_training(objective: nn.Module, what: Compilation) -> None:
+    """Make training steps of `objective` run compiled code; evaluation stays as it is.
+
+    blocks: a group is compiled once for each shape of encoder and used at all of its passes, in seconds. step: the
+    forward pass with sampling and losses becomes one graph, passes unrolled, in minutes. Shapes are static: an input of
+    another shape is compiled anew.
+    """
+    if what == "blocks":
+        for part in objective.modules():
+            if isinstance(part, Encoder):
+                part.training_pass = torch.compile(pass_through, dynamic=False)
+    elif what == "step":
+        objective.compile(dynamic=False)
