@@ -114,21 +114,36 @@ def sample(logits: Tensor, temperature: float, seed: int, example_id: Tensor, po
     The maximum over V perturbed scores is found in two levels: a block's perturbed logsumexp decides the block, a
     perturbed score within it the token. The law is the same, with about 2 sqrt(V) noises a token instead of V.
     """
-    scores = logits.detach().float() / temperature
-    vocab = scores.shape[-1]
-    size = block_size(vocab)
-    blocks = -(-vocab // size)
-    padding = torch.nn.functional.pad(scores, (0, blocks * size - vocab), value=-math.inf)
-    by_block = padding.view(-1, blocks, size)  # [M, blocks, size]
-    block_scores = by_block.logsumexp(-1)  # [M, blocks]
-    block = (block_scores + _noise(seed, Stream.SAMPLE_BLOCK, example_id, position, blocks)).argmax(-1)  # [M]
-    within = by_block[torch.arange(block.shape[0], device=block.device), block]  # [M, size]
-    return block * size + (within + _noise(seed, Stream.SAMPLE_TOKEN, example_id, position, size)).argmax(-1)
+    scores = _tempered(logits, temperature)
+    size = block_size(scores.shape[-1])
+    block_scores = _block_scores(scores, size)  # [M, blocks]
+    noise = _noise(seed, Stream.SAMPLE_BLOCK, example_id, position, block_scores.shape[-1])
+    block = (block_scores + noise).argmax(-1, keepdim=True)  # [M, 1]
+    token = block * size + torch.arange(size, device=block.device)  # [M, size]
+    is_token = token < scores.shape[-1]  # the last block may end before the others do
+    within = scores.gather(1, token.clamp(max=scores.shape[-1] - 1)).masked_fill(~is_token, -math.inf)
+    best = (within + _noise(seed, Stream.SAMPLE_TOKEN, example_id, position, size)).argmax(-1, keepdim=True)
+    return token.gather(1, best).squeeze(1)
+
+
+def _tempered(logits: Tensor, temperature: float) -> Tensor:
+    """The scores that are drawn from, float32 and detached."""
+    scores = logits.detach().float()
+    return scores if temperature == 1 else scores / temperature
+
+
+def _block_scores(scores: Tensor, size: int) -> Tensor:
+    """The logsumexp of each run of `size` scores, the last of which may be shorter. [M, V] to [M, blocks] float32."""
+    whole = scores.shape[-1] // size * size
+    block_scores = scores[:, :whole].unflatten(-1, (-1, size)).logsumexp(-1)  # [M, whole blocks]
+    if whole == scores.shape[-1]:
+        return block_scores
+    return torch.cat([block_scores, scores[:, whole:].logsumexp(-1, keepdim=True)], dim=1)
 
 
 def sample_plainly(logits: Tensor, temperature: float, seed: int, example_id: Tensor, position: Tensor) -> Tensor:
     """The same law with one noise a token of the vocabulary: the reference for `sample`."""
-    scores = logits.detach().float() / temperature
+    scores = _tempered(logits, temperature)
     return (scores + _noise(seed, Stream.SAMPLE_TOKEN, example_id, position, scores.shape[-1])).argmax(-1)
 
 

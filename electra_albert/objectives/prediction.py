@@ -14,19 +14,21 @@ from electra_albert.objectives.masking import Targets
 
 
 def predict(generator: Generator, masked_ids: Tensor, batch: Batch, targets: Targets) -> tuple[Tensor, Tensor]:
-    """Hidden states [B, L, D] of masked_ids int64 [B, L], and scores of every token at the targets only [B, K, V]."""
+    """Hidden states [B, L, D] of masked_ids int64 [B, L], and scores of every token at the targets only.
+
+    The scores are float32 [B, K, V]: what they cost and what is drawn from them are computed in it.
+    """
     hidden_states = generator(masked_ids, batch.attention_mask, batch.token_type_ids)  # [B, L, D]
     index = targets.positions[:, :, None].expand(-1, -1, hidden_states.shape[-1])
-    return hidden_states, generator.logits(hidden_states.gather(1, index))  # [B, K, V]
+    return hidden_states, generator.logits(hidden_states.gather(1, index)).float()  # [B, K, V]
 
 
 def prediction_terms(logits: Tensor, targets: Targets, is_shown_masked: Tensor, name: str) -> dict[str, Term]:
     """Cross-entropy over the targets, and how often the top guess is right where [MASK] was shown.
 
-    logits any float [B, K, V], is_shown_masked bool [B, K]; the terms are `<name>_loss` and `<name>_accuracy`.
+    logits float32 [B, K, V], is_shown_masked bool [B, K]; the terms are `<name>_loss` and `<name>_accuracy`.
     """
     weight, labels = targets.weight, targets.labels
-    logits = logits.float()
     nats = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(weight)  # [B, K]
     best = logits.detach().max(-1).indices  # [B, K]; on the CPU twice as fast as argmax, which finds the same
     is_right = (best == labels) & is_shown_masked
