@@ -1,0 +1,81 @@
+"""On a GPU an update waits for nothing, and compiled code trains to the same losses (law 11). Skipped without one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+
+from electra_albert.contracts import Arithmetic, Batch
+from electra_albert.model.compilation import Compilation, compile_for_training
+from electra_albert.training.distributed import World
+from electra_albert.training.guards import StopSignal
+from electra_albert.training.loop import train
+from electra_albert.training.monitor import Monitor
+from electra_albert.training.run import Run
+from tests.objectives.toy import MODEL, build, make_batch, ordered
+from tests.training.toy import CONFIG
+
+pytestmark = pytest.mark.gpu
+WARM_STEPS, STEPS = 3, 8
+LENGTHS = ((23, 17, 9, 4, 23), (5, 23, 23, 23, 8), (23, 23, 23, 23, 23))
+# Of a loss after a few updates in bfloat16, whose own rounding is 2**-8.
+TOLERANCE = 0.02
+
+
+@pytest.fixture
+def world() -> World:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    return World(0, 1, 0, torch.device("cuda", 0))
+
+
+class WatchedBatches:
+    """Pinned batches; between one and the next, once all is warm, a wait for the device is an error."""
+
+    def steps(self, first_step: int) -> Iterator[list[Batch]]:
+        for step in count(first_step):
+            batch = ordered(make_batch(LENGTHS[step % len(LENGTHS)], salt=step)).map(torch.Tensor.pin_memory)
+            # Rows of metrics are read at the first and the last step.
+            torch.cuda.set_sync_debug_mode("error" if WARM_STEPS < step < STEPS else "default")
+            yield [batch]
+            torch.cuda.set_sync_debug_mode("default")
+
+    def epoch(self, step: int) -> float:
+        return 0.0
+
+
+def trained(world: World, folder: Path, arithmetic: Arithmetic, compilation: Compilation, name: str) -> float:
+    """The last row's loss of a run of eight updates."""
+    folder.mkdir()
+    config = replace(
+        CONFIG, learning_rate=1e-3, max_steps=STEPS, logging_steps=STEPS, save_steps=STEPS, eval_steps=STEPS
+    )
+    objective = build(name, replace(MODEL, hidden_size=64, intermediate_size=128)).to(world.device)
+    compile_for_training(objective, compilation)
+    with Monitor(folder, STEPS) as monitor, StopSignal() as stop:
+        run = Run(folder, config, world, monitor, stop, arithmetic)
+        train(objective, WatchedBatches(), lambda step: {"loss": 0.0}, run)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return float(rows[-2]["loss"])  # the very last one is the evaluation's
+
+
+@pytest.mark.parametrize("arithmetic", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", ["rtd_sop", "mlm_sop"])
+def test_no_update_waits_for_the_device(world: World, tmp_path: Path, name: str, arithmetic: Arithmetic) -> None:
+    assert trained(world, tmp_path / "run", arithmetic, "none", name) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compilation", ["blocks", "step"])
+def test_compiled_code_waits_for_nothing_and_has_the_plain_losses(
+    world: World, tmp_path: Path, compilation: Compilation
+) -> None:
+    plain = trained(world, tmp_path / "plain", "bf16", "none", "rtd_sop")
+    compiled = trained(world, tmp_path / "compiled", "bf16", compilation, "rtd_sop")
+    assert compiled == pytest.approx(plain, rel=TOLERANCE)
