@@ -1,15 +1,19 @@
 """The local initialization makes heads look at their neighbours from the first step, and changes nothing but values."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from electra_albert.apps.self_check import START_TOLERANCE
 from electra_albert.config import ModelConfig
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.electra import Discriminator, Electra, masked_language_model
-from electra_albert.model.initialization import HEAD_OFFSETS
+from electra_albert.model.heads import RtdHead
+from electra_albert.model.initialization import HEAD_OFFSETS, initialize_rtd_head
+from electra_albert.presets import PRESETS
 
 NORMAL = ModelConfig(
     vocab_size=97,
@@ -114,6 +118,19 @@ def test_local_start_leaves_the_order_of_segments_undecided() -> None:
     logits = head(torch.ones(3, 5, LOCAL.hidden_size))
     assert torch.equal(logits, torch.zeros(3, 2))
     assert float(head.pooler.weight.detach().std()) == pytest.approx(LOCAL.hidden_size**-0.5, rel=0.1)
+
+
+@pytest.mark.parametrize("width", sorted({preset.model.hidden_size for preset in PRESETS.values()}))
+def test_detection_starts_near_even_odds_at_the_width_of_every_preset(width: int) -> None:
+    """Law 5. The published start of the last layer has a loss of 1.0 nats for ln 2 in the widest preset."""
+    config = replace(NORMAL, hidden_size=width, num_attention_heads=2)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        head = RtdHead(config)
+        initialize_rtd_head(head, config)
+        hidden_states = torch.randn(7, 11, width)  # as a LayerNorm leaves them
+    loss = torch.nn.functional.softplus(head(hidden_states)).mean()  # of original tokens
+    assert float(loss.detach()) == pytest.approx(math.log(2), rel=START_TOLERANCE)
 
 
 @pytest.mark.parametrize("initialization", ["normal", "local"])
