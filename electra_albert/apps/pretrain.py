@@ -42,6 +42,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World) -> int:
     from electra_albert.apps.closing import plan_lines
+    from electra_albert.apps.estimate import estimate_lines
     from electra_albert.apps.job import job_settings, make_job
     from electra_albert.apps.run_folder import check_is_ours
     from electra_albert.training.checkpoint import find_checkpoint, read_state
@@ -59,10 +60,13 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
     with ExitStack() as stack:
         monitor = stack.enter_context(Monitor(folder, config.training.max_steps, is_main=world.is_main))
         found = find_checkpoint(folder / "checkpoints", config.run.resume, monitor.say)
-        job = make_job(config, world, monitor.say, read_state(found)["settings"] if found else None)
+        state = read_state(found) if found else None
+        job = make_job(config, world, monitor.say, state["settings"] if state else None)
         for line in plan_lines(job, world):
             monitor.say(line)
         if config.run.dry_run:
+            for line in estimate_lines(job, world, state["step"] if state else 0):
+                monitor.say(line)
             return 0
         with main_first(world):
             if world.is_main:

@@ -1,0 +1,43 @@
+"""Floating-point operations of matrix products, counted from shapes: a multiply and an add are two.
+
+Everything here is one forward pass over one row; what a training step makes of it is TRAINING_PASSES. Softmax,
+LayerNorm, activations and table look-ups are left out, as is usual: they move memory, they hardly compute.
+Dimensions: L length, K predicted tokens of a row, V vocab, E embedding, D hidden.
+"""
+
+from __future__ import annotations
+
+from electra_albert.config import ModelConfig
+
+# Forward and backward: for each product the backward pass makes two of the same size, the gradient of either factor.
+# Gradient checkpointing computes forward passes again; that is work done, but no more of the model's, so not in here.
+TRAINING_PASSES = 3
+
+
+def encoder_flops(config: ModelConfig, length: int) -> int:
+    """The mapping E to D, and every pass through every block; padding is computed like any other token."""
+    blocks = config.num_hidden_layers * config.inner_group_num
+    return 2 * length * config.embedding_size * config.hidden_size + blocks * _block_flops(config, length)
+
+
+def _block_flops(config: ModelConfig, length: int) -> int:
+    hidden = config.hidden_size
+    projections = 2 * length * hidden * 4 * hidden  # query, key, value and output
+    mixing = 2 * 2 * length * length * hidden  # scores, and what they weigh
+    feed_forward = 2 * 2 * length * hidden * config.intermediate_size
+    return projections + mixing + feed_forward
+
+
+def mlm_head_flops(config: ModelConfig, predicted: int) -> int:
+    """Scores of every token of the vocabulary at `predicted` places."""
+    return 2 * predicted * config.embedding_size * (config.hidden_size + config.vocab_size)
+
+
+def rtd_head_flops(config: ModelConfig, length: int) -> int:
+    """One verdict a token."""
+    return 2 * length * config.hidden_size * (config.hidden_size + 1)
+
+
+def sentence_order_head_flops(config: ModelConfig) -> int:
+    """One verdict a row, in order or swapped."""
+    return 2 * config.hidden_size * (config.hidden_size + 2)
