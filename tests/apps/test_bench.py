@@ -1,162 +1,28 @@
-"""The benchmark: what is compared computes the same function, and it refuses to compare what does not."""
+"""The benchmark's command: what it is told, what it refuses, and what it prints and writes."""
 
 from __future__ import annotations
 
-import copy
 import json
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from electra_albert.apps.bench import main
-from electra_albert.apps.bench_config import BenchConfig, environment
-from electra_albert.apps.bench_step import format_step, measure_step
-from electra_albert.apps.bench_stock import StockPair, check_same_function, draw
-from electra_albert.apps.bench_store import format_store, measure_store
-from electra_albert.config import CorpusConfig, ModelConfig, PretrainConfig, RtdConfig
-from electra_albert.contracts import Batch, DataError, UsageError, UserError
-from electra_albert.objectives.masking import SpecialIds
-from electra_albert.objectives.rtd import ReplacedTokenDetection
+from electra_albert.apps.bench.__main__ import PARTS, main
+from electra_albert.apps.bench.config import BenchConfig
+from electra_albert.apps.bench.machine import arithmetics_of, environment
+from electra_albert.apps.bench.store import format_store, measure_store
+from electra_albert.apps.bench.tables import format_step
+from electra_albert.contracts import UsageError
+from tests.apps.tiny_bench import V, bench_config, silent, write_corpus
 
-B, L, V = 3, 23, 61
-SEED = 5
-SHAPE = ModelConfig(
-    vocab_size=V,
-    embedding_size=13,
-    hidden_size=28,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=34,
-    max_position_embeddings=37,
-    initializer_range=0.2,  # far from where every loss is that of guessing, so that weights show in it
-)
-WORDS = ("river", "bridge", "house", "people", "night", "water", "road", "hill", "moon", "dog", "stone", "wind", "old")
-
-
-@pytest.fixture
-def ours() -> ReplacedTokenDetection:
-    torch.manual_seed(SEED)
-    return ReplacedTokenDetection(SHAPE, RtdConfig(mask_rate=0.3), SpecialIds(4, (0, 1, 2, 3, 4)), SEED)
-
-
-@pytest.fixture
-def batch() -> Batch:
-    ids = torch.randint(5, V, (B, L), generator=torch.Generator().manual_seed(SEED))
-    mask = torch.arange(L) < torch.tensor([[L], [17], [11]])
-    segments = ((torch.arange(L) > 7) & mask).long()
-    return Batch(ids * mask, mask, segments, torch.full((B,), -100), torch.arange(B))
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    drawn = np.random.default_rng(1).integers(len(WORDS), size=(40, 3, 9))
-    documents = ["\n".join(" ".join(WORDS[w] for w in sentence) + "." for sentence in document) for document in drawn]
-    file = tmp_path / "corpus.txt"
-    file.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
-    return file
-
-
-def bench_config(corpus: Path, **changes: object) -> BenchConfig:
-    options = {"repeats": 2, "per_device_train_batch_size": 3, "vocab_size": V, "max_seq_length": L, "seed": SEED}
-    paths = {"corpus": str(corpus), "prepared_dir": str(corpus.parent / "prepared")}
-    return BenchConfig(**{**options, **paths, "device": "cpu", **changes})  # type: ignore[arg-type]
-
-
-def settings(config: BenchConfig) -> PretrainConfig:
-    corpus = CorpusConfig(
-        corpus=config.corpus,
-        vocab_size=config.vocab_size,
-        max_seq_length=config.max_seq_length,
-        prepared_dir=config.prepared_dir,
-        preprocessing_num_workers=1,
-    )
-    return PretrainConfig(corpus=corpus, model=SHAPE)
-
-
-def silent(message: str) -> None:
-    """Say nothing."""
-
-
-@pytest.mark.parametrize("is_tuned", [False, True])
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_stock_pair_with_our_weights_computes_our_losses_and_gradient(
-    ours: ReplacedTokenDetection, batch: Batch, is_tuned: bool, attention: str
-) -> None:
-    pair = StockPair(ours, is_tuned=is_tuned)
-    pair.use_attention(attention)
-    check_same_function(ours, pair, batch)
-
-
-def change_a_weight(pair: StockPair) -> None:
-    with torch.no_grad():
-        pair.discriminator_predictions.dense.weight[0, 0] += 0.1
-
-
-def untie_the_decoder(pair: StockPair) -> None:
-    decoder = pair.generator.predictions.decoder
-    decoder.weight = torch.nn.Parameter(decoder.weight.detach().clone())
-
-
-def part_the_embeddings(pair: StockPair) -> None:
-    pair.discriminator.embeddings = copy.deepcopy(pair.generator.albert.embeddings)
-
-
-# A weight that differs shows in a loss; a lost tie leaves every loss as it is and shows in the gradient's norm alone,
-# an untied decoder in the generator's, parted embeddings where both losses' gradients meet.
-FAULTS: dict[str, tuple[Callable[[StockPair], None], str]] = {
-    "another weight": (change_a_weight, "discriminator_loss"),
-    "untied decoder": (untie_the_decoder, "gradient norm after generator_loss"),
-    "embeddings not shared": (part_the_embeddings, "gradient norm after discriminator_loss"),
-}
-
-
-@pytest.mark.parametrize(("plant", "shows_in"), FAULTS.values(), ids=FAULTS.keys())
-def test_what_computes_another_function_is_refused(
-    ours: ReplacedTokenDetection, batch: Batch, plant: Callable[[StockPair], None], shows_in: str
-) -> None:
-    pair = StockPair(ours, is_tuned=False)
-    plant(pair)
-    with pytest.raises(UserError, match=f"do not compute the same: {shows_in}"):
-        check_same_function(ours, pair, batch)
-
-
-def test_stock_shares_what_ours_shares(ours: ReplacedTokenDetection) -> None:
-    pair = StockPair(ours, is_tuned=False)
-    assert sum(p.numel() for p in pair.parameters()) == sum(p.numel() for p in ours.parameters())
-
-
-def test_stock_draws_follow_the_softmax() -> None:
-    logits = torch.tensor([2.0, 0.0, -1.0, 0.5])
-    torch.manual_seed(SEED)
-    drawn = draw(logits.expand(20_000, 4), temperature=2.0).bincount(minlength=4) / 20_000
-    # Five standard deviations of the most uncertain share; a temperature left out is off by .2.
-    assert torch.allclose(drawn, (logits / 2.0).softmax(-1), atol=5 * 0.5 / 20_000**0.5)
-
-
-def test_step_gives_a_row_for_each_contender_on_the_same_batches(corpus: Path) -> None:
-    config = bench_config(corpus)
-    result = measure_step(config, settings(config), silent)
-    assert list(result["contenders"]) == ["ours", "stock", "stock, tuned"]
-    assert result["contenders"]["ours"]["ratio"]["median"] == 1.0
-    for record in result["contenders"].values():
-        assert 0 < record["tokens_per_second"]["lowest"] <= record["tokens_per_second"]["median"]
-    table = format_step(result)
-    assert f"stock ({result['attention']['stock']})" in table
-    assert "1.3 x stock" in table
-
-
-def test_step_in_bfloat16_with_the_attention_asked_for(corpus: Path) -> None:
-    config = bench_config(corpus, precision="bf16", attention="eager", repeats=1)
-    assert set(measure_step(config, settings(config), silent)["attention"].values()) == {"eager"}
-
-
-def test_step_refuses_a_corpus_smaller_than_a_batch(corpus: Path) -> None:
-    config = bench_config(corpus, per_device_train_batch_size=9_999)
-    with pytest.raises(DataError, match="a step takes 9999"):
-        measure_step(config, settings(config), silent)
+    return write_corpus(tmp_path)
 
 
 @pytest.mark.parametrize(("kind", "between"), [("sentences", "\n"), ("paragraphs", " ")])
@@ -176,10 +42,11 @@ def test_command_prints_a_table_and_writes_its_numbers_with_the_environment(
 ) -> None:
     output = tmp_path / "new" / "bench.json"
     options = {"corpus": corpus, "vocab_size": V, "repeats": 1, "prepared_dir": tmp_path / "prepared", "output": output}
+    options["device"] = "cpu"
     assert main(["store", *(part for name, value in options.items() for part in (f"--{name}", str(value)))]) == 0
     assert "MB/s a core" in capsys.readouterr().out
     written = json.loads(output.read_text(encoding="utf-8"))
-    assert written["environment"] == environment(BenchConfig())
+    assert written["environment"] == environment(BenchConfig(), CPU)
     assert written["store"][0]["kind"] == "sentences"
     assert "step" not in written
 
@@ -187,9 +54,18 @@ def test_command_prints_a_table_and_writes_its_numbers_with_the_environment(
 BAD_OPTIONS = {
     "no repeats": (["--repeats", "0"], "--repeats 0 must be at least 1"),
     "preset": (["--preset", "smal"], "preset 'smal' does not exist"),
+    "one of several presets": (["--preset", "tiny,smal"], "preset 'smal' does not exist; there are tiny, small"),
+    "objective": (["--objective", "rtd,sop"], "objective 'sop' does not exist; there are rtd, rtd_sop, mlm, mlm_sop"),
+    "precision": (["--precision", "bf16,fp16"], "precision 'fp16' does not exist; there are auto, fp32, bf16"),
+    "nothing after a comma": (["--precision", "bf16,"], "precision '' does not exist"),
+    "rows": (["--per_device_train_batch_size", "16,many"], "16,many is no whole number, nor several separated by com"),
+    "rows in part": (["--per_device_train_batch_size", "16.5"], "16.5 is no whole number"),
+    "no rows": (["--per_device_train_batch_size", "16,0"], "--per_device_train_batch_size 0 must be at least 1"),
+    "compile": (["--torch_compile", "blocks"], "torch_compile"),
     "attention": (["--attention", "x"], "attention"),
     "mistyped": (["--repeat", "3"], "did you mean --repeats"),
     "rows too long": (["--max_seq_length", "600"], "max_position_embeddings=512"),
+    "rows too long for one preset": (["--preset", "small,base", "--max_seq_length", "513"], "max_seq_length=513"),
     "output in a file": (["--output", f"{__file__}/bench.json"], "is a file"),
 }
 
@@ -198,3 +74,114 @@ BAD_OPTIONS = {
 def test_wrong_options_are_refused_before_anything_is_measured(argv: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         main(["step", *argv])
+
+
+def test_lists_are_read_in_order_and_once() -> None:
+    config = BenchConfig(preset="base, tiny,base", objective="mlm", per_device_train_batch_size="8,4", precision="fp32")
+    assert (config.presets, config.objectives, config.rows) == (("base", "tiny"), ("mlm",), (8, 4))
+
+
+def test_automatic_precision_is_that_of_a_run_and_is_not_measured_twice() -> None:
+    (found,) = arithmetics_of(BenchConfig(precision="auto"), CPU)
+    assert arithmetics_of(BenchConfig(precision=f"auto,{found}"), CPU) == (found,)
+
+
+def test_environment_names_the_commit_and_how_memory_is_kept() -> None:
+    stamp = environment(BenchConfig(), CPU)
+    assert {"commit", "torch", "cpu", "cores", "threads", "libc", "auto_precision", "keeps_freed_memory"} <= set(stamp)
+
+
+def test_everything_that_can_be_measured_has_a_name() -> None:
+    assert list(PARTS) == ["step", "encoder", "batches", "fill_mask", "text", "store", "finetune"]
+
+
+def contender(seconds: list[float], memory: float | None = 1e9, traffic: float | None = 4e9) -> dict[str, Any]:
+    middle = seconds[0]
+    return {
+        "tokens_per_second": dict.fromkeys(("median", "lowest", "highest"), 4000 / middle),
+        "seconds_a_step": {"median": middle, "values": seconds},
+        "ratio": {"median": middle / 2.0},
+        "peak_memory_bytes": memory,
+        "memory_of_stock": memory and memory / 2e9,
+        "flops_per_second": 8e11 / middle,
+        "share_of_matrix_rate": 0.9 / middle,
+        "bytes_per_second": traffic and traffic / middle,
+        "share_of_bandwidth": traffic and 0.25 / middle,
+        "binds": traffic and "matrix products",
+    }
+
+
+def record(**changes: object) -> dict[str, Any]:
+    case = {"objective": "rtd", "preset": "small", "precision": "bf16", "rows": 32, "max_seq_length": 128}
+    case |= {"vocab_size": 30_000, "device": "cpu", "repeats": 2, "updates_a_timing": 1, "padding": 0.025}
+    machine = {"matrix_flops_per_second": 5e11, "copy_bytes_per_second": 2e10}
+    contenders = {
+        "ours": contender([2.0, 2.0]),
+        "ours, blocks compiled": contender([1.5, 1.5], memory=0.8e9, traffic=None),
+        "stock": contender([3.0, 3.0], memory=2e9),
+    }
+    return {**case, "attention": {"stock": "sdpa"}, "machine": machine, "contenders": contenders, **changes}
+
+
+def test_table_shows_speed_memory_and_roofs_of_each_contender() -> None:
+    lines = format_step([record()]).splitlines()
+    assert max(map(len, lines)) < 120
+    compiled = [line.split() for line in lines if line.startswith("ours, blocks compiled")]
+    assert compiled[0][3:] == ["2,667", "2,667", "2,667", "1.5000", "0.75x", "0.80", "0.40x"]
+    assert compiled[1][3:] == ["0.533", "60.0%", "-", "-", "-"]
+    plain = [line.split() for line in lines if line.startswith("ours  ")]
+    assert plain[1][1:] == ["0.4", "45.0%", "2", "12.5%", "matrix", "products"]
+    assert any("5 TFLOP/s of matrix products in bf16, 20 GB/s" in line for line in lines)
+
+
+def test_what_is_not_known_is_a_dash_and_what_has_no_like_is_said() -> None:
+    alone = {"ours": contender([2.0, 2.0], memory=None)}
+    table = format_step([record(objective="mlm", contenders=alone, attention={})])
+    assert "stock has no like of mlm" in table
+    assert next(line.split()[-2:] for line in table.splitlines() if line.startswith("ours  ")) == ["-", "-"]
+
+
+TARGETS: dict[str, tuple[dict[str, object], list[str]]] = {
+    "cpu": (
+        {},
+        [
+            "1.6 x stock's tokens/s (small, bf16, 32 rows): met, 2.00 by ours, blocks compiled",
+            "50 % of the matrix rate (small, bf16, 32 rows): met, 0.60",
+            "at most 0.5 x stock's memory (small, bf16, 32 rows): met, 0.40",
+        ],
+    ),
+    "cpu in float32": ({"precision": "fp32"}, ["1.6 x stock's", "0.5 x stock's memory"]),
+    "gpu": (
+        {"device": "NVIDIA H200", "rows": 128},
+        [
+            "4 x stock's tokens/s (small, bf16, 128 rows): missed, 2.00",
+            "1.5 x tokens/s of stock tuned and compiled (small, bf16, 128 rows): not measured",
+            "1 million tokens/s at 128 rows (small, bf16, 128 rows): missed, 2,667",
+            "2.5 million tokens/s at the best batch (small, bf16, 128 rows): missed",
+        ],
+    ),
+    "base": (
+        {"device": "NVIDIA H200", "preset": "base", "max_seq_length": 512},
+        ["45 % of the matrix rate (base, bf16, 32 rows): met, 0.60"],
+    ),
+    "another length": ({"max_seq_length": 256}, []),
+    "another objective": ({"objective": "rtd_sop"}, []),
+}
+
+
+@pytest.mark.parametrize(("changes", "wanted"), TARGETS.values(), ids=TARGETS.keys())
+def test_targets_are_held_against_the_cases_that_they_are_stated_for(
+    changes: dict[str, object], wanted: list[str]
+) -> None:
+    lines = [line for line in format_step([record(**changes)]).splitlines() if line.startswith("target")]
+    assert len(lines) == len(wanted)
+    assert all(text in line for text, line in zip(wanted, lines, strict=True))
+
+
+def test_best_batch_is_looked_for_among_all_numbers_of_rows() -> None:
+    fast = {"ours": contender([0.001, 0.001]), "stock": contender([1.0, 1.0])}
+    found = [record(device="NVIDIA H200"), record(device="NVIDIA H200", rows=1024, contenders=fast)]
+    best = [line for line in format_step(found).splitlines() if "best batch" in line]
+    assert best == [
+        "target at least 2.5 million tokens/s at the best batch (small, bf16, 1024 rows): met, 4,000,000 by ours"
+    ]

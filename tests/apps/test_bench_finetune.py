@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from electra_albert.apps import bench_finetune
-from electra_albert.apps.bench import main
-from electra_albert.apps.bench_config import BenchConfig
-from electra_albert.apps.bench_contest import Contest, Predict, make_contest, padding_of
-from electra_albert.apps.bench_finetune import accuracy_of, format_finetune, measure_finetune, train_ours
-from electra_albert.apps.bench_trainer import plain_rows, stock_contenders
+from electra_albert.apps.bench import finetune
+from electra_albert.apps.bench.__main__ import main
+from electra_albert.apps.bench.config import BenchConfig
+from electra_albert.apps.bench.contest import Contest, Predict, make_contest, padding_of
+from electra_albert.apps.bench.finetune import accuracy_of, format_finetune, measure_finetune, train_ours
+from electra_albert.apps.bench.trainer import plain_rows, stock_contenders
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import Batch, DataError, DivergedError, UsageError
 from electra_albert.model.task_model import TaskHead
@@ -173,7 +173,7 @@ def test_contest_is_measured_and_shown(glue: Path) -> None:
 
 
 def test_missing_trainer_is_told_in_one_line(glue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_finetune, "has_trainer", lambda: False)
+    monkeypatch.setattr(finetune, "has_trainer", lambda: False)
     with pytest.raises(UsageError, match="needs accelerate") as refused:
         measure_finetune(bench_config(glue), SHAPE, silent)
     assert "\n" not in str(refused.value)
@@ -203,7 +203,8 @@ def test_number_of_examples_must_be_one_at_least() -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     program = (
-        "import sys\nfrom electra_albert.apps.bench import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n"
+        "import sys\n"
+        "from electra_albert.apps.bench.__main__ import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n"
         f"    print('loaded', [name for name in {HEAVY} if name in sys.modules])\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from electra_albert.apps.bench_config import BenchConfig
+    from electra_albert.apps.bench.config import BenchConfig
     from electra_albert.contracts import Batch
     from electra_albert.model.task_model import TaskModel
     from electra_albert.tasks.examples import TaskData
@@ -58,6 +58,7 @@ def make_contest(config: BenchConfig, shape: ModelConfig, say: Say) -> Contest:
     """The task's rows, cut so that every batch is full, and the model with the weights to begin with."""
     import torch
 
+    from electra_albert.apps.bench.machine import arithmetics_of
     from electra_albert.model.loading import build_task_model, locate_encoder, read_config
     from electra_albert.model.task_model import TaskHead
     from electra_albert.tasks.recipes import recipe
@@ -68,7 +69,7 @@ def make_contest(config: BenchConfig, shape: ModelConfig, say: Say) -> Contest:
     files = locate_encoder(Path(config.model)) if config.model else None
     tokenizer = _tokenizer(config, data, files.tokenizer if files else None, say)
     train, dev = _encode(config, data, tokenizer)
-    steps = train.unit_count // config.per_device_train_batch_size
+    steps = train.unit_count // config.rows[0]
     if files is None:
         shape = replace(shape, vocab_size=max(config.vocab_size, len(tokenizer)))
     else:
@@ -80,7 +81,7 @@ def make_contest(config: BenchConfig, shape: ModelConfig, say: Say) -> Contest:
     published = recipe("electra", config.task or "custom", shape)
     training = TrainingConfig(
         max_steps=steps,
-        per_device_train_batch_size=config.per_device_train_batch_size,
+        per_device_train_batch_size=config.rows[0],
         learning_rate=published["learning_rate"],
         warmup_steps=round(published["warmup_ratio"] * steps),
         lr_scheduler_type="linear",
@@ -88,7 +89,8 @@ def make_contest(config: BenchConfig, shape: ModelConfig, say: Say) -> Contest:
         save_steps=steps,
         eval_steps=steps,
     )
-    return Contest(tokenizer, data.labels, train, dev, model, training, world, config.precision, config.max_seq_length)
+    arithmetic = arithmetics_of(config, world.device)[0]
+    return Contest(tokenizer, data.labels, train, dev, model, training, world, arithmetic, config.max_seq_length)
 
 
 def _read(config: BenchConfig, say: Say) -> TaskData:
@@ -127,7 +129,7 @@ def _encode(config: BenchConfig, data: TaskData, tokenizer: Any) -> tuple[Rows, 
     from electra_albert.tasks.encoding import EncodePlan, TextEncoder
     from electra_albert.tasks.kinds import KINDS
 
-    batch = config.per_device_train_batch_size
+    batch = config.rows[0]
     kept = data.train[: len(data.train) // batch * batch]
     if not kept:
         raise DataError(f"the task gives {len(data.train)} examples, a step takes {batch}; lower the batch size")

@@ -8,8 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_albert.apps.bench_contest import Contest, Pass, Predict, Say, Trained, now, padding_of
-from electra_albert.apps.bench_step import STOCK
+from electra_albert.apps.bench.contest import Contest, Pass, Predict, Say, Trained, now, padding_of
+from electra_albert.apps.bench.step import STOCK
 from electra_albert.apps.export import export_task_model, quiet_transformers
 
 if TYPE_CHECKING:

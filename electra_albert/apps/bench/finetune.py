@@ -18,9 +18,9 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from electra_albert.apps.bench_config import spread
-from electra_albert.apps.bench_contest import Contest, Pass, Predict, Say, Trained, make_contest, now, padding_of
-from electra_albert.apps.bench_step import OURS, STOCK
+from electra_albert.apps.bench.config import spread
+from electra_albert.apps.bench.contest import Contest, Pass, Predict, Say, Trained, make_contest, now, padding_of
+from electra_albert.apps.bench.step import OURS, STOCK
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import UsageError
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from electra_albert.apps.bench_config import BenchConfig
+    from electra_albert.apps.bench.config import BenchConfig
     from electra_albert.contracts import Batch
     from electra_albert.tasks.objective import TaskObjective
     from electra_albert.tasks.rows import Rows
@@ -65,7 +65,7 @@ def measure_finetune(config: BenchConfig, shape: ModelConfig, say: Say) -> dict[
     """
     if not has_trainer():
         raise UsageError("stock's Trainer needs accelerate, which is not installed; pip install accelerate")
-    from electra_albert.apps.bench_trainer import stock_contenders
+    from electra_albert.apps.bench.trainer import stock_contenders
 
     contest = make_contest(config, shape, say)
     contenders: dict[str, Pass] = {OURS: lambda seed: train_ours(contest, seed)}
@@ -145,13 +145,13 @@ def _conditions(config: BenchConfig, contest: Contest) -> dict[str, Any]:
     lengths = contest.train.unit_lengths()
     return {
         "task": config.task or "documentation",
-        "model": config.model or f"preset {config.preset}, random weights",
+        "model": config.model or f"preset {config.presets[0]}, random weights",
         "examples": contest.train.unit_count,
         "dev_examples": contest.dev.unit_count,
         "mean_length": float(lengths.mean()),
         "longest": int(lengths.max()),
         "max_seq_length": config.max_seq_length,
-        "rows": config.per_device_train_batch_size,
+        "rows": config.rows[0],
         "repeats": config.repeats,
         "target": TARGET_RATIO,
     }

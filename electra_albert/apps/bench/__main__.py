@@ -1,0 +1,128 @@
+"""Measure what the toolkit is fast at, beside what it is compared with.
+
+    python -m electra_albert.apps.bench step --preset small,base --objective rtd,mlm_sop --output bench.json
+    python -m electra_albert.apps.bench store --corpus my.txt
+    python -m electra_albert.apps.bench finetune --task sst2 --data_dir GLUE --model runs/mine
+
+store: MB of text a second and core, from file to token store. step: the training step beside the same two networks
+composed from stock transformers classes, on the same batches, in turns within one process, against the machine's own
+matrix rate and copy bandwidth. encoder: its forward pass beside stock's. batches: making them from the store.
+fill_mask: one sentence and many beside stock's pipeline. text: training on real text beside a stock loop with its
+usual padding. finetune: whole passes over a task beside stock's Trainer on the same model.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from electra_albert.apps.bench.config import BenchConfig, Say, settings_of
+from electra_albert.apps.bench.finetune import format_finetune, has_trainer, measure_finetune
+from electra_albert.apps.bench.parts import (
+    format_batches,
+    format_encoder,
+    format_fill_mask,
+    measure_batches,
+    measure_encoder,
+    measure_fill_mask,
+)
+from electra_albert.apps.bench.step import measure_step
+from electra_albert.apps.bench.store import format_store, measure_store
+from electra_albert.apps.bench.tables import format_step
+from electra_albert.apps.bench.text import format_text, measure_text
+from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
+from electra_albert.config import PretrainConfig
+from electra_albert.contracts import UsageError
+
+
+class Part(NamedTuple):
+    """One thing that is measured, and how it is shown."""
+
+    measure: Callable[[BenchConfig, PretrainConfig, Say], Any]
+    show: Callable[[Any], str]
+
+
+def _measure_store(config: BenchConfig, settings: PretrainConfig, say: Say) -> list[dict[str, Any]]:
+    return measure_store(config, say)
+
+
+def _measure_steps(config: BenchConfig, settings: PretrainConfig, say: Say) -> list[dict[str, Any]]:
+    """The records of every preset asked for."""
+    found = (measure_step(replace(config, preset=name), settings_of(config, name), say) for name in config.presets)
+    return [record for records in found for record in records]
+
+
+def _measure_finetune(config: BenchConfig, settings: PretrainConfig, say: Say) -> dict[str, Any]:
+    return measure_finetune(config, settings.model, say)
+
+
+PARTS: dict[str, Part] = {
+    "step": Part(_measure_steps, format_step),
+    "encoder": Part(measure_encoder, format_encoder),
+    "batches": Part(measure_batches, format_batches),
+    "fill_mask": Part(measure_fill_mask, format_fill_mask),
+    "text": Part(measure_text, format_text),
+    "store": Part(_measure_store, format_store),
+    "finetune": Part(_measure_finetune, format_finetune),
+}
+WHAT = (*PARTS, "all")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; returns the exit code."""
+    parser = make_parser("python -m electra_albert.apps.bench", "Measure the toolkit's speed, beside stock's classes.")
+    parser.add_argument("what", choices=WHAT, nargs="?", default="all", help="What to measure.")
+    parser.add_class_arguments(BenchConfig)
+    options = parse(parser, argv).as_dict()
+    what = options.pop("what")
+    config = BenchConfig(**options)
+    for name in config.presets:
+        settings_of(config, name)  # refuses what does not fit a preset before anything is measured
+    check_can_write(Path(config.prepared_dir))
+    if config.output:
+        check_can_write(Path(config.output).parent)
+    names = tuple(PARTS) if what == "all" else (what,)
+    if what == "all" and not has_trainer():
+        _say("finetune is left out: stock's Trainer needs accelerate, which is not installed")
+        names = tuple(name for name in names if name != "finetune")
+    results = _measure(config, names)
+    if config.output:
+        _write(Path(config.output), results)
+    return 0
+
+
+def _measure(config: BenchConfig, names: Sequence[str]) -> dict[str, Any]:
+    """Measure and show the parts of these names."""
+    from electra_albert.apps.bench.machine import environment, machine_rates
+    from electra_albert.training.distributed import start
+
+    device = start(config.device).device  # which also settles how freed memory is kept, as for a run
+    results: dict[str, Any] = {"settings": asdict(config), "environment": environment(config, device)}
+    print("  ".join(f"{name} {value}" for name, value in results["environment"].items()), flush=True)
+    if {"step", "encoder"} & set(names):
+        results["machine"] = machine_rates(config, device)
+    settings = settings_of(config)
+    for name in names:
+        results[name] = PARTS[name].measure(config, settings, _say)
+        print(PARTS[name].show(results[name]), flush=True)
+    return results
+
+
+def _write(file: Path, results: dict[str, Any]) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {file} ({error.strerror}); choose another --output") from None
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_app(main))

@@ -1,0 +1,188 @@
+"""The contenders of the training step: ours as the training loop makes it, and stock's as a plain script would."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from electra_albert.apps.bench.config import Say
+from electra_albert.apps.bench.contest import now
+from electra_albert.apps.bench.machine import peak_memory
+from electra_albert.apps.bench.step import OURS, STOCK, TUNED
+from electra_albert.apps.bench.stock import ATTENTIONS, StockPair, check_same_function
+from electra_albert.apps.bench.traffic import TrafficCounter, bytes_of
+from electra_albert.config import PretrainConfig, TrainingConfig
+from electra_albert.contracts import Arithmetic, Batch, Objective
+from electra_albert.model.compilation import Compilation, compile_for_training
+from electra_albert.objectives.pretraining import PretrainingObjective
+from electra_albert.objectives.rtd import ReplacedTokenDetection
+from electra_albert.objectives.rtd_sop import ReplacedTokenDetectionWithOrder
+from electra_albert.training.distributed import World
+from electra_albert.training.guards import StopSignal, UpdateGuard
+from electra_albert.training.monitor import Monitor, Tally
+from electra_albert.training.optimizer import build_optimizer
+from electra_albert.training.run import Run
+from electra_albert.training.step import autocast, backward, count_step, term_scales
+
+COMPILED: tuple[Compilation, ...] = ("blocks", "step")
+TUNED_COMPILED = f"{TUNED}, compiled"
+
+_WARM_UPDATES = {"cpu": 1, "cuda": 3}
+_WARM_COMPILED_UPDATES = 3  # the first compiles
+
+Update = Callable[[Batch, int], None]
+
+
+@dataclass
+class Contender:
+    """One that makes updates, and what it holds between them."""
+
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    update: Update
+    is_compiled: bool = False
+    attention: str | None = None  # stock's
+
+    def resident_bytes(self) -> int:
+        """Bytes of weights, gradients that are kept and the optimiser's state."""
+        weights = [*self.module.parameters(), *self.module.buffers()]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        state = [value for of_one in self.optimizer.state.values() for value in of_one.values()]
+        return bytes_of([*weights, *gradients, *(value for value in state if isinstance(value, Tensor))])
+
+    def peak_bytes(self, batch: Batch, step: int, device: torch.device) -> int | None:
+        """Bytes that an update needs at its highest, with what is resident; None where that cannot be told."""
+        resident = self.resident_bytes()
+        transient = peak_memory(lambda: self.update(batch, step), device)
+        return None if transient is None else resident + transient
+
+    def traffic_bytes(self, batch: Batch, step: int, device: torch.device) -> int | None:
+        """Bytes that the kernels of an update read and write, nothing fused; None of compiled ones, which fuse."""
+        if self.is_compiled:
+            self.update(batch, step)
+            return None
+        with TrafficCounter(device.type) as counter:
+            self.update(batch, step)
+        return counter.bytes
+
+
+def our_contenders(
+    objective: PretrainingObjective, settings: PretrainConfig, world: World, arithmetic: Arithmetic, *, compiled: bool
+) -> dict[str, Contender]:
+    """Ours as it is and, where asked for, compiled in each way, every one with weights of its own."""
+    copies = {f"{OURS}, {what} compiled": what for what in COMPILED} if compiled else {}
+    found = {}
+    for name, what in copies.items():
+        module = copy.deepcopy(objective)
+        compile_for_training(module, what)
+        found[name] = our_contender(module, settings.training, world, arithmetic)
+        found[name].is_compiled = True
+    return {OURS: our_contender(objective, settings.training, world, arithmetic), **found}
+
+
+def our_contender(
+    objective: PretrainingObjective, training: TrainingConfig, world: World, arithmetic: Arithmetic
+) -> Contender:
+    """One update by the training loop's own pieces, its guard and its sums for the log among them."""
+    monitor = Monitor(Path(), training.max_steps, is_main=False)  # writes nothing
+    run = Run(Path(), training, world, monitor, StopSignal(), arithmetic)
+    optimizer = build_optimizer(objective, training)
+    guard, tally = UpdateGuard(world.device), Tally(world.device)
+    has_overflowed = torch.zeros((), dtype=torch.bool, device=world.device)  # fp16's; there is no loss scale here
+    objective.train()
+
+    def update(batch: Batch, step: int) -> None:
+        counts = count_step(cast(Objective, objective), [batch], run)
+        scales = term_scales(objective.weights, counts.terms, world.world_size)
+        terms = backward(objective, [batch], scales, step, run)
+        norm = nn.utils.clip_grad_norm_(objective.parameters(), training.max_grad_norm)
+        is_finite = guard.observe(norm, has_overflowed)
+        optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        tally.add(terms, is_finite)
+
+    return Contender(objective, optimizer, update)
+
+
+def stock_contenders(
+    ours: PretrainingObjective, settings: PretrainConfig, world: World, arithmetic: Arithmetic, *, compiled: bool
+) -> dict[str, Contender]:
+    """Stock's pair as it comes, tuned, and, where asked for, tuned and compiled; of other objectives there is none."""
+    is_detection = isinstance(ours, ReplacedTokenDetection) and not isinstance(ours, ReplacedTokenDetectionWithOrder)
+    if not is_detection:
+        return {}
+    names = (STOCK, TUNED, TUNED_COMPILED) if compiled else (STOCK, TUNED)
+    found = {}
+    for name in names:
+        pair = StockPair(cast(ReplacedTokenDetection, ours), is_tuned=name != STOCK).to(world.device)
+        pair.use_attention(ATTENTIONS[0])
+        found[name] = stock_contender(pair, settings.training, world, arithmetic)
+    return found
+
+
+def stock_contender(pair: StockPair, training: TrainingConfig, world: World, arithmetic: Arithmetic) -> Contender:
+    """One update as a plain training script makes it, with the same optimiser and clipping."""
+    optimizer = build_optimizer(pair, training)
+    pair.train()
+
+    def update(batch: Batch, step: int) -> None:
+        with autocast(world.device, arithmetic):
+            losses = pair(batch.to(world.device))
+        torch.stack([losses[name] * weight for name, weight in pair.weights.items()]).sum().backward()
+        nn.utils.clip_grad_norm_(pair.parameters(), training.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return Contender(pair, optimizer, update)
+
+
+def check_stock(ours: PretrainingObjective, stock: dict[str, Contender], batch: Batch) -> None:
+    """UserError unless every pair of stock computes what ours does; before anything is compiled or updated."""
+    for contender in stock.values():
+        check_same_function(cast(ReplacedTokenDetection, ours), cast(StockPair, contender.module), batch)
+
+
+def settle_attention(contender: Contender, kinds: tuple[str, ...], batch: Batch, device: torch.device) -> None:
+    """Set stock's attention to the fastest of `kinds` here; the pair is warm afterwards."""
+    pair, seconds = cast(StockPair, contender.module), {}
+    for kind in kinds:
+        pair.use_attention(kind)
+        contender.update(batch, 1)
+        began = now(device)
+        contender.update(batch, 1)
+        seconds[kind] = now(device) - began
+    contender.attention = min(seconds, key=lambda kind: seconds[kind])
+    pair.use_attention(contender.attention)
+
+
+def make_ready(contenders: dict[str, Contender], attention: str, batch: Batch, device: torch.device, say: Say) -> None:
+    """Settle stock's attention, compile stock's pair, and warm all up. What does not fit into memory is taken out."""
+    kinds = ATTENTIONS if attention == "auto" else (attention,)
+    for name, contender in list(contenders.items()):
+        try:
+            if name == TUNED_COMPILED:
+                tuned = contenders.get(TUNED)
+                _compile_stock(contender, str(tuned.attention if tuned else ATTENTIONS[0]))
+            elif isinstance(contender.module, StockPair):
+                settle_attention(contender, kinds, batch, device)
+            for _ in range(_WARM_COMPILED_UPDATES if contender.is_compiled else _WARM_UPDATES[device.type]):
+                contender.update(batch, 1)
+        except torch.OutOfMemoryError:
+            say(f"{name} is left out: {len(batch.input_ids)} rows do not fit into memory")
+            del contenders[name]
+            torch.cuda.empty_cache()
+
+
+def _compile_stock(contender: Contender, attention: str) -> None:
+    """Compile the pair's forward pass, with the attention that the tuned pair has settled on."""
+    pair = cast(StockPair, contender.module)
+    pair.use_attention(attention)
+    pair.compile(dynamic=False)
+    contender.attention, contender.is_compiled = attention, True

@@ -1,0 +1,142 @@
+"""Filling a mask: how long one sentence and a batch of sentences take here and in transformers' pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from electra_albert.apps.bench.config import BenchConfig, Say, spread
+from electra_albert.apps.bench.lines import in_turns, sample_lines
+from electra_albert.config import PretrainConfig
+from electra_albert.contracts import DataError, UserError
+
+if TYPE_CHECKING:
+    from electra_albert.model.electra import Generator
+
+Proposal = dict[str, Any]
+
+SENTENCES = 32
+TOP_K = 5
+SCORE_TOLERANCE = 1e-3  # relative, in float32: a probability carries the rounding of its logit and of their sum
+_WORDS = range(5, 41)  # in a sentence that is taken
+# Under the preset's own small weights all scores are nearly those of guessing, and equal for what differs.
+_WIDE_WEIGHTS = 0.1
+_OURS, _STOCK, _BATCHED = "ours", "pipeline", f"pipeline, batch_size={SENTENCES}"
+
+
+def measure_fill_mask(config: BenchConfig, settings: PretrainConfig, say: Say) -> dict[str, Any]:
+    """Seconds for a sentence, and for a batch of them, in turns; float32, weights drawn at random.
+
+    Raises UserError where the two do not propose the same.
+    """
+    import torch
+    from transformers import pipeline
+
+    from electra_albert.apps.export import export_generator, quiet_transformers
+    from electra_albert.apps.fill_mask import fill_masks
+    from electra_albert.apps.prepare import prepare
+    from electra_albert.model.electra import masked_language_model
+    from electra_albert.training.distributed import start
+
+    device = start(config.device).device
+    tokenizer = prepare(settings.corpus, config.seed, say).tokenizer
+    sentences = masked_sentences(sample_lines(settings.corpus, config.seed, say), tokenizer.mask_token)
+    torch.manual_seed(config.seed)
+    shape = replace(settings.model, vocab_size=len(tokenizer), initializer_range=_WIDE_WEIGHTS)
+    generator: Generator = masked_language_model(settings.rtd.generator(shape)).eval()
+    with TemporaryDirectory(prefix="bench-") as name, quiet_transformers():
+        export_generator(generator, tokenizer, Path(name))
+        stock = pipeline("fill-mask", model=name, tokenizer=name, top_k=TOP_K, device=device)
+        generator.to(device)
+
+        def ours(sentence: str) -> list[Proposal]:
+            return fill_masks(generator, tokenizer, sentence, TOP_K)[0]
+
+        for sentence in sentences:
+            check_same_proposals(sentence, ours(sentence), stock(sentence))
+        say(f"ours and the pipeline propose the same for {len(sentences)} sentences")
+        one: dict[str, list[float]] = {_OURS: [], _STOCK: []}
+        for sentence in sentences:
+            calls = {_OURS: partial(ours, sentence), _STOCK: partial(stock, sentence)}
+            for contender, seconds in in_turns(calls, config.repeats, device).items():
+                one[contender] += seconds
+        batch: dict[str, Callable[[], object]] = {
+            _OURS: lambda: [ours(sentence) for sentence in sentences],
+            _STOCK: lambda: stock(sentences),
+            _BATCHED: lambda: stock(sentences, batch_size=SENTENCES),
+        }
+        many = in_turns(batch, config.repeats, device)
+    return {
+        "preset": config.presets[0],
+        "vocab_size": len(tokenizer),
+        "hidden_size": generator.config.hidden_size,
+        "sentences": SENTENCES,
+        "top_k": TOP_K,
+        "repeats": config.repeats,
+        "one": _records(one),
+        "batch": _records(many),
+    }
+
+
+def masked_sentences(lines: Sequence[str], mask_token: str) -> list[str]:
+    """Real sentences with the middle word of each masked, taken evenly from the lines; few are taken several times."""
+    found = [words for words in map(str.split, lines) if len(words) in _WORDS and mask_token not in words]
+    if not found:
+        raise DataError(f"no line of the corpus has {_WORDS[0]} to {_WORDS[-1]} words; bench another corpus")
+    sentences = []
+    for words in found[:: max(1, len(found) // SENTENCES)]:
+        words[len(words) // 2] = mask_token
+        sentences.append(" ".join(words))
+    return list(islice(cycle(sentences), SENTENCES))
+
+
+def check_same_proposals(sentence: str, ours: Sequence[Proposal], stock: Sequence[Proposal]) -> None:
+    """UserError unless both propose the same tokens for the same sentence; only tied ones may change places."""
+    expected = {proposal["token"]: proposal for proposal in stock}
+    lowest = min(proposal["score"] for proposal in stock)
+    for mine in ours:
+        theirs = expected.get(mine["token"], {**mine, "score": lowest})  # or one that is tied with the last
+        texts = [(proposal["token_str"], proposal["sequence"]) for proposal in (mine, theirs)]
+        is_near = abs(mine["score"] - theirs["score"]) <= SCORE_TOLERANCE * theirs["score"]
+        if len(ours) != len(stock) or not is_near or texts[0] != texts[1]:
+            raise UserError(
+                f"ours and the pipeline do not propose the same for {sentence!r}: {mine['token_str']!r} with "
+                f"{mine['score']:.6g} here, {theirs['token_str']!r} with {theirs['score']:.6g} there; no ratio is "
+                "printed: install the versions that requirements.txt pins"
+            )
+
+
+def _records(seconds: dict[str, list[float]]) -> dict[str, Any]:
+    """Milliseconds of each, and how many times as long as ours it takes."""
+    return {
+        name: {
+            "milliseconds": spread([1000 * second for second in times]),
+            "ratio": spread([theirs / mine for theirs, mine in zip(times, seconds[_OURS], strict=True)]),
+        }
+        for name, times in seconds.items()
+    }
+
+
+def format_fill_mask(result: dict[str, Any]) -> str:
+    """The result as a table."""
+    lines = [
+        f"\nfill-mask: generator of preset {result['preset']} (H {result['hidden_size']}, V {result['vocab_size']:,}), "
+        f"random weights, fp32, top {result['top_k']} (no target is stated)\n"
+        f"{'':<36}{'ms':>10}{'lowest':>10}{'highest':>10}{'ours is':>9}"
+    ]
+    for what, key in (("one sentence", "one"), (f"{result['sentences']} sentences", "batch")):
+        for name, record in result[key].items():
+            time, ratio = record["milliseconds"], record["ratio"]
+            against = "" if name == _OURS else f"{ratio['median']:>8.2f}x"
+            columns = f"{time['median']:>10.2f}{time['lowest']:>10.2f}{time['highest']:>10.2f}"
+            lines.append(f"{what + ': ' + name:<36}{columns}{against}")
+    lines.append(
+        f"each of the {result['sentences']} sentences {result['repeats']} times alone, and all of them "
+        f"{result['repeats']} times; ours has no batched call and takes them one by one"
+    )
+    return "\n".join(lines)
