@@ -305,7 +305,7 @@ class RunConfig:
     resume: str = "auto"
     """auto continues a run found in output_dir, never starts anew in an empty folder, PATH names a checkpoint."""
     dry_run: bool = False
-    """Prepare, build, check and print what would be trained, then stop."""
+    """Prepare, build, check, print what would be trained and the memory and time it would take, then stop."""
 
     def __post_init__(self) -> None:
         for name in ("output_dir", "init_from", "resume"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from electra_albert.apps.demo import print_guesses, print_verdicts
 from electra_albert.apps.fill_mask import Proposal, fill_masks, judge, printable, shown
+from electra_albert.apps.job import choose_compilation
 from electra_albert.apps.scores import format_forgetting, format_scores, read_evaluations
 from electra_albert.contracts import Metrics
 from electra_albert.corpus.tokenizer import Piece, describe_pieces
@@ -42,13 +43,22 @@ def plan_lines(job: Job, world: World) -> list[str]:
         f"rows of {length} tokens: {batches.rows.table.count:,} to train on, {job.held_out.table.count:,} held out",
         f"{steps:,} steps of {rows:,} rows ({rows * length:,} tokens), {batches.epoch(steps):.2f} passes over the "
         f"corpus, objective {config.run.objective}, mask rate {mask_rate(config):g}, on "
-        f"{world.world_size} x {world.device.type} in {job.arithmetic}",
+        f"{world.world_size} x {world.device.type} in {job.arithmetic}, {_compiled(config, world)} compiled",
         f"a loss on masked tokens that stays at {job.unigram.entropy:.2f}, the entropy of the token frequencies, "
         "has learned nothing of context",
     ]
     if warmup >= steps:
         lines.append(f"notice: --warmup_steps {warmup:,} of {steps:,} steps: the full learning rate is never reached")
     return lines
+
+
+def _compiled(config: PretrainConfig, world: World) -> str:
+    """What torch.compile makes kernels of, and why nothing, where something is usual."""
+    compilation = choose_compilation(config.run.torch_compile, world.device)
+    if compilation != "none":
+        return compilation
+    is_missed = world.device.type == "cuda" and config.run.torch_compile == "auto"
+    return "nothing (Triton is not installed: pip install triton)" if is_missed else "nothing"
 
 
 def mask_rate(config: PretrainConfig) -> float:

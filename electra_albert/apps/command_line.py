@@ -40,7 +40,7 @@ DEFAULT_PRESET = "tiny"
 _FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}
 _GROUPED = {"model": ModelConfig, "rtd": RtdConfig, "mlm": MlmConfig, "sop": SopConfig}
 _SWITCHES = {  # options that may stand alone on the command line
-    "dry_run": "Prepare, build, check and print the plan, then stop.",
+    "dry_run": "Prepare, build, check, print the plan with the memory and time it takes, then stop.",
     "gradient_checkpointing": "Compute activations again in the backward pass: less memory, one more forward.",
 }
 _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}

@@ -16,6 +16,7 @@ from electra_albert.apps.bench.store import format_store, measure_store
 from electra_albert.apps.bench.tables import format_step
 from electra_albert.contracts import UsageError
 from tests.apps.tiny_bench import V, bench_config, silent, write_corpus
+from tests.apps.tiny_run import ROOT
 
 CPU = torch.device("cpu")
 
@@ -89,6 +90,7 @@ def test_automatic_precision_is_that_of_a_run_and_is_not_measured_twice() -> Non
 def test_environment_names_the_commit_and_how_memory_is_kept() -> None:
     stamp = environment(BenchConfig(), CPU)
     assert {"commit", "torch", "cpu", "cores", "threads", "libc", "auto_precision", "keeps_freed_memory"} <= set(stamp)
+    assert bool(stamp["commit"]) == (ROOT / ".git").exists()
 
 
 def test_everything_that_can_be_measured_has_a_name() -> None:

@@ -155,7 +155,7 @@ def environment(config: BenchConfig, device: torch.device) -> dict[str, Any]:
 
 def _commit() -> str | None:
     """The commit of the checkout that this package lies in, marked where files differ from it; None without one."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     if not (root / ".git").exists():  # installed: what git would find here is another project's
         return None
     return _answer("git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
