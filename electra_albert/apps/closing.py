@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import resource
 import shlex
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import torch
 
 from electra_albert.apps.demo import print_guesses, print_verdicts
 from electra_albert.apps.fill_mask import Proposal, fill_masks, judge, printable, shown
@@ -79,6 +82,14 @@ def _parameter_line(objective: PretrainingObjective) -> str:
 def count_parameters(module: nn.Module) -> int:
     """Trainable numbers, shared ones once."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+
+
+def peak_memory_line(device: torch.device) -> str:
+    """The most memory that this process has had: tensors on a GPU, else all that was resident."""
+    if device.type == "cuda":
+        return f"peak memory of tensors on {device}: {torch.cuda.max_memory_allocated(device) / 1e9:.2f} GB"
+    unit = 1 if sys.platform == "darwin" else 1024
+    return f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9:.2f} GB"
 
 
 def print_closing(job: Job, metrics: Metrics, folder: Path) -> None:

@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World) -> int:
-    from electra_albert.apps.closing import plan_lines
+    from electra_albert.apps.closing import peak_memory_line, plan_lines
     from electra_albert.apps.estimate import estimate_lines
     from electra_albert.apps.job import job_settings, make_job
     from electra_albert.apps.run_folder import check_is_ours
@@ -78,6 +78,7 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
         run = replace(run, scores_start=job.origin is not None, settings=job_settings(preset, job, world))
         _open_run_folder(run, job, preset, argv)
         outcome = train(job.objective, job.batches, _evaluator(job, run), run)
+        monitor.say(peak_memory_line(world.device))
         if outcome.is_stopped:
             return STOPPED_BY_SIGNAL
         if world.is_main:

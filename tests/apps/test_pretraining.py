@@ -52,6 +52,8 @@ def test_a_run_says_what_it_read_and_what_it_checked(finished: Finished) -> None
     err = finished.ended.err
     for line in ("100% of the text kept", "unknown tokens", "padding", "self-check: tables shared", "parameters:"):
         assert line in err
+    for line in ("in fp32, nothing compiled", "peak memory: "):
+        assert line in err
     assert "Traceback" not in err
     assert "Warning" not in err
 

@@ -86,16 +86,17 @@ def main(argv: Sequence[str]) -> int:
     if config.output:
         check_can_write(Path(config.output).parent)
     names = tuple(PARTS) if what == "all" else (what,)
+    say = _say_once()
     if what == "all" and not has_trainer():
-        _say("finetune is left out: stock's Trainer needs accelerate, which is not installed")
+        say("finetune is left out: stock's Trainer needs accelerate, which is not installed")
         names = tuple(name for name in names if name != "finetune")
-    results = _measure(config, names)
+    results = _measure(config, names, say)
     if config.output:
         _write(Path(config.output), results)
     return 0
 
 
-def _measure(config: BenchConfig, names: Sequence[str]) -> dict[str, Any]:
+def _measure(config: BenchConfig, names: Sequence[str], say: Say) -> dict[str, Any]:
     """Measure and show the parts of these names."""
     from electra_albert.apps.bench.machine import environment, machine_rates
     from electra_albert.training.distributed import start
@@ -107,7 +108,7 @@ def _measure(config: BenchConfig, names: Sequence[str]) -> dict[str, Any]:
         results["machine"] = machine_rates(config, device)
     settings = settings_of(config)
     for name in names:
-        results[name] = PARTS[name].measure(config, settings, _say)
+        results[name] = PARTS[name].measure(config, settings, say)
         print(PARTS[name].show(results[name]), flush=True)
     return results
 
@@ -120,8 +121,16 @@ def _write(file: Path, results: dict[str, Any]) -> None:
         raise UsageError(f"cannot write {file} ({error.strerror}); choose another --output") from None
 
 
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
+def _say_once() -> Say:
+    """Say each line once: every part opens the same corpus, and has the same to say of it."""
+    said: set[str] = set()
+
+    def say(message: str) -> None:
+        if message not in said:
+            said.add(message)
+            print(message, file=sys.stderr, flush=True)
+
+    return say
 
 
 if __name__ == "__main__":
