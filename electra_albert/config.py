@@ -301,7 +301,7 @@ class RunConfig:
     """Where to compute; auto takes a GPU where there is one."""
     torch_compile: Literal["auto", "none", "blocks", "step"] = "auto"
     """What torch.compile makes kernels of: nothing, each block once for all its passes, or the whole step, which takes
-    minutes to compile; auto takes blocks on a GPU and none on a CPU."""
+    minutes to compile; auto takes blocks on a GPU, where they can be compiled, and none on a CPU."""
     resume: str = "auto"
     """auto continues a run found in output_dir, never starts anew in an empty folder, PATH names a checkpoint."""
     dry_run: bool = False

@@ -14,7 +14,7 @@ import torch
 
 from electra_albert.apps.demo import print_guesses, print_verdicts
 from electra_albert.apps.fill_mask import Proposal, fill_masks, judge, printable, shown
-from electra_albert.apps.job import choose_compilation
+from electra_albert.apps.obstacles import why_not_compiled
 from electra_albert.apps.scores import format_forgetting, format_scores, read_evaluations
 from electra_albert.contracts import Metrics
 from electra_albert.corpus.tokenizer import Piece, describe_pieces
@@ -46,7 +46,7 @@ def plan_lines(job: Job, world: World) -> list[str]:
         f"rows of {length} tokens: {batches.rows.table.count:,} to train on, {job.held_out.table.count:,} held out",
         f"{steps:,} steps of {rows:,} rows ({rows * length:,} tokens), {batches.epoch(steps):.2f} passes over the "
         f"corpus, objective {config.run.objective}, mask rate {mask_rate(config):g}, on "
-        f"{world.world_size} x {world.device.type} in {job.arithmetic}, {_compiled(config, world)} compiled",
+        f"{world.world_size} x {world.device.type} in {job.arithmetic}, {_compiled(job, world)} compiled",
         f"a loss on masked tokens that stays at {job.unigram.entropy:.2f}, the entropy of the token frequencies, "
         "has learned nothing of context",
     ]
@@ -55,13 +55,12 @@ def plan_lines(job: Job, world: World) -> list[str]:
     return lines
 
 
-def _compiled(config: PretrainConfig, world: World) -> str:
+def _compiled(job: Job, world: World) -> str:
     """What torch.compile makes kernels of, and why nothing, where something is usual."""
-    compilation = choose_compilation(config.run.torch_compile, world.device)
-    if compilation != "none":
-        return compilation
-    is_missed = world.device.type == "cuda" and config.run.torch_compile == "auto"
-    return "nothing (Triton is not installed: pip install triton)" if is_missed else "nothing"
+    if job.compilation != "none":
+        return job.compilation
+    is_missed = world.device.type == "cuda" and job.config.run.torch_compile == "auto"
+    return f"nothing ({why_not_compiled(world.device)})" if is_missed else "nothing"
 
 
 def mask_rate(config: PretrainConfig) -> float:

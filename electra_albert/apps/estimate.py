@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from electra_albert.contracts import UsageError
-
 if TYPE_CHECKING:
     from electra_albert.apps.job import Job
     from electra_albert.apps.step_memory import MemoryEstimate
@@ -26,30 +24,27 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 def estimate_lines(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     """Operations, memory and time of the steps after done_steps, each line as soon as it is known.
 
-    Raises UsageError where the memory of a GPU does not suffice for a step.
+    What does not fit into the device's memory is not tried, and so not timed.
     """
-    import torch
-
+    from electra_albert.apps.obstacles import memory_of, smaller_step, told_in_one_line
     from electra_albert.apps.step_memory import step_memory
-    from electra_albert.apps.step_time import compilation, measure_step_time
+    from electra_albert.apps.step_time import measure_step_time
 
-    config = job.config
+    config, device = job.config, world.device
     yield _flops_line(config, job.batches.global_batch_size)
-    memory = step_memory(config, job.arithmetic, world.device.type)
-    yield _memory_line(memory, is_compiled=compilation(job, world) != "none")
+    memory = step_memory(config, job.arithmetic, device.type)
+    yield _memory_line(memory, is_compiled=job.compilation != "none")
+    if memory.peak > memory_of(device):
+        yield (
+            f"not timed: {device} has {_bytes(memory_of(device))} of memory in all; to train here, "
+            f"{smaller_step(config.training)}"
+        )
+        return
     yield "timing some micro-batches …"
-    try:
-        if world.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(world.device)
+    with told_in_one_line(config.training, job.compilation):
         times = measure_step_time(job, world)
-    except torch.OutOfMemoryError as error:
-        raise UsageError(
-            f"the memory of {world.device} does not suffice for a step, which takes about {_bytes(memory.peak)}; "
-            "lower --per_device_train_batch_size (and raise --gradient_accumulation_steps as much) or set "
-            "--gradient_checkpointing true"
-        ) from error
-    if world.device.type == "cuda":
-        yield f"memory measured at the peak: {_bytes(torch.cuda.max_memory_allocated(world.device))}"
+    if times.peak_memory is not None:
+        yield f"memory of a step, measured: {_bytes(times.peak_memory)}"
     yield time_line(job, times, world, done_steps)
 
 
@@ -97,7 +92,7 @@ def time_line(job: Job, times: StepTime, world: World, done_steps: int) -> str:
     """What the measured seconds make of the planned steps and evaluations."""
     training = job.config.training
     step, steps = times.step(training.gradient_accumulation_steps), max(0, training.max_steps - done_steps)
-    evaluations = evaluation_count(training, done_steps)
+    evaluations = evaluation_count(training, done_steps, scores_start=job.origin is not None)
     evaluation = times.evaluation_batch * _evaluation_batches(job, world)
     slowest, fastest = max(times.micro_batches), min(times.micro_batches)
     alone = "" if world.world_size == 1 else f", without the exchange between {world.world_size} processes"
@@ -109,12 +104,18 @@ def time_line(job: Job, times: StepTime, world: World, done_steps: int) -> str:
     )
 
 
-def evaluation_count(training: TrainingConfig, done_steps: int) -> int:
-    """Evaluations after done_steps: every eval_steps updates and after the last one."""
-    if done_steps >= training.max_steps:
-        return 0
+def evaluation_count(training: TrainingConfig, done_steps: int, *, scores_start: bool) -> int:
+    """Evaluations of a run that goes on after done_steps: every eval_steps updates, after the last, and at the start.
+
+    A checkpoint is written before the evaluation of its step, which is made again; a new run makes one where asked to.
+    """
+
+    def is_due(step: int) -> bool:
+        return step % training.eval_steps == 0 or step == training.max_steps
+
     regular = training.max_steps // training.eval_steps - done_steps // training.eval_steps
-    return regular + bool(training.max_steps % training.eval_steps)
+    odd_end = done_steps < training.max_steps and training.max_steps % training.eval_steps != 0
+    return regular + odd_end + (is_due(done_steps) if done_steps else scores_start)
 
 
 def _evaluation_batches(job: Job, world: World) -> int:

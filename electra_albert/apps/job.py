@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
+from electra_albert.apps.obstacles import why_not_compiled
 from electra_albert.apps.origin import Origin, begin_with, find_origin, known_origin, with_old_text
 from electra_albert.apps.prepare import prepare
 from electra_albert.apps.run_folder import run_settings
@@ -47,6 +48,7 @@ class Job(NamedTuple):
     held_out: Rows
     unigram: Unigram
     arithmetic: Arithmetic
+    compilation: Compilation
     origin: Origin | None  # the run whose weights it begins with
 
 
@@ -58,6 +60,8 @@ def make_job(
     recorded: the settings in the checkpoint that a run goes on from; None for a run that begins.
     """
     training, seed = config.training, config.training.seed
+    arithmetic = choose_arithmetic(training.precision, world.device)
+    compilation = choose_compilation(config.run.torch_compile, world.device)
     with main_first(world):
         prepared = prepare(config.corpus, seed, say)
     tokenizer = prepared.tokenizer
@@ -79,16 +83,15 @@ def make_job(
         begin_with(origin, objective, say)
     if training.gradient_checkpointing:
         set_gradient_checkpointing(objective)
-    compile_for_training(objective, choose_compilation(config.run.torch_compile, world.device))
-    arithmetic = choose_arithmetic(training.precision, world.device)
-    return Job(config, prepared, objective, batches, held_out, unigram, arithmetic, origin)
+    compile_for_training(objective, compilation)
+    return Job(config, prepared, objective, batches, held_out, unigram, arithmetic, compilation, origin)
 
 
 def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[TrainBatches, Rows]:
     """What to train on and the rows held out; DataError where there are too few."""
     training, store = config.training, prepared.store
-    rows = _rows(store.train, prepared.train_table, config, prepared.tokenizer)
-    held_out = _rows(store.validation, prepared.validation_table, config, prepared.tokenizer)
+    rows = rows_for(store.train, prepared.train_table, config, prepared.tokenizer)
+    held_out = rows_for(store.validation, prepared.validation_table, config, prepared.tokenizer)
     batches = TrainBatches(
         rows,
         prepared.order,
@@ -139,7 +142,7 @@ def _doubt_tokenizer(store: Store, say: Callable[[str], None]) -> None:
         say(f"warning: {share:.0%} of the text is unknown to the tokenizer; is it the right one?")
 
 
-def _rows(stream: TokenStream, table: ExampleTable, config: PretrainConfig, tokenizer: Tokenizer) -> Rows:
+def rows_for(stream: TokenStream, table: ExampleTable, config: PretrainConfig, tokenizer: Tokenizer) -> Rows:
     """Rows laid out for the objective: where order is predicted, half are swapped and none is left in one piece."""
     has_order = config.run.has_sentence_order
     return Rows(
@@ -174,6 +177,7 @@ def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:
         "tokenizer_fingerprint": fingerprint(job.prepared.tokenizer),
         "rows_taken_of_sources": list(job.prepared.order.taken),
         "origin": job.origin.record if job.origin else None,
+        "compilation": job.compilation,
     }
     return run_settings(preset, job.config, world.world_size, job.arithmetic, found)
 
@@ -192,10 +196,11 @@ def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.dev
 
 def choose_compilation(wanted: Compilation | Literal["auto"], device: torch.device) -> Compilation:
     """What torch.compile is used for: as asked for, or the blocks on a GPU. Raises UsageError where it cannot work."""
-    from torch.utils._triton import has_triton
-
+    if wanted == "none" or (wanted == "auto" and device.type == "cpu"):
+        return "none"
+    obstacle = why_not_compiled(device)
     if wanted == "auto":
-        return "blocks" if device.type == "cuda" and has_triton() else "none"
-    if wanted != "none" and device.type == "cuda" and not has_triton():
-        raise UsageError(f"--torch_compile {wanted} needs Triton, which is not installed; pip install triton")
+        return "none" if obstacle else "blocks"
+    if obstacle:
+        raise UsageError(f"--torch_compile {wanted} cannot work here: {obstacle}")
     return wanted

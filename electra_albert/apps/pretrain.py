@@ -44,6 +44,7 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
     from electra_albert.apps.closing import peak_memory_line, plan_lines
     from electra_albert.apps.estimate import estimate_lines
     from electra_albert.apps.job import job_settings, make_job
+    from electra_albert.apps.obstacles import told_in_one_line
     from electra_albert.apps.run_folder import check_is_ours
     from electra_albert.training.checkpoint import find_checkpoint, read_state
     from electra_albert.training.distributed import main_first
@@ -77,7 +78,8 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
         run = Run(folder, config.training, world, monitor, stop, job.arithmetic, found)
         run = replace(run, scores_start=job.origin is not None, settings=job_settings(preset, job, world))
         _open_run_folder(run, job, preset, argv)
-        outcome = train(job.objective, job.batches, _evaluator(job, run), run)
+        with told_in_one_line(config.training, job.compilation):
+            outcome = train(job.objective, job.batches, _evaluator(job, run), run)
         monitor.say(peak_memory_line(world.device))
         if outcome.is_stopped:
             return STOPPED_BY_SIGNAL

@@ -29,7 +29,8 @@ _MAY_CHANGE = _PLACES | frozenset(
         "prepared_dir",
         "preprocessing_num_workers",
         "gradient_checkpointing",  # which changes no bit
-        "torch_compile",  # which changes the last ones
+        "torch_compile",  # which changes the last ones, and what dropout draws
+        "compilation",
         "logging_steps",
         "eval_steps",
         "eval_examples",

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import nn
 
-from electra_albert.apps.job import choose_compilation
 from electra_albert.apps.step_memory import trial_run
 from electra_albert.contracts import Objective
 from electra_albert.corpus.batches import eval_batches
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from electra_albert.training.run import Run
 
 _TIMED_SECONDS = 10.0  # micro-batches are timed for so long,
-_FEWEST, _MOST = 3, 20  # but so many times at least, and so many at most
+_MOST = 20  # but so many times at most
 _UPDATES = 3
 # Between two looks at the clock: a GPU works behind Python, and waiting for each piece would be part of its time.
 _AT_ONCE = {"cuda": 10}
@@ -40,6 +39,7 @@ class StepTime:
     micro_batches: list[float]
     update: float
     evaluation_batch: float
+    peak_memory: int | None  # bytes of tensors during the first two, on a GPU
 
     def step(self, gradient_accumulation_steps: int) -> float:
         """Seconds from one update to the next."""
@@ -52,6 +52,8 @@ def measure_step_time(job: Job, world: World) -> StepTime:
     Of several processes each times its own, without a word to the others.
     """
     training, device = job.config.training, world.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     run = trial_run(training, world._replace(world_size=1), job.arithmetic)
     optimizer = build_optimizer(job.objective, training)
     job.objective.train()
@@ -60,17 +62,18 @@ def measure_step_time(job: Job, world: World) -> StepTime:
     stream = job.batches.steps(1)
     try:
         micro_batch = _passer(job, run, optimizer, stream)
-        for _ in range(1 if compilation(job, world) == "none" else 2):  # the first ones compile and find memory
+        for _ in range(1 if job.compilation == "none" else 2):  # the first ones compile and find memory
             micro_batch()
         seconds: list[float] = []
-        while len(seconds) < _FEWEST or (len(seconds) < _MOST and sum(seconds) * at_once < _TIMED_SECONDS):
+        while not seconds or (len(seconds) < _MOST and sum(seconds) * at_once < _TIMED_SECONDS):
             seconds.append(timed(micro_batch, device, at_once))
         update()
         updates = [timed(update, device, at_once) for _ in range(_UPDATES)]
     finally:
         if isinstance(stream, Generator):
             stream.close()
-    return StepTime(seconds, median(updates), _time_evaluation(job, run))
+    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    return StepTime(seconds, median(updates), _time_evaluation(job, run), peak)
 
 
 def timed(action: Callable[[], object], device: torch.device, times: int) -> float:
@@ -112,10 +115,11 @@ def _updater(job: Job, training: TrainingConfig, optimizer: torch.optim.Optimize
 
 
 def _time_evaluation(job: Job, run: Run) -> float:
-    """Seconds that scoring one batch of held-out rows takes."""
+    """Seconds that scoring one batch of held-out rows takes; a large one is not made whole."""
     training, device = run.config, run.world.device
     size = min(training.eval_examples, training.per_device_eval_batch_size)
-    batch = next(eval_batches(job.held_out, size, size))
+    measured = min(size, training.per_device_train_batch_size)
+    batch = next(eval_batches(job.held_out, measured, measured))
 
     def score() -> None:
         detections = Detections()
@@ -126,9 +130,4 @@ def _time_evaluation(job: Job, run: Run) -> float:
     job.objective.eval()
     with torch.no_grad(), autocast(device, job.arithmetic):
         score()
-        return timed(score, device, 1)
-
-
-def compilation(job: Job, world: World) -> str:
-    """What of the job's steps torch.compile made kernels of."""
-    return choose_compilation(job.config.run.torch_compile, world.device)
+        return timed(score, device, 1) * size / measured

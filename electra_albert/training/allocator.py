@@ -7,7 +7,7 @@ import sys
 
 # Of <malloc.h>, where they are part of the interface.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-_NEVER = 2**31 - 1
+_NEVER = -1  # which glibc takes for the largest number of bytes
 
 
 def keep_freed_memory() -> bool:

@@ -23,6 +23,7 @@ from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, Ended, call, finish, options, rows, start
 
 LOSS_TOLERANCE = 1e-5  # float32 sums added up in another order; no dropout
+COMPILED_LOSS_TOLERANCE = 1e-4  # and within each block too
 STEPS = 24  # so many that short rows are among them, and counts uneven
 SEED = 42
 
@@ -70,6 +71,17 @@ def test_two_ranks_have_the_losses_of_one_big_batch(
     assert furthest(one_batch, two) < LOSS_TOLERANCE
     assert [row["tokens"] for row in two] == [row["tokens"] for row in one_batch]
     assert ended.out.count("written to") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+def test_two_ranks_with_compiled_blocks_have_the_losses_of_one_big_batch(
+    finished: Finished, one_batch: list[dict[str, float]], tmp_path: Path
+) -> None:
+    argv = settings(finished, tmp_path / "two", "--per_device_train_batch_size", 4, "--torch_compile", "blocks")
+    ended = on_two_ranks(argv, tmp_path)
+    assert ended.code == 0, ended.err
+    assert furthest(one_batch, rows(tmp_path / "two")) < COMPILED_LOSS_TOLERANCE
 
 
 @pytest.mark.slow

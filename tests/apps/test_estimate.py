@@ -8,14 +8,16 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from electra_albert.apps import pretrain
+from electra_albert.apps import obstacles, pretrain
 from electra_albert.apps.estimate import evaluation_count, step_flops
 from electra_albert.apps.step_time import StepTime, timed
-from electra_albert.config import CorpusConfig, MlmConfig, PretrainConfig, RtdConfig, RunConfig, TrainingConfig
+from electra_albert.config import CorpusConfig, MlmConfig, PretrainConfig, RtdConfig, RunConfig
+from electra_albert.contracts import Metrics
 from electra_albert.presets import PRESETS
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, call
 from tests.objectives import toy
+from tests.training.toy import CONFIG, run_toy
 
 LENGTH, ROWS, MASK_RATE = 23, 5, 0.3
 MODELS = {
@@ -56,7 +58,7 @@ def test_small_takes_about_70_million_operations_a_token() -> None:
 
 
 def test_a_step_takes_as_many_micro_batches_as_it_accumulates_and_one_update() -> None:
-    times = StepTime(micro_batches=[3.0, 2.0, 50.0], update=0.5, evaluation_batch=7.0)
+    times = StepTime(micro_batches=[3.0, 2.0, 50.0], update=0.5, evaluation_batch=7.0, peak_memory=None)
     assert [times.step(count) for count in (1, 4)] == [3.5, 12.5]
 
 
@@ -67,12 +69,35 @@ def test_an_action_is_timed_over_all_the_times_it_is_done() -> None:
     assert 0 < seconds < 1
 
 
-@pytest.mark.parametrize("done_steps", [0, 1, 9, 10, 11, 24, 25])
-@pytest.mark.parametrize("eval_steps", [1, 5, 10, 100])
-def test_evaluations_are_those_of_the_loop(eval_steps: int, done_steps: int) -> None:
-    training = TrainingConfig(max_steps=25, eval_steps=eval_steps)
-    due = [step for step in range(done_steps + 1, 26) if step % eval_steps == 0 or step == 25]
-    assert evaluation_count(training, done_steps) == len(due)
+@pytest.mark.parametrize("done_steps", [0, 4, 5, 12])
+@pytest.mark.parametrize("eval_steps", [1, 5, 100])
+def test_evaluations_are_those_that_the_loop_makes(eval_steps: int, done_steps: int, tmp_path: Path) -> None:
+    config = replace(CONFIG, max_steps=12, eval_steps=eval_steps, save_steps=1)
+    made: list[int] = []
+
+    def evaluate(step: int) -> Metrics:
+        made.append(step)
+        return {"loss": 0.0}
+
+    resume_from = tmp_path / "first" / "checkpoints" / f"step-{done_steps:07d}" if done_steps else None
+    if resume_from is not None:
+        run_toy(tmp_path / "first", config)
+    (tmp_path / "second").mkdir()
+    run_toy(tmp_path / "second", config, resume_from=resume_from, evaluate=evaluate)
+    assert evaluation_count(config, done_steps, scores_start=False) == len(made)
+    assert evaluation_count(config, 0, scores_start=True) == evaluation_count(config, 0, scores_start=False) + 1
+
+
+def test_what_the_memory_cannot_hold_is_not_tried(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(obstacles, "memory_of", lambda device: 1000)
+    ended = call(pretrain.main, *finished.options(tmp_path / "run", "--dry_run"))
+    assert ended.code == 0, ended.err
+    assert (
+        "not timed: cpu has 0.0 MB of memory in all; to train here, lower --per_device_train_batch_size 8" in ended.err
+    )
+    assert "measured micro-batches" not in ended.err
 
 
 def to_bytes(number: str, unit: str) -> float:

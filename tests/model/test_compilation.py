@@ -51,10 +51,11 @@ def encoder_of(config: ModelConfig) -> Encoder:
     return make_pair(config).discriminator.encoder.train()
 
 
-def train_once(encoder: Encoder) -> list[Tensor]:
+def train_once(encoder: Encoder, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """The output of one forward pass and the gradients of its backward pass."""
-    output = encoder(*inputs())
-    output.square().sum().backward()
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        output = encoder(*inputs())
+    output.float().square().sum().backward()
     return [output.detach(), *(parameter.grad for parameter in encoder.parameters() if parameter.grad is not None)]
 
 
@@ -70,6 +71,19 @@ def test_outputs_and_gradients_are_the_same_to_rounding(shape: str, is_checkpoin
     assert len(one) == len(other) == 1 + len(list(plain.parameters()))
     for expected, found in zip(one, other, strict=True):
         assert (expected - found).norm() <= TOLERANCE * expected.norm()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_checkpointed_blocks_compute_again_what_they_computed_in_bfloat16(dropout: float) -> None:
+    found = []
+    for is_checkpointed in (False, True):
+        encoder = encoder_of(replace(SHAPE, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout))
+        compile_for_training(encoder, "blocks")
+        if is_checkpointed:
+            set_gradient_checkpointing(encoder)
+        torch.manual_seed(7)
+        found.append(train_once(encoder, torch.bfloat16))
+    assert all(torch.equal(kept, again) for kept, again in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("groups", [1, 6], ids=["shared", "not shared"])

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-# Fills 100 MB again and again, as a training step does, and prints how many pages had to be mapped once it has begun.
-_TENSORS = 8
+# Fills 100 MB again and again, more than 2 GiB of them held at once now and then, as a training step does, and prints
+# how many pages had to be mapped once it has begun.
+_TENSORS, _HELD = 8, 24
 _PAGES_OF_LATER_TENSORS = f"""
 import resource
 import sys
@@ -19,11 +20,13 @@ from electra_albert.training.allocator import keep_freed_memory
 torch.set_num_threads(1)
 if sys.argv[1] == "kept":
     assert keep_freed_memory()
-pages = []
-for _ in range(2 * {_TENSORS}):
+for _ in range(2):
+    held = [torch.ones(25_000_000) for _ in range({_HELD})]
+    del held
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range({_TENSORS}):
     torch.ones(25_000_000)
-    pages.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
-print(pages[-1] - pages[{_TENSORS} - 1])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 

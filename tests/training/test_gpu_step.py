@@ -13,6 +13,7 @@ import torch
 
 from electra_albert.contracts import Arithmetic, Batch
 from electra_albert.model.compilation import Compilation, compile_for_training
+from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.loop import train
@@ -29,10 +30,11 @@ TOLERANCE = 0.02
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> Iterator[World]:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    return World(0, 1, 0, torch.device("cuda", 0))
+    yield World(0, 1, 0, torch.device("cuda", 0))
+    torch.cuda.set_sync_debug_mode("default")
 
 
 class WatchedBatches:
@@ -50,13 +52,22 @@ class WatchedBatches:
         return 0.0
 
 
-def trained(world: World, folder: Path, arithmetic: Arithmetic, compilation: Compilation, name: str) -> float:
+def trained(
+    world: World,
+    folder: Path,
+    arithmetic: Arithmetic,
+    compilation: Compilation,
+    name: str,
+    is_checkpointed: bool = False,
+) -> float:
     """The last row's loss of a run of eight updates."""
     folder.mkdir()
     config = replace(
         CONFIG, learning_rate=1e-3, max_steps=STEPS, logging_steps=STEPS, save_steps=STEPS, eval_steps=STEPS
     )
     objective = build(name, replace(MODEL, hidden_size=64, intermediate_size=128)).to(world.device)
+    if is_checkpointed:
+        set_gradient_checkpointing(objective)
     compile_for_training(objective, compilation)
     with Monitor(folder, STEPS) as monitor, StopSignal() as stop:
         run = Run(folder, config, world, monitor, stop, arithmetic)
@@ -72,10 +83,11 @@ def test_no_update_waits_for_the_device(world: World, tmp_path: Path, name: str,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_checkpointed", [False, True], ids=["kept", "checkpointed"])
 @pytest.mark.parametrize("compilation", ["blocks", "step"])
 def test_compiled_code_waits_for_nothing_and_has_the_plain_losses(
-    world: World, tmp_path: Path, compilation: Compilation
+    world: World, tmp_path: Path, compilation: Compilation, is_checkpointed: bool
 ) -> None:
     plain = trained(world, tmp_path / "plain", "bf16", "none", "rtd_sop")
-    compiled = trained(world, tmp_path / "compiled", "bf16", compilation, "rtd_sop")
+    compiled = trained(world, tmp_path / "compiled", "bf16", compilation, "rtd_sop", is_checkpointed)
     assert compiled == pytest.approx(plain, rel=TOLERANCE)
