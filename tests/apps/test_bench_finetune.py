@@ -17,29 +17,15 @@ from electra_albert.apps.bench.config import BenchConfig
 from electra_albert.apps.bench.contest import Contest, Predict, make_contest, padding_of
 from electra_albert.apps.bench.finetune import accuracy_of, format_finetune, measure_finetune, train_ours
 from electra_albert.apps.bench.trainer import plain_rows, stock_contenders
-from electra_albert.config import ModelConfig
 from electra_albert.contracts import Batch, DataError, DivergedError, UsageError
 from electra_albert.model.task_model import TaskHead
+from tests.apps import tiny_bench
+from tests.apps.tiny_bench import silent
 
-SHAPE = ModelConfig(
-    vocab_size=60,
-    embedding_size=13,
-    hidden_size=28,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=34,
-    max_position_embeddings=37,
-    initializer_range=0.2,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
+SHAPE = replace(tiny_bench.SHAPE, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 HEAVY = ("numpy", "torch", "transformers", "tokenizers", "accelerate")
 CPU = torch.device("cpu")
 NOUNS = ("river", "bridge", "house", "night", "road", "hill", "moon")
-
-
-def silent(message: str) -> None:
-    """Say nothing."""
 
 
 @pytest.fixture
@@ -186,6 +172,7 @@ def test_missing_trainer_is_told_in_one_line(glue: Path, monkeypatch: pytest.Mon
         ({"task": "squad"}, UsageError, "has no classes"),
         ({"data_dir": None}, UsageError, "needs --data_dir"),
         ({"per_device_train_batch_size": 32}, DataError, "lower the batch size"),
+        ({"per_device_train_batch_size": "auto"}, DataError, "a step takes 32"),
         ({"max_seq_length": 64}, UsageError, "exceeds 37 positions"),
     ],
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import sys
+import time
 
 import pytest
 import torch
@@ -28,6 +30,20 @@ def test_matrix_rate_is_a_number_of_operations_a_second(arithmetic: Arithmetic) 
 def test_rates_are_measured_once_a_process() -> None:
     assert matrix_rate(CPU, "fp32", size=64) == matrix_rate(CPU, "fp32", size=64)
     assert copy_bandwidth(CPU, size=MEGABYTE) == copy_bandwidth(CPU, size=MEGABYTE)
+
+
+@pytest.mark.parametrize(("size", "fast"), [(7, True), (11, False)], ids=["by columns", "by rows"])
+def test_matrix_rate_is_that_of_the_best_timing_of_the_better_layout(
+    size: int, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, slower = [0.0], itertools.cycle((5.0, 1.0, 3.0))
+
+    def multiply(left: Tensor, right: Tensor, *, out: Tensor) -> None:
+        clock[0] += next(slower) * (2.0 if right.t().is_contiguous() == fast else 8.0)
+
+    monkeypatch.setattr(torch, "mm", multiply)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    assert matrix_rate(CPU, "fp32", size=size) == 2 * size**3 / 2.0
 
 
 def test_copy_bandwidth_is_a_number_of_bytes_a_second() -> None:
@@ -72,6 +88,8 @@ OPERATIONS = {
     "part of a view": (lambda a, b, c: a[1:3] * 2.0, 14 + 14),
     "expanded": (lambda a, b, c: a[:1].expand(5, 7) + b, 7 + 35 + 35),
     "made but not written": (lambda a, b, c: torch.empty_like(a), 0),
+    "made like another": (lambda a, b, c: torch.ones_like(a), 35),
+    "made like another of its type": (lambda a, b, c: a.new_full((3, 2), 1.0), 6),
     "rows picked": (lambda a, b, c: a[1:2].index_select(0, torch.zeros(0, dtype=torch.int64)), 0),
     "summed up": (lambda a, b, c: a.sum(), 35 + 1),
 }
@@ -94,6 +112,15 @@ def test_traffic_of_the_backward_pass_counts_too() -> None:
     both = traffic(lambda a, c: torch.mm(a, c).backward(torch.ones(5, 3)), a, c)
     # The gradient that it begins with is made, and either product reads it and one factor and writes the other's.
     assert both == forward + FLOAT * (15 + (15 + 21 + 35) + (15 + 35 + 21))
+
+
+def test_traffic_of_an_update_is_the_weights_and_moments_both_ways_and_the_gradient_once() -> None:
+    weight = torch.nn.Parameter(torch.ones(5, 7))
+    optimizer = torch.optim.AdamW([weight], fused=True)
+    weight.grad = torch.ones(5, 7)
+    optimizer.step()
+    # The counter of steps is read and written when it is raised, and read once more.
+    assert traffic(optimizer.step) == FLOAT * (4 * 35 + 3 * 35 + 3)
 
 
 def test_traffic_leaves_out_what_lies_on_other_devices() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -19,7 +19,6 @@ from electra_albert.apps.bench.fill_mask import (
     masked_sentences,
     measure_fill_mask,
 )
-from electra_albert.apps.bench.lines import in_turns
 from electra_albert.apps.bench.parts import (
     MANY_ROWS,
     TARGET_TOKENS,
@@ -30,53 +29,42 @@ from electra_albert.apps.bench.parts import (
     measure_encoder,
 )
 from electra_albert.apps.bench.stock import StockPair
-from electra_albert.config import CorpusConfig, ModelConfig, PretrainConfig, RtdConfig, TrainingConfig
+from electra_albert.apps.bench.timing import in_turns
+from electra_albert.config import PretrainConfig, RtdConfig, TrainingConfig
 from electra_albert.contracts import Batch, DataError, UserError
 from electra_albert.model.flops import encoder_flops
 from electra_albert.objectives.masking import SpecialIds
 from electra_albert.objectives.rtd import ReplacedTokenDetection
-
-B, L, V = 3, 23, 61
-SEED = 5
-OWN_ROWS = 7
-SHAPE = ModelConfig(
-    vocab_size=V,
-    embedding_size=13,
-    hidden_size=28,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=34,
-    max_position_embeddings=37,
+from tests.apps.tiny_bench import (
+    FRESH_SHAPE,
+    SEED,
+    WORDS,
+    L,
+    V,
+    bench_config,
+    set_roofs,
+    settings,
+    silent,
+    write_corpus,
 )
-WORDS = ("river", "bridge", "house", "people", "night", "water", "road", "hill", "moon", "dog", "stone", "wind", "old")
 
-
-def silent(message: str) -> None:
-    """Say nothing."""
+B = 3
+OWN_ROWS = 7
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    drawn = np.random.default_rng(1).integers(len(WORDS), size=(40, 3, 9))
-    documents = ["\n".join(" ".join(WORDS[w] for w in sentence) + "." for sentence in document) for document in drawn]
-    file = tmp_path / "corpus.txt"
-    file.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
-    return file
+    return write_corpus(tmp_path)
 
 
 def configs(corpus: Path, **changes: object) -> tuple[BenchConfig, PretrainConfig]:
-    options = {"repeats": 2, "per_device_train_batch_size": B, "vocab_size": V, "max_seq_length": L, "seed": SEED}
-    paths = {"corpus": str(corpus), "prepared_dir": str(corpus.parent / "prepared")}
-    config = BenchConfig(**{**options, **paths, "device": "cpu", **changes})  # type: ignore[arg-type]
-    read = CorpusConfig(**paths, vocab_size=V, max_seq_length=L, preprocessing_num_workers=1)
-    return config, PretrainConfig(
-        corpus=read, model=SHAPE, training=TrainingConfig(per_device_train_batch_size=OWN_ROWS)
-    )
+    config = bench_config(corpus, **changes)
+    return config, replace(settings(config, FRESH_SHAPE), training=TrainingConfig(per_device_train_batch_size=OWN_ROWS))
 
 
 def pair_and_batch() -> tuple[ReplacedTokenDetection, Batch]:
     torch.manual_seed(SEED)
-    ours = ReplacedTokenDetection(SHAPE, RtdConfig(), SpecialIds(4, (0, 1, 2, 3, 4)), SEED).eval()
+    ours = ReplacedTokenDetection(FRESH_SHAPE, RtdConfig(), SpecialIds(4, (0, 1, 2, 3, 4)), SEED).eval()
     ids = torch.randint(5, V, (B, L), generator=torch.Generator().manual_seed(SEED))
     mask = torch.arange(L) < torch.tensor([[L], [17], [11]])
     return ours, Batch(ids * mask, mask, torch.zeros_like(ids), torch.full((B,), -100), torch.arange(B))
@@ -90,12 +78,12 @@ def test_calls_are_made_in_turns_once_untimed() -> None:
     assert [len(times) for times in seconds.values()] == [2, 2]
 
 
-@pytest.mark.slow  # the matrix rate takes seconds on one core
-def test_encoder_is_measured_beside_stock(corpus: Path) -> None:
+def test_encoder_is_measured_beside_stock(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_roofs(monkeypatch)
     result = measure_encoder(*configs(corpus), silent)
     assert list(result["contenders"]) == ["ours", "stock"]
     assert 0 < result["tokens"] <= B * L
-    assert result["flops"] == B * encoder_flops(SHAPE, L)
+    assert result["flops"] == B * encoder_flops(FRESH_SHAPE, L)
     for record in result["contenders"].values():
         assert 0 < record["tokens_per_second"]["lowest"] <= record["tokens_per_second"]["highest"] < math.inf
         assert record["flops_per_second"] == pytest.approx(result["flops"] / record["seconds"]["median"])

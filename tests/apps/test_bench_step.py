@@ -7,27 +7,26 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
+from electra_albert.apps.bench.config import OURS, STOCK, TUNED, TUNED_COMPILED
 from electra_albert.apps.bench.contenders import (
-    TUNED_COMPILED,
     Contender,
     check_stock,
     make_ready,
     our_contenders,
     stock_contenders,
 )
-from electra_albert.apps.bench.step import OURS, STOCK, TUNED, binding, measure_step
+from electra_albert.apps.bench.step import measure_step
 from electra_albert.apps.bench.stock import StockPair, check_same_function, draw
 from electra_albert.config import PretrainConfig, RtdConfig
 from electra_albert.contracts import Batch, DataError, UserError
 from electra_albert.objectives.masking import SpecialIds
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 from electra_albert.training.distributed import World
-from tests.apps.tiny_bench import SEED, SHAPE, L, V, bench_config, settings, silent, write_corpus
+from tests.apps.tiny_bench import SEED, SHAPE, L, V, bench_config, set_roofs, settings, silent, write_corpus
 
 B = 3
 WORLD = World(0, 1, 0, torch.device("cpu"))
@@ -193,7 +192,8 @@ def losses(module: torch.nn.Module, batch: Batch) -> dict[str, float]:
     return {name: float(terms[name].sum.detach()) for name in ("generator_loss", "discriminator_loss")}
 
 
-def test_step_gives_a_row_for_each_contender_on_the_same_batches(corpus: Path) -> None:
+def test_step_gives_a_row_for_each_contender_on_the_same_batches(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_roofs(monkeypatch)
     config = bench_config(corpus)
     (record,) = measure_step(config, settings(config), silent)
     assert list(record["contenders"]) == [OURS, STOCK, TUNED]
@@ -207,7 +207,10 @@ def test_step_gives_a_row_for_each_contender_on_the_same_batches(corpus: Path) -
 
 
 @pytest.mark.slow
-def test_step_is_measured_for_each_objective_precision_and_number_of_rows(corpus: Path) -> None:
+def test_step_is_measured_for_each_objective_precision_and_number_of_rows(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_roofs(monkeypatch)
     config = bench_config(
         corpus, objective="mlm,rtd_sop", precision="fp32,bf16", per_device_train_batch_size="3,2", repeats=1
     )
@@ -217,7 +220,8 @@ def test_step_is_measured_for_each_objective_precision_and_number_of_rows(corpus
     assert all(list(record["contenders"]) == [OURS] for record in records)  # of these stock has no like
 
 
-def test_step_in_bfloat16_with_the_attention_asked_for(corpus: Path) -> None:
+def test_step_in_bfloat16_with_the_attention_asked_for(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_roofs(monkeypatch)
     config = bench_config(corpus, precision="bf16", attention="eager", repeats=1)
     (record,) = measure_step(config, settings(config), silent)
     assert set(record["attention"].values()) == {"eager"}
@@ -227,16 +231,3 @@ def test_step_refuses_a_corpus_smaller_than_a_batch(corpus: Path) -> None:
     config = bench_config(corpus, per_device_train_batch_size=9_999)
     with pytest.raises(DataError, match="a step takes 9999"):
         measure_step(config, settings(config), silent)
-
-
-BINDING: dict[str, tuple[float, float | None, str | None]] = {
-    "products": (0.5, 0.4, "matrix products"),
-    "memory": (0.2, 0.4, "memory"),
-    "neither": (0.2, 0.1, "neither (launch and host)"),
-    "not known": (0.5, None, None),
-}
-
-
-@pytest.mark.parametrize(("matrix", "bandwidth", "wanted"), BINDING.values(), ids=BINDING.keys())
-def test_what_binds_is_the_nearer_roof_if_one_is_near(matrix: float, bandwidth: float | None, wanted: Any) -> None:
-    assert binding({"share_of_matrix_rate": matrix, "share_of_bandwidth": bandwidth}) == wanted

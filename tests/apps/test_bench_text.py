@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from electra_albert.apps.bench.config import BenchConfig
+from electra_albert.apps.bench.config import OURS
 from electra_albert.apps.bench.lines import sample_lines
 from electra_albert.apps.bench.text import (
     LONGEST,
-    OURS,
     PADDED,
     TOGETHER,
     Padding,
@@ -25,27 +24,13 @@ from electra_albert.apps.bench.text import (
     stock_batches,
     tokenised,
 )
-from electra_albert.config import CorpusConfig, ModelConfig, PretrainConfig, TrainingConfig
+from electra_albert.config import CorpusConfig, PretrainConfig, TrainingConfig
 from electra_albert.contracts import DataError
 from electra_albert.corpus.tokenizer import train_tokenizer
+from tests.apps.tiny_bench import FRESH_SHAPE, SEED, WORDS, V, bench_config, silent
 
-B, L, V = 2, 9, 61
-SEED = 5
-SHAPE = ModelConfig(
-    vocab_size=V,
-    embedding_size=13,
-    hidden_size=28,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=34,
-    max_position_embeddings=37,
-)
-WORDS = ("river", "bridge", "house", "people", "night", "water", "road", "hill", "moon", "dog", "stone", "wind", "old")
+B, L = 2, 9
 Row = dict[str, list[int]]
-
-
-def silent(message: str) -> None:
-    """Say nothing."""
 
 
 @pytest.fixture
@@ -67,13 +52,7 @@ def settings(corpus: Path, length: int = L) -> PretrainConfig:
         preprocessing_num_workers=1,
     )
     training = TrainingConfig(per_device_train_batch_size=B, seed=SEED)
-    return PretrainConfig(corpus=read, model=SHAPE, training=training)
-
-
-def bench_config(corpus: Path, **changes: object) -> BenchConfig:
-    options = {"repeats": 2, "per_device_train_batch_size": 3, "vocab_size": V, "max_seq_length": 23, "seed": SEED}
-    paths = {"corpus": str(corpus), "prepared_dir": str(corpus.parent / "prepared"), "precision": "fp32"}
-    return BenchConfig(**{**options, **paths, "device": "cpu", **changes})  # type: ignore[arg-type]
+    return PretrainConfig(corpus=read, model=FRESH_SHAPE, training=training)
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from electra_albert.apps.bench.config import BenchConfig
+from electra_albert.apps.bench import machine, roofs
+from electra_albert.apps.bench.config import BenchConfig, length_of
 from electra_albert.config import CorpusConfig, ModelConfig, PretrainConfig
 
 L, V = 23, 61
+MATRIX_RATE, BANDWIDTH = 5e9, 8e6  # a second
 SEED = 5
 SHAPE = ModelConfig(
     vocab_size=V,
@@ -21,6 +25,7 @@ SHAPE = ModelConfig(
     max_position_embeddings=37,
     initializer_range=0.2,  # far from where every loss is that of guessing, so that weights show in it
 )
+FRESH_SHAPE = replace(SHAPE, initializer_range=ModelConfig().initializer_range)  # as a run wants its first weights
 WORDS = ("river", "bridge", "house", "people", "night", "water", "road", "hill", "moon", "dog", "stone", "wind", "old")
 
 
@@ -40,16 +45,23 @@ def bench_config(corpus: Path, **changes: object) -> BenchConfig:
     return BenchConfig(**{**options, **paths, "device": "cpu", "precision": "fp32", **changes})  # type: ignore[arg-type]
 
 
-def settings(config: BenchConfig) -> PretrainConfig:
+def settings(config: BenchConfig, shape: ModelConfig = SHAPE) -> PretrainConfig:
     """What a preset would be, in the small shape."""
     corpus = CorpusConfig(
         corpus=config.corpus,
         vocab_size=config.vocab_size,
-        max_seq_length=config.max_seq_length,
+        max_seq_length=length_of(config),
         prepared_dir=config.prepared_dir,
         preprocessing_num_workers=1,
     )
-    return PretrainConfig(corpus=corpus, model=SHAPE)
+    return PretrainConfig(corpus=corpus, model=shape)
+
+
+def set_roofs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the machine roofs that are known, and take no seconds to measure."""
+    for module in (machine, roofs):
+        monkeypatch.setattr(module, "matrix_rate", lambda device, arithmetic: MATRIX_RATE)
+        monkeypatch.setattr(module, "copy_bandwidth", lambda device: BANDWIDTH)
 
 
 def silent(message: str) -> None:

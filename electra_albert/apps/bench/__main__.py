@@ -15,45 +15,48 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_albert.apps.bench.config import BenchConfig, Say, settings_of
+from electra_albert.apps.bench.fill_mask import format_fill_mask, measure_fill_mask
 from electra_albert.apps.bench.finetune import format_finetune, has_trainer, measure_finetune
-from electra_albert.apps.bench.parts import (
-    format_batches,
-    format_encoder,
-    format_fill_mask,
-    measure_batches,
-    measure_encoder,
-    measure_fill_mask,
-)
-from electra_albert.apps.bench.step import measure_step
+from electra_albert.apps.bench.parts import format_batches, format_encoder, measure_batches, measure_encoder
+from electra_albert.apps.bench.step import step_records
 from electra_albert.apps.bench.store import format_store, measure_store
-from electra_albert.apps.bench.tables import format_step
+from electra_albert.apps.bench.tables import format_case, format_notes
 from electra_albert.apps.bench.text import format_text, measure_text
 from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import UsageError
 
+Measure = Callable[[BenchConfig, PretrainConfig, Say], Any]
+
 
 class Part(NamedTuple):
-    """One thing that is measured, and how it is shown."""
+    """One thing that is measured, and how it is shown.
 
-    measure: Callable[[BenchConfig, PretrainConfig, Say], Any]
-    show: Callable[[Any], str]
+    `measure` returns the result or, where it consists of several cases, yields what has come of them so far.
+    """
+
+    measure: Measure
+    show: Callable[[Any], str]  # what is new in the result
+    close: Callable[[Any], str] | None = None  # what is said below all cases
 
 
 def _measure_store(config: BenchConfig, settings: PretrainConfig, say: Say) -> list[dict[str, Any]]:
     return measure_store(config, say)
 
 
-def _measure_steps(config: BenchConfig, settings: PretrainConfig, say: Say) -> list[dict[str, Any]]:
-    """The records of every preset asked for."""
-    found = (measure_step(replace(config, preset=name), settings_of(config, name), say) for name in config.presets)
-    return [record for records in found for record in records]
+def _measure_steps(config: BenchConfig, settings: PretrainConfig, say: Say) -> Iterator[list[dict[str, Any]]]:
+    """The records of every preset asked for, one more each time."""
+    records: list[dict[str, Any]] = []
+    for name in config.presets:
+        for record in step_records(replace(config, preset=name), settings_of(config, name), say):
+            records.append(record)
+            yield records
 
 
 def _measure_finetune(config: BenchConfig, settings: PretrainConfig, say: Say) -> dict[str, Any]:
@@ -61,7 +64,7 @@ def _measure_finetune(config: BenchConfig, settings: PretrainConfig, say: Say) -
 
 
 PARTS: dict[str, Part] = {
-    "step": Part(_measure_steps, format_step),
+    "step": Part(_measure_steps, lambda records: format_case(records[-1]), format_notes),
     "encoder": Part(measure_encoder, format_encoder),
     "batches": Part(measure_batches, format_batches),
     "fill_mask": Part(measure_fill_mask, format_fill_mask),
@@ -90,27 +93,33 @@ def main(argv: Sequence[str]) -> int:
     if what == "all" and not has_trainer():
         say("finetune is left out: stock's Trainer needs accelerate, which is not installed")
         names = tuple(name for name in names if name != "finetune")
-    results = _measure(config, names, say)
-    if config.output:
-        _write(Path(config.output), results)
+    _measure(config, names, say)
     return 0
 
 
-def _measure(config: BenchConfig, names: Sequence[str], say: Say) -> dict[str, Any]:
-    """Measure and show the parts of these names."""
-    from electra_albert.apps.bench.machine import environment, machine_rates
+def _measure(config: BenchConfig, names: Sequence[str], say: Say) -> None:
+    """Measure the parts of these names; each result is shown and written as soon as it is there."""
+    from electra_albert.apps.bench.machine import environment, has_compiled, machine_rates
     from electra_albert.training.distributed import start
 
     device = start(config.device).device  # which also settles how freed memory is kept, as for a run
+    if "step" in names:
+        has_compiled(config, device)  # refuses what cannot work before anything is prepared
     results: dict[str, Any] = {"settings": asdict(config), "environment": environment(config, device)}
     print("  ".join(f"{name} {value}" for name, value in results["environment"].items()), flush=True)
     if {"step", "encoder"} & set(names):
         results["machine"] = machine_rates(config, device)
     settings = settings_of(config)
     for name in names:
-        results[name] = PARTS[name].measure(config, settings, say)
-        print(PARTS[name].show(results[name]), flush=True)
-    return results
+        part = PARTS[name]
+        found = part.measure(config, settings, say)
+        for result in found if isinstance(found, Iterator) else [found]:
+            results[name] = result
+            print(part.show(result), flush=True)
+            if config.output:
+                _write(Path(config.output), results)
+        if part.close:
+            print(part.close(results[name]), flush=True)
 
 
 def _write(file: Path, results: dict[str, Any]) -> None:

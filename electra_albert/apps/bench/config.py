@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args, get_type_hints
 
@@ -14,7 +14,13 @@ from electra_albert.presets import PRESETS
 # No `if TYPE_CHECKING` here: to read BenchConfig's types, jsonargparse would make its imports, heavy ones included.
 Say = Callable[[str], None]
 
+OURS, STOCK, TUNED, TUNED_COMPILED = "ours", "stock", "stock, tuned", "stock, tuned, compiled"
+ATTENTIONS = ("sdpa", "eager")  # stock's
+
 _PRECISIONS = ("auto", "fp32", "bf16")  # fp16 costs what bf16 does, and needs a loss scale that stock's side has not
+AUTO_ROWS = 32  # in a step on a CPU, and in one of fine-tuning
+_SHORT = 128  # tokens in a row, up to which a GPU takes many rows
+_SHORT_GPU_ROWS, _LONG_GPU_ROWS = (128, 512, 1024), (32, 64)
 
 
 @dataclass(frozen=True)
@@ -46,11 +52,12 @@ class BenchConfig:
     """Model to fine-tune, as for Finetuning.py; random weights without it."""
     examples: int = 2048
     """Examples in a pass of fine-tuning, at most."""
-    max_seq_length: int = 128
-    """Tokens in a row."""
-    per_device_train_batch_size: int | str = 32
-    """Rows in a step, or several numbers separated by commas, among which the fastest is looked for; stock's logits at
-    all positions take 0.5 GB in float32 for 32 rows of 128."""
+    max_seq_length: int | None = None
+    """Tokens in a row; by default as many as the preset has, such as 128 of small and 512 of base."""
+    per_device_train_batch_size: int | str = "auto"
+    """Rows in a step, or several numbers separated by commas, among which the fastest is looked for; auto: 32 on a CPU
+    and for fine-tuning, on a GPU 128,512,1024 for rows of at most 128 tokens and 32,64 for longer ones. Stock's logits
+    at all positions take 0.5 GB in float32 for 32 rows of 128."""
     precision: str = "auto"
     """Arithmetic of the matrix products: fp32, bf16 (by autocast), or auto for what a run would take here; or several,
     separated by commas."""
@@ -102,7 +109,9 @@ class BenchConfig:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The numbers of rows in a step asked for."""
+        """The numbers of rows in a step asked for; none for auto, see rows_of."""
+        if self.per_device_train_batch_size == "auto":
+            return ()
         try:
             return tuple(int(one) for one in _listed(str(self.per_device_train_batch_size)))
         except ValueError:
@@ -116,21 +125,50 @@ def _listed(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.strip() for one in value.split(",")))
 
 
+def length_of(config: BenchConfig, name: str | None = None) -> int:
+    """Tokens in a row: as asked for, or those of a preset, by default the first."""
+    return config.max_seq_length or PRESETS[name or config.presets[0]].corpus.max_seq_length
+
+
+def rows_of(config: BenchConfig, device_type: str, length: int) -> tuple[int, ...]:
+    """The numbers of rows in a step: as asked for, or those usual for rows of `length` tokens on such a device."""
+    if config.rows:
+        return config.rows
+    if device_type == "cpu":
+        return (AUTO_ROWS,)
+    return _SHORT_GPU_ROWS if length <= _SHORT else _LONG_GPU_ROWS
+
+
 def settings_of(config: BenchConfig, name: str | None = None) -> PretrainConfig:
     """A preset, by default the first, on the corpus asked for.
 
     Without dropout: networks that draw their own cannot be compared.
     """
     preset = PRESETS[name or config.presets[0]]
-    corpus = {name: getattr(config, name) for name in ("corpus", "tokenizer", "vocab_size", "max_seq_length")}
+    corpus = {name: getattr(config, name) for name in ("corpus", "tokenizer", "vocab_size", "prepared_dir")}
     try:
         return replace(
             preset,
-            corpus=CorpusConfig(**corpus, prepared_dir=config.prepared_dir),
+            corpus=CorpusConfig(**corpus, max_seq_length=length_of(config, name)),
             model=replace(preset.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def ours_named(compilation: str) -> str:
+    """The name of ours compiled in such a way, or not at all ("none")."""
+    return OURS if compilation == "none" else f"{OURS}, {compilation} compiled"
+
+
+def plain_of(name: str) -> str:
+    """The name of the contender that a compiled one was before it was compiled."""
+    return OURS if name.startswith(OURS) else TUNED
+
+
+def first_of_ours(names: Iterable[str]) -> str | None:
+    """The first name of ours, which ratios are against; None where none of ours was measured."""
+    return next((name for name in names if name.startswith(OURS)), None)
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

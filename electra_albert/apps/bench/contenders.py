@@ -5,17 +5,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from electra_albert.apps.bench.config import Say
-from electra_albert.apps.bench.contest import now
+from electra_albert.apps.bench.config import ATTENTIONS, OURS, STOCK, TUNED, TUNED_COMPILED, Say, ours_named
 from electra_albert.apps.bench.machine import peak_memory
-from electra_albert.apps.bench.step import OURS, STOCK, TUNED
-from electra_albert.apps.bench.stock import ATTENTIONS, StockPair, check_same_function
+from electra_albert.apps.bench.stock import StockPair, check_same_function
+from electra_albert.apps.bench.timing import UPDATES_A_TIMING, in_turns
 from electra_albert.apps.bench.traffic import TrafficCounter, bytes_of
 from electra_albert.config import PretrainConfig, TrainingConfig
 from electra_albert.contracts import Arithmetic, Batch, Objective
@@ -31,10 +31,10 @@ from electra_albert.training.run import Run
 from electra_albert.training.step import autocast, backward, count_step, term_scales
 
 COMPILED: tuple[Compilation, ...] = ("blocks", "step")
-TUNED_COMPILED = f"{TUNED}, compiled"
 
 _WARM_UPDATES = {"cpu": 1, "cuda": 3}
 _WARM_COMPILED_UPDATES = 3  # the first compiles
+_TURNS = 2  # of the kinds of attention, before the faster one is taken
 
 Update = Callable[[Batch, int], None]
 
@@ -63,7 +63,10 @@ class Contender:
         return None if transient is None else resident + transient
 
     def traffic_bytes(self, batch: Batch, step: int, device: torch.device) -> int | None:
-        """Bytes that the kernels of an update read and write, nothing fused; None of compiled ones, which fuse."""
+        """Bytes that the kernels of an update read and write, nothing fused; None of compiled ones, which fuse.
+
+        Those of a compiled one are at most those of the plain one that it was made of.
+        """
         if self.is_compiled:
             self.update(batch, step)
             return None
@@ -76,7 +79,7 @@ def our_contenders(
     objective: PretrainingObjective, settings: PretrainConfig, world: World, arithmetic: Arithmetic, *, compiled: bool
 ) -> dict[str, Contender]:
     """Ours as it is and, where asked for, compiled in each way, every one with weights of its own."""
-    copies = {f"{OURS}, {what} compiled": what for what in COMPILED} if compiled else {}
+    copies = {ours_named(what): what for what in COMPILED} if compiled else {}
     found = {}
     for name, what in copies.items():
         module = copy.deepcopy(objective)
@@ -150,39 +153,80 @@ def check_stock(ours: PretrainingObjective, stock: dict[str, Contender], batch: 
 
 
 def settle_attention(contender: Contender, kinds: tuple[str, ...], batch: Batch, device: torch.device) -> None:
-    """Set stock's attention to the fastest of `kinds` here; the pair is warm afterwards."""
-    pair, seconds = cast(StockPair, contender.module), {}
-    for kind in kinds:
+    """Set stock's attention to the fastest of `kinds` here that fits into memory; the pair is warm afterwards.
+
+    Raises torch.OutOfMemoryError where none fits. What is compiled is compiled for each kind: Dynamo's guards see it.
+    """
+    pair = cast(StockPair, contender.module)
+
+    def update(kind: str) -> None:
         pair.use_attention(kind)
         contender.update(batch, 1)
-        began = now(device)
-        contender.update(batch, 1)
-        seconds[kind] = now(device) - began
-    contender.attention = min(seconds, key=lambda kind: seconds[kind])
+
+    calls = {kind: partial(update, kind) for kind in kinds}
+    fitting = {kind: call for kind, call in calls.items() if _fits(call, contender, device)}
+    if not fitting:
+        raise torch.OutOfMemoryError(f"{len(batch.input_ids)} rows do not fit with attention {' or '.join(kinds)}")
+    seconds = in_turns(fitting, _TURNS, device, UPDATES_A_TIMING[device.type]) if len(fitting) > 1 else {}
+    contender.attention = min(fitting, key=lambda kind: min(seconds.get(kind, [0.0])))
     pair.use_attention(contender.attention)
 
 
-def make_ready(contenders: dict[str, Contender], attention: str, batch: Batch, device: torch.device, say: Say) -> None:
-    """Settle stock's attention, compile stock's pair, and warm all up. What does not fit into memory is taken out."""
+def _fits(update: Callable[[], None], contender: Contender, device: torch.device) -> bool:
+    """Warm up; False, with nothing left in memory, where that does not suffice."""
+    try:
+        for _ in range(_WARM_COMPILED_UPDATES if contender.is_compiled else _WARM_UPDATES[device.type]):
+            update()
+    except torch.OutOfMemoryError:
+        contender.optimizer.zero_grad(set_to_none=True)
+    else:
+        return True
+    torch.cuda.empty_cache()  # here, where no exception holds on to what was computed
+    return False
+
+
+def make_ready(
+    contenders: dict[str, Contender], attention: str, batch: Batch, device: torch.device, say: Say
+) -> dict[str, str]:
+    """Settle stock's attention, compile stock's pair, and warm all up.
+
+    What does not fit into memory is taken out of `contenders`, and returned with the reason.
+    """
+    left_out = {}
     kinds = ATTENTIONS if attention == "auto" else (attention,)
-    for name, contender in list(contenders.items()):
-        try:
-            if name == TUNED_COMPILED:
-                tuned = contenders.get(TUNED)
-                _compile_stock(contender, str(tuned.attention if tuned else ATTENTIONS[0]))
-            elif isinstance(contender.module, StockPair):
-                settle_attention(contender, kinds, batch, device)
-            for _ in range(_WARM_COMPILED_UPDATES if contender.is_compiled else _WARM_UPDATES[device.type]):
-                contender.update(batch, 1)
-        except torch.OutOfMemoryError:
-            say(f"{name} is left out: {len(batch.input_ids)} rows do not fit into memory")
+    for name in list(contenders):
+        if name == TUNED_COMPILED:
+            _compile_stock(contenders[name])
+        if not _is_ready(contenders[name], _kinds_for(name, contenders, kinds, device), batch, device):
+            left_out[name] = f"{len(batch.input_ids)} rows do not fit into memory"
+            say(f"{name} is left out: {left_out[name]}")
             del contenders[name]
             torch.cuda.empty_cache()
+    return left_out
 
 
-def _compile_stock(contender: Contender, attention: str) -> None:
-    """Compile the pair's forward pass, with the attention that the tuned pair has settled on."""
-    pair = cast(StockPair, contender.module)
-    pair.use_attention(attention)
-    pair.compile(dynamic=False)
-    contender.attention, contender.is_compiled = attention, True
+def _is_ready(contender: Contender, kinds: tuple[str, ...], batch: Batch, device: torch.device) -> bool:
+    """Whether a contender fits into memory; it is warm then, and stock's attention is settled."""
+    if not isinstance(contender.module, StockPair):
+        return _fits(lambda: contender.update(batch, 1), contender, device)
+    try:
+        settle_attention(contender, kinds, batch, device)
+    except torch.OutOfMemoryError:
+        return False
+    return True
+
+
+def _kinds_for(
+    name: str, contenders: dict[str, Contender], kinds: tuple[str, ...], device: torch.device
+) -> tuple[str, ...]:
+    """The kinds of attention to choose from; on a CPU, where compiling takes minutes, what the plain pair has."""
+    if name != TUNED_COMPILED or device.type == "cuda":
+        return kinds
+    tuned = contenders.get(TUNED)
+    return (tuned.attention,) if tuned and tuned.attention else kinds[:1]
+
+
+def _compile_stock(contender: Contender) -> None:
+    """Compile the pair's forward pass."""
+    cast(StockPair, contender.module).compile(dynamic=False)
+    contender.is_compiled = True

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from electra_albert.apps.bench.config import AUTO_ROWS, BenchConfig, Say, length_of
 from electra_albert.config import ModelConfig, TrainingConfig
 from electra_albert.contracts import Arithmetic, DataError, UsageError
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor, nn
 
-    from electra_albert.apps.bench.config import BenchConfig
     from electra_albert.contracts import Batch
     from electra_albert.model.task_model import TaskModel
     from electra_albert.tasks.examples import TaskData
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from electra_albert.training.distributed import World
 
 Predict = Callable[["Batch"], "Tensor"]  # a batch on the device to logits [B, C]
-Say = Callable[[str], None]
 
 
 class Trained(NamedTuple):
@@ -69,19 +66,20 @@ def make_contest(config: BenchConfig, shape: ModelConfig, say: Say) -> Contest:
     files = locate_encoder(Path(config.model)) if config.model else None
     tokenizer = _tokenizer(config, data, files.tokenizer if files else None, say)
     train, dev = _encode(config, data, tokenizer)
-    steps = train.unit_count // config.rows[0]
+    size, length = _batch_size(config), length_of(config)
+    steps = train.unit_count // size
     if files is None:
         shape = replace(shape, vocab_size=max(config.vocab_size, len(tokenizer)))
     else:
         shape = replace(read_config(files.config), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    if shape.max_position_embeddings < config.max_seq_length:
-        raise UsageError(f"--max_seq_length {config.max_seq_length} exceeds {shape.max_position_embeddings} positions")
+    if shape.max_position_embeddings < length:
+        raise UsageError(f"--max_seq_length {length} exceeds {shape.max_position_embeddings} positions")
     torch.manual_seed(config.seed)
     model, _ = build_task_model(shape, TaskHead("sequence", len(data.labels)), files)
     published = recipe("electra", config.task or "custom", shape)
     training = TrainingConfig(
         max_steps=steps,
-        per_device_train_batch_size=config.rows[0],
+        per_device_train_batch_size=size,
         learning_rate=published["learning_rate"],
         warmup_steps=round(published["warmup_ratio"] * steps),
         lr_scheduler_type="linear",
@@ -90,7 +88,11 @@ def make_contest(config: BenchConfig, shape: ModelConfig, say: Say) -> Contest:
         eval_steps=steps,
     )
     arithmetic = arithmetics_of(config, world.device)[0]
-    return Contest(tokenizer, data.labels, train, dev, model, training, world, arithmetic, config.max_seq_length)
+    return Contest(tokenizer, data.labels, train, dev, model, training, world, arithmetic, length)
+
+
+def _batch_size(config: BenchConfig) -> int:
+    return config.rows[0] if config.rows else AUTO_ROWS
 
 
 def _read(config: BenchConfig, say: Say) -> TaskData:
@@ -129,11 +131,11 @@ def _encode(config: BenchConfig, data: TaskData, tokenizer: Any) -> tuple[Rows, 
     from electra_albert.tasks.encoding import EncodePlan, TextEncoder
     from electra_albert.tasks.kinds import KINDS
 
-    batch = config.rows[0]
+    batch = _batch_size(config)
     kept = data.train[: len(data.train) // batch * batch]
     if not kept:
         raise DataError(f"the task gives {len(data.train)} examples, a step takes {batch}; lower the batch size")
-    plan = EncodePlan(config.max_seq_length, 1, 1, has_null_answer=False, is_regression=False, double_unordered=False)
+    plan = EncodePlan(length_of(config), 1, 1, has_null_answer=False, is_regression=False, double_unordered=False)
     name, dev = next(iter(data.evaluation.items()))
     train, scored = (
         KINDS["sequence"].encode(
@@ -142,15 +144,6 @@ def _encode(config: BenchConfig, data: TaskData, tokenizer: Any) -> tuple[Rows, 
         for where, examples in (("train", kept), (name, dev))
     )
     return train, scored
-
-
-def now(device: torch.device) -> float:
-    """Seconds on a clock, once the device has done all it was given."""
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 @contextmanager

@@ -10,8 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from electra_albert.apps.bench.config import BenchConfig, Say, spread
-from electra_albert.apps.bench.lines import in_turns, sample_lines
+from electra_albert.apps.bench.config import OURS, BenchConfig, Say, spread
+from electra_albert.apps.bench.lines import sample_lines
+from electra_albert.apps.bench.timing import in_turns
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import DataError, UserError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from electra_albert.model.electra import Generator
 
 Proposal = dict[str, Any]
+_Seconds = dict[str, list[float]]  # of each contender
 
 SENTENCES = 32
 TOP_K = 5
@@ -26,7 +28,7 @@ SCORE_TOLERANCE = 1e-3  # relative, in float32: a probability carries the roundi
 _WORDS = range(5, 41)  # in a sentence that is taken
 # Under the preset's own small weights all scores are nearly those of guessing, and equal for what differs.
 _WIDE_WEIGHTS = 0.1
-_OURS, _STOCK, _BATCHED = "ours", "pipeline", f"pipeline, batch_size={SENTENCES}"
+_STOCK, _BATCHED = "pipeline", f"pipeline, batch_size={SENTENCES}"
 
 
 def measure_fill_mask(config: BenchConfig, settings: PretrainConfig, say: Say) -> dict[str, Any]:
@@ -34,21 +36,17 @@ def measure_fill_mask(config: BenchConfig, settings: PretrainConfig, say: Say) -
 
     Raises UserError where the two do not propose the same.
     """
-    import torch
     from transformers import pipeline
 
     from electra_albert.apps.export import export_generator, quiet_transformers
     from electra_albert.apps.fill_mask import fill_masks
     from electra_albert.apps.prepare import prepare
-    from electra_albert.model.electra import masked_language_model
     from electra_albert.training.distributed import start
 
     device = start(config.device).device
     tokenizer = prepare(settings.corpus, config.seed, say).tokenizer
     sentences = masked_sentences(sample_lines(settings.corpus, config.seed, say), tokenizer.mask_token)
-    torch.manual_seed(config.seed)
-    shape = replace(settings.model, vocab_size=len(tokenizer), initializer_range=_WIDE_WEIGHTS)
-    generator: Generator = masked_language_model(settings.rtd.generator(shape)).eval()
+    generator = _generator(settings, len(tokenizer), config.seed)
     with TemporaryDirectory(prefix="bench-") as name, quiet_transformers():
         export_generator(generator, tokenizer, Path(name))
         stock = pipeline("fill-mask", model=name, tokenizer=name, top_k=TOP_K, device=device)
@@ -60,17 +58,7 @@ def measure_fill_mask(config: BenchConfig, settings: PretrainConfig, say: Say) -
         for sentence in sentences:
             check_same_proposals(sentence, ours(sentence), stock(sentence))
         say(f"ours and the pipeline propose the same for {len(sentences)} sentences")
-        one: dict[str, list[float]] = {_OURS: [], _STOCK: []}
-        for sentence in sentences:
-            calls = {_OURS: partial(ours, sentence), _STOCK: partial(stock, sentence)}
-            for contender, seconds in in_turns(calls, config.repeats, device).items():
-                one[contender] += seconds
-        batch: dict[str, Callable[[], object]] = {
-            _OURS: lambda: [ours(sentence) for sentence in sentences],
-            _STOCK: lambda: stock(sentences),
-            _BATCHED: lambda: stock(sentences, batch_size=SENTENCES),
-        }
-        many = in_turns(batch, config.repeats, device)
+        one, many = _time(ours, stock, sentences, config.repeats, device)
     return {
         "preset": config.presets[0],
         "vocab_size": len(tokenizer),
@@ -81,6 +69,34 @@ def measure_fill_mask(config: BenchConfig, settings: PretrainConfig, say: Say) -
         "one": _records(one),
         "batch": _records(many),
     }
+
+
+def _generator(settings: PretrainConfig, vocab_size: int, seed: int) -> Generator:
+    """A generator of the settings' shape whose proposals differ, on the CPU."""
+    import torch
+
+    from electra_albert.model.electra import masked_language_model
+
+    torch.manual_seed(seed)
+    shape = replace(settings.model, vocab_size=vocab_size, initializer_range=_WIDE_WEIGHTS)
+    return masked_language_model(settings.rtd.generator(shape)).eval()
+
+
+def _time(
+    ours: Callable[[str], object], stock: Callable[..., object], sentences: list[str], repeats: int, device: Any
+) -> tuple[_Seconds, _Seconds]:
+    """Seconds of each contender: for one sentence, of every one of them, and for all at once."""
+    one: _Seconds = {OURS: [], _STOCK: []}
+    for sentence in sentences:
+        calls = {OURS: partial(ours, sentence), _STOCK: partial(stock, sentence)}
+        for contender, seconds in in_turns(calls, repeats, device).items():
+            one[contender] += seconds
+    batch: dict[str, Callable[[], object]] = {
+        OURS: lambda: [ours(sentence) for sentence in sentences],
+        _STOCK: lambda: stock(sentences),
+        _BATCHED: lambda: stock(sentences, batch_size=SENTENCES),
+    }
+    return one, in_turns(batch, repeats, device)
 
 
 def masked_sentences(lines: Sequence[str], mask_token: str) -> list[str]:
@@ -116,7 +132,7 @@ def _records(seconds: dict[str, list[float]]) -> dict[str, Any]:
     return {
         name: {
             "milliseconds": spread([1000 * second for second in times]),
-            "ratio": spread([theirs / mine for theirs, mine in zip(times, seconds[_OURS], strict=True)]),
+            "ratio": spread([theirs / mine for theirs, mine in zip(times, seconds[OURS], strict=True)]),
         }
         for name, times in seconds.items()
     }
@@ -132,7 +148,7 @@ def format_fill_mask(result: dict[str, Any]) -> str:
     for what, key in (("one sentence", "one"), (f"{result['sentences']} sentences", "batch")):
         for name, record in result[key].items():
             time, ratio = record["milliseconds"], record["ratio"]
-            against = "" if name == _OURS else f"{ratio['median']:>8.2f}x"
+            against = "" if name == OURS else f"{ratio['median']:>8.2f}x"
             columns = f"{time['median']:>10.2f}{time['lowest']:>10.2f}{time['highest']:>10.2f}"
             lines.append(f"{what + ': ' + name:<36}{columns}{against}")
     lines.append(

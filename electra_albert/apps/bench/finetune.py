@@ -18,9 +18,9 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from electra_albert.apps.bench.config import spread
-from electra_albert.apps.bench.contest import Contest, Pass, Predict, Say, Trained, make_contest, now, padding_of
-from electra_albert.apps.bench.step import OURS, STOCK
+from electra_albert.apps.bench.config import OURS, STOCK, Say, spread
+from electra_albert.apps.bench.contest import Contest, Pass, Predict, Trained, make_contest, padding_of
+from electra_albert.apps.bench.timing import now
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import UsageError
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 TARGET_RATIO = 2.0  # ours over stock with its default collator
 EVAL_ROWS = 128  # in a batch
 _NOTES = (
+    "speed is counted in examples, short and long alike, not in tokens as elsewhere in this benchmark",
     "examples/s, x stock: median, lowest to highest pass; padding, dev accuracy: mean. stock: Trainer's defaults",
     "other s: what a pass takes beside its updates, not counted in examples/s; of ours its last row and checkpoint,",
     "which stock was told not to write. Counted of ours: all else, such as an extra pass over the first batch",
@@ -150,8 +151,8 @@ def _conditions(config: BenchConfig, contest: Contest) -> dict[str, Any]:
         "dev_examples": contest.dev.unit_count,
         "mean_length": float(lengths.mean()),
         "longest": int(lengths.max()),
-        "max_seq_length": config.max_seq_length,
-        "rows": config.rows[0],
+        "max_seq_length": contest.max_seq_length,
+        "rows": contest.training.per_device_train_batch_size,
         "repeats": config.repeats,
         "target": TARGET_RATIO,
     }

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, cast
 
-from electra_albert.apps.bench.config import BenchConfig, Say
-from electra_albert.apps.bench.contest import now
+from electra_albert.apps.bench.config import BenchConfig, Say, rows_of
 from electra_albert.config import CorpusConfig, PretrainConfig
 
 if TYPE_CHECKING:
-    import torch
-
     from electra_albert.apps.job import Job
     from electra_albert.contracts import Arithmetic
     from electra_albert.corpus.sources import Unit
@@ -60,25 +57,9 @@ def make_bench_job(config: BenchConfig, settings: PretrainConfig, say: Say) -> t
     training = replace(
         settings.training,
         seed=config.seed,
-        per_device_train_batch_size=config.rows[0],
+        per_device_train_batch_size=rows_of(config, world.device.type, settings.corpus.max_seq_length)[0],
         gradient_accumulation_steps=1,
         precision=cast("Arithmetic", config.precisions[0]),
     )
     run = replace(settings.run, objective="rtd", torch_compile="none", init_from=None)
     return world, make_job(replace(settings, training=training, run=run), world, say)
-
-
-def in_turns(
-    calls: Mapping[str, Callable[[], object]], repeats: int, device: torch.device, calls_a_timing: int = 1
-) -> dict[str, list[float]]:
-    """Seconds a call of each, in turns. Each is called once before, untimed."""
-    for call in calls.values():
-        call()
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats):
-        for name, call in calls.items():
-            began = now(device)
-            for _ in range(calls_a_timing):
-                call()
-            seconds[name].append((now(device) - began) / calls_a_timing)
-    return seconds

@@ -9,15 +9,14 @@ import ctypes
 import gc
 import os
 import platform
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from electra_albert.apps.bench.contest import now
+from electra_albert.apps.bench.timing import now
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from electra_albert.apps.bench.config import BenchConfig
     from electra_albert.contracts import Arithmetic
 
-_TIMINGS = 7  # of which the median counts
+_TIMINGS = {"cpu": 15, "cuda": 7}  # of which the best counts: a roof is what the machine can do
 _CALLS = {"cpu": 1, "cuda": 20}  # in a timing: of short ones a GPU's clock would measure the start
 _MATRIX_SIZE = {"cpu": 2048, "cuda": 8192}  # rows and columns, so many that the products' rate no longer grows
 _COPIED_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}  # far more than any cache holds
@@ -41,6 +40,15 @@ def arithmetics_of(config: BenchConfig, device: torch.device) -> tuple[Arithmeti
     return tuple(dict.fromkeys(found))
 
 
+def has_compiled(config: BenchConfig, device: torch.device) -> bool:
+    """Whether the step is measured compiled as well; UsageError where that is asked for and cannot work."""
+    from electra_albert.apps.job import choose_compilation
+
+    if config.torch_compile is False:
+        return False
+    return choose_compilation("auto" if config.torch_compile == "auto" else "blocks", device) != "none"
+
+
 def machine_rates(config: BenchConfig, device: torch.device) -> dict[str, Any]:
     """Both roofs: the matrix rate in every arithmetic asked for, and the copy bandwidth."""
     matrix = {arithmetic: matrix_rate(device, arithmetic) for arithmetic in arithmetics_of(config, device)}
@@ -49,19 +57,23 @@ def machine_rates(config: BenchConfig, device: torch.device) -> dict[str, Any]:
 
 @cache
 def matrix_rate(device: torch.device, arithmetic: Arithmetic, size: int | None = None) -> float:
-    """FLOP a second of a product of two square matrices; two FLOP are a multiplication and its addition."""
+    """FLOP a second of a product of two square matrices, at best; two FLOP are a multiplication and its addition.
+
+    The right one is stored by rows or by columns, whichever is faster here: a step multiplies both.
+    """
     import torch
 
     wide = size or _MATRIX_SIZE[device.type]
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[arithmetic]
     left, right = (torch.randn(wide, wide, device=device).to(dtype) for _ in range(2))
     product = torch.empty_like(left)
-    return 2 * wide**3 / _seconds_a_call(lambda: torch.mm(left, right, out=product), device)
+    layouts = (right, right.t())
+    return 2 * wide**3 / min(_seconds_a_call(partial(torch.mm, left, one, out=product), device) for one in layouts)
 
 
 @cache
 def copy_bandwidth(device: torch.device, size: int | None = None) -> float:
-    """Bytes a second, read and written, of a copy from memory to memory on `device`."""
+    """Bytes a second, read and written, of a copy from memory to memory on `device`, at best."""
     import torch
 
     source = torch.ones(size or _COPIED_BYTES[device.type], dtype=torch.uint8, device=device)
@@ -70,15 +82,15 @@ def copy_bandwidth(device: torch.device, size: int | None = None) -> float:
 
 
 def _seconds_a_call(call: Callable[[], object], device: torch.device) -> float:
-    """The median of some timings, after one that is not counted."""
+    """The least of some timings, after one that is not counted."""
     calls = _CALLS[device.type]
     seconds = []
-    for _ in range(1 + _TIMINGS):
+    for _ in range(1 + _TIMINGS[device.type]):
         began = now(device)
         for _ in range(calls):
             call()
         seconds.append((now(device) - began) / calls)
-    return statistics.median(seconds[1:])
+    return min(seconds[1:])
 
 
 def peak_memory(run: Callable[[], object], device: torch.device) -> int | None:

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from electra_albert.apps.bench.config import BenchConfig, Say, spread
-from electra_albert.apps.bench.contest import now
-from electra_albert.apps.bench.fill_mask import format_fill_mask, measure_fill_mask
-from electra_albert.apps.bench.lines import in_turns, make_bench_job
-from electra_albert.apps.bench.machine import matrix_rate, peak_memory
+from electra_albert.apps.bench.config import ATTENTIONS, OURS, STOCK, BenchConfig, Say, spread
+from electra_albert.apps.bench.lines import make_bench_job
+from electra_albert.apps.bench.machine import peak_memory
+from electra_albert.apps.bench.roofs import Roofs, Work, busy_seconds, roof_shares
+from electra_albert.apps.bench.tables import roof_lines
+from electra_albert.apps.bench.timing import UPDATES_A_TIMING, in_turns, now, shown_seconds
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import Batch, UserError
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
+    from electra_albert.contracts import Arithmetic
     from electra_albert.corpus.batches import TrainBatches
     from electra_albert.model.electra import Discriminator
     from electra_albert.objectives.rtd import ReplacedTokenDetection
 
-__all__ = [
-    "format_batches",
-    "format_encoder",
-    "format_fill_mask",
-    "measure_batches",
-    "measure_encoder",
-    "measure_fill_mask",
-]
-
-OURS, STOCK = "ours", "stock"
 TARGET_TOKENS = 7_500_000  # a second: three times what a GPU's step of preset small takes
 MANY_ROWS = 1024
 _ROWS_A_TIMING = 16_384
-_GPU_CALLS = 10  # in a timing, where one takes milliseconds
+_TURNS = 2  # of the kinds of attention, before the faster one is taken
 
 
 def measure_encoder(config: BenchConfig, settings: PretrainConfig, say: Say) -> dict[str, Any]:
@@ -59,23 +53,9 @@ def measure_encoder(config: BenchConfig, settings: PretrainConfig, say: Say) -> 
     with torch.no_grad(), autocast(world.device, job.arithmetic):
         calls = {OURS: lambda: ours.encode(ids, mask, segments), STOCK: lambda: stock(ids, mask, segments)}
         settled = _settle_attention(stock, calls[STOCK], config, world.device)
-        count = _GPU_CALLS if world.device.type == "cuda" else 1
-        seconds = in_turns(calls, config.repeats, world.device, count)
-        peaks = {name: peak_memory(call, world.device) for name, call in calls.items()}
-    tokens = int(mask.sum())
-    flops = len(ids) * encoder_flops(ours.config, ids.shape[1])
-    roof = matrix_rate(world.device, job.arithmetic)
-    contenders = {
-        name: {
-            "tokens_per_second": spread([tokens / second for second in times]),
-            "seconds": spread(times),
-            "ratio": spread([theirs / mine for theirs, mine in zip(times, seconds[OURS], strict=True)]),
-            "flops_per_second": flops / median(times),
-            "share_of_matrix_rate": flops / median(times) / roof,
-            "peak_bytes": peaks[name],
-        }
-        for name, times in seconds.items()
-    }
+        costs = _costs(calls, config.repeats, world.device)
+    tokens, flops = int(mask.sum()), len(ids) * encoder_flops(ours.config, ids.shape[1])
+    roofs = Roofs.of(world.device, job.arithmetic)
     return {
         "preset": config.presets[0],
         "precision": job.arithmetic,
@@ -83,10 +63,52 @@ def measure_encoder(config: BenchConfig, settings: PretrainConfig, say: Say) -> 
         "max_seq_length": ids.shape[1],
         "tokens": tokens,
         "flops": flops,
-        "matrix_rate": roof,
+        "matrix_rate": roofs.matrix,
+        "copy_rate": roofs.bandwidth,
         "repeats": config.repeats,
         "attention": settled,
-        "contenders": contenders,
+        "contenders": _encoder_records(costs, tokens, flops, world.device, job.arithmetic),
+    }
+
+
+class _Cost(NamedTuple):
+    """What was measured of one contender."""
+
+    seconds: list[float]  # a pass, of each timing
+    peak: int | None  # bytes at the highest, beyond what is resident
+    traffic: int  # bytes that kernels read and write
+    busy_seconds: float | None  # that a GPU computes in a pass
+
+
+def _costs(calls: Mapping[str, Callable[[], object]], repeats: int, device: torch.device) -> dict[str, _Cost]:
+    from electra_albert.apps.bench.traffic import TrafficCounter
+
+    count = UPDATES_A_TIMING[device.type]
+    seconds = in_turns(calls, repeats, device, count)
+    costs = {}
+    for name, call in calls.items():
+        peak = peak_memory(call, device)
+        with TrafficCounter(device.type) as counter:
+            call()
+        busy = busy_seconds(lambda call=call: [call() for _ in range(count)], device)  # type: ignore[misc]
+        costs[name] = _Cost(seconds[name], peak, counter.bytes, None if busy is None else busy / count)
+    return costs
+
+
+def _encoder_records(
+    costs: dict[str, _Cost], tokens: int, flops: int, device: torch.device, arithmetic: Arithmetic
+) -> dict[str, Any]:
+    """What is reported of each contender; ratios are those of timings side by side."""
+    ours = costs[OURS].seconds
+    return {
+        name: {
+            "tokens_per_second": spread([tokens / second for second in cost.seconds]),
+            "seconds": spread(cost.seconds),
+            "ratio": spread([theirs / mine for theirs, mine in zip(cost.seconds, ours, strict=True)]),
+            "peak_bytes": cost.peak,
+            **roof_shares(Work(flops, cost.traffic, median(cost.seconds), cost.busy_seconds), device, arithmetic),
+        }
+        for name, cost in costs.items()
     }
 
 
@@ -108,16 +130,18 @@ def check_same_encoder(ours: Discriminator, stock: nn.Module, batch: Batch) -> N
         )
 
 
-def _settle_attention(stock: nn.Module, call: Callable[[], object], config: BenchConfig, device: Any) -> str:
+def _settle_attention(stock: nn.Module, call: Callable[[], object], config: BenchConfig, device: torch.device) -> str:
     """Set stock's attention to the one asked for or the faster one."""
-    from electra_albert.apps.bench.stock import ATTENTIONS
-
     encoder = cast(Any, stock)
-    seconds = {}
-    for kind in ATTENTIONS if config.attention == "auto" else (config.attention,):
+
+    def call_with(kind: str) -> None:
         encoder.set_attn_implementation(kind)
-        (seconds[kind],) = in_turns({kind: call}, 1, device)[kind]
-    fastest = min(seconds, key=lambda kind: seconds[kind])
+        call()
+
+    kinds = ATTENTIONS if config.attention == "auto" else (config.attention,)
+    calls = {kind: partial(call_with, kind) for kind in kinds}
+    seconds = in_turns(calls, _TURNS, device, UPDATES_A_TIMING[device.type])
+    fastest = min(kinds, key=lambda kind: min(seconds[kind]))
     encoder.set_attn_implementation(fastest)
     return fastest
 
@@ -127,23 +151,24 @@ def format_encoder(result: dict[str, Any]) -> str:
     lines = [
         f"\nencoder, forward without gradient: preset {result['preset']}, {result['precision']}, {result['rows']} rows "
         f"of {result['max_seq_length']}, {result['tokens']:,} tokens, {result['repeats']} repeats (no target)\n"
-        f"{'':<22}{'tokens/s':>10}{'lowest':>10}{'highest':>10}{'s':>10}{'TFLOP/s':>9}{'of matrix rate':>16}"
-        f"{'peak MB':>9}{'ours is':>9}"
+        f"{'':<31}{'tokens/s':>11}{'lowest':>11}{'highest':>11}{'s':>10}{'ours is':>9}{'peak MB':>11}"
     ]
-    for name, record in result["contenders"].items():
-        rate = record["tokens_per_second"]
-        label = f"{name} ({result['attention']})" if name == STOCK else name
-        columns = f"{rate['median']:>10,.0f}{rate['lowest']:>10,.0f}{rate['highest']:>10,.0f}"
-        against = "" if name == OURS else f"{record['ratio']['median']:>8.2f}x"
-        peak = "-" if record["peak_bytes"] is None else f"{record['peak_bytes'] / 1e6:,.0f}"
+    shown = {f"{n} ({result['attention']})" if n == STOCK else n: found for n, found in result["contenders"].items()}
+    for name, record in shown.items():
+        rate, peak = record["tokens_per_second"], record["peak_bytes"]
+        columns = f"{rate['median']:>11,.0f}{rate['lowest']:>11,.0f}{rate['highest']:>11,.0f}"
+        against = "-" if name == OURS else f"{record['ratio']['median']:.2f}x"
         lines.append(
-            f"{label:<22}{columns}{record['seconds']['median']:>10.4f}{record['flops_per_second'] / 1e12:>9.3f}"
-            f"{record['share_of_matrix_rate']:>16.1%}{peak:>9}{against}"
+            f"{name:<31}{columns}{shown_seconds(record['seconds']['median']):>10}{against:>9}"
+            f"{'-' if peak is None else format(peak / 1e6, ',.0f'):>11}"
         )
-    lines.append(
-        f"{result['flops'] / 1e9:,.1f} GFLOP a pass, of matrix products over all places, padding included; the matrix "
-        f"rate is {result['matrix_rate'] / 1e12:.3f} TFLOP/s; peak: memory beyond weights and batch"
-    )
+    lines += [
+        "",
+        *roof_lines(shown),
+        f"{result['flops'] / 1e9:,.1f} GFLOP a pass, of matrix products over all places, padding included; measured "
+        f"here: {result['matrix_rate'] / 1e12:.3g} TFLOP/s, {result['copy_rate'] / 1e9:,.0f} GB/s of copying;",
+        "peak: memory beyond weights and batch; columns are explained at the training step's tables",
+    ]
     return "\n".join(lines)
 
 

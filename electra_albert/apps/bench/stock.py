@@ -18,7 +18,6 @@ from electra_albert.model.huggingface import stock_config, to_stock
 from electra_albert.objectives.masking import Targets, choose_targets, maskable, show_masked
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 
-ATTENTIONS = ("sdpa", "eager")
 # Relative, in float32: what another order of additions may change. Other weights or a lost tie change far more.
 LOSS_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 1e-4

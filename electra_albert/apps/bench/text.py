@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from electra_albert.apps.bench.config import BenchConfig, Say, spread
-from electra_albert.apps.bench.contest import now
+from electra_albert.apps.bench.config import ATTENTIONS, BenchConfig, Say, first_of_ours, ours_named, spread
 from electra_albert.apps.bench.lines import make_bench_job, sample_lines
+from electra_albert.apps.bench.timing import UPDATES_A_TIMING, now, shown_seconds
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, DataError
 
@@ -24,11 +24,10 @@ Padding = Literal["longest", "max_length"]
 Row = dict[str, list[int]]
 
 TARGET_RATIO = 2.0  # ours over stock padded to the longest, in tokens that are no padding, on a CPU
-OURS, LONGEST, PADDED = "ours", "stock, padded to the longest", "stock, padded to the full length"
+LONGEST, PADDED = "stock, padded to the longest", "stock, padded to the full length"
 TOGETHER = "stock, lines run together"
 PADDINGS: dict[str, Padding] = {LONGEST: "longest", PADDED: "max_length", TOGETHER: "longest"}
 _SHORTEST = 3  # tokens: [CLS], one of text, [SEP]
-_GPU_UPDATES = 10  # in a timing, where one takes milliseconds
 
 
 @dataclass
@@ -64,11 +63,11 @@ def measure_text(config: BenchConfig, settings: PretrainConfig, say: Say) -> dic
     world, job = make_bench_job(config, settings, say)
     length, tokenizer = settings.corpus.max_seq_length, job.prepared.tokenizer
     rows = tokenised(sample_lines(settings.corpus, config.seed, say), tokenizer, length)
-    _require(rows, config.rows[0], "lines")
+    _require(rows, job.config.training.per_device_train_batch_size, "lines")
     say(f"stock reads {len(rows):,} lines of {_mean_tokens(rows):.0f} tokens")
     contestants, attention = _contestants(config, job, world, rows)
     say(f"ours and stock give the same losses and gradient norm on stock's batches; attention: {attention}")
-    updates = _GPU_UPDATES if world.device.type == "cuda" else 1
+    updates = UPDATES_A_TIMING[world.device.type]
     for repeat in range(config.repeats + 1):
         for contestant in contestants.values():
             contestant.take(updates, world.device)
@@ -80,12 +79,13 @@ def measure_text(config: BenchConfig, settings: PretrainConfig, say: Say) -> dic
         "precision": job.arithmetic,
         "vocab_size": len(tokenizer),
         "max_seq_length": length,
-        "rows": config.rows[0],
+        "rows": job.config.training.per_device_train_batch_size,
+        "updates_a_timing": updates,
         "repeats": config.repeats,
         "lines": len(rows),
         "mean_line_tokens": _mean_tokens(rows),
         "attention": attention,
-        "contenders": _records(contestants),
+        "contenders": _records(contestants, updates),
         "target": TARGET_RATIO,
     }
 
@@ -93,15 +93,19 @@ def measure_text(config: BenchConfig, settings: PretrainConfig, say: Say) -> dic
 def _contestants(
     config: BenchConfig, job: Job, world: World, rows: list[Row]
 ) -> tuple[dict[str, _Contestant], dict[str, str | None]]:
-    """All sides with the same weights, stock warm and checked, and stock's attention."""
+    """All sides with the same weights, stock warm and checked, and stock's attention.
+
+    Ours is compiled as a run's is here. Stock's script is not: rows padded to their longest change their shape.
+    """
     from electra_albert.apps.bench.contenders import check_stock, our_contender, settle_attention, stock_contender
-    from electra_albert.apps.bench.stock import ATTENTIONS, StockPair
+    from electra_albert.apps.bench.stock import StockPair
+    from electra_albert.apps.job import choose_compilation
+    from electra_albert.model.compilation import compile_for_training
 
     kinds = ATTENTIONS if config.attention == "auto" else (config.attention,)
     ours, training = cast("ReplacedTokenDetection", job.objective), job.config.training
     mine = our_contender(ours, training, world, job.arithmetic)
-    found = {OURS: _Contestant((micro_batches[0] for micro_batches in job.batches.steps(1)), mine.update)}
-    attention = {}
+    found, attention = {}, {}
     for name, padding in PADDINGS.items():
         pair = StockPair(ours, is_tuned=False).to(world.device)
         pair.use_attention(ATTENTIONS[0])
@@ -114,7 +118,10 @@ def _contestants(
         settle_attention(contender, kinds, first, world.device)
         attention[name] = contender.attention
         found[name] = _Contestant(batches, contender.update)
-    return found, attention
+    compilation = choose_compilation("auto", world.device)
+    compile_for_training(ours, compilation)  # only now: what was checked is the plain function
+    batches = (micro_batches[0] for micro_batches in job.batches.steps(1))
+    return {ours_named(compilation): _Contestant(batches, mine.update), **found}, attention
 
 
 def _require(rows: list[Row], count: int, what: str) -> None:
@@ -155,7 +162,6 @@ def stock_batches(
         shuffle=True,
         drop_last=True,
         collate_fn=DataCollatorWithPadding(tokenizer, padding=padding, max_length=config.corpus.max_seq_length),
-        pin_memory=pin,
         generator=torch.Generator().manual_seed(config.training.seed),
     )
     no_order = torch.full((count,), IGNORED_LABEL)
@@ -163,7 +169,8 @@ def stock_batches(
     while True:
         for found in loader:
             mask = found["attention_mask"].bool()
-            yield Batch(found["input_ids"], mask, found["token_type_ids"], no_order, position)
+            batch = Batch(found["input_ids"], mask, found["token_type_ids"], no_order, position)
+            yield batch.map(torch.Tensor.pin_memory) if pin else batch
             position = position + count
 
 
@@ -171,18 +178,22 @@ def _mean_tokens(rows: list[Row]) -> float:
     return sum(len(row["input_ids"]) for row in rows) / len(rows)
 
 
-def _records(contestants: dict[str, _Contestant]) -> dict[str, Any]:
-    """What is shown of each; the first timing is the warm-up's. Ratios are those of timings side by side."""
+def _records(contestants: dict[str, _Contestant], updates: int) -> dict[str, Any]:
+    """What is shown of each after timings of so many updates, of which the first is the warm-up's.
+
+    Ratios are those of timings side by side.
+    """
     rates = {
         name: [tokens / seconds for tokens, seconds in zip(c.tokens[1:], c.seconds[1:], strict=True)]
         for name, c in contestants.items()
     }
+    mine = rates[str(first_of_ours(rates))]
     return {
         name: {
             "tokens_per_second": spread(rates[name]),
-            "seconds_a_step": spread([seconds * len(c.seconds) / c.steps for seconds in c.seconds[1:]]),
+            "seconds_a_step": spread([seconds / updates for seconds in c.seconds[1:]]),
             "padding": 1 - sum(c.tokens[1:]) / sum(c.places[1:]),
-            "ratio": spread([mine / theirs for mine, theirs in zip(rates[OURS], rates[name], strict=True)]),
+            "ratio": spread([our / their for our, their in zip(mine, rates[name], strict=True)]),
         }
         for name, c in contestants.items()
     }
@@ -200,9 +211,13 @@ def format_text(result: dict[str, Any]) -> str:
     for name, record in result["contenders"].items():
         rate, ratio = record["tokens_per_second"], record["ratio"]
         columns = f"{rate['median']:>9,.0f}{rate['lowest']:>9,.0f}{rate['highest']:>9,.0f}{record['padding']:>9.1%}"
-        against = "" if name == OURS else f"{ratio['median']:>8.2f}x   {ratio['lowest']:.2f} to {ratio['highest']:.2f}"
+        against = (
+            ""
+            if name == first_of_ours(result["contenders"])
+            else f"{ratio['median']:>8.2f}x   {ratio['lowest']:.2f} to {ratio['highest']:.2f}"
+        )
         label = f"{name} ({result['attention'][name]})" if name in result["attention"] else name
-        lines.append(f"{label:<42}{columns}{record['seconds_a_step']['median']:>10.3f}{against}")
+        lines.append(f"{label:<42}{columns}{shown_seconds(record['seconds_a_step']['median']):>10}{against}")
     lines += [
         "tokens are those that are no padding; batching, collating and the update are timed, tokenising for none",
         f"stock reads {result['lines']:,} lines of {result['mean_line_tokens']:.0f} tokens, one a row; run together, "

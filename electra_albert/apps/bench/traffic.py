@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,6 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _UNWRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 # They put something else where a tensor was, without reading it.
 _OVERWRITING = {"copy_", "exponential_", "fill_", "normal_", "random_", "uniform_", "zero_"}
+# They write to these arguments only where a loss scale is taken off, which here none is.
+_READ_ONLY = {"_fused_adamw_": "grads", "_fused_adam_": "grads"}
+# They take of a tensor its shape and type only.
+_MADE_LIKE = re.compile(r".*_like|new_.*")
 # They read of their source only what they give.
 _PICKING = {"embedding", "gather", "index", "index_select"}
 
@@ -41,13 +46,15 @@ class TrafficCounter(TorchDispatchMode):
         arguments = [*zip(func._schema.arguments, args, strict=False)]
         arguments += [(known, kwargs[known.name]) for known in func._schema.arguments if known.name in kwargs]
         taken = self._distinct(value for _, value in arguments)
-        changed = self._distinct(value for known, value in arguments if known.alias_info and known.alias_info.is_write)
+        changed = self._distinct(value for known, value in arguments if _is_written(name, known))
         storages = {tensor.untyped_storage().data_ptr() for tensor in taken.values()}
         made = self._distinct([result])
         fresh = {key: t for key, t in made.items() if t.untyped_storage().data_ptr() not in storages}
         if name in _UNWRITTEN or not (fresh or changed or not made):
             return 0
         written = sum(map(_stored_bytes, fresh.values())) + sum(map(_stored_bytes, changed.values()))
+        if _MADE_LIKE.fullmatch(name):
+            taken = {}
         if name in _OVERWRITING:
             taken = {key: tensor for key, tensor in taken.items() if key not in changed}
         read = sum(map(_stored_bytes, taken.values()))
@@ -63,6 +70,11 @@ class TrafficCounter(TorchDispatchMode):
             if tensor.device.type == self._device_type and tensor.numel():
                 found[tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype] = tensor
         return found
+
+
+def _is_written(operation: str, argument: Any) -> bool:
+    is_marked = argument.alias_info is not None and argument.alias_info.is_write
+    return is_marked and argument.name != _READ_ONLY.get(operation)
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:

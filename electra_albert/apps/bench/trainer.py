@@ -8,8 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_albert.apps.bench.contest import Contest, Pass, Predict, Say, Trained, now, padding_of
-from electra_albert.apps.bench.step import STOCK
+from electra_albert.apps.bench.config import ATTENTIONS, STOCK, Say
+from electra_albert.apps.bench.contest import Contest, Pass, Predict, Trained, padding_of
+from electra_albert.apps.bench.timing import now
 from electra_albert.apps.export import export_task_model, quiet_transformers
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 # STOCK itself is Trainer's defaults: rows in random order, each batch padded to its longest.
 GROUPED = "stock, grouped"  # the same with train_sampling_strategy group_by_length
 PADDED = "stock, padded"  # every row padded to max_seq_length, as run_glue.py does
-ATTENTIONS = ("sdpa", "eager")
 _TRIAL_STEPS = 4
 
 
@@ -125,7 +125,7 @@ def _arguments(contest: Contest, folder: Path, sampling: str, seed: int, steps: 
     from transformers import TrainingArguments
 
     training, is_cpu = contest.training, contest.world.device.type == "cpu"
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(folder / "trainer"),
         per_device_train_batch_size=training.per_device_train_batch_size,
         num_train_epochs=1,
@@ -146,6 +146,9 @@ def _arguments(contest: Contest, folder: Path, sampling: str, seed: int, steps: 
         report_to="none",
         disable_tqdm=True,
     )
+    # Else Trainer would put the model on every GPU it finds and take as many times the rows; ours takes one GPU.
+    arguments._n_gpu = min(1, arguments.n_gpu)
+    return arguments
 
 
 def _predictor(model: Any, contest: Contest) -> Predict:
