@@ -42,7 +42,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Nats of each label, float [M], from logits any float [M, V] and labels int64 [M]; keeps no [M, V] but the logits."""
+    """Nats of each label, float [M], from logits any float [M, V], which alone are kept, and labels int64 [M]."""
     nats: Tensor = _CrossEntropy.apply(logits, labels)
     return nats
 
