@@ -33,3 +33,14 @@ def open_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
+
+
+@pytest.fixture
+def nothing_compiled_yet() -> Iterator[None]:
+    """torch.compile begins anew, and its counters with it; what is compiled is forgotten afterwards."""
+    import torch
+
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch.compiler.reset()

@@ -86,20 +86,15 @@ def test_peak_memory_is_what_is_resident_and_what_an_update_takes_beside(batch: 
     assert round(peak / MEGABYTE) == pytest.approx(32 + 64, abs=4)  # pages of others come and go
 
 
-@pytest.mark.parametrize("fastest", ATTENTIONS)
-def test_fastest_attention_is_taken(fastest: str, batch: Batch) -> None:
-    found = contender({kind: 0.0 if kind == fastest else SLOW_SECONDS for kind in ATTENTIONS})
+@pytest.mark.parametrize("seconds_of_others", [SLOW_SECONDS, None], ids=["slower", "too large"])
+@pytest.mark.parametrize("best", ATTENTIONS)
+def test_fastest_attention_that_fits_into_memory_is_taken(
+    best: str, seconds_of_others: float | None, batch: Batch
+) -> None:
+    found = contender({kind: 0.0 if kind == best else seconds_of_others for kind in ATTENTIONS})
     settle_attention(found, ATTENTIONS, batch, CPU)
     assert isinstance(found.module, Switched)
-    assert (found.attention, found.module.attention) == (fastest, fastest)
-
-
-@pytest.mark.parametrize("fitting", ATTENTIONS)
-def test_attention_that_does_not_fit_into_memory_leaves_the_other(fitting: str, batch: Batch) -> None:
-    found = contender({kind: 0.0 if kind == fitting else None for kind in ATTENTIONS})
-    settle_attention(found, ATTENTIONS, batch, CPU)
-    assert isinstance(found.module, Switched)
-    assert (found.attention, found.module.attention) == (fitting, fitting)
+    assert (found.attention, found.module.attention) == (best, best)
 
 
 def test_pair_that_fits_with_one_attention_takes_part(batch: Batch) -> None:

@@ -21,11 +21,10 @@ LOSSES = ("eval_loss", "eval_generator_loss", "eval_discriminator_loss")
 
 @pytest.mark.slow
 @needs_compiler
+@pytest.mark.usefixtures("nothing_compiled_yet")
 def test_compiled_blocks_train_to_the_losses_of_plain_ones_also_when_gone_on_with(
     finished: Finished, tmp_path: Path
 ) -> None:
-    torch.compiler.reset()
-    torch._dynamo.utils.counters.clear()
     folder, compiled = tmp_path / "run", ("--torch_compile", "blocks")
     assert call(pretrain.main, *finished.options(folder, *compiled)).code == 0
     shutil.rmtree(folder / "checkpoints" / f"step-{STEPS:07d}")

@@ -13,7 +13,7 @@ from electra_albert.apps.obstacles import memory_of, told_in_one_line, why_not_c
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import UsageError
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import assert_refused, call
+from tests.apps.tiny_run import assert_refused, call, finish, start
 
 CPU = torch.device("cpu")
 
@@ -61,6 +61,19 @@ def test_a_compiler_that_fails_is_told_with_the_way_around_it() -> None:
     double = torch.compile(lambda x: x * 2, backend=broken_backend)
     with pytest.raises(UsageError, match=r"torch\.compile failed .*--torch_compile none"), told():
         double(torch.ones(3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--dry_run",)], ids=["run", "dry run"])
+def test_a_run_whose_compiler_fails_ends_in_one_line(
+    more: tuple[str, ...], finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "false")  # which is there, and does nothing but fail
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    argv = finished.options(tmp_path / "run", "--torch_compile", "blocks", *more)
+    assert_refused(
+        finish(start(["Pretraining.py", *argv], tmp_path)), 2, "torch.compile failed", "--torch_compile none"
+    )
 
 
 @pytest.mark.parametrize("compilation", ["none", "blocks"])

@@ -1,7 +1,6 @@
 """Compiled blocks compute what the plain ones do, and are compiled once for each shape of encoder (law 11)."""
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,6 +14,7 @@ from electra_albert.model.encoder import Encoder, set_gradient_checkpointing
 from tests.model.twins import SHAPE, make_pair
 
 pytestmark = [
+    pytest.mark.usefixtures("nothing_compiled_yet"),
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU"),
 ]
@@ -26,14 +26,6 @@ SHAPES = {
     "several groups": replace(SHAPE, num_hidden_groups=3),
     "inner groups": replace(SHAPE, num_hidden_groups=2, inner_group_num=2),
 }
-
-
-@pytest.fixture(autouse=True)
-def _forget_what_was_compiled() -> Iterator[None]:
-    torch.compiler.reset()
-    torch._dynamo.utils.counters.clear()
-    yield
-    torch.compiler.reset()
 
 
 def compiled_graphs() -> int:

@@ -1,7 +1,6 @@
 """The step as one graph corrupts the same tokens, has the same losses and the same gradients (laws 3 to 5 and 11)."""
 
 import shutil
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -11,18 +10,11 @@ from electra_albert.objectives.masking import sample, sample_plainly
 from tests.objectives.toy import STEP, build, make_batch, make_objective, ordered
 
 pytestmark = [
+    pytest.mark.usefixtures("nothing_compiled_yet"),
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU"),
 ]
 TOLERANCE = 1e-5  # float32 sums added up in another order
-
-
-@pytest.fixture(autouse=True)
-def _forget_what_was_compiled() -> Iterator[None]:
-    torch.compiler.reset()
-    torch._dynamo.utils.counters.clear()
-    yield
-    torch.compiler.reset()
 
 
 @pytest.mark.parametrize("name", ["rtd_sop", "mlm_sop"])  # all that rtd and mlm compute, and sentence order
