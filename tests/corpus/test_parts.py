@@ -98,7 +98,12 @@ def start_build(folder: Path, tokenizer: Any) -> subprocess.Popen[bytes]:
     save_tokenizer(tokenizer, folder / "tokenizer", 77)
     arguments = [str(folder / name) for name in ("corpus", "tokenizer", ".")]
     return subprocess.Popen(
-        [sys.executable, "-c", _BUILD, *arguments], cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE
+        [sys.executable, "-c", _BUILD, *arguments],
+        cwd=ROOT,
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        # Where the tests run in the background a shell has Ctrl-C ignored, and children take that over.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
