@@ -84,7 +84,8 @@ def export_task_model(model: TaskModel, tokenizer: Any, folder: Path, details: M
 
 def _publish(folder: Path, model: Any, tokenizer: Any, form: _Form, check: Callable[[Any, Path], None]) -> None:
     """Write beside, check there, then put the files in place, weights last; older weights of another format go."""
-    from electra_albert.model.loading import TASK_FILE, WEIGHT_FILES
+    from electra_albert.model.loading import TASK_FILE
+    from electra_albert.model.weight_files import WEIGHT_FILES
 
     check_can_write(folder)
     try:
@@ -107,8 +108,9 @@ def _publish(folder: Path, model: Any, tokenizer: Any, form: _Form, check: Calla
 
 def _write(folder: Path, model: Generator | Discriminator | TaskModel, tokenizer: Any, form: _Form) -> Path:
     """Write weights, configuration and tokenizer; returns the weights' file."""
-    from electra_albert.model.huggingface import stock_config, to_stock
+    from electra_albert.model.huggingface import to_stock
     from electra_albert.model.loading import CONFIG_FILE, TASK_FILE
+    from electra_albert.model.stock_config import stock_config
 
     tensors = to_stock(model.state_dict())
     special = {

@@ -12,6 +12,7 @@ from electra_albert.config import CorpusConfig, ModelConfig
 from electra_albert.contracts import UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.model.loading import is_detector, locate_encoder, read_config, read_details
+from electra_albert.model.weight_files import all_files
 from electra_albert.presets import PRESETS
 from electra_albert.training.checkpoint import sha256
 from electra_albert.training.distributed import World, main_first
@@ -58,7 +59,8 @@ def find_start(model: str | None, prepared_dir: str, world: World, say: Callable
     was_detector = is_detector(files) or read_details(files).get("family") == "electra"
     has_electras_size = was_detector or config.hidden_size <= _SMALL
     family: Literal["electra", "albert"] = "electra" if has_electras_size else "albert"
-    return Start(path.resolve().name, files, config, tokenizer, family, sha256(files.weights))
+    fingerprint = " ".join(sha256(file) for file in all_files(files.weights))
+    return Start(path.resolve().name, files, config, tokenizer, family, fingerprint)
 
 
 def _bare(prepared_dir: str, world: World, say: Callable[[str], None]) -> Start:

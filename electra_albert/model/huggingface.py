@@ -8,13 +8,13 @@ MLM head is the token table and has no entry of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
+from electra_albert.model.relatives import RELATIVES, Renamed, as_albert
 
 _FUSED = "attention.qkv."
 _PARTS = ("attention.query.", "attention.key.", "attention.value.")
@@ -29,30 +29,23 @@ _SENTENCE_ORDER = {
 _OURS = {stock: ours for ours, stock in _SENTENCE_ORDER.items()}
 # Entries of stock files that no model of ours has a place for: position counters and the decoder, which is tied.
 _UNUSED = ("embeddings.position_ids", "embeddings.token_type_ids", "predictions.decoder.")
-_CONFIG_NAMES = (
-    "vocab_size",
-    "embedding_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_hidden_groups",
-    "inner_group_num",
-    "num_attention_heads",
-    "intermediate_size",
-    "hidden_act",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "initializer_range",
-    "layer_norm_eps",
+# What a stock file may hold beside embeddings and encoder.
+_HEADS = (
+    "pooler.",
+    "predictions.",
+    "sop_classifier.",
+    "sentence_order.",
+    "discriminator_predictions.",
+    "classifier.",
+    "electra_classifier.",
+    "qa_outputs.",
 )
-_LARGEST_INTEGER = (1 << 31) - 1  # above it, sizes overflow before they can be compared with the weights
-# What transformers fills in where config.json is silent and its default differs from ours.
-_STOCK_DEFAULTS: dict[str, Any] = {
-    "hidden_size": 4096,
-    "num_attention_heads": 64,
-    "intermediate_size": 16384,
-}
+_OLD_ENDINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # of files of 2019
+_TABLE, _DECODER, _DECODER_BIAS = (
+    "embeddings.word_embeddings.weight",
+    "predictions.decoder.weight",
+    "predictions.decoder.bias",
+)
 
 
 def to_stock(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -89,6 +82,42 @@ def has_sentence_order(stock: Mapping[str, Tensor]) -> bool:
     return _SENTENCE_ORDER.keys() <= {_our_name(name) for name in stock}
 
 
+def normalized(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, origin: str) -> Renamed:
+    """The tensors of a stock file of `kind` under stock ALBERT's names without `albert.`, the tied decoder left out.
+
+    Raises CheckpointError, which calls the file `origin`, for a name that no head and no encoder has, and for a decoder
+    that is not the token table. Where a decoder's own bias differs from the head's, it is the one that stock adds.
+    """
+    if kind == "electra" and config.hidden_act != "gelu" and any("generator_predictions." in name for name in tensors):
+        raise CheckpointError(
+            f"{origin} holds an MLM head of ELECTRA, which is always computed with gelu, its encoder with "
+            f"{config.hidden_act}; two activations in one model cannot be read"
+        )
+    current = {_current_name(name): tensor for name, tensor in tensors.items()}
+    if kind in RELATIVES:
+        current, left_aside = as_albert(current, kind, config)
+    else:
+        left_aside = []
+    unknown = sorted(name for name in current if not name.startswith((*_BODY, *_HEADS)))
+    if unknown:
+        raise CheckpointError(f"{origin} holds {unknown[0]}, which no {kind} model known here has; name another model")
+    decoder = current.pop(_DECODER, None)
+    if decoder is not None and not torch.equal(decoder, current.get(_TABLE, decoder)):
+        raise CheckpointError(
+            f"{origin} holds a decoder that differs from its token table ({_DECODER}); only tied ones can be read"
+        )
+    bias = current.pop(_DECODER_BIAS, None)
+    if bias is not None:
+        current["predictions.bias"] = bias
+    return Renamed({name: t for name, t in current.items() if not name.startswith(_UNUSED)}, left_aside)
+
+
+def _current_name(name: str) -> str:
+    name = name.removeprefix("albert.")
+    ending = next((old for old in _OLD_ENDINGS if name.endswith(old)), None)
+    return name if ending is None else name.removesuffix(ending) + _OLD_ENDINGS[ending]
+
+
 def from_stock(stock: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a stock file under our names, in float32; CheckpointError where a query lacks its key or value."""
     state: dict[str, Tensor] = {}
@@ -106,8 +135,8 @@ def from_stock(stock: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return state
 
 
-def task_state(stock: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """As from_stock, for a task's model: the pooler of a stock body is its own, not the sentence-order head's."""
+def body_state(stock: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """As from_stock, for models without a sentence-order head: the pooler of a stock body is their own."""
     poolers = {name: _SENTENCE_ORDER[name] for name in _SENTENCE_ORDER if ".pooler." in name}
     return {poolers.get(name, name): tensor for name, tensor in from_stock(stock).items()}
 
@@ -136,43 +165,3 @@ def fill(model: nn.Module, state: Mapping[str, Tensor], origin: str, spared: tup
             found, expected = list(state[name].shape), list(tensor.shape)
             raise CheckpointError(f"{name} in {origin} has shape {found}, its configuration says {expected}")
     model.load_state_dict({name: state[name].contiguous() for name in wanted}, assign=True, strict=not spared)
-
-
-def stock_config(config: ModelConfig, architecture: str, special_ids: Mapping[str, int]) -> dict[str, Any]:
-    """The contents of config.json, with stock keys only. special_ids: pad_token_id, bos_token_id, eos_token_id."""
-    return {
-        "architectures": [architecture],
-        "model_type": "albert",
-        "dtype": "float32",
-        "tie_word_embeddings": True,
-        "classifier_dropout_prob": 0.1,
-        **{name: getattr(config, name) for name in _CONFIG_NAMES},
-        **special_ids,
-    }
-
-
-def model_config(contents: Mapping[str, Any], origin: str) -> ModelConfig:
-    """The shape a config.json describes; CheckpointError where it is no ALBERT or holds values that cannot be.
-
-    Only the keys of the shape are read, so nothing in the file can name code to run.
-    """
-    kind = contents.get("model_type")
-    if kind != "albert":
-        raise CheckpointError(f"{origin} describes a model of type {kind!r}; only albert can be read")
-    values: dict[str, Any] = {}
-    for name in _CONFIG_NAMES:
-        value = contents.get(name, _STOCK_DEFAULTS.get(name, getattr(ModelConfig, name)))
-        wanted = type(getattr(ModelConfig, name))
-        if isinstance(value, int) and not isinstance(value, bool):
-            if abs(value) > _LARGEST_INTEGER:
-                raise CheckpointError(f"{name} in {origin} is larger than {_LARGEST_INTEGER}")
-            value = float(value) if wanted is float else value
-        if type(value) is not wanted:
-            raise CheckpointError(f"{name}={value!r} in {origin} should be of type {wanted.__name__}")
-        values[name] = value
-    if values["hidden_act"] not in ("gelu_new", "gelu", "relu"):
-        raise CheckpointError(f"hidden_act={values['hidden_act']!r} in {origin} is not one of gelu_new, gelu, relu")
-    try:
-        return ModelConfig(**values)
-    except ValueError as error:
-        raise CheckpointError(f"{origin}: {error}") from None

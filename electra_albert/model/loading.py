@@ -1,16 +1,11 @@
-"""From a path a user gives to a model: run folders, exported folders, stock ALBERT folders, bare weight files.
+"""From a path a user gives to a model: run folders, exported folders, stock folders, bare weight files.
 
-A task's model begins with the encoder of any of them, or is loaded whole from a folder of ours that was fine-tuned.
-
-No file is allowed to run code: safetensors, or a .pt that holds nothing but named tensors.
+Stock folders are ALBERT's, BERT's and ELECTRA's. A task's model begins with the encoder of any of them, or is loaded
+whole from a folder of ours or a stock one that was fine-tuned.
 """
 
 from __future__ import annotations
 
-import json
-import pickle
-import struct
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -20,40 +15,48 @@ from torch import Tensor
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import Embeddings
-from electra_albert.model.huggingface import fill, has_sentence_order, load_state, model_config, task_state
+from electra_albert.model.huggingface import body_state, fill, has_sentence_order, load_state, normalized
+from electra_albert.model.stock_config import model_config
+from electra_albert.model.stock_task import stock_details
 from electra_albert.model.task_model import TaskHead, TaskModel
+from electra_albert.model.weight_files import WEIGHT_FILES, read_json, read_tensors
 
 Kind = Literal["generator", "discriminator"]
-WEIGHT_FILES = ("model.safetensors", "weights.pt", "pytorch_model.bin")
 CONFIG_FILE = "config.json"
 TASK_FILE = "electra_albert.json"  # what a fine-tuned folder of ours says of its task
 ENCODER_FOLDERS = ("discriminator", "generator", "model")
-_LARGEST_CONFIG_BYTES = 1 << 20
-_WRAPPERS = ("model", "state_dict")
-# What torch.load raises on a damaged or hostile file, found by damaging files in thousands of ways.
-_DAMAGED = (
-    pickle.UnpicklingError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    OSError,
-    OverflowError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    struct.error,
-)
+_DETECTION_HEAD = "discriminator_predictions."
 
 
 class ModelFiles(NamedTuple):
     """Where one model lies."""
 
-    weights: Path
+    weights: Path  # or the index of several files
     config: Path
     tokenizer: Path  # a folder
+
+
+class Stored(NamedTuple):
+    """What the files of a model hold."""
+
+    config: ModelConfig
+    tensors: dict[str, Tensor]  # float32, under the names of stock ALBERT without `albert.`
+    left_aside: list[str]  # names of heads that nothing here computes
+
+    @property
+    def has_mlm_head(self) -> bool:
+        return any(name.startswith("predictions.") for name in self.tensors)
+
+    @property
+    def has_detection_head(self) -> bool:
+        return any(name.startswith(_DETECTION_HEAD) for name in self.tensors)
+
+    @property
+    def has_pooler(self) -> bool:
+        return any(name.startswith("pooler.") for name in self.tensors)
 
 
 def locate(path: Path, kind: Kind, config: Path | None = None, tokenizer: Path | None = None) -> ModelFiles:
@@ -94,44 +97,58 @@ def _locate(path: Path, inner: tuple[str, ...], config: Path | None, tokenizer: 
     return files
 
 
+def read_stored(files: ModelFiles) -> Stored:
+    """Read and check a model's files. Raises CheckpointError where they are no model that can be read, or damaged."""
+    contents = read_json(files.config)
+    config = model_config(contents, str(files.config))
+    tensors = read_tensors(files.weights)
+    blocks = config.num_hidden_groups * config.inner_group_num
+    if blocks > len(tensors):  # a false configuration must not cost minutes
+        raise CheckpointError(
+            f"{files.weights} holds {len(tensors)} tensors, its configuration describes {blocks} blocks"
+        )
+    renamed = normalized(tensors, contents["model_type"], config, str(files.weights))
+    return Stored(config, renamed.tensors, renamed.left_aside)
+
+
 def load_generator(files: ModelFiles) -> Generator:
-    """A masked language model in eval mode, from our export or any stock ALBERT with an MLM head.
+    """A masked language model in eval mode, from our export or any stock model with an MLM head.
 
     It has a sentence-order head where the file holds one.
     """
-    config = read_config(files.config)
-    tensors = _tensors_for(config, files.weights)
+    stored = read_stored(files)
     with torch.device("meta"):  # sizes come from a file: nothing is allocated before the weights are seen to match
-        model = Generator(config, Embeddings(config), with_sentence_order=has_sentence_order(tensors))
-    load_state(model, tensors, str(files.weights))
+        embeddings = Embeddings(stored.config)
+        model = Generator(stored.config, embeddings, with_sentence_order=has_sentence_order(stored.tensors))
+    load_state(model, stored.tensors, str(files.weights))
     return model.eval()
 
 
 def load_discriminator(files: ModelFiles) -> Discriminator:
-    """A detector of replaced tokens in eval mode, from our export.
+    """A detector of replaced tokens in eval mode, from our export or stock ELECTRA.
 
     It has a sentence-order head where the file holds one.
     """
-    config = read_config(files.config)
-    tensors = _tensors_for(config, files.weights)
+    stored = read_stored(files)
     with torch.device("meta"):
-        model = Discriminator(config, Embeddings(config), with_sentence_order=has_sentence_order(tensors))
-    load_state(model, tensors, str(files.weights))
+        embeddings = Embeddings(stored.config)
+        model = Discriminator(stored.config, embeddings, with_sentence_order=has_sentence_order(stored.tensors))
+    load_state(model, stored.tensors, str(files.weights))
     return model.eval()
 
 
-def _tensors_for(config: ModelConfig, weights: Path) -> dict[str, Tensor]:
-    """The tensors of a file that has enough of them for the configuration: a false one must not cost minutes."""
-    tensors = read_tensors(weights)
-    blocks = config.num_hidden_groups * config.inner_group_num
-    if blocks > len(tensors):
-        raise CheckpointError(f"{weights} holds {len(tensors)} tensors, its configuration describes {blocks} blocks")
-    return tensors
+def load_body(files: ModelFiles) -> Body:
+    """The encoder in eval mode, from any file that `read_stored` takes; with a pooler where the file has one."""
+    stored = read_stored(files)
+    with torch.device("meta"):
+        model = Body(stored.config, with_pooler=stored.has_pooler)
+    fill(model, body_state(stored.tensors), str(files.weights))
+    return model.eval()
 
 
 def is_detector(files: ModelFiles) -> bool:
     """Whether the weights hold a detection head: whether the encoder was trained to find replaced tokens."""
-    return any(name.startswith("discriminator_predictions.") for name in read_tensors(files.weights))
+    return any(name.startswith(_DETECTION_HEAD) for name in read_tensors(files.weights))
 
 
 def build_task_model(config: ModelConfig, head: TaskHead, files: ModelFiles | None) -> tuple[TaskModel, list[str]]:
@@ -156,43 +173,44 @@ def build_task_model(config: ModelConfig, head: TaskHead, files: ModelFiles | No
 def load_task_body(model: TaskModel, files: ModelFiles) -> list[str]:
     """Fill embeddings, encoder and, where the file has one, the pooler; returns the parts that stay as they were.
 
-    Takes the file of any stock ALBERT, of a run of ours or of a fine-tuned model; raises CheckpointError where it does
-    not fit.
+    Takes any file that `read_stored` does; raises CheckpointError where it does not fit.
     """
-    state = task_state(_tensors_for(model.config, files.weights))
+    stored = read_stored(files)
     kept = [model.head.output_name]
-    if model.pooler is not None and not any(name.startswith("pooler.") for name in state):
+    if model.pooler is not None and not stored.has_pooler:
         kept.insert(0, "pooler")
-    fill(model, state, str(files.weights), tuple(f"{name}." for name in kept))
+    fill(model, body_state(stored.tensors), str(files.weights), tuple(f"{name}." for name in kept))
     return kept
 
 
 def read_details(files: ModelFiles) -> dict[str, Any]:
     """What the folder of a fine-tuned model of ours says of its task; empty for any other model."""
     file = files.config.parent / TASK_FILE
-    return _read_json(file) if file.is_file() else {}
+    return read_json(file) if file.is_file() else {}
 
 
 def load_task_model(files: ModelFiles) -> tuple[TaskModel, dict[str, Any]]:
-    """A fine-tuned model of ours in eval mode, head and all, and what its folder says of the task.
+    """A fine-tuned model in eval mode, head and all, and what its folder says of the task.
 
-    Raises CheckpointError where the folder is no such one, or its weights lack the head.
+    Raises CheckpointError where the folder is no such one, its weights lack the head, or have one not known here.
     """
-    details, config = read_details(files), read_config(files.config)
-    details_file = files.config.parent / TASK_FILE
+    contents = read_json(files.config)
+    details, details_file = read_details(files), files.config.parent / TASK_FILE
     if not details:
-        raise CheckpointError(f"{details_file} does not exist; {files.weights} was not fine-tuned by this toolkit")
-    dropout = _read_json(files.config).get("classifier_dropout_prob")
+        details, details_file = stock_details(contents, str(files.config)), files.config
+    dropout = contents.get("classifier_dropout_prob", contents.get("classifier_dropout"))
     try:
         head = head_of(details, 0.1 if dropout is None else float(dropout))
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{details_file} describes no head of ours ({error})") from None
-    state = task_state(_tensors_for(config, files.weights))
-    if f"{head.output_name}.weight" not in state:
+        raise CheckpointError(f"{details_file} describes no head that is known here ({error})") from None
+    stored = read_stored(files)
+    if stored.left_aside:
+        raise CheckpointError(f"{files.weights} holds {stored.left_aside[0]}, a head that cannot be computed here")
+    if f"{head.output_name}.weight" not in stored.tensors:
         raise CheckpointError(f"{files.weights} has no {head.output_name}: the head of the task is missing")
     with torch.device("meta"):
-        model = TaskModel(config, head)
-    fill(model, state, str(files.weights))
+        model = TaskModel(stored.config, head)
+    fill(model, body_state(stored.tensors), str(files.weights))
     return model.eval(), details
 
 
@@ -210,52 +228,4 @@ def head_of(details: Mapping[str, Any], dropout: float) -> TaskHead:
 
 def read_config(file: Path) -> ModelConfig:
     """The shape in a config.json; CheckpointError where it is not one that can be read."""
-    return model_config(_read_json(file), str(file))
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    if file.stat().st_size > _LARGEST_CONFIG_BYTES:
-        raise CheckpointError(f"{file} is too large for a model configuration")
-    try:
-        contents: Any = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file} is not JSON ({str(error)[:80]})") from None
-    if not isinstance(contents, dict):
-        raise CheckpointError(f"{file} holds no JSON object")
-    return contents
-
-
-def read_tensors(file: Path) -> dict[str, Tensor]:
-    """Named tensors of a .safetensors or .pt file, on the CPU; CheckpointError for anything else."""
-    if file.suffix == ".safetensors":
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        try:
-            return load_file(str(file))
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(
-                f"{file} cannot be read as safetensors ({error}); it is damaged or no such file"
-            ) from None
-    return _read_pickled(file)
-
-
-def _read_pickled(file: Path) -> dict[str, Tensor]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of a plain pickle, which is refused in our own words
-            contents = torch.load(file, map_location="cpu", weights_only=True)
-    except _DAMAGED as error:
-        reason = " ".join(str(error).split())[:100]
-        raise CheckpointError(
-            f"{file} is no file of plain tensors ({reason}); anything that could run code is refused"
-        ) from None
-    for wrapper in _WRAPPERS:
-        if isinstance(contents, dict) and isinstance(contents.get(wrapper), dict):
-            contents = contents[wrapper]
-    if not isinstance(contents, dict) or not contents:
-        raise CheckpointError(f"{file} holds no mapping of names to tensors")
-    for name, tensor in contents.items():
-        if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise CheckpointError(f"{file}: {name!r} is no tensor; give a flat mapping of names to tensors")
-    return dict(contents)
+    return model_config(read_json(file), str(file))

@@ -13,10 +13,9 @@ from electra_albert.model.huggingface import (
     from_stock,
     has_sentence_order,
     load_state,
-    model_config,
-    stock_config,
     to_stock,
 )
+from electra_albert.model.stock_config import model_config, stock_config
 from tests.model.twins import SHAPE, SPECIAL_IDS, make_masked_lm, make_pair, masked_lm_twin, pretraining_twin, stock
 
 CONFIG = replace(SHAPE, num_hidden_groups=2, inner_group_num=2)
@@ -170,7 +169,8 @@ def test_silent_keys_are_read_as_transformers_fills_them_in() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"model_type": "bert"},
+        {"model_type": "gpt2"},
+        {"model_type": ["albert"]},
         {"model_type": None},
         {"hidden_act": "swish"},
         {"hidden_act": ["gelu"]},
@@ -197,6 +197,21 @@ def test_configuration_that_cannot_be_is_refused_in_one_line(change: dict[str, o
     assert "\n" not in str(refused.value)
 
 
-def test_keys_that_could_name_code_are_not_read() -> None:
-    hostile = {"auto_map": {"AutoModel": "evil.Model"}, "_attn_implementation": "evil/kernel"}
-    assert model_config(CONTENTS | hostile, "config.json") == CONFIG
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        {"auto_map": {"AutoModel": "evil.Model"}},
+        {"_attn_implementation": "evil/kernel"},
+        {"attn_implementation": "evil/kernel:forward"},
+        {"_attn_implementation_internal": "evil/kernel"},
+    ],
+    ids=str,
+)
+def test_configuration_that_names_code_is_refused(hostile: dict[str, object]) -> None:
+    with pytest.raises(CheckpointError, match="is refused") as refused:
+        model_config(CONTENTS | hostile, "config.json")
+    assert "\n" not in str(refused.value)
+
+
+def test_attention_of_torch_itself_may_be_named() -> None:
+    assert model_config(CONTENTS | {"_attn_implementation": "sdpa"}, "config.json") == CONFIG

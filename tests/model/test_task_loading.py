@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from electra_albert.contracts import CheckpointError, UsageError
-from electra_albert.model.huggingface import stock_config, to_stock
+from electra_albert.model.huggingface import to_stock
 from electra_albert.model.loading import (
     TASK_FILE,
     ModelFiles,
@@ -23,6 +23,7 @@ from electra_albert.model.loading import (
     locate_encoder,
     read_config,
 )
+from electra_albert.model.stock_config import stock_config
 from electra_albert.model.task_model import TaskHead, TaskModel
 from tests.model.test_task_model import ALL_HEADS, make_task_model
 from tests.model.twins import SHAPE, SPECIAL_IDS, make_masked_lm, make_pair, padded_batch, stock
@@ -223,9 +224,9 @@ def test_fine_tuned_folder_without_its_head_is_refused(tmp_path: Path) -> None:
         load_task_model(locate_encoder(folder))
 
 
-def test_folder_that_was_not_fine_tuned_here_is_refused(tmp_path: Path) -> None:
+def test_folder_that_was_fine_tuned_for_nothing_is_refused(tmp_path: Path) -> None:
     folder = write_model(tmp_path, make_task_model(SENTENCES))
-    with pytest.raises(CheckpointError, match="was not fine-tuned by this toolkit"):
+    with pytest.raises(CheckpointError, match="names no fine-tuned model"):
         load_task_model(locate_encoder(folder))
 
 

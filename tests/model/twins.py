@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import Batch
 from electra_albert.keyed_random import Stream, bits
+from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Electra, Generator, masked_language_model
-from electra_albert.model.huggingface import stock_config, to_stock
+from electra_albert.model.huggingface import to_stock
+from electra_albert.model.stock_config import stock_config
 
 B, L = 3, 13
 SHAPE = ModelConfig(
@@ -58,6 +60,17 @@ def make_masked_lm(config: ModelConfig, seed: int = 5, *, with_sentence_order: b
         model = masked_language_model(config, with_sentence_order=with_sentence_order).eval()
         _draw_vectors(model)
     return model
+
+
+def make_body(config: ModelConfig, seed: int = 5, *, with_pooler: bool) -> Body:
+    """An encoder on its own, every parameter drawn."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        body = Body(config, with_pooler=with_pooler).eval()
+        for parameter in body.parameters():
+            nn.init.normal_(parameter, std=config.initializer_range)
+        _draw_vectors(body)
+    return body
 
 
 def _draw_vectors(module: nn.Module) -> None:
@@ -117,6 +130,25 @@ class StockDetector(nn.Module):
 def detector_twin(discriminator: Discriminator) -> nn.Module:
     """A discriminator of stock parts on the discriminator's weights."""
     return load_twin(StockDetector(stock(discriminator.config)), discriminator)
+
+
+def body_twin(body: Body) -> nn.Module:
+    """Stock AlbertModel on the weights of an encoder, with a pooler where that has one."""
+    from transformers import AlbertModel
+
+    twin = AlbertModel(stock(body.config), add_pooling_layer=body.pooler is not None)
+    load_twin(nn.ModuleDict({"albert": twin}), body)
+    return twin
+
+
+def stock_detector(discriminator: Discriminator) -> nn.Module:
+    """Stock ElectraForPreTraining with stock AlbertModel for its encoder, on the discriminator's weights."""
+    from transformers import ElectraConfig, ElectraForPreTraining
+
+    parts = detector_twin(discriminator)
+    twin = ElectraForPreTraining(ElectraConfig(vocab_size=7, hidden_size=4, num_hidden_layers=1, num_attention_heads=1))
+    twin.electra, twin.discriminator_predictions = parts.albert, parts.discriminator_predictions
+    return twin.eval()
 
 
 def gradients(module: nn.Module) -> dict[str, Tensor]:

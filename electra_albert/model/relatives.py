@@ -1,0 +1,72 @@
+"""Stock BERT and ELECTRA as what they are: ALBERT with a group for every layer.
+
+BERT's embeddings are as wide as its hidden states and go into the first layer as they are, as do those of an ELECTRA
+without `embeddings_project`: here the mapping E to D is the identity. Their names become those of stock ALBERT.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from electra_albert.config import ModelConfig
+
+RELATIVES = ("bert", "electra")
+_LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
+_OF_LAYER = {
+    "attention.self.query": "attention.query",
+    "attention.self.key": "attention.key",
+    "attention.self.value": "attention.value",
+    "attention.output.dense": "attention.dense",
+    "attention.output.LayerNorm": "attention.LayerNorm",
+    "intermediate.dense": "ffn",
+    "output.dense": "ffn_output",
+    "output.LayerNorm": "full_layer_layer_norm",
+}
+_MAPPING = "encoder.embedding_hidden_mapping_in."
+_BEGINNINGS = {
+    "embeddings.": "embeddings.",
+    "embeddings_project.": _MAPPING,
+    "pooler.dense.": "pooler.",
+    "generator_predictions.": "predictions.",
+    "generator_lm_head.weight": "predictions.decoder.weight",
+    "generator_lm_head.bias": "predictions.bias",
+    "cls.predictions.transform.": "predictions.",
+    "cls.predictions.": "predictions.",
+}
+# Heads that no head here computes: BERT's next sentence, ELECTRA's own for sentences.
+_OF_THEIR_OWN = ("cls.seq_relationship.", "classifier.dense.", "classifier.out_proj.", "sequence_summary.")
+
+
+class Renamed(NamedTuple):
+    """The tensors of a relative under stock ALBERT's names."""
+
+    tensors: dict[str, Tensor]
+    left_aside: list[str]  # names of heads that have no counterpart
+
+
+def as_albert(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig) -> Renamed:
+    """The tensors of a stock BERT or ELECTRA file, whose config.json names `kind`, under the names of stock ALBERT.
+
+    A name that is no BERT's or ELECTRA's stays as it is, and is for the reader to refuse.
+    """
+    renamed = {_new_name(name.removeprefix(f"{kind}.")): tensor for name, tensor in tensors.items()}
+    left_aside = [name for name in renamed if name.startswith(_OF_THEIR_OWN)]
+    for name in left_aside:
+        del renamed[name]
+    if config.embedding_size == config.hidden_size and f"{_MAPPING}weight" not in renamed:
+        renamed[f"{_MAPPING}weight"] = torch.eye(config.hidden_size)
+        renamed[f"{_MAPPING}bias"] = torch.zeros(config.hidden_size)
+    return Renamed(renamed, left_aside)
+
+
+def _new_name(name: str) -> str:
+    layer = _LAYER.fullmatch(name)
+    if layer and layer[2] in _OF_LAYER:
+        return f"encoder.albert_layer_groups.{layer[1]}.albert_layers.0.{_OF_LAYER[layer[2]]}.{layer[3]}"
+    beginning = next((old for old in _BEGINNINGS if name.startswith(old)), None)
+    return name if beginning is None else _BEGINNINGS[beginning] + name.removeprefix(beginning)

@@ -1,0 +1,45 @@
+"""What the config.json of a fine-tuned stock model says of its task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from electra_albert.contracts import CheckpointError
+
+_KINDS = {
+    "ForSequenceClassification": "sequence",
+    "ForMultipleChoice": "choice",
+    "ForTokenClassification": "token",
+    "ForQuestionAnswering": "span",
+}
+_UNNAMED = {"0": "LABEL_0", "1": "LABEL_1"}  # what transformers fills in where no label is named
+
+
+def stock_details(contents: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """Kind, labels and style of the head, as TASK_FILE of a fine-tuned folder of ours gives them.
+
+    Raises CheckpointError, which calls the file `origin`, where it names no task, or one that cannot be read.
+    """
+    named = contents.get("architectures")
+    architecture = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
+    kind = next((kind for ending, kind in _KINDS.items() if architecture.endswith(ending)), None)
+    if kind is None:
+        raise CheckpointError(f"{origin} names no fine-tuned model (architecture {architecture or 'not given'})")
+    problem = contents.get("problem_type")
+    if problem not in (None, "regression", "single_label_classification"):
+        raise CheckpointError(f"problem_type={problem!r} in {origin} is another task than can be read here")
+    labels = _labels(contents.get("id2label", _UNNAMED), origin) if kind in ("sequence", "token") else []
+    is_regression = kind == "sequence" and (problem == "regression" or (problem is None and len(labels) == 1))
+    if is_regression and len(labels) != 1:
+        raise CheckpointError(f"{origin} describes a regression of {len(labels)} numbers; only one can be read")
+    return {"kind": kind, "style": "albert", "labels": [] if is_regression else labels, "is_regression": is_regression}
+
+
+def _labels(names: object, origin: str) -> list[str]:
+    """The labels by their numbers, which must be 0 to C - 1."""
+    numbered = dict(names) if isinstance(names, Mapping) else {}
+    labels = [numbered.get(str(number)) for number in range(len(numbered))]
+    if not labels or not all(isinstance(label, str) for label in labels):
+        raise CheckpointError(f"id2label in {origin} does not name the labels 0 to {max(0, len(labels) - 1)}")
+    return [str(label) for label in labels]

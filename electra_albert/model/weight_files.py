@@ -1,0 +1,191 @@
+"""Named tensors out of files that strangers made: bounded, checked, and none of them run.
+
+Safetensors in one file or several with an index, or a .pt or .bin that holds nothing but named tensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import struct
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from electra_albert.contracts import CheckpointError
+
+WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "weights.pt",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+_INDEX = ".index.json"
+DIGEST = "electra_albert_sha256"  # of the tensors, in the metadata of files we write
+_LARGEST_JSON_BYTES = 1 << 20
+_WRAPPERS = ("model", "state_dict")
+_ANOTHER_FILE = {  # what a download leaves where the weights should be, by how it begins
+    b"version https://git-lfs": "a git LFS pointer, not the file itself; fetch it with git lfs pull",
+    b"<!doctype html": "a web page, not the file itself; download it again",
+    b"<html": "a web page, not the file itself; download it again",
+}
+# What torch.load raises on a damaged or hostile file, found by damaging files in thousands of ways.
+_DAMAGED = (
+    pickle.UnpicklingError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """Named tensors of a weights file or of those an index names, on the CPU: float32 and finite, or whole numbers.
+
+    Raises CheckpointError for anything else, also where a file of ours is not as it was written.
+    """
+    tensors = _read_shards(file) if file.name.endswith(_INDEX) else _read_file(file)
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() or tensor.is_complex():
+            _require_numbers(file, name, tensor)
+    return tensors
+
+
+def all_files(file: Path) -> list[Path]:
+    """The files that hold the weights: those an index names, else the one itself. Raises as `read_tensors`."""
+    return _shards(file, _places(file)) if file.name.endswith(_INDEX) else [file]
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The JSON object in a small file; CheckpointError where it holds none."""
+    if file.stat().st_size > _LARGEST_JSON_BYTES:
+        raise CheckpointError(f"{file} is too large for a model configuration")
+    _refuse_another_file(file)
+    try:
+        contents: Any = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file} is not JSON ({str(error)[:80]})") from None
+    if not isinstance(contents, dict):
+        raise CheckpointError(f"{file} holds no JSON object")
+    return contents
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of names, shapes, types and values."""
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        found.update(f"{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
+        found.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def write_safetensors(tensors: dict[str, Tensor], file: Path) -> None:
+    """Write a file stock classes load, with the hash by which `read_tensors` sees a damaged one."""
+    from safetensors.torch import save_file
+
+    save_file(tensors, str(file), metadata={"format": "pt", DIGEST: digest(tensors)})
+
+
+def _require_numbers(file: Path, name: str, tensor: Tensor) -> None:
+    if tensor.dtype != torch.float32:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise CheckpointError(
+            f"{file}: {name} is {kind}, which is not what was trained in full; convert it once and knowingly, by "
+            'AutoModel.from_pretrained(FOLDER, dtype="float32").save_pretrained(OTHER)'
+        )
+    if not tensor.isfinite().all():
+        raise CheckpointError(f"{file}: {name} holds values that are not finite; the file is damaged or diverged")
+
+
+def _read_shards(index: Path) -> dict[str, Tensor]:
+    """The tensors of the files an index names, each of which lies beside it and holds what the index says."""
+    places = _places(index)
+    tensors: dict[str, Tensor] = {}
+    for file in _shards(index, places):
+        tensors |= _read_file(file)
+    missing = sorted(places.keys() - tensors.keys())
+    if missing:
+        raise CheckpointError(f"{index} promises {missing[0]}, which its files do not hold; fetch the model again")
+    return tensors
+
+
+def _places(index: Path) -> dict[str, str]:
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(place, str) for place in places.values()):
+        raise CheckpointError(f"{index} holds no weight_map of names to files")
+    return places
+
+
+def _shards(index: Path, places: Mapping[str, str]) -> list[Path]:
+    for shard in set(places.values()):
+        if Path(shard).name != shard or not shard:
+            raise CheckpointError(f"{index} names {shard!r}, which is no file beside it; such an index is refused")
+        if not (index.parent / shard).is_file():
+            raise CheckpointError(f"{index} names {shard}, which is missing; fetch all files of the model")
+    return [index.parent / shard for shard in sorted(set(places.values()))]
+
+
+def _read_file(file: Path) -> dict[str, Tensor]:
+    _refuse_another_file(file)
+    return _read_safetensors(file) if file.suffix == ".safetensors" else _read_pickled(file)
+
+
+def _refuse_another_file(file: Path) -> None:
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(64).lstrip().lower()
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read ({error.strerror})") from None
+    for beginning, told in _ANOTHER_FILE.items():
+        if start.startswith(beginning):
+            raise CheckpointError(f"{file} is {told}")
+
+
+def _read_safetensors(file: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(file), framework="pt") as opened:
+            metadata = opened.metadata() or {}
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, no mapping
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read as safetensors ({error}); it is damaged or no such file"
+        ) from None
+    if DIGEST in metadata and metadata[DIGEST] != digest(tensors):
+        raise CheckpointError(f"{file} is not as it was written: its hash is another; fetch or export it again")
+    return tensors
+
+
+def _read_pickled(file: Path) -> dict[str, Tensor]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of a plain pickle, which is refused in our own words
+            contents = torch.load(file, map_location="cpu", weights_only=True)
+    except _DAMAGED as error:
+        reason = " ".join(str(error).split())[:100]
+        raise CheckpointError(
+            f"{file} is no file of plain tensors ({reason}); anything that could run code is refused"
+        ) from None
+    for wrapper in _WRAPPERS:
+        if isinstance(contents, dict) and isinstance(contents.get(wrapper), dict):
+            contents = contents[wrapper]
+    if not isinstance(contents, dict) or not contents:
+        raise CheckpointError(f"{file} holds no mapping of names to tensors")
+    for name, tensor in contents.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise CheckpointError(f"{file}: {name!r} is no tensor; give a flat mapping of names to tensors")
+    return dict(contents)
