@@ -114,6 +114,9 @@ class RtdConfig:
     """Weight of the discriminator's loss in the total."""
     generator_size: float = 0.25
     """Width of the generator as a share of the discriminator's: hidden size, feed-forward size and heads."""
+    generator_warmup_steps: int | None = None
+    """Updates a generator that --init_from does not bring is trained alone, first of all; by default one in ten of
+    max_steps, 10,000 at most."""
 
     def __post_init__(self) -> None:
         _require(0 < self.mask_rate < 1, f"mask_rate={self.mask_rate} must lie between 0 and 1")
@@ -123,6 +126,8 @@ class RtdConfig:
             f"temperature={self.temperature} must be at least {LOWEST_TEMPERATURE}",
         )
         _require(0 < self.generator_size <= 1, f"generator_size={self.generator_size} must lie in (0, 1]")
+        steps = self.generator_warmup_steps
+        _require(steps is None or steps >= 0, f"generator_warmup_steps={steps} must not be negative")
         for name in ("generator_weight", "discriminator_weight"):
             value = getattr(self, name)
             _require(0 < value < math.inf, f"{name}={value} must be above 0")
@@ -184,8 +189,16 @@ class CorpusConfig:
     trained on the corpus."""
     vocab_size: int = 30_000
     """Pieces of the tokenizer that is trained; a small corpus may give fewer."""
-    do_lower_case: bool = True
-    """Lower-case and strip accents, as the tokenizer that is trained will do for ever after."""
+    extend_vocab_to: int | None = None
+    """Pieces the tokenizer named by tokenizer or init_from grows to, by words of the corpus it has no piece for."""
+    do_lower_case: bool | None = None
+    """Lower-case text; by default a given tokenizer does what its own files say, and one that is trained does."""
+    keep_accents: bool | None = None
+    """Leave accents on letters; by default a given tokenizer does what its own files say, and a trained one strips
+    them."""
+    split_digit_comma: bool | None = None
+    """Google's rule that no piece joins a comma to the digit before it; by default a given tokenizer's pieces are taken
+    as they are. One that is trained always keeps them apart."""
     max_seq_length: int = 128
     """Tokens in a row, special tokens included."""
     prepared_dir: str = "data/prepared"
@@ -196,6 +209,10 @@ class CorpusConfig:
     def __post_init__(self) -> None:
         _require(bool(self.corpus), "corpus is empty; name a text file, a folder or docs")
         _require(self.vocab_size >= 32, f"vocab_size={self.vocab_size} must be at least 32")
+        _require(
+            self.extend_vocab_to is None or self.tokenizer is not None,
+            "extend_vocab_to needs a tokenizer to extend; name one by --tokenizer or --init_from",
+        )
         _require(8 <= self.max_seq_length <= MAX_WIDTH, f"max_seq_length={self.max_seq_length} must be at least 8")
         if self.preprocessing_num_workers is not None:
             _require_positive(self, "preprocessing_num_workers")
@@ -296,7 +313,10 @@ class RunConfig:
     """What the encoder learns from: rtd, replaced-token detection (ELECTRA); mlm, masked tokens (BERT); with _sop the
     order of two segments as well (mlm_sop is ALBERT)."""
     init_from: str | None = None
-    """A run of ours whose weights, tokenizer and shape to begin with, on another corpus; the schedule starts anew."""
+    """A run of ours, or a stock folder of ALBERT, ELECTRA or BERT, whose weights, tokenizer and shape to begin with, on
+    another corpus; the schedule starts anew."""
+    old_corpus: str | None = None
+    """Text like that which the weights of init_from were trained on: what is forgotten of it is told."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute; auto takes a GPU where there is one."""
     torch_compile: Literal["auto", "none", "blocks", "step"] = "auto"
@@ -308,8 +328,12 @@ class RunConfig:
     """Prepare, build, check, print what would be trained and the memory and time it would take, then stop."""
 
     def __post_init__(self) -> None:
-        for name in ("output_dir", "init_from", "resume"):
+        for name in ("output_dir", "init_from", "old_corpus", "resume"):
             _require(getattr(self, name) != "", f"{name} is empty; leave it out or give it a value")
+        _require(
+            self.old_corpus is None or self.init_from is not None,
+            "old_corpus is text that the weights of --init_from know; name them, or leave it out",
+        )
 
     @property
     def has_sentence_order(self) -> bool:

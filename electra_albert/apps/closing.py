@@ -50,6 +50,9 @@ def plan_lines(job: Job, world: World) -> list[str]:
         f"a loss on masked tokens that stays at {job.unigram.entropy:.2f}, the entropy of the token frequencies, "
         "has learned nothing of context",
     ]
+    if job.origin is not None:
+        rate = config.training.learning_rate
+        lines.append(f"schedule: a new one, up to {rate:g} over {warmup:,} steps and down to 0 at step {steps:,}")
     if warmup >= steps:
         lines.append(f"notice: --warmup_steps {warmup:,} of {steps:,} steps: the full learning rate is never reached")
     return lines

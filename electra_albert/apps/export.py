@@ -1,32 +1,34 @@
 """Stock Hugging Face folders: a generator for fill-mask, a discriminator to fine-tune, a model that was fine-tuned.
 
 python -m electra_albert.apps.export --model runs/mine --output_dir exported
+python -m electra_albert.apps.export --model runs/mine --kind discriminator --format onnx --output_dir exported
+python -m electra_albert.apps.export --from_tf albert_base_v2 --output_dir exported
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
-from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.contracts import UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from jsonargparse import Namespace
 
-    from electra_albert.config import ModelConfig
+    from electra_albert.model.body import Body
     from electra_albert.model.electra import Discriminator, Generator
-    from electra_albert.model.loading import Kind
+    from electra_albert.model.loading import ModelFiles
+    from electra_albert.model.outputs import Model
     from electra_albert.model.task_model import TaskModel
 
-LOGITS_TOLERANCE = 1e-4  # float32, relative to the largest value: what another order of additions may change
-_CHECKED_ROW = 24
+CARD = "README.md"
+_FORMATS = ("safetensors", "pt", "onnx")
 _NUMBER_LABEL = "score"  # the one output of a regression
 
 
@@ -46,7 +48,7 @@ def export_generator(generator: Generator, tokenizer: Any, folder: Path, file_fo
     classes compute other values, UsageError where the folder cannot be written.
     """
     architecture = "AlbertForMaskedLM" if generator.sentence_order is None else "AlbertForPreTraining"
-    _publish(folder, generator, tokenizer, _Form(architecture, file_format), _check_generator)
+    _publish(folder, generator, tokenizer, _Form(architecture, file_format))
 
 
 def export_discriminator(
@@ -56,10 +58,17 @@ def export_discriminator(
 
     Raises as export_generator does.
     """
-    _publish(folder, discriminator, tokenizer, _Form("AlbertModel", file_format), _check_discriminator)
+    _publish(folder, discriminator, tokenizer, _Form("AlbertModel", file_format))
 
 
-def export_task_model(model: TaskModel, tokenizer: Any, folder: Path, details: Mapping[str, Any]) -> None:
+def export_body(body: Body, tokenizer: Any, folder: Path, file_format: str = "safetensors") -> None:
+    """Write a folder that `AutoModel` loads, with the pooler where there is one. Raises as export_generator does."""
+    _publish(folder, body, tokenizer, _Form("AlbertModel", file_format))
+
+
+def export_task_model(
+    model: TaskModel, tokenizer: Any, folder: Path, details: Mapping[str, Any], file_format: str = "safetensors"
+) -> None:
     """Write a folder that `AutoModelForSequenceClassification` or its sibling loads, with names for the labels.
 
     A head of style electra has no stock class: `AutoModel` loads the encoder, `load_task_model` all of it. `details`
@@ -79,13 +88,13 @@ def export_task_model(model: TaskModel, tokenizer: Any, folder: Path, details: M
         settings["label2id"] = {name: number for number, name in enumerate(names)}
     if head.kind == "sequence":
         settings["problem_type"] = "regression" if details.get("is_regression") else "single_label_classification"
-    _publish(folder, model, tokenizer, _Form(model.architecture, settings=settings, details=details), _check_task_model)
+    _publish(folder, model, tokenizer, _Form(model.architecture, file_format, settings, details))
 
 
-def _publish(folder: Path, model: Any, tokenizer: Any, form: _Form, check: Callable[[Any, Path], None]) -> None:
+def _publish(folder: Path, model: Model, tokenizer: Any, form: _Form) -> None:
     """Write beside, check there, then put the files in place, weights last; older weights of another format go."""
+    from electra_albert.apps.export_checks import check_against_stock
     from electra_albert.model.loading import TASK_FILE
-    from electra_albert.model.weight_files import WEIGHT_FILES
 
     check_can_write(folder)
     try:
@@ -94,10 +103,10 @@ def _publish(folder: Path, model: Any, tokenizer: Any, form: _Form, check: Calla
             beside = Path(name)
             weights = _write(beside, model, tokenizer, form)
             if form.file_format == "safetensors":
-                check(model, beside)
+                check_against_stock(model, beside, form.architecture)
             for file in sorted(beside.iterdir(), key=lambda path: path == weights):
                 os.replace(file, folder / file.name)
-        for other in WEIGHT_FILES:
+        for other in _weight_files():
             if other != weights.name:
                 (folder / other).unlink(missing_ok=True)
         if form.details is None:
@@ -106,13 +115,19 @@ def _publish(folder: Path, model: Any, tokenizer: Any, form: _Form, check: Calla
         raise UsageError(f"cannot write the model into {folder} ({error.strerror or error}); make room") from None
 
 
-def _write(folder: Path, model: Generator | Discriminator | TaskModel, tokenizer: Any, form: _Form) -> Path:
-    """Write weights, configuration and tokenizer; returns the weights' file."""
-    from electra_albert.model.huggingface import to_stock
+def _weight_files() -> tuple[str, ...]:
+    from electra_albert.apps.export_onnx import ONNX_FILE
+    from electra_albert.model.weight_files import WEIGHT_FILES
+
+    return (*WEIGHT_FILES, ONNX_FILE)
+
+
+def _write(folder: Path, model: Model, tokenizer: Any, form: _Form) -> Path:
+    """Write card, configuration, tokenizer and weights; returns the weights' file."""
+    from electra_albert.apps.model_card import model_card
     from electra_albert.model.loading import CONFIG_FILE, TASK_FILE
     from electra_albert.model.stock_config import stock_config
 
-    tensors = to_stock(model.state_dict())
     special = {
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.cls_token_id,
@@ -120,148 +135,100 @@ def _write(folder: Path, model: Generator | Discriminator | TaskModel, tokenizer
     }
     config = {**stock_config(model.config, form.architecture, special), **form.settings}
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (folder / CARD).write_text(model_card(model, form.architecture), encoding="utf-8")
     if form.details is not None:
         (folder / TASK_FILE).write_text(json.dumps(form.details, indent=2) + "\n", encoding="utf-8")
     save_tokenizer(tokenizer, folder, model.config.max_position_embeddings)
-    if form.file_format == "pt":
+    weights = _write_weights(folder, model, form.file_format)
+    return weights
+
+
+def _write_weights(folder: Path, model: Model, file_format: str) -> Path:
+    if file_format == "onnx":
+        from electra_albert.apps.export_onnx import write_onnx
+
+        return write_onnx(model, folder)
+    from electra_albert.model.huggingface import to_stock
+
+    tensors = to_stock(model.state_dict())
+    if file_format == "pt":
         import torch
 
         weights = folder / "weights.pt"
         torch.save(tensors, weights)
     else:
-        from safetensors.torch import save_file
+        from electra_albert.model.weight_files import write_safetensors
 
         weights = folder / "model.safetensors"
-        save_file(tensors, str(weights), metadata={"format": "pt"})
-    weights.chmod((folder / CONFIG_FILE).stat().st_mode & 0o777)  # safetensors writes files only their owner can read
+        write_safetensors(tensors, weights)
     return weights
 
 
-def _probe(config: ModelConfig) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, mask and segments [2, L] that use all of what the model reads."""
-    import torch
+class _Kind(NamedTuple):
+    """One choice of --kind."""
 
-    length = min(_CHECKED_ROW, config.max_position_embeddings)
-    ids = (torch.arange(2 * length) * 7919 % config.vocab_size).view(2, length)
-    mask = torch.ones_like(ids)
-    mask[1, length // 2 :] = 0
-    segments = (torch.arange(length) * config.type_vocab_size // length).expand_as(ids)
-    return ids, mask, segments
+    locate: Callable[[Path], ModelFiles]
+    load: Callable[[ModelFiles], Any]
+    write: Callable[[Any, Any, Path, str], None]  # what was loaded, tokenizer, folder, file format
 
 
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """No progress bars, and no report of the detection head, which the stock encoder has no place for."""
-    from transformers.utils import logging
+def _kinds() -> dict[str, _Kind]:
+    from electra_albert.model import loading
 
-    verbosity, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if had_bars:
-            logging.enable_progress_bar()
+    def write_task(loaded: Any, tokenizer: Any, folder: Path, file_format: str) -> None:
+        model, details = loaded
+        export_task_model(model, tokenizer, folder, details, file_format)
 
-
-def _check_generator(generator: Generator, folder: Path) -> None:
-    import torch
-    from transformers import AlbertForMaskedLM, AlbertForPreTraining
-
-    stock_class = AlbertForMaskedLM if generator.sentence_order is None else AlbertForPreTraining
-    with quiet_transformers():
-        stock = stock_class.from_pretrained(str(folder), local_files_only=True, attn_implementation="sdpa").eval()
-    ids, mask, segments = _probe(generator.config)
-    model = generator.eval()
-    with torch.no_grad():
-        theirs = stock(input_ids=ids, attention_mask=mask, token_type_ids=segments)
-        hidden_states = model(ids, mask.bool(), segments)
-        if model.sentence_order is None:
-            _require_equal(model.logits(hidden_states), theirs.logits, folder)
-        else:
-            _require_equal(model.logits(hidden_states), theirs.prediction_logits, folder)
-            _require_equal(model.sentence_order(hidden_states), theirs.sop_logits, folder)
-
-
-def _check_discriminator(discriminator: Discriminator, folder: Path) -> None:
-    import torch
-    from transformers import AlbertModel
-
-    head = discriminator.sentence_order
-    with quiet_transformers():
-        stock = AlbertModel.from_pretrained(
-            str(folder), local_files_only=True, attn_implementation="sdpa", add_pooling_layer=head is not None
-        ).eval()
-    ids, mask, segments = _probe(discriminator.config)
-    model = discriminator.eval()
-    with torch.no_grad():
-        theirs = stock(input_ids=ids, attention_mask=mask, token_type_ids=segments)
-        ours = model.encode(ids, mask.bool(), segments)
-        _require_equal(ours, theirs.last_hidden_state, folder)
-        if head is not None:
-            _require_equal(head.pooler(ours[:, 0]).tanh(), theirs.pooler_output, folder)
-
-
-def _check_task_model(model: TaskModel, folder: Path) -> None:
-    import torch
-    import transformers
-
-    options = {"add_pooling_layer": False} if model.architecture == "AlbertModel" else {}
-    with quiet_transformers():
-        stock = getattr(transformers, model.architecture).from_pretrained(
-            str(folder), local_files_only=True, attn_implementation="sdpa", **options
-        )
-    ids, mask, segments = _probe(model.config)
-    is_nested = model.architecture == "AlbertForMultipleChoice"  # rows stand in questions
-    rows = [tensor[None] if is_nested else tensor for tensor in (ids, mask, segments)]
-    on_device = [tensor.to(model.output.weight.device) for tensor in (ids, mask.bool(), segments)]
-    with torch.no_grad():
-        theirs = stock.eval()(input_ids=rows[0], attention_mask=rows[1], token_type_ids=rows[2])
-        if model.architecture == "AlbertModel":
-            ours, wanted = model.eval().encode(*on_device), theirs.last_hidden_state
-        else:
-            ours = model.eval()(*on_device)
-            is_span = model.head.kind == "span"
-            wanted = torch.stack([theirs.start_logits, theirs.end_logits], -1) if is_span else theirs.logits
-    _require_equal(ours.cpu().reshape(wanted.shape), wanted, folder)
-
-
-def _require_equal(ours: Tensor, theirs: Tensor, folder: Path) -> None:
-    difference = float((ours - theirs).abs().max()) / max(1.0, float(ours.abs().max()))
-    if not difference <= LOGITS_TOLERANCE:
-        raise CheckpointError(
-            f"{folder.parent} is not written: transformers computes other values than we do (off by {difference:.1e})"
-        )
+    return {
+        "generator": _Kind(lambda path: loading.locate(path, "generator"), loading.load_generator, export_generator),
+        "discriminator": _Kind(
+            lambda path: loading.locate(path, "discriminator"), loading.load_discriminator, export_discriminator
+        ),
+        "task": _Kind(lambda path: loading.locate(path, "model"), loading.load_task_model, write_task),
+        "encoder": _Kind(loading.locate_encoder, loading.load_body, export_body),
+    }
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
-    parser = make_parser("python -m electra_albert.apps.export", "Write stock Hugging Face folders out of a run.")
-    parser.add_argument("--model", type=str, required=True, help="A run folder or a model folder.")
-    parser.add_argument(
-        "--kind",
-        choices=["generator", "discriminator"],
-        default="generator",
-        help="generator fills masks, discriminator is the one to fine-tune.",
-    )
-    parser.add_argument("--output_dir", type=str, required=True, help="Folder to write the model into.")
-    parser.add_argument("--format", choices=["safetensors", "pt"], default="safetensors", help="Of the weights.")
-    options = parse(parser, argv)
-    from electra_albert.model.loading import load_discriminator, load_generator, locate
+    options = _parse(argv)
+    folder = Path(options.output_dir)
+    if options.from_tf:
+        from electra_albert.apps.from_tf import convert_tensorflow
 
-    kind: Kind = options.kind
-    source, folder = Path(options.model), Path(options.output_dir)
-    files = locate(source, kind)
+        convert_tensorflow(Path(options.from_tf), folder, print)
+        return 0
+    kind = _kinds()[options.kind]
+    files = kind.locate(Path(options.model))
     if files.weights.parent.resolve() == folder.resolve():
         raise UsageError(f"{folder} is where the model comes from; choose another --output_dir")
-    tokenizer = load_tokenizer(files.tokenizer)
-    if kind == "generator":
-        export_generator(load_generator(files), tokenizer, folder, options.format)
-    else:
-        export_discriminator(load_discriminator(files), tokenizer, folder, options.format)
-    print(f"wrote the {kind} to {folder}")
+    if options.format == "onnx":
+        from electra_albert.apps.export_onnx import require_packages
+
+        require_packages()
+    kind.write(kind.load(files), load_tokenizer(files.tokenizer), folder, options.format)
+    print(f"wrote the {options.kind} to {folder}")
     return 0
+
+
+def _parse(argv: Sequence[str]) -> Namespace:
+    parser = make_parser("python -m electra_albert.apps.export", "Write stock Hugging Face folders.")
+    parser.add_argument("--model", type=str | None, default=None, help="A run folder or a model folder, ours or stock.")
+    parser.add_argument(
+        "--kind",
+        choices=["generator", "discriminator", "task", "encoder"],
+        default="generator",
+        help="generator fills masks, discriminator is the one to fine-tune, task was fine-tuned, encoder has no head.",
+    )
+    parser.add_argument("--output_dir", type=str, required=True, help="Folder to write the model into.")
+    parser.add_argument("--format", choices=[*_FORMATS], default="safetensors", help="Of the weights.")
+    parser.add_argument(
+        "--from_tf", type=str | None, default=None, help="Instead of --model: a TensorFlow 1 ALBERT folder of Google's."
+    )
+    options = parse(parser, argv)
+    if (options.model is None) == (options.from_tf is None):
+        raise UsageError("give either --model, a run or model folder, or --from_tf, a TensorFlow checkpoint")
+    return options
 
 
 if __name__ == "__main__":

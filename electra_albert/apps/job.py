@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 
 from electra_albert.apps.obstacles import why_not_compiled
-from electra_albert.apps.origin import Origin, begin_with, find_origin, known_origin, with_old_text
+from electra_albert.apps.origin import Origin, begin_with, find_origin, known_origin, with_old_corpus, with_old_text
 from electra_albert.apps.prepare import prepare
 from electra_albert.apps.run_folder import run_settings
 from electra_albert.apps.self_check import self_check
@@ -50,6 +50,7 @@ class Job(NamedTuple):
     arithmetic: Arithmetic
     compilation: Compilation
     origin: Origin | None  # the run whose weights it begins with
+    lacks_generator: bool = False  # the one it has is new, and is to be trained alone first
 
 
 def make_job(
@@ -75,16 +76,19 @@ def make_job(
         say(f"order can be told in {share:.1%} of the rows: those that hold two whole sentences to swap")
     origin = _origin(config, tokenizer, world, say, recorded)
     if origin is not None:
+        if recorded is None:
+            origin = with_old_corpus(origin, config, prepared.tokenizer_dir, world, say)
         origin = with_old_text(origin, held_out, world, say)
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     objective = make_objective(config, special).to(world.device)
     self_check(objective, batches.micro_batches(1)[0], training.weight_decay, say)
-    if origin is not None:
-        begin_with(origin, objective, say)
+    lacks_generator = begin_with(origin, objective, say) if origin is not None else False
     if training.gradient_checkpointing:
         set_gradient_checkpointing(objective)
     compile_for_training(objective, compilation)
-    return Job(config, prepared, objective, batches, held_out, unigram, arithmetic, compilation, origin)
+    return Job(
+        config, prepared, objective, batches, held_out, unigram, arithmetic, compilation, origin, lacks_generator
+    )
 
 
 def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[TrainBatches, Rows]:

@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -54,7 +55,7 @@ def prepare(config: CorpusConfig, seed: int, say: Say, shard: ShardConfig = _ALO
     tokenizer or the folder cannot be used.
     """
     with _plain_errors(config):
-        corpus = open_corpus(config, seed, say)
+        corpus = _open(config, seed, say)
         with locked(corpus.folder / ".lock", say):
             tokenizer = _ready_tokenizer(corpus, say)
             return _cut_rows(corpus, tokenizer, _build(corpus, tokenizer, shard, say), say)
@@ -67,7 +68,7 @@ def prepare_shard(config: CorpusConfig, seed: int, say: Say, shard: ShardConfig)
     assert shard.num_shards is not None
     assert shard.shard_index is not None
     with _plain_errors(config):
-        corpus = open_corpus(config, seed, say)
+        corpus = _open(config, seed, say)
         with locked(corpus.folder / ".lock", say, is_shared=True):
             with locked(corpus.folder / ".tokenizer.lock", say):
                 tokenizer = _ready_tokenizer(corpus, say)
@@ -166,6 +167,51 @@ def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store, say: Say
 # The tokenizer.
 
 
+def _open(config: CorpusConfig, seed: int, say: Say) -> CorpusFolder:
+    """The corpus and its folder, by the extended tokenizer where one is asked for."""
+    corpus = open_corpus(config, seed, say)
+    if config.extend_vocab_to is None:
+        return corpus
+    with locked(corpus.folder / ".tokenizer.lock", say):
+        folder = _extended_tokenizer(corpus, config.extend_vocab_to, say)
+    # What is said of case, accents and digits has gone into the tokenizer that was saved.
+    return open_corpus(with_tokenizer(config, folder), seed, say)
+
+
+def with_tokenizer(config: CorpusConfig, folder: Path) -> CorpusConfig:
+    """The same, by a tokenizer of ours that is taken as it is."""
+    return replace(
+        config,
+        tokenizer=str(folder),
+        extend_vocab_to=None,
+        do_lower_case=None,
+        keep_accents=None,
+        split_digit_comma=None,
+    )
+
+
+def _extended_tokenizer(corpus: CorpusFolder, size: int, say: Say) -> Path:
+    """The folder of the given tokenizer with words of the corpus behind its pieces, `size` in all or what there is."""
+    from electra_albert.corpus.tokenizer import save_tokenizer
+    from electra_albert.corpus.tokenizer_extension import extend_tokenizer
+
+    folder, extended = corpus.folder / f"tokenizer-{size}", corpus.given
+    assert extended is not None
+    before = len(extended)
+    if size < before:
+        raise UsageError(f"--extend_vocab_to {size}: the tokenizer has {before} pieces already; name a larger number")
+    if (folder / "tokenizer.json").is_file():
+        return folder
+    while len(extended) < size:  # once more, until nothing is added: so what is full stays as it is at the next start
+        extension = extend_tokenizer(extended, _sample(corpus), size - len(extended))
+        extended = extension.tokenizer
+        if not extension.pieces:
+            break
+    say(f"the tokenizer has {len(extended):,} pieces: {before:,} of its own and {len(extended) - before:,} words more")
+    save_tokenizer(extended, folder, _TOKENIZER_MAX_LENGTH)
+    return folder
+
+
 def _ready_tokenizer(corpus: CorpusFolder, say: Say) -> Tokenizer:
     from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 
@@ -176,7 +222,8 @@ def _ready_tokenizer(corpus: CorpusFolder, say: Say) -> Tokenizer:
     if (folder / "tokenizer.json").is_file():
         return load_tokenizer(folder)
     say(f"training a tokenizer of {config.vocab_size:,} pieces")
-    trained = train_tokenizer(_sample(corpus), config.vocab_size, config.do_lower_case)
+    is_lower, has_accents = config.do_lower_case is not False, config.keep_accents is True
+    trained = train_tokenizer(_sample(corpus), config.vocab_size, is_lower, has_accents)
     if len(trained) < config.vocab_size:
         say(f"the text gives only {len(trained):,} pieces of the {config.vocab_size:,} asked for by --vocab_size")
     save_tokenizer(trained, folder, _TOKENIZER_MAX_LENGTH)

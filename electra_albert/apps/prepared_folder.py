@@ -63,23 +63,30 @@ def open_corpus(config: CorpusConfig, seed: int, say: Say) -> CorpusFolder:
     Raises UsageError, DataError or CheckpointError where the corpus or the tokenizer cannot be used.
     """
     from electra_albert.corpus.mixture import read_sources
-    from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
+    from electra_albert.corpus.tokenizer import TextOptions, fingerprint, load_tokenizer
 
     root = Path(config.prepared_dir)
     root.mkdir(parents=True, exist_ok=True)
-    given = load_tokenizer(Path(config.tokenizer)) if config.tokenizer else None
+    told = TextOptions(config.do_lower_case, config.keep_accents, config.split_digit_comma)
+    given = load_tokenizer(Path(config.tokenizer), told) if config.tokenizer else None
     sources = read_sources(config.corpus, config.text_column)
     name = short_name(config.corpus)
     found: Counter[str] = Counter()
     with locked(root / f".{name}.lock", say):  # many jobs at once, as on a cluster, read every file only once
         files = _without_repeats(sources, [_find(source.corpus, root, found, say) for source in sources], found)
         identity = _identify([path for some in files for path in some], root, name)
-        pieces = fingerprint(given) if given else [config.vocab_size, config.do_lower_case]
+        pieces = fingerprint(given) if given else _training_key(config)
         key = _digest([PREPARED_VERSION, _content(sources, files, identity), config.bad_utf8, pieces, seed])
         folder = root / f"{name}-{key[:_KEY_LETTERS]}"
         folder.mkdir(exist_ok=True)
         _write_identity(folder, identity)
     return CorpusFolder(folder, key, config, seed, sources, files, identity, found, given)
+
+
+def _training_key(config: CorpusConfig) -> list[Any]:
+    """What the pieces of a tokenizer that is trained depend on, the text apart."""
+    key = [config.vocab_size, config.do_lower_case is not False]
+    return [*key, "keep_accents"] if config.keep_accents else key
 
 
 def _find(corpus: str, root: Path, found: Counter[str], say: Say) -> list[Path]:

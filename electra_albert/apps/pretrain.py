@@ -19,9 +19,7 @@ from electra_albert.contracts import STOPPED_BY_SIGNAL, Metrics, UsageError, Use
 
 if TYPE_CHECKING:
     from electra_albert.apps.job import Job
-    from electra_albert.corpus.examples import Rows
     from electra_albert.training.distributed import World
-    from electra_albert.training.loop import Evaluate
     from electra_albert.training.run import Run
 
 RUNS = Path("runs")
@@ -43,6 +41,8 @@ def main(argv: Sequence[str]) -> int:
 def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World) -> int:
     from electra_albert.apps.closing import peak_memory_line, plan_lines
     from electra_albert.apps.estimate import estimate_lines
+    from electra_albert.apps.evaluation import evaluator
+    from electra_albert.apps.generator_warmup import warm_up
     from electra_albert.apps.job import job_settings, make_job
     from electra_albert.apps.obstacles import told_in_one_line
     from electra_albert.apps.run_folder import check_is_ours
@@ -79,7 +79,9 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
         run = replace(run, scores_start=job.origin is not None, settings=job_settings(preset, job, world))
         _open_run_folder(run, job, preset, argv)
         with told_in_one_line(config.training, job.compilation):
-            outcome = train(job.objective, job.batches, _evaluator(job, run), run)
+            if job.lacks_generator and not warm_up(job, run):
+                return STOPPED_BY_SIGNAL
+            outcome = train(job.objective, job.batches, evaluator(job, run), run)
         monitor.say(peak_memory_line(world.device))
         if outcome.is_stopped:
             return STOPPED_BY_SIGNAL
@@ -131,55 +133,6 @@ def _open_run_folder(run: Run, job: Job, preset: str, argv: Sequence[str]) -> No
                 raise UsageError(
                     f"cannot write into {folder} ({error.strerror}); choose another --output_dir"
                 ) from None
-
-
-def _evaluator(job: Job, run: Run) -> Evaluate:
-    """Scores held-out rows; every rank takes its share and all ranks return the same numbers."""
-    from electra_albert.apps.closing import guesses_in_markdown
-    from electra_albert.apps.scores import OLD_TEXT_PREFIX
-
-    def evaluate(step: int) -> Metrics | None:
-        metrics = _score(job, job.held_out, run)
-        if metrics is None:
-            return None
-        if job.origin is not None and job.origin.held_out is not None:
-            old = _score(job, job.origin.held_out, run)
-            if old is None:
-                return None
-            metrics |= {f"{OLD_TEXT_PREFIX}{name}": old[name] for name in ("loss", *job.objective.weights)}
-        if run.world.is_main:
-            run.monitor.text(step, "guesses", guesses_in_markdown(job))
-        return metrics
-
-    return evaluate
-
-
-def _score(job: Job, held_out: Rows, run: Run) -> Metrics | None:
-    """Means of all terms over held-out rows, and the detection scores; None where it was told to stop."""
-    import numpy as np
-    import torch
-
-    from electra_albert.corpus.batches import eval_batches
-    from electra_albert.objectives.evaluation import Detections, detection_scores
-    from electra_albert.training.distributed import gather_objects
-    from electra_albert.training.monitor import Tally, mean, weighted_sum
-
-    training, world = run.config, run.world
-    tally, detections = Tally(world.device), Detections()
-    kept = torch.ones((), dtype=torch.bool, device=world.device)
-    for batch in eval_batches(
-        held_out, training.eval_examples, training.per_device_eval_batch_size, world.rank, world.world_size
-    ):
-        if run.stop.requested and world.world_size == 1:
-            return None
-        tally.add(job.objective.score(batch.to(world.device), job.unigram, detections), kept)
-    means = {name: mean(*total) for name, total in tally.take(world).items()}
-    metrics = {"loss": weighted_sum(job.objective.weights, means), **means}
-    if job.objective.discriminator is None:
-        return metrics
-    gathered = gather_objects(detections.arrays(), world)
-    scores, is_replaced = (np.concatenate(parts) for parts in zip(*gathered, strict=True))
-    return {**metrics, **detection_scores(scores, is_replaced, training.seed)}
 
 
 def _finish(job: Job, folder: Path, argv: Sequence[str], metrics: Metrics, steps: int) -> None:

@@ -19,7 +19,19 @@ from electra_albert.corpus.writing import name_beside
 
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
 # Settings that say how long and where to run, not what is trained. The batch is compared as a whole.
-_PLACES = frozenset({"output_dir", "corpus", "tokenizer"})  # what lies there is compared by fingerprint
+# What lies there, and what is made of it, is compared by fingerprint.
+_PLACES = frozenset(
+    {
+        "output_dir",
+        "corpus",
+        "old_corpus",
+        "tokenizer",
+        "extend_vocab_to",
+        "do_lower_case",
+        "keep_accents",
+        "split_digit_comma",
+    }
+)
 _MAY_CHANGE = _PLACES | frozenset(
     {
         "arithmetic",
@@ -92,12 +104,15 @@ def read_options(file: Path, told: str) -> dict[str, Any]:
 def inherited_options(run: Path, output_dir: Path) -> dict[str, Any]:
     """What a run in `output_dir` that begins with the weights of `run` takes over: preset, objective, shape, tokenizer.
 
-    Once it has a checkpoint they stand in that, and `run` need not be there. Raises UsageError where `run` is no run.
+    Of a stock folder, what its config.json says. Once the new run has a checkpoint they stand in that, and `run` need
+    not be there. Raises UsageError where `run` is neither, CheckpointError where it holds no model that can be read.
     """
     recorded = _recorded_inheritance(run, output_dir)
     if recorded is not None:
         return {**recorded, "tokenizer": str(output_dir / "tokenizer")}
-    return {**shape_options(run), "tokenizer": str(run / "tokenizer")}
+    from electra_albert.apps.stock_origin import is_stock, stock_options
+
+    return stock_options(run) if is_stock(run) else {**shape_options(run), "tokenizer": str(run / "tokenizer")}
 
 
 def shape_options(run: Path) -> dict[str, Any]:

@@ -6,7 +6,8 @@ Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -100,11 +101,21 @@ class Encoder(nn.Module):
     def forward(self, embedded: Tensor, mask: Tensor) -> Tensor:
         """embedded any float [B, L, E], mask bool [B, L] (True = take part); returns hidden states [B, L, D]."""
         hidden_states = self.embedding_hidden_mapping_in(embedded)  # [B, L, D]
-        passes_per_group = self.config.num_hidden_layers // self.config.num_hidden_groups
         for group in self.albert_layer_groups:
-            for _ in range(passes_per_group):
+            for _ in range(self._passes_per_group):
                 hidden_states = self._pass(group, hidden_states, mask)
         return hidden_states
+
+    def blocks(self) -> Iterator[Block]:
+        """Every block as often as it runs and in that order: what forward applies after the mapping."""
+        for group in self.albert_layer_groups:
+            for _ in range(self._passes_per_group):
+                for block in cast(Group, group).albert_layers:
+                    yield cast(Block, block)
+
+    @property
+    def _passes_per_group(self) -> int:
+        return self.config.num_hidden_layers // self.config.num_hidden_groups
 
     def _pass(self, group: nn.Module, hidden_states: Tensor, mask: Tensor) -> Tensor:
         if not (self.training and torch.is_grad_enabled()):

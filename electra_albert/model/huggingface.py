@@ -109,7 +109,12 @@ def normalized(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, or
     bias = current.pop(_DECODER_BIAS, None)
     if bias is not None:
         current["predictions.bias"] = bias
-    return Renamed({name: t for name, t in current.items() if not name.startswith(_UNUSED)}, left_aside)
+    kept = {name: tensor for name, tensor in current.items() if not name.startswith(_UNUSED)}
+    for name, tensor in kept.items():
+        if not tensor.is_floating_point():
+            kind_found = str(tensor.dtype).removeprefix("torch.")
+            raise CheckpointError(f"{origin}: {name} is {kind_found}, which no trained weight is; get another file")
+    return Renamed(kept, left_aside)
 
 
 def _current_name(name: str) -> str:

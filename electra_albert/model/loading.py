@@ -24,7 +24,7 @@ from electra_albert.model.stock_task import stock_details
 from electra_albert.model.task_model import TaskHead, TaskModel
 from electra_albert.model.weight_files import WEIGHT_FILES, read_json, read_tensors
 
-Kind = Literal["generator", "discriminator"]
+Kind = Literal["generator", "discriminator", "model"]  # folders of a run or of a fine-tuning
 CONFIG_FILE = "config.json"
 TASK_FILE = "electra_albert.json"  # what a fine-tuned folder of ours says of its task
 ENCODER_FOLDERS = ("discriminator", "generator", "model")

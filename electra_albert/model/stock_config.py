@@ -30,6 +30,7 @@ _NAMES = (
     "initializer_range",
     "layer_norm_eps",
 )
+_LONGEST_SHOWN = 60
 _LARGEST_INTEGER = (1 << 31) - 1  # above it, sizes overflow before they can be compared with the weights
 _OF_RELATIVES: dict[str, Any] = {
     "vocab_size": 30522,
@@ -76,22 +77,31 @@ def model_config(contents: Mapping[str, Any], origin: str) -> ModelConfig:
     """
     kind = contents.get("model_type")
     if not isinstance(kind, str) or kind not in _STOCK_DEFAULTS:
-        raise CheckpointError(f"{origin} describes a model of type {kind!r}; albert, electra and bert can be read")
+        raise CheckpointError(f"{origin} describes a model of type {shown(kind)}; albert, electra and bert can be read")
     _refuse_code(contents, origin)
     for name, allowed in _ALWAYS.items():
         if contents.get(name) not in allowed:
-            raise CheckpointError(f"{name}={contents[name]!r} in {origin} is another model than can be read here")
+            raise CheckpointError(f"{name}={shown(contents[name])} in {origin} is another model than can be read here")
     values = {name: _value(contents, name, kind, origin) for name in _NAMES}
     if kind in RELATIVES:
         values |= {"num_hidden_groups": values["num_hidden_layers"], "inner_group_num": 1}
     if kind == "bert":
         values["embedding_size"] = values["hidden_size"]
     if values["hidden_act"] not in ACTIVATIONS:
-        raise CheckpointError(f"hidden_act={values['hidden_act']!r} in {origin} is not one of {', '.join(ACTIVATIONS)}")
+        raise CheckpointError(
+            f"hidden_act={shown(values['hidden_act'])} in {origin} is not one of {', '.join(ACTIVATIONS)}"
+        )
     try:
         return ModelConfig(**values)
     except ValueError as error:
         raise CheckpointError(f"{origin}: {error}") from None
+
+
+def shown(value: object) -> str:
+    """A value out of a file as an error line shows it: short, and without line breaks or colours of a terminal."""
+    if isinstance(value, dict | list):
+        return f"a {type(value).__name__}"
+    return repr(value[:_LONGEST_SHOWN] if isinstance(value, str) else value)
 
 
 def _refuse_code(contents: Mapping[str, Any], origin: str) -> None:
@@ -111,5 +121,5 @@ def _value(contents: Mapping[str, Any], name: str, kind: str, origin: str) -> An
             raise CheckpointError(f"{name} in {origin} is larger than {_LARGEST_INTEGER}")
         value = float(value) if type(default) is float else value
     if type(value) is not type(default):
-        raise CheckpointError(f"{name}={value!r} in {origin} should be of type {type(default).__name__}")
+        raise CheckpointError(f"{name}={shown(value)} in {origin} should be of type {type(default).__name__}")
     return value

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from electra_albert.contracts import CheckpointError
+from electra_albert.model.stock_config import shown
 
 _KINDS = {
     "ForSequenceClassification": "sequence",
@@ -25,10 +26,11 @@ def stock_details(contents: Mapping[str, Any], origin: str) -> dict[str, Any]:
     architecture = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
     kind = next((kind for ending, kind in _KINDS.items() if architecture.endswith(ending)), None)
     if kind is None:
-        raise CheckpointError(f"{origin} names no fine-tuned model (architecture {architecture or 'not given'})")
+        told = shown(architecture) if architecture else "not given"
+        raise CheckpointError(f"{origin} names no fine-tuned model (architecture {told})")
     problem = contents.get("problem_type")
     if problem not in (None, "regression", "single_label_classification"):
-        raise CheckpointError(f"problem_type={problem!r} in {origin} is another task than can be read here")
+        raise CheckpointError(f"problem_type={shown(problem)} in {origin} is another task than can be read here")
     labels = _labels(contents.get("id2label", _UNNAMED), origin) if kind in ("sequence", "token") else []
     is_regression = kind == "sequence" and (problem == "regression" or (problem is None and len(labels) == 1))
     if is_regression and len(labels) != 1:

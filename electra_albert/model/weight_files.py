@@ -10,6 +10,7 @@ import json
 import pickle
 import struct
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from electra_albert.contracts import CheckpointError
+from electra_albert.model.pickled_files import check_pickled
 
 WEIGHT_FILES = (
     "model.safetensors",
@@ -28,7 +30,9 @@ WEIGHT_FILES = (
 )
 _INDEX = ".index.json"
 DIGEST = "electra_albert_sha256"  # of the tensors, in the metadata of files we write
+_HEADER_SIZE_BYTES = 8  # of the number a safetensors file begins with
 _LARGEST_JSON_BYTES = 1 << 20
+_LONGEST_NAME = 200
 _WRAPPERS = ("model", "state_dict")
 _ANOTHER_FILE = {  # what a download leaves where the weights should be, by how it begins
     b"version https://git-lfs": "a git LFS pointer, not the file itself; fetch it with git lfs pull",
@@ -42,12 +46,14 @@ _DAMAGED = (
     AttributeError,
     EOFError,
     LookupError,
+    MemoryError,
     OSError,
     OverflowError,
     RuntimeError,
     TypeError,
     ValueError,
     struct.error,
+    zipfile.BadZipFile,
 )
 
 
@@ -58,6 +64,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     """
     tensors = _read_shards(file) if file.name.endswith(_INDEX) else _read_file(file)
     for name, tensor in tensors.items():
+        _require_plain(file, name, tensor)
         if tensor.is_floating_point() or tensor.is_complex():
             _require_numbers(file, name, tensor)
     return tensors
@@ -93,10 +100,34 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def write_safetensors(tensors: dict[str, Tensor], file: Path) -> None:
-    """Write a file stock classes load, with the hash by which `read_tensors` sees a damaged one."""
-    from safetensors.torch import save_file
+    """Write a file stock classes load, with the hash by which `read_tensors` sees a damaged one.
 
-    save_file(tensors, str(file), metadata={"format": "pt", DIGEST: digest(tensors)})
+    The library writes more than one entry of metadata in any order; here the same tensors give the same bytes.
+    """
+    from safetensors.torch import save
+
+    content = save(tensors)
+    data = _HEADER_SIZE_BYTES + int.from_bytes(content[:_HEADER_SIZE_BYTES], "little")
+    header = {"__metadata__": {"format": "pt", DIGEST: digest(tensors)}, **json.loads(content[_HEADER_SIZE_BYTES:data])}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _HEADER_SIZE_BYTES)  # so that the data begins where the format wants it
+    with file.open("wb") as opened:
+        opened.write(len(text).to_bytes(_HEADER_SIZE_BYTES, "little") + text)
+        opened.write(memoryview(content)[data:])
+
+
+def _is_name(text: str) -> bool:
+    """Whether it may be shown to a user as it is, and is no longer than a file's name may be."""
+    return text.isprintable() and 0 < len(text) <= _LONGEST_NAME
+
+
+def _require_plain(file: Path, name: str, tensor: Tensor) -> None:
+    if not _is_name(name):
+        raise CheckpointError(f"{file} holds {name[:_LONGEST_NAME]!r}, which is no name of a tensor; get another file")
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+        raise CheckpointError(f"{file}: {name} is no plain tensor (sparse, quantized or empty); save it as one")
+    if tensor.untyped_storage().nbytes() < tensor.nbytes:
+        raise CheckpointError(f"{file}: {name} says it is larger than what is stored of it; such a file is refused")
 
 
 def _require_numbers(file: Path, name: str, tensor: Tensor) -> None:
@@ -115,10 +146,16 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     places = _places(index)
     tensors: dict[str, Tensor] = {}
     for file in _shards(index, places):
-        tensors |= _read_file(file)
+        found = _read_file(file)
+        stray = next((name for name in found if places.get(name) != file.name), None)
+        if stray is not None:
+            raise CheckpointError(f"{file} holds {stray[:_LONGEST_NAME]!r}, which {index} does not place there")
+        tensors |= found
     missing = sorted(places.keys() - tensors.keys())
     if missing:
-        raise CheckpointError(f"{index} promises {missing[0]}, which its files do not hold; fetch the model again")
+        raise CheckpointError(
+            f"{index} promises {missing[0][:_LONGEST_NAME]!r}, which its files do not hold; fetch the model again"
+        )
     return tensors
 
 
@@ -131,8 +168,9 @@ def _places(index: Path) -> dict[str, str]:
 
 def _shards(index: Path, places: Mapping[str, str]) -> list[Path]:
     for shard in set(places.values()):
-        if Path(shard).name != shard or not shard:
-            raise CheckpointError(f"{index} names {shard!r}, which is no file beside it; such an index is refused")
+        if Path(shard).name != shard or shard in ("", "..") or not _is_name(shard):
+            told = repr(shard[:_LONGEST_NAME])
+            raise CheckpointError(f"{index} names {told}, which is no file beside it; such an index is refused")
         if not (index.parent / shard).is_file():
             raise CheckpointError(f"{index} names {shard}, which is missing; fetch all files of the model")
     return [index.parent / shard for shard in sorted(set(places.values()))]
@@ -163,7 +201,7 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, no mapping
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
-            f"{file} cannot be read as safetensors ({error}); it is damaged or no such file"
+            f"{file} cannot be read as safetensors ({_reason(error)}); it is damaged or no such file"
         ) from None
     if DIGEST in metadata and metadata[DIGEST] != digest(tensors):
         raise CheckpointError(f"{file} is not as it was written: its hash is another; fetch or export it again")
@@ -172,13 +210,13 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
 
 def _read_pickled(file: Path) -> dict[str, Tensor]:
     try:
+        check_pickled(file)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of a plain pickle, which is refused in our own words
             contents = torch.load(file, map_location="cpu", weights_only=True)
     except _DAMAGED as error:
-        reason = " ".join(str(error).split())[:100]
         raise CheckpointError(
-            f"{file} is no file of plain tensors ({reason}); anything that could run code is refused"
+            f"{file} is no file of plain tensors ({_reason(error)}); anything that could run code is refused"
         ) from None
     for wrapper in _WRAPPERS:
         if isinstance(contents, dict) and isinstance(contents.get(wrapper), dict):
@@ -187,5 +225,14 @@ def _read_pickled(file: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{file} holds no mapping of names to tensors")
     for name, tensor in contents.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise CheckpointError(f"{file}: {name!r} is no tensor; give a flat mapping of names to tensors")
+            found = repr(name[:_LONGEST_NAME]) if isinstance(name, str) else f"a {type(name).__name__} as a name"
+            raise CheckpointError(f"{file}: {found} is no tensor; give a flat mapping of names to tensors")
     return dict(contents)
+
+
+def _reason(error: Exception) -> str:
+    """What a library says, in one short line without the colours of a terminal."""
+    if isinstance(error, pickle.UnpicklingError):  # it talks of its own options
+        return "it holds something else, or is damaged"
+    said = "".join(letter for letter in " ".join(str(error).split()) if letter.isprintable())
+    return said[:100] or type(error).__name__

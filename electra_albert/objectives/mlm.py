@@ -27,7 +27,7 @@ from electra_albert.objectives.masking import (
 from electra_albert.objectives.prediction import predict, prediction_terms
 
 if TYPE_CHECKING:
-    from electra_albert.model.electra import Discriminator
+    from electra_albert.model.electra import Discriminator, Generator
 
 
 class Prediction(NamedTuple):
@@ -41,12 +41,22 @@ class Prediction(NamedTuple):
 
 
 class MaskedLanguageModeling(nn.Module):
-    """The loss of predicting masked tokens; raises UsageError where no other token can be shown for one."""
+    """The loss of predicting masked tokens; raises UsageError where no other token can be shown for one.
+
+    It trains the generator given, of shape `model`, or else one of its own with initial weights.
+    """
 
     discriminator: Discriminator | None = None
 
     def __init__(
-        self, model: ModelConfig, mlm: MlmConfig, special: SpecialIds, seed: int, *, with_sentence_order: bool = False
+        self,
+        model: ModelConfig,
+        mlm: MlmConfig,
+        special: SpecialIds,
+        seed: int,
+        *,
+        with_sentence_order: bool = False,
+        generator: Generator | None = None,
     ) -> None:
         super().__init__()
         ordinary = model.vocab_size - len(special.never_masked)
@@ -58,7 +68,9 @@ class MaskedLanguageModeling(nn.Module):
         self.mlm, self.special, self.seed = mlm, special, seed
         self.weights = {"mlm_loss": 1.0}
         self.guessing = {"mlm_loss": math.log(model.vocab_size)}
-        self.generator = masked_language_model(model, with_sentence_order=with_sentence_order)
+        if generator is None:
+            generator = masked_language_model(model, with_sentence_order=with_sentence_order)
+        self.generator = generator
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Predicted tokens, found on the host."""

@@ -1,0 +1,62 @@
+"""Held-out rows scored during pretraining: every rank takes its share, and all return the same numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from electra_albert.apps.closing import guesses_in_markdown
+from electra_albert.apps.scores import OLD_TEXT_PREFIX
+from electra_albert.corpus.batches import eval_batches
+from electra_albert.objectives.evaluation import Detections, detection_scores
+from electra_albert.training.distributed import gather_objects
+from electra_albert.training.monitor import Tally, mean, weighted_sum
+
+if TYPE_CHECKING:
+    from electra_albert.apps.job import Job
+    from electra_albert.contracts import Metrics
+    from electra_albert.corpus.examples import Rows
+    from electra_albert.objectives.pretraining import PretrainingObjective
+    from electra_albert.training.loop import Evaluate
+    from electra_albert.training.run import Run
+
+
+def evaluator(job: Job, run: Run) -> Evaluate:
+    """What the loop calls to score the job's objective on the new text and, where a run goes on, on the old one."""
+
+    def evaluate(step: int) -> Metrics | None:
+        metrics = score(job.objective, job, job.held_out, run)
+        if metrics is None:
+            return None
+        if job.origin is not None and job.origin.held_out is not None:
+            old = score(job.objective, job, job.origin.held_out, run)
+            if old is None:
+                return None
+            metrics |= {f"{OLD_TEXT_PREFIX}{name}": old[name] for name in ("loss", *job.objective.weights)}
+        if run.world.is_main:
+            run.monitor.text(step, "guesses", guesses_in_markdown(job))
+        return metrics
+
+    return evaluate
+
+
+def score(objective: PretrainingObjective, job: Job, held_out: Rows, run: Run) -> Metrics | None:
+    """Means of all terms over held-out rows, and the detection scores; None where it was told to stop."""
+    training, world = run.config, run.world
+    tally, detections = Tally(world.device), Detections()
+    kept = torch.ones((), dtype=torch.bool, device=world.device)
+    for batch in eval_batches(
+        held_out, training.eval_examples, training.per_device_eval_batch_size, world.rank, world.world_size
+    ):
+        if run.stop.requested and world.world_size == 1:
+            return None
+        tally.add(objective.score(batch.to(world.device), job.unigram, detections), kept)
+    means = {name: mean(*total) for name, total in tally.take(world).items()}
+    metrics = {"loss": weighted_sum(objective.weights, means), **means}
+    if objective.discriminator is None:
+        return metrics
+    gathered = gather_objects(detections.arrays(), world)
+    scores, is_replaced = (np.concatenate(parts) for parts in zip(*gathered, strict=True))
+    return {**metrics, **detection_scores(scores, is_replaced, training.seed)}

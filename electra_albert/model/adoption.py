@@ -1,0 +1,69 @@
+"""Weights of another model taken over part by part, where the new one may have more parts and more pieces.
+
+Dimensions: V vocab, E embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from electra_albert.contracts import CheckpointError
+
+TABLE = "embeddings.word_embeddings.weight"
+_ROWS = (TABLE, "predictions.bias")  # what has a row for each piece
+_NEEDED = ("embeddings", "encoder")
+
+
+def resize_vocabulary(state: Mapping[str, Tensor], kept: int, new: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """The state for a vocabulary of the first `kept` pieces and new ones, each the mean of old ones given by their ids.
+
+    A piece that begins as the mean of what it was written as before is read almost as it was. State under our names.
+    """
+    resized = dict(state)
+    for name in _ROWS:
+        if name in state:
+            rows = state[name]
+            added = [rows[list(ids)].mean(0, keepdim=True) for ids in new]
+            resized[name] = torch.cat([rows[:kept], *added])  # [V] or [V, E]
+    return resized
+
+
+def adopt(model: nn.Module, state: Mapping[str, Tensor], origin: str) -> list[str]:
+    """Copy each part of the model that `state` holds whole; returns the names of those that stay as they are.
+
+    A part is a module directly below the model, such as encoder or predictions. Raises CheckpointError, which calls the
+    source `origin`, where embeddings or encoder are missing, or anything it holds of a part does not fit.
+    """
+    places = model.state_dict()
+    parts = list(dict.fromkeys(name.split(".")[0] for name in places))
+    new = [part for part in parts if not _holds(state, places, part, origin)]
+    for name, place in places.items():
+        if name.split(".")[0] not in new:
+            if state[name].shape != place.shape:
+                found, wanted = list(state[name].shape), list(place.shape)
+                raise CheckpointError(f"{name} in {origin} has shape {found}, this run's model {wanted}")
+            with torch.no_grad():
+                place.copy_(state[name])
+    return new
+
+
+def _holds(state: Mapping[str, Tensor], places: Mapping[str, Tensor], part: str, origin: str) -> bool:
+    """Whether all of a part is there; of one that the model needs, no more and no less may be."""
+    wanted = {name for name in places if name.startswith(f"{part}.")}
+    missing = sorted(wanted - state.keys())
+    if part in _NEEDED:
+        extra = sorted({name for name in state if name.startswith(f"{part}.")} - wanted)
+        if missing or extra:
+            told = f"has no {missing[0]}" if missing else f"holds {extra[0]}, which this run's model has no place for"
+            raise CheckpointError(f"{origin} {told}")
+    return not missing
+
+
+def same_tables(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    """Whether two states hold equal embeddings, so that generator and discriminator can share them."""
+    names = {name for name in one if name.startswith("embeddings.")}
+    mine = {name for name in other if name.startswith("embeddings.")}
+    return names == mine and all(torch.equal(one[name], other[name]) for name in names)
