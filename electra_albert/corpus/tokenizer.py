@@ -32,6 +32,7 @@ from electra_albert.corpus.tokenizer_files import (
     vocabulary_file,
 )
 from electra_albert.corpus.tokenizer_foreign import check_content, has_capitals, load_bert, load_fast, load_unigram
+from electra_albert.corpus.tokenizer_options import TextOptions, apply_digit_comma
 from electra_albert.corpus.tokenizer_sentencepiece import read_sentencepiece
 from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.corpus.writing import name_beside
@@ -47,6 +48,7 @@ __all__ = [
     "UNK_ID",
     "Piece",
     "SpecialIds",
+    "TextOptions",
     "describe_pieces",
     "fingerprint",
     "load_tokenizer",
@@ -57,6 +59,7 @@ __all__ = [
 
 _ALBERT_CLASSES = (None, "AlbertTokenizer", "AlbertTokenizerFast")
 _LOADING_ONLY = ("is_local", "local_files_only", "name_or_path")  # how a tokenizer was loaded, not what it is
+_AS_ITS_FILES_SAY = TextOptions()
 BYTE_LEVEL_SPACE = "Ġ"
 
 
@@ -81,34 +84,37 @@ def special_ids(tokenizer: Tokenizer) -> SpecialIds:
     )
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
+def load_tokenizer(path: Path, told: TextOptions = _AS_ITS_FILES_SAY) -> Tokenizer:
     """The tokenizer in a folder of ours or a stock one, or in a tokenizer.json, SentencePiece model or vocab.txt.
 
     Nothing of a tokenizer.json of ALBERT or BERT is run: its pieces are read, checked and put into a fresh stock
     tokenizer; any other is first tried in a process of its own. Settings are those of the tokenizer_config.json beside
-    the file. Without one, a SentencePiece model or a vocab.txt is cased where a piece holds a capital letter.
+    the file, over which goes what is `told`. Without either, a SentencePiece model or a vocab.txt is cased where a
+    piece holds a capital letter.
 
     A SentencePiece model gives the ids that SentencePiece gives on normalised text (but that U+0085 and the mark of a
     word's beginning in text are not as white space to SentencePiece as they are to stock), and stock on a published
     ALBERT folder. Stock's own reading of a .model differs: it makes the user-defined pieces, among them the full stop,
     special tokens, which are cut out of text before anything else and neither masked nor shown.
 
-    Raises UsageError where there is no tokenizer, CheckpointError where it cannot be used.
+    Raises UsageError where there is no tokenizer or it cannot do what is `told`, CheckpointError where it cannot be
+    used.
     """
     file = vocabulary_file(path)
-    config = read_config(file.parent)
+    config = told.over(read_config(file.parent))
     readers = {".json": _load_json, ".model": _load_model, ".txt": _load_text}
     if file.suffix not in readers:
         raise UsageError(f"{file} is not named *.json, *.model or *.txt; name a tokenizer.json or its folder")
-    return readers[file.suffix](file, config)
+    return readers[file.suffix](file, config, told)
 
 
-def _load_text(file: Path, config: dict[str, Any]) -> Tokenizer:
-    return load_bert(file, read_wordpiece_vocab(file), config, {})
+def _load_text(file: Path, config: dict[str, Any], told: TextOptions) -> Tokenizer:
+    return load_bert(file, read_wordpiece_vocab(file), config, {}, told)
 
 
-def _load_model(file: Path, config: dict[str, Any]) -> Tokenizer:
+def _load_model(file: Path, config: dict[str, Any], told: TextOptions) -> Tokenizer:
     model = read_sentencepiece(file)
+    model = model._replace(vocab=apply_digit_comma(model.vocab, told.split_digit_comma))
     pieces = [piece for piece, _ in model.vocab]
     is_cased = has_capitals(pieces, model.control)
     options = _albert_options(file, config, model.charsmap, do_lower_case=not is_cased)
@@ -117,17 +123,17 @@ def _load_model(file: Path, config: dict[str, Any]) -> Tokenizer:
     return load_unigram(file, model, options, config)
 
 
-def _load_json(file: Path, config: dict[str, Any]) -> Tokenizer:
+def _load_json(file: Path, config: dict[str, Any], told: TextOptions) -> Tokenizer:
     content = read_json(file)
     pieces = check_content(file, content)
     model = content["model"]
     is_albert = model["type"] == "Unigram" and has_albert_layout(list(pieces), model["unk_id"])
     if not is_albert or config.get("tokenizer_class") not in _ALBERT_CLASSES:
-        return load_fast(file, content, pieces, config)
+        return load_fast(file, content, pieces, config, told)
     if len(pieces) > len(model["vocab"]):
         raise CheckpointError(f"{file}: an added token is not among its pieces; name an ALBERT tokenizer")
     options = _albert_options(file, config, read_charsmap(content.get("normalizer")), do_lower_case=True)
-    return build_albert(check_rows(file, model["vocab"]), options)
+    return build_albert(apply_digit_comma(check_rows(file, model["vocab"]), told.split_digit_comma), options)
 
 
 def _albert_options(
@@ -195,6 +201,8 @@ def describe_pieces(tokenizer: Tokenizer, ids: list[int]) -> list[Piece]:
             continue
         if model == "WordPiece":
             text, is_marked = token.removeprefix("##"), not token.startswith("##")
+        elif model == "WordLevel":
+            text, is_marked = token, True
         elif decoder == "ByteLevel":
             text, is_marked = backend.decoder.decode([token]), token.startswith(BYTE_LEVEL_SPACE)
             text = text.removeprefix(" ")

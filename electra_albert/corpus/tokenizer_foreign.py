@@ -18,6 +18,7 @@ from electra_albert.corpus import tokenizer_probe
 from electra_albert.corpus.charsmap import check_charsmap, read_charsmap
 from electra_albert.corpus.tokenizer_albert import MODEL_INPUT_NAMES
 from electra_albert.corpus.tokenizer_files import check_pieces, check_rows, find_roles, read_flag
+from electra_albert.corpus.tokenizer_options import TextOptions
 from electra_albert.corpus.tokenizer_sentencepiece import SentencePieces
 
 if TYPE_CHECKING:
@@ -75,14 +76,18 @@ def _model_type(model: dict[str, Any]) -> str | None:
     return "WordPiece" if "continuing_subword_prefix" in model else None
 
 
-def load_bert(file: Path, vocab: dict[str, int], config: dict[str, Any], normalizer: dict[str, Any]) -> BertTokenizer:
+def load_bert(
+    file: Path, vocab: dict[str, int], config: dict[str, Any], normalizer: dict[str, Any], told: TextOptions
+) -> BertTokenizer:
     """The stock tokenizer of a checked WordPiece vocabulary.
 
     Case, accents and Chinese characters are as `config` says, else as `normalizer` (of a tokenizer.json; or empty),
-    else as BERT's are; text keeps its case where a piece holds a capital letter.
+    else as BERT's are; text keeps its case where a piece holds a capital letter. Raises UsageError where commas are
+    told to be treated in another way than BERT's.
     """
     from transformers import BertTokenizer
 
+    told.refuse(file, "whose pieces never join a comma to a digit, as BERT's do not", "split_digit_comma")
     roles = find_roles(file, config, vocab)
     if "unk_token" not in roles:
         raise CheckpointError(f"{file} has no unk_token, which WordPiece needs; name another tokenizer")
@@ -106,12 +111,16 @@ def has_capitals(pieces: Iterable[str], special: Collection[str]) -> bool:
 
 
 def load_fast(
-    file: Path, content: dict[str, Any], pieces: dict[str, int], config: dict[str, Any]
+    file: Path, content: dict[str, Any], pieces: dict[str, int], config: dict[str, Any], told: TextOptions
 ) -> PreTrainedTokenizerFast:
-    """The tokenizer of a checked tokenizer.json of any layout; one that is not BERT's is tried first."""
+    """The tokenizer of a checked tokenizer.json of any layout; one that is not BERT's is tried first.
+
+    Raises UsageError where it is not BERT's and something is told that its own pipeline decides.
+    """
     roles = find_roles(file, config, pieces)
     if _is_bert(content, roles):
-        return load_bert(file, content["model"]["vocab"], config, content["normalizer"])
+        return load_bert(file, content["model"]["vocab"], config, content["normalizer"], told)
+    told.refuse(file, "whose own pipeline decides that")
     charsmap = read_charsmap(content.get("normalizer"))
     problem = "" if charsmap is None else check_charsmap(charsmap)
     if problem:

@@ -25,9 +25,12 @@ _LONGEST_PIECE = 16
 _RUN = re.compile(rf"{WORD_START}?(?:[^\W\d_]+|\d+|.)", re.DOTALL)
 
 
-def train_tokenizer(sentences: Iterable[str], vocab_size: int, do_lower_case: bool) -> AlbertTokenizer:
+def train_tokenizer(
+    sentences: Iterable[str], vocab_size: int, do_lower_case: bool, keep_accents: bool = False
+) -> AlbertTokenizer:
     """Unigram pieces learned from `sentences`; fewer than `vocab_size` where the text has not that many.
 
+    No piece joins a comma to a digit, so that Google's rule for such pieces holds without being applied.
     Repeats bit for bit: the trainer is handed the counted words in a fixed order, what it leaves to chance (the last
     bits of the scores, the order of the characters it adds itself) is rounded off or put in order.
     """
@@ -35,7 +38,8 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, do_lower_case: bo
     from tokenizers.trainers import UnigramTrainer
     from transformers import AlbertTokenizer
 
-    normalizer = AlbertTokenizer(do_lower_case=do_lower_case).backend_tokenizer.normalizer
+    options = {"do_lower_case": do_lower_case, "keep_accents": keep_accents}
+    normalizer = AlbertTokenizer(**options).backend_tokenizer.normalizer
     words: Counter[str] = Counter()
     for sentence in sentences:
         words.update(normalizer.normalize_str(sentence).split())
@@ -60,7 +64,7 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, do_lower_case: bo
     scores = _repeatable_scores({piece: score for piece, score in vocab if piece not in SPECIAL_PIECES})
     own = {piece: score for piece, score in scores.items() if piece[-1] not in endings}
     ordered = sorted(own.items(), key=lambda item: (-item[1], item[0]))[: vocab_size - len(SPECIAL_PIECES)]
-    return build_albert([(piece, 0.0) for piece in SPECIAL_PIECES] + ordered, {"do_lower_case": do_lower_case})
+    return build_albert([(piece, 0.0) for piece in SPECIAL_PIECES] + ordered, options)
 
 
 def _training_runs(words: Counter[str], most_characters: int) -> list[tuple[str, int]]:

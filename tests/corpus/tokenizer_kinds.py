@@ -108,16 +108,56 @@ def save_fast_unigram(folder: Path, has_mask_piece: bool = True) -> None:
     PreTrainedTokenizerFast(tokenizer_object=bare, **roles).save_pretrained(str(folder))
 
 
-def save_albert(folder: Path, do_lower_case: bool) -> None:
+def save_word_level(folder: Path) -> None:
+    """Whole words and single signs, everything else unknown."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocab = {piece: number for piece, number in wordpiece_vocab(True).items() if not piece.startswith("##")}
+    bare = Tokenizer(models.WordLevel({piece: number for number, piece in enumerate(vocab)}, unk_token="[UNK]"))
+    bare.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    bare.pre_tokenizer = pre_tokenizers.Whitespace()
+    names = ["pad_token", "unk_token", "cls_token", "sep_token", "mask_token"]
+    roles = dict(zip(names, STOCK_SPECIALS, strict=True))
+    PreTrainedTokenizerFast(tokenizer_object=bare, **roles).save_pretrained(str(folder))
+
+
+def save_albert(folder: Path, do_lower_case: bool, keep_accents: bool = False) -> None:
     """A trained ALBERT tokenizer, saved as we save it."""
     from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
 
-    save_tokenizer(train_tokenizer(PROSE, 300, do_lower_case), folder, max_length=77)
+    text = [*PROSE, *["The café of Zoë served crème brûlée."] * 20]
+    save_tokenizer(train_tokenizer(text, 300, do_lower_case, keep_accents), folder, max_length=77)
+
+
+DIGIT_COMMA_PIECES = {"▁1,": -4.0, "9,": -4.5, "▁1912,": -5.0, "12,": -6.0}
+
+
+def save_digit_commas(folder: Path) -> None:
+    """An ALBERT tokenizer with pieces that join a comma to a digit, as the released one has."""
+    from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
+
+    trained = train_tokenizer([*PROSE, *["0 1 2 3 4 5 6 7 8 9 12 1912 999 ,"] * 20], 300, do_lower_case=True)
+    save_tokenizer(trained, folder, max_length=77)
+    rows = [[piece, score] for piece, score in DIGIT_COMMA_PIECES.items()]
+    edit(folder / "tokenizer.json", lambda content: content["model"]["vocab"].extend(rows))
+
+
+def save_split_digit_commas(folder: Path) -> None:
+    """The same, told to keep the comma apart."""
+    from electra_albert.corpus.tokenizer import TextOptions, load_tokenizer, save_tokenizer
+
+    save_digit_commas(folder)
+    save_tokenizer(load_tokenizer(folder, TextOptions(split_digit_comma=True)), folder, max_length=77)
 
 
 KINDS: dict[str, Callable[[Path], None]] = {
     "albert uncased": lambda folder: save_albert(folder, True),
     "albert cased": lambda folder: save_albert(folder, False),
+    "albert uncased with accents": lambda folder: save_albert(folder, True, keep_accents=True),
+    "albert cased with accents": lambda folder: save_albert(folder, False, keep_accents=True),
+    "albert with digits and commas": save_digit_commas,
+    "albert with commas apart": save_split_digit_commas,
     "bert uncased": lambda folder: save_bert(folder, True),
     "bert cased": lambda folder: save_bert(folder, False),
     "bert with added words": save_bert_with_words,
@@ -125,6 +165,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "vocab.txt cased": lambda folder: save_vocab_txt(folder, False),
     "roberta": save_roberta,
     "roberta with a prefix space": lambda folder: save_roberta(folder, add_prefix_space=True),
+    "word level": save_word_level,
     "fast unigram": save_fast_unigram,
     "fast unigram with an added mask": lambda folder: save_fast_unigram(folder, has_mask_piece=False),
 }

@@ -1,0 +1,150 @@
+"""New words for a tokenizer, taken from the text it is to be used on; what it had keeps its ids."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from electra_albert.contracts import UsageError
+from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer
+from electra_albert.corpus.tokenizer_albert import WORD_START
+
+if TYPE_CHECKING:
+    from electra_albert.corpus.tokenizer import Tokenizer
+
+FEWEST_OCCURRENCES = 5  # of a word, from which on a vector of its own can be learned
+MOST_WORDS = 2_000_000  # distinct ones counted at a time
+LONGEST_WORD = 64  # characters; bounds what counting holds
+SCORE_DIGITS = 5
+# Runs as they are cut where Unigram pieces are trained, so that no new piece joins a word and the full stop behind it.
+_RUN = re.compile(rf"{WORD_START}?(?:[^\W\d_]+|\d+)")
+
+
+class Extension(NamedTuple):
+    """A tokenizer with new pieces behind the old ones."""
+
+    tokenizer: Tokenizer
+    pieces: list[list[int]]  # the old ids that each new piece was written as before, in the order of the new ids
+
+
+class _Word(NamedTuple):
+    """A word that several pieces stood for."""
+
+    text: str
+    occurrences: int
+    ids: list[int]
+
+
+def extend_tokenizer(tokenizer: Tokenizer, sentences: Iterable[str], count: int) -> Extension:
+    """Give the words of `sentences` that save most tokens pieces of their own, at most `count` of them.
+
+    Words that hold a character without a piece are left out. Ids 0 to V - 1 keep their meaning; a text changes only
+    where a new piece is found in it. Raises UsageError where the model is neither Unigram nor WordPiece, or a token was
+    added behind its pieces.
+    """
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    model = content["model"]
+    if model["type"] not in ("Unigram", "WordPiece"):
+        raise UsageError(
+            f"the vocabulary of a {model['type']} tokenizer cannot be extended with words, only that of a Unigram or "
+            "WordPiece one; keep its vocabulary as it is"
+        )
+    if len(model["vocab"]) < len(tokenizer):
+        raise UsageError(
+            "the vocabulary cannot be extended: a token was added behind the tokenizer's pieces; keep it as it is"
+        )
+    counts = count_words(_words(tokenizer, model["type"], sentences))
+    words = _worthwhile(tokenizer, counts)
+    if model["type"] == "WordPiece":
+        taken = words[:count]  # the longest piece that matches is taken, which is the whole word
+        rows: Any = {word.text: len(tokenizer) + place for place, word in enumerate(taken)}
+        model["vocab"] |= rows
+    else:
+        taken, rows = _used_words(model, words, counts.total(), count)
+        model["vocab"] += rows
+    if not taken:
+        return Extension(tokenizer, [])
+    return Extension(_rebuild(tokenizer, content, taken), [word.ids for word in taken])
+
+
+def count_words(words: Iterable[str], most_words: int = MOST_WORDS) -> Counter[str]:
+    """How often each word stands in the text; the rarest are forgotten whenever more than `most_words` differ."""
+    counts: Counter[str] = Counter()
+    for word in words:
+        counts[word] += 1
+        fewest = 1
+        while len(counts) > most_words:
+            counts = Counter({text: number for text, number in counts.items() if number > fewest})
+            fewest += 1
+    return counts
+
+
+def _words(tokenizer: Tokenizer, kind: str, sentences: Iterable[str]) -> Iterator[str]:
+    """The words as the model is given them, in the order of the text; those of Unigram cut into runs."""
+    backend = tokenizer.backend_tokenizer
+    normalize: Callable[[str], str] = backend.normalizer.normalize_str if backend.normalizer else str
+    for sentence in sentences:
+        text = normalize(sentence)
+        words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)] if backend.pre_tokenizer else [text]
+        for word in words:
+            for part in _RUN.findall(word) if kind == "Unigram" else (word,):
+                if len(part) <= LONGEST_WORD:
+                    yield part
+
+
+def _worthwhile(tokenizer: Tokenizer, counts: Counter[str]) -> list[_Word]:
+    """Frequent words of several known pieces, those first that a piece of their own would save most tokens of."""
+    vocab, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
+    found = []
+    for text, count in counts.items():
+        if count >= FEWEST_OCCURRENCES and text not in vocab:
+            ids = [token.id for token in tokenizer.backend_tokenizer.model.tokenize(text)]
+            if len(ids) > 1 and unknown not in ids:
+                found.append(_Word(text, count, ids))
+    return sorted(found, key=lambda word: (-word.occurrences * (len(word.ids) - 1), word.text))
+
+
+def _used_words(
+    model: dict[str, Any], words: list[_Word], total: int, count: int
+) -> tuple[list[_Word], list[list[Any]]]:
+    """The first `count` words that Unigram really cuts as one piece, and their rows for its vocabulary.
+
+    A word's score is the logarithm of its share of the text. Where its parts, old or new, are likelier together than
+    the word itself, it would never be used and another one takes its place.
+    """
+    from tokenizers.models import Unigram
+
+    scores = [score for _, score in model["vocab"]]
+    rest = [word for word in words if _score(word, total) > sum(scores[number] for number in word.ids)]
+    old = [tuple(row) for row in model["vocab"]]
+    taken: list[_Word] = []
+    while True:
+        room = count - len(taken)
+        taken, rest = taken + rest[:room], rest[room:]
+        rows = [(word.text, _score(word, total)) for word in taken]
+        trial = Unigram(old + rows, model["unk_id"], bool(model.get("byte_fallback")))
+        used = [word for word in taken if len(trial.tokenize(word.text)) == 1]
+        if len(used) == len(taken):
+            return taken, [list(row) for row in rows]
+        taken = used
+
+
+def _score(word: _Word, total: int) -> float:
+    return round(math.log(word.occurrences / total), SCORE_DIGITS)
+
+
+def _rebuild(tokenizer: Tokenizer, content: dict[str, Any], taken: list[_Word]) -> Tokenizer:
+    """The tokenizer of the extended model, checked and built like any that is read from a file."""
+    with TemporaryDirectory() as folder:
+        save_tokenizer(tokenizer, Path(folder), tokenizer.model_max_length)
+        (Path(folder) / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+        extended = load_tokenizer(Path(folder))
+    for number, word in enumerate(taken, len(tokenizer)):
+        assert [token.id for token in extended.backend_tokenizer.model.tokenize(word.text)] == [number], word.text
+    return extended

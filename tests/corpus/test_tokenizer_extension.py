@@ -1,0 +1,158 @@
+"""New words for a vocabulary: old ids stay, each new piece is used, the file says the same to stock."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_albert.contracts import UsageError
+from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer, save_tokenizer
+from electra_albert.corpus.tokenizer_albert import SPECIAL_PIECES, WORD_START, build_albert
+from electra_albert.corpus.tokenizer_extension import FEWEST_OCCURRENCES, LONGEST_WORD, count_words, extend_tokenizer
+from tests.corpus.nasty_text import nasty_corpus
+from tests.corpus.tokenizer_kinds import KINDS, PROSE
+
+EXTENDABLE = [kind for kind in KINDS if kind.startswith(("albert", "bert cased", "bert uncased"))]
+NEW_WORDS = ["hemoglobin", "platelets", "septicaemia", "thrombosis"]
+
+
+def new_text(words: list[str], seed: int = 1) -> list[str]:
+    """Sentences in which the first of `words` stand more often than the last, among words that are known."""
+    draw, known = random.Random(seed), ["the", "old", "river", "and", "people", "in", "house"]
+    weights = range(len(words) + 2, 2, -1)
+    return [
+        f"{' '.join(draw.choices(known, k=4))} {draw.choices(words, weights)[0]}, {draw.choices(words, weights)[0]}."
+        for _ in range(120)
+    ]
+
+
+TEXT = [*new_text(NEW_WORDS), "a rareword", f"{'long' * 20} " * 9, "the hgbжtdgbжfvkh " * 9]
+
+
+@pytest.fixture(scope="module", params=EXTENDABLE)
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("kind")
+    KINDS[request.param](folder)
+    return load_tokenizer(folder)
+
+
+def new_pieces(old: Any, extended: Any) -> list[str]:
+    return [str(piece) for piece in extended.convert_ids_to_tokens(list(range(len(old), len(extended))))]
+
+
+def test_old_ids_keep_their_pieces_and_text_without_new_words_its_ids(tokenizer: Any) -> None:
+    extended = extend_tokenizer(tokenizer, TEXT, 50).tokenizer
+    everything = list(range(len(tokenizer)))
+    assert extended.convert_ids_to_tokens(everything) == tokenizer.convert_ids_to_tokens(everything)
+    texts = nasty_corpus(300, 5, with_specials=True)
+    assert extended(PROSE[:6] + texts)["input_ids"] == tokenizer(PROSE[:6] + texts)["input_ids"]
+
+
+def test_each_new_piece_is_what_its_word_becomes_and_knows_what_it_was(tokenizer: Any) -> None:
+    extended, pieces = extend_tokenizer(tokenizer, TEXT, 50)
+    found = new_pieces(tokenizer, extended)
+    assert {piece.removeprefix("▁") for piece in found} == set(NEW_WORDS)
+    assert len(found) == len(pieces) == len(NEW_WORDS)
+    for number, (piece, old) in enumerate(zip(found, pieces, strict=True), len(tokenizer)):
+        word = piece.removeprefix("▁")
+        assert extended(f"{word}, old", add_special_tokens=False)["input_ids"][0] == number
+        assert len(old) > 1
+        assert max(old) < len(tokenizer)
+        assert tokenizer(word, add_special_tokens=False)["input_ids"] == old
+
+
+def test_text_takes_fewer_tokens(tokenizer: Any) -> None:
+    extended = extend_tokenizer(tokenizer, TEXT, 50).tokenizer
+    before, after = (sum(map(len, one(TEXT[:100])["input_ids"])) for one in (tokenizer, extended))
+    assert after < 0.8 * before
+
+
+def test_stock_reads_the_saved_folder_with_the_same_rows(tokenizer: Any, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    extended = extend_tokenizer(tokenizer, TEXT, 50).tokenizer
+    save_tokenizer(extended, tmp_path, max_length=77)
+    stock = AutoTokenizer.from_pretrained(str(tmp_path), local_files_only=True)
+    texts = [*TEXT, *nasty_corpus(100, 6, with_specials=True)]
+    ours, theirs = extended(texts, texts[::-1]), stock(texts, texts[::-1])
+    assert (theirs["input_ids"], theirs["token_type_ids"]) == (ours["input_ids"], ours["token_type_ids"])
+    assert fingerprint(load_tokenizer(tmp_path)) == fingerprint(extended) != fingerprint(tokenizer)
+
+
+def test_those_words_come_first_that_save_most_and_no_more_than_asked_for(tokenizer: Any) -> None:
+    counts = Counter(word for word in NEW_WORDS for sentence in TEXT for _ in range(sentence.count(word)))
+    saved = {
+        word: counts[word] * (len(tokenizer(word, add_special_tokens=False)["input_ids"]) - 1) for word in NEW_WORDS
+    }
+    wanted = sorted(NEW_WORDS, key=lambda word: (-saved[word], word))[:2]
+    extended = extend_tokenizer(tokenizer, TEXT, 2).tokenizer
+    assert [piece.removeprefix("▁") for piece in new_pieces(tokenizer, extended)] == wanted
+
+
+def test_without_words_worth_it_nothing_changes(tokenizer: Any) -> None:
+    text = [*PROSE[:2], *["the splenectomy"] * (FEWEST_OCCURRENCES - 1), "a" * (LONGEST_WORD + 1) + " old"]
+    assert extend_tokenizer(tokenizer, text, 50) == (tokenizer, [])
+
+
+def test_extending_repeats_exactly(tokenizer: Any) -> None:
+    first, again = (extend_tokenizer(tokenizer, TEXT, 50) for _ in range(2))
+    assert fingerprint(first.tokenizer) == fingerprint(again.tokenizer)
+    assert first.pieces == again.pieces
+
+
+def albert_of(pieces: dict[str, float]) -> Any:
+    """An ALBERT tokenizer of these pieces and of letters that are all very unlikely."""
+    letters = dict.fromkeys(f"{WORD_START}abcdefghijklmnopqrstuvwxyz-", -20.0)
+    return build_albert([(piece, 0.0) for piece in SPECIAL_PIECES] + [*(letters | pieces).items()], {})
+
+
+def test_a_word_whose_old_pieces_are_likelier_is_passed_over_for_the_next() -> None:
+    tokenizer = albert_of({"▁the": -2.0, "old": -2.0})
+    text = [*["the theold"] * 9, *["the"] * 3000, *["the zyx"] * 5]
+    assert new_pieces(tokenizer, extend_tokenizer(tokenizer, text, 1).tokenizer) == ["▁zyx"]
+
+
+def test_a_word_whose_new_parts_are_likelier_is_passed_over_for_the_next() -> None:
+    tokenizer = albert_of({"▁the": -2.0})
+    text = [*["zyx-wvu"] * 1000, *["zyxwvu"] * 90, *["onm"] * 80]
+    extended = extend_tokenizer(tokenizer, text, 3).tokenizer
+    assert new_pieces(tokenizer, extended) == ["▁zyx", "wvu", "▁onm"]
+    assert extended.tokenize("zyxwvu onm") == ["▁zyx", "wvu", "▁onm"]
+
+
+def test_a_pipeline_of_its_own_is_extended_and_kept(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    KINDS["fast unigram"](tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    extended, pieces = extend_tokenizer(tokenizer, [text.capitalize() for text in TEXT], 50)
+    assert "▁platelets" in new_pieces(tokenizer, extended)
+    assert len(extended) == len(tokenizer) + len(pieces)
+    assert extended.backend_tokenizer.normalizer.normalize_str("The") == "The"
+    save_tokenizer(extended, tmp_path / "saved", max_length=77)
+    stock = AutoTokenizer.from_pretrained(str(tmp_path / "saved"), local_files_only=True)
+    assert stock(TEXT)["input_ids"] == extended(TEXT)["input_ids"]
+
+
+REFUSED = {"roberta": "BPE", "word level": "WordLevel", "fast unigram with an added mask": "behind"}
+
+
+@pytest.mark.parametrize("kind", [*REFUSED, "bert with added words"])
+def test_other_models_are_refused_in_one_line(kind: str, tmp_path: Path) -> None:
+    KINDS[kind](tmp_path)
+    with pytest.raises(UsageError, match=REFUSED.get(kind, "behind")) as raised:
+        extend_tokenizer(load_tokenizer(tmp_path), TEXT, 5)
+    assert "\n" not in str(raised.value)
+
+
+def test_counting_holds_a_bounded_number_of_words_and_keeps_the_frequent_ones() -> None:
+    words = [word for number in range(5000) for word in ("often", f"once{number}", f"twice{number // 2}")]
+    counts = count_words(words, most_words=100)
+    assert len(counts) <= 100
+    assert counts["often"] == 5000
+    assert count_words(words, most_words=100) == counts
+    assert count_words(words) == Counter(words)
