@@ -196,7 +196,8 @@ def main(argv: Sequence[str]) -> int:
     if options.from_tf:
         from electra_albert.apps.from_tf import convert_tensorflow
 
-        convert_tensorflow(Path(options.from_tf), folder, print)
+        tokenizer = Path(options.tokenizer) if options.tokenizer else None
+        convert_tensorflow(Path(options.from_tf), folder, print, tokenizer)
         return 0
     kind = _kinds()[options.kind]
     files = kind.locate(Path(options.model))
@@ -225,7 +226,14 @@ def _parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument(
         "--from_tf", type=str | None, default=None, help="Instead of --model: a TensorFlow 1 ALBERT folder of Google's."
     )
+    parser.add_argument(
+        "--tokenizer", type=str | None, default=None, help="Of --from_tf; by default the one in its folder."
+    )
     options = parse(parser, argv)
+    if options.tokenizer and not options.from_tf:
+        raise UsageError("--tokenizer goes with --from_tf; another --model brings its own")
+    if options.from_tf and (options.kind != "generator" or options.format != "safetensors"):
+        raise UsageError("--from_tf writes a stock folder with all heads; export that for another --kind or --format")
     if (options.model is None) == (options.from_tf is None):
         raise UsageError("give either --model, a run or model folder, or --from_tf, a TensorFlow checkpoint")
     return options

@@ -132,8 +132,8 @@ def from_stock(stock: Mapping[str, Tensor]) -> dict[str, Tensor]:
             continue
         if _PARTS[0] in name:
             pieces = [stock.get(stock_name.replace(_PARTS[0], part)) for part in _PARTS]
-            if any(piece is None for piece in pieces):
-                raise CheckpointError(f"{stock_name} is there but not its key and value; the file is not whole")
+            if any(piece is None or piece.shape != tensor.shape for piece in pieces):
+                raise CheckpointError(f"{stock_name} is there but no key and value of its shape; the file is not whole")
             state[name.replace(_PARTS[0], _FUSED)] = torch.cat([p for p in pieces if p is not None]).float()
         elif not any(part in name for part in _PARTS):
             state[name] = tensor.float()

@@ -111,7 +111,7 @@ def test_head_of_another_kind_is_left_aside() -> None:
 def test_query_without_its_value_is_refused() -> None:
     exported = to_stock(make_pair(CONFIG).generator.state_dict())
     del exported["albert.encoder.albert_layer_groups.0.albert_layers.0.attention.value.bias"]
-    with pytest.raises(CheckpointError, match="not its key and value"):
+    with pytest.raises(CheckpointError, match="no key and value of its shape"):
         from_stock(exported)
 
 
