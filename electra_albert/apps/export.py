@@ -104,22 +104,22 @@ def _publish(folder: Path, model: Model, tokenizer: Any, form: _Form) -> None:
             weights = _write(beside, model, tokenizer, form)
             if form.file_format == "safetensors":
                 check_against_stock(model, beside, form.architecture)
-            for file in sorted(beside.iterdir(), key=lambda path: path == weights):
+            files = sorted(beside.iterdir(), key=lambda path: path == weights)
+            for file in files:
                 os.replace(file, folder / file.name)
-        for other in _weight_files():
-            if other != weights.name:
-                (folder / other).unlink(missing_ok=True)
+        for other in _weight_files() - {file.name for file in files}:
+            (folder / other).unlink(missing_ok=True)
         if form.details is None:
             (folder / TASK_FILE).unlink(missing_ok=True)  # of a fine-tuned model that lay here
     except OSError as error:
         raise UsageError(f"cannot write the model into {folder} ({error.strerror or error}); make room") from None
 
 
-def _weight_files() -> tuple[str, ...]:
-    from electra_albert.apps.export_onnx import ONNX_FILE
+def _weight_files() -> set[str]:
+    from electra_albert.apps.export_onnx import DATA_FILE, ONNX_FILE
     from electra_albert.model.weight_files import WEIGHT_FILES
 
-    return (*WEIGHT_FILES, ONNX_FILE)
+    return {*WEIGHT_FILES, ONNX_FILE, DATA_FILE}
 
 
 def _write(folder: Path, model: Model, tokenizer: Any, form: _Form) -> Path:

@@ -22,16 +22,20 @@ _COMPARED = ("logits", "sop_logits", "start_logits", "end_logits")
 _STOCK_NAMES = {("AlbertForPreTraining", "logits"): "prediction_logits"}
 
 
-def probe(config: ModelConfig) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, mask and segments [2, L], each int64, that use all of what the model reads."""
+def probe(config: ModelConfig, batch: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, mask and segments, each int64 [B, L], that use all of what a model reads; the last row ends in padding."""
     import torch
 
-    length = min(_CHECKED_ROW, config.max_position_embeddings)
-    ids = (torch.arange(2 * length) * 7919 % config.vocab_size).view(2, length)
+    ids = (torch.arange(batch * length) * 7919 % config.vocab_size).view(batch, length)
     mask = torch.ones_like(ids)
-    mask[1, length // 2 :] = 0
-    segments = (torch.arange(length) * config.type_vocab_size // length).repeat(2, 1)
+    mask[-1, (length + 1) // 2 :] = 0
+    segments = (torch.arange(length) * config.type_vocab_size // length).repeat(batch, 1)
     return ids, mask, segments
+
+
+def relative_difference(ours: Tensor, theirs: Tensor) -> float:
+    """The largest difference as a share of our largest value, where that is above 1; NaN where a value is."""
+    return float((ours - theirs).abs().max()) / max(1.0, float(ours.abs().max()))
 
 
 @contextmanager
@@ -60,8 +64,9 @@ def check_against_stock(model: Model, folder: Path, architecture: str) -> None:
     from electra_albert.model.electra import Discriminator
     from electra_albert.model.outputs import outputs
 
+    length = min(_CHECKED_ROW, model.config.max_position_embeddings)
     is_nested = architecture == "AlbertForMultipleChoice"  # rows stand in questions
-    rows = [tensor[None] if is_nested else tensor for tensor in probe(model.config)]
+    rows = [tensor[None] if is_nested else tensor for tensor in probe(model.config, 2, length)]
     device = next(model.parameters()).device
     with torch.no_grad():
         theirs = _stock(folder, architecture, _has_pooler(model))(*rows)
@@ -88,7 +93,7 @@ def _compared(model: Model, ours: Outputs, architecture: str) -> dict[str, Tenso
 
 def _require_equal(ours: Tensor, theirs: Tensor, folder: Path, name: str) -> None:
     """CheckpointError, which says that the folder around `folder` is not written, unless the numbers are the same."""
-    difference = float((ours - theirs).abs().max()) / max(1.0, float(ours.abs().max()))
+    difference = relative_difference(ours, theirs)
     if not difference <= LOGITS_TOLERANCE:
         raise CheckpointError(
             f"{folder.parent} is not written: transformers computes other values than we do ({name}, off by "
