@@ -116,12 +116,7 @@ def load_generator(files: ModelFiles) -> Generator:
 
     It has a sentence-order head where the file holds one.
     """
-    stored = read_stored(files)
-    with torch.device("meta"):  # sizes come from a file: nothing is allocated before the weights are seen to match
-        embeddings = Embeddings(stored.config)
-        model = Generator(stored.config, embeddings, with_sentence_order=has_sentence_order(stored.tensors))
-    load_state(model, stored.tensors, str(files.weights))
-    return model.eval()
+    return generator_of(read_stored(files), str(files.weights))
 
 
 def load_discriminator(files: ModelFiles) -> Discriminator:
@@ -129,20 +124,37 @@ def load_discriminator(files: ModelFiles) -> Discriminator:
 
     It has a sentence-order head where the file holds one.
     """
-    stored = read_stored(files)
-    with torch.device("meta"):
-        embeddings = Embeddings(stored.config)
-        model = Discriminator(stored.config, embeddings, with_sentence_order=has_sentence_order(stored.tensors))
-    load_state(model, stored.tensors, str(files.weights))
-    return model.eval()
+    return discriminator_of(read_stored(files), str(files.weights))
 
 
 def load_body(files: ModelFiles) -> Body:
     """The encoder in eval mode, from any file that `read_stored` takes; with a pooler where the file has one."""
-    stored = read_stored(files)
+    return body_of(read_stored(files), str(files.weights))
+
+
+def generator_of(stored: Stored, origin: str) -> Generator:
+    """As load_generator, of files that were read; `origin` names them in messages."""
+    with torch.device("meta"):  # sizes come from a file: nothing is allocated before the weights are seen to match
+        embeddings = Embeddings(stored.config)
+        model = Generator(stored.config, embeddings, with_sentence_order=has_sentence_order(stored.tensors))
+    load_state(model, stored.tensors, origin)
+    return model.eval()
+
+
+def discriminator_of(stored: Stored, origin: str) -> Discriminator:
+    """As load_discriminator, of files that were read; `origin` names them in messages."""
+    with torch.device("meta"):
+        embeddings = Embeddings(stored.config)
+        model = Discriminator(stored.config, embeddings, with_sentence_order=has_sentence_order(stored.tensors))
+    load_state(model, stored.tensors, origin)
+    return model.eval()
+
+
+def body_of(stored: Stored, origin: str) -> Body:
+    """As load_body, of files that were read; `origin` names them in messages."""
     with torch.device("meta"):
         model = Body(stored.config, with_pooler=stored.has_pooler)
-    fill(model, body_state(stored.tensors), str(files.weights))
+    fill(model, body_state(stored.tensors), origin)
     return model.eval()
 
 

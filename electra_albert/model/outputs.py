@@ -76,17 +76,16 @@ def _detect(model: Discriminator, last: Tensor, rows: torch.Size) -> Outputs:
 
 
 def _score_rows(model: TaskModel, last: Tensor, rows: torch.Size) -> Outputs:
-    features = last[:, 0] if model.pooler is None else model.pooler(last[:, 0]).tanh()  # [B, D]
-    scores = model.output(model.dropout(features))  # [B, C]
+    scores = model.output(model.dropout(model.features(last)))  # [B, C]
     return Outputs(logits=scores.view(rows) if model.head.kind == "choice" else scores)
 
 
 def _score_tokens(model: TaskModel, last: Tensor, rows: torch.Size) -> Outputs:
-    return Outputs(logits=model.output(model.dropout(last)))
+    return Outputs(logits=model.output(model.dropout(model.features(last))))
 
 
 def _locate(model: TaskModel, last: Tensor, rows: torch.Size) -> Outputs:
-    start, end = model.output(model.dropout(last)).unbind(-1)  # each [B, L]
+    start, end = model.output(model.dropout(model.features(last))).unbind(-1)  # each [B, L]
     return Outputs(start_logits=start, end_logits=end)
 
 

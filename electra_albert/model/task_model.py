@@ -107,17 +107,20 @@ class TaskModel(nn.Module):
         """Hidden states [B, L, D]; ids int64 [B, L], mask bool [B, L]."""
         return self.encoder(self.embeddings(input_ids, token_type_ids), attention_mask)
 
+    def features(self, hidden_states: Tensor) -> Tensor:
+        """What the linear layer reads of hidden states [B, L, D]: one vector a row [B, D], or those of all tokens."""
+        if self.head.kind not in _ROW_KINDS:
+            return hidden_states
+        first = hidden_states[:, 0]  # [B, D]
+        return first if self.pooler is None else self.pooler(first).tanh()
+
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, samples: int = 1) -> Tensor:
         """Outputs of a batch of rows under `samples` dropout masks on one pass of the encoder; arguments as for encode.
 
         Returns at least float32: sequence [S, B, C], choice [S, B, 1], span [S, B, L, 2] (start and end), token
         [S, B, L, C].
         """
-        features = self.encode(input_ids, attention_mask, token_type_ids)  # [B, L, D]
-        if self.head.kind in _ROW_KINDS:
-            features = features[:, 0]  # [B, D]
-        if self.pooler is not None:
-            features = self.pooler(features).tanh()
+        features = self.features(self.encode(input_ids, attention_mask, token_type_ids))  # [B, (L,) D]
         outputs = self.output(self.dropout(features.expand(samples, *features.shape)))  # [S, B, (L,) C]
         return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
 

@@ -4,16 +4,25 @@ from dataclasses import replace
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
-from electra_albert.config import ModelConfig
+from electra_albert.config import ModelConfig, RtdConfig
+from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Electra, Generator
 from electra_albert.model.encoder import Embeddings
+from electra_albert.model.task_model import TaskHead, TaskModel
 from electra_albert.presets import PRESETS
+from tests.model.twins import stock
 
-# By formula and equal to stock transformers: the encoder without a pooler, and with its MLM head, at 30,000 pieces.
-BODY = {"base": 11_092_992, "large": 16_634_368, "xlarge": 54_528_512, "xxlarge": 205_814_272}
-MASKED_LM = {"base": 11_221_680, "large": 16_795_824, "xlarge": 54_821_040, "xxlarge": 206_368_944}
+# By formula and equal to stock transformers: the encoder with a pooler, without one, the pretraining model and the
+# masked language model, at 30,000 pieces.
+ALBERT = {
+    "base": (11_683_584, 11_092_992, 11_813_810, 11_221_680),
+    "large": (17_683_968, 16_634_368, 17_847_474, 16_795_824),
+    "xlarge": (58_724_864, 54_528_512, 59_021_490, 54_821_040),
+    "xxlarge": (222_595_584, 205_814_272, 223_158_450, 206_368_944),
+}
 # By formula: discriminator, generator of a quarter's width, and the two together, which share their tables.
 PAIR = {
     "small": (4_794_881, 4_002_864, 4_891_697),
@@ -25,6 +34,32 @@ PAIR = {
 def count(*modules: nn.Module) -> int:
     """Numbers that are trained, a shared one once."""
     return sum(parameter.numel() for parameter in {p for module in modules for p in module.parameters()})
+
+
+# ELECTRA's own shapes, whose blocks share nothing, at the 30,522 pieces of BERT: width, layers, heads, width of the
+# tables; the encoder, with its detection head, and the generator with its share of the width.
+ELECTRA = {
+    "small": ((256, 12, 4, 128), 13_483_008, 13_549_057, (1 / 4, 4_620_026)),
+    "small, full generator": ((256, 12, 4, 128), 13_483_008, 13_549_057, (1.0, 13_546_682)),
+    "base": ((768, 12, 12, 768), 108_891_648, 109_483_009, (1 / 3, 33_740_602)),
+    "large": ((1024, 24, 16, 1024), 334_092_288, 335_142_913, (1 / 4, 51_295_290)),
+}
+HEADS = {head.kind: head for head in (TaskHead("sequence", 5), TaskHead("choice", 1), TaskHead("span", 2))}
+HEADS["token"] = TaskHead("token", 7)
+
+
+def unshared(hidden_size: int, layers: int, heads: int, embedding_size: int) -> ModelConfig:
+    """The shape of an ELECTRA: groups as many as layers."""
+    return ModelConfig(
+        vocab_size=30_522,
+        embedding_size=embedding_size,
+        hidden_size=hidden_size,
+        num_hidden_layers=layers,
+        num_hidden_groups=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * hidden_size,
+        hidden_act="gelu",
+    )
 
 
 def build_pair(preset: str, **changes: object) -> Electra:
@@ -47,13 +82,22 @@ def test_pair_has_the_published_number_of_parameters(preset: str) -> None:
     assert (count(pair.discriminator), count(pair.generator), count(pair)) == PAIR[preset]
 
 
-@pytest.mark.parametrize("preset", BODY)
-def test_encoder_and_mlm_model_are_as_large_as_stock_albert(preset: str) -> None:
+@pytest.mark.parametrize("preset", ALBERT)
+def test_encoder_and_pretraining_models_are_as_large_as_published(preset: str) -> None:
     config = PRESETS[preset].model
     with torch.device("meta"):
-        generator = Generator(config, Embeddings(config))
-    assert count(generator.embeddings, generator.encoder) == BODY[preset]
-    assert count(generator) == MASKED_LM[preset]
+        bodies = [Body(config, with_pooler=with_pooler) for with_pooler in (True, False)]
+        models = [Generator(config, Embeddings(config), with_sentence_order=has_order) for has_order in (True, False)]
+    assert tuple(map(count, (*bodies, *models))) == ALBERT[preset]
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=lambda head: head.kind)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_task_model_is_as_large_as_its_stock_class(preset: str, head: TaskHead) -> None:
+    with torch.device("meta"):
+        ours = TaskModel(PRESETS[preset].model, head)
+        theirs = getattr(transformers, ours.architecture)(stock(ours.config, num_labels=head.num_labels))
+    assert count(ours) == count(theirs)
 
 
 def test_unshared_variant_has_blocks_of_its_own_for_every_layer() -> None:
@@ -73,6 +117,34 @@ def test_blocks_run_once_for_each_layer_and_inner_block() -> None:
     ids = torch.zeros(2, 5, dtype=torch.int64, device="meta")
     model(ids, ids.bool(), ids)
     assert calls == ["0.0", "0.1"] * 3 + ["1.0", "1.1"] * 3
+
+
+def test_generator_of_a_third_of_bases_width_has_its_published_size() -> None:
+    config = PRESETS["base"]
+    with torch.device("meta"):
+        pair = Electra(replace(config.rtd, generator_size=1 / 3).generator(config.model), config.model)
+    assert (count(pair.generator), count(pair)) == (4_791_984, 12_570_289)
+
+
+@pytest.mark.parametrize("size", ELECTRA)
+def test_unshared_variant_is_as_large_as_electra_but_for_a_mapping_between_equal_widths(size: str) -> None:
+    shape, body, detector, (share, generator) = ELECTRA[size]
+    config = unshared(*shape)
+    with torch.device("meta"):
+        pair = Electra(RtdConfig(generator_size=share).generator(config), config)
+    # ELECTRA maps the width of the tables to its own only where the two differ, we always do.
+    width = config.hidden_size
+    mapping = width * (width + 1) if config.embedding_size == width else 0
+    assert count(pair.discriminator.embeddings, pair.discriminator.encoder) == body + mapping
+    assert count(pair.discriminator) == detector + mapping
+    assert count(pair.generator) == generator
+
+
+def test_pair_of_electra_smalls_shape_has_the_published_number_of_parameters() -> None:
+    config = unshared(256, 12, 4, 128)
+    with torch.device("meta"):
+        pair = Electra(RtdConfig(generator_size=1 / 4).generator(config), config)
+    assert count(pair) == 14_196_219
 
 
 # Planted: a table of its own for each model. The counts must tell a shared table from two.

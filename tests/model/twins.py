@@ -73,6 +73,19 @@ def make_body(config: ModelConfig, seed: int = 5, *, with_pooler: bool) -> Body:
     return body
 
 
+def draw_vectors_apart(module: nn.Module, seed: int = 1) -> None:
+    """Draw scales around one and biases around zero: tokens and rows stay unlike each other through many layers.
+
+    Under the biases of the other makers they grow alike, and the gradients of what compares them all but vanish.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for name, parameter in module.named_parameters():
+            if parameter.ndim == 1:
+                is_scale = name.lower().endswith("norm.weight")
+                nn.init.normal_(parameter, mean=float(is_scale), std=0.2)
+
+
 def _draw_vectors(module: nn.Module) -> None:
     for parameter in module.parameters():
         if parameter.ndim == 1:
