@@ -28,7 +28,6 @@ from electra_albert.model.task_model import TaskModel
 if TYPE_CHECKING:
     from torch.onnx import ONNXProgram
 
-    from electra_albert.config import ModelConfig
 
 ONNX_FILE = "model.onnx"
 DATA_FILE = "model.onnx.data"  # the weights of a model too large for one file

@@ -1,6 +1,6 @@
 """What the generator would write at each [MASK], and what the discriminator makes of each token.
 
-Dimensions: B batch, L length, V vocab.
+Dimensions: L length, M masked, V vocab.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from electra_albert.corpus.tokenizer import Piece, describe_pieces
 from electra_albert.model.electra import Discriminator, Generator
 
 Proposal = dict[str, Any]  # score, token, token_str, sequence: as the fill-mask pipeline gives them
+Guess = tuple[float, int]  # probability and token
 WORD_MARKS = ("", "▁", "Ġ")  # pieces that say that a word begins and nothing else
 
 
@@ -83,34 +84,46 @@ def fill(generator: Generator, tokenizer: Any, ids: torch.Tensor, top_k: int) ->
 
     A special token may be proposed, as in the fill-mask pipeline, but is not filled in: it is no text.
     """
-    masks = (ids[0] == tokenizer.mask_token_id).nonzero().flatten().tolist()
+    is_mask = ids == tokenizer.mask_token_id
     with torch.no_grad():
         seen = ids.to(generator.predictions.bias.device)
         hidden_states = generator(seen, torch.ones_like(seen, dtype=torch.bool), torch.zeros_like(seen))
-        logits = generator.logits(hidden_states[0, masks])  # [masks, V]
-    values, tokens = logits.softmax(-1).topk(min(top_k, logits.shape[-1]))
+        logits = generator.logits(hidden_states[is_mask.to(seen.device)])  # [M, V]
+    guesses = likeliest(logits, top_k)
     logits[:, tokenizer.all_special_ids] = -math.inf
     filled = ids.clone()
-    filled[0, masks] = logits.argmax(-1).to(ids.device)
-    proposals = [
-        [
-            _proposal(ids[0], position, token, value, tokenizer, is_only_mask=len(masks) == 1)
-            for value, token in zip(row_values, row_tokens, strict=True)
-        ]
-        for position, row_values, row_tokens in zip(masks, values.tolist(), tokens.tolist(), strict=True)
-    ]
-    return Filled(proposals, filled)
+    filled[is_mask] = logits.argmax(-1).to(ids.device)
+    return Filled(propose(tokenizer, ids[0].tolist(), guesses), filled)
 
 
-def _proposal(
-    ids: torch.Tensor, position: int, token: int, score: float, tokenizer: Any, *, is_only_mask: bool
-) -> Proposal:
-    filled = ids.clone()
-    filled[position] = token
-    filled = filled[filled != tokenizer.pad_token_id]
+def likeliest(logits: torch.Tensor, top_k: int, allowed: torch.Tensor | None = None) -> list[list[Guess]]:
+    """The `top_k` likeliest tokens at each mask. logits any float [M, V]; allowed int64, the only tokens to take.
+
+    The probabilities are those among all tokens, whichever are allowed.
+    """
+    probabilities = logits.softmax(-1)  # [M, V]
+    if allowed is not None:
+        probabilities = probabilities[:, allowed]
+    values, tokens = probabilities.topk(min(top_k, probabilities.shape[-1]))
+    if allowed is not None:
+        tokens = allowed[tokens]
+    return [list(zip(*row, strict=True)) for row in zip(values.tolist(), tokens.tolist(), strict=True)]
+
+
+def propose(tokenizer: Any, ids: list[int], guesses: list[list[Guess]]) -> list[list[Proposal]]:
+    """The guesses at each mask of one row, written as the fill-mask pipeline writes them. ids: the row, unpadded."""
+    mask_id, pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id  # slow to look up
+    masks = [position for position, token in enumerate(ids) if token == mask_id]
     # With further masks in the sentence the special tokens stay, as in the pipeline, or those masks would be lost.
-    sequence = tokenizer.decode(filled.tolist(), skip_special_tokens=is_only_mask)
-    return {"score": score, "token": token, "token_str": tokenizer.decode([token]), "sequence": sequence}
+    is_only_mask = len(masks) == 1
+
+    def write(position: int, score: float, token: int) -> Proposal:
+        filled = [*ids[:position], token, *ids[position + 1 :]]
+        kept = [number for number in filled if number != pad_id]
+        sequence = tokenizer.decode(kept, skip_special_tokens=is_only_mask)
+        return {"score": score, "token": token, "token_str": tokenizer.decode([token]), "sequence": sequence}
+
+    return [[write(position, *guess) for guess in row] for position, row in zip(masks, guesses, strict=True)]
 
 
 def judge(discriminator: Discriminator, tokenizer: Any, ids: torch.Tensor) -> list[Verdict]:

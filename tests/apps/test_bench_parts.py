@@ -30,6 +30,7 @@ from electra_albert.apps.bench.parts import (
 )
 from electra_albert.apps.bench.stock import StockPair
 from electra_albert.apps.bench.timing import in_turns
+from electra_albert.apps.inference import InferenceModel
 from electra_albert.config import PretrainConfig, RtdConfig, TrainingConfig
 from electra_albert.contracts import Batch, DataError, UserError
 from electra_albert.model.flops import encoder_flops
@@ -130,7 +131,7 @@ def test_table_of_batches_names_the_target_and_what_is_reached_of_it() -> None:
 def test_fill_mask_is_measured_for_one_sentence_and_for_many(corpus: Path) -> None:
     result = measure_fill_mask(*configs(corpus, repeats=1), silent)
     assert list(result["one"]) == ["ours", "pipeline"]
-    assert list(result["batch"]) == ["ours", "pipeline", f"pipeline, batch_size={SENTENCES}"]
+    assert list(result["batch"]) == ["ours", "ours, one by one", "pipeline", f"pipeline, batch_size={SENTENCES}"]
     for record in (*result["one"].values(), *result["batch"].values()):
         assert 0 < record["milliseconds"]["lowest"] <= record["milliseconds"]["highest"] < math.inf
     assert result["batch"]["ours"]["ratio"]["median"] == 1
@@ -138,6 +139,18 @@ def test_fill_mask_is_measured_for_one_sentence_and_for_many(corpus: Path) -> No
     table = format_fill_mask(result)
     assert f"{SENTENCES} sentences: pipeline" in table
     assert "no target" in table
+
+
+def test_batched_call_that_proposes_otherwise_is_not_measured(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill = InferenceModel.fill_mask
+
+    def in_another_order(self: InferenceModel, texts: list[str], top_k: int) -> list[Any]:
+        found = fill(self, texts, top_k)
+        return [*found[1:], found[0]]
+
+    monkeypatch.setattr(InferenceModel, "fill_mask", in_another_order)
+    with pytest.raises(UserError, match="do not propose the same for"):
+        measure_fill_mask(*configs(corpus, repeats=1), silent)
 
 
 def test_middle_word_of_sentences_of_usual_length_is_masked() -> None:

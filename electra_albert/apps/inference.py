@@ -1,0 +1,277 @@
+"""A trained model in a program: fill masks, turn text into vectors, find replaced tokens, score how likely a text is.
+
+Dimensions: L length, D hidden.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from electra_albert.apps.fill_mask import Proposal, propose, shorten, with_own_mask
+from electra_albert.apps.inference_forward import guess, log_likelihoods, replacement_probabilities, vectors
+from electra_albert.apps.inference_rows import (
+    PaddedRows,
+    Row,
+    Text,
+    as_texts,
+    batches,
+    name_of,
+    pad,
+    read_rows,
+    spans_of_row,
+    target_ids,
+)
+from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.corpus.tokenizer import load_tokenizer
+from electra_albert.model.body import Body
+from electra_albert.model.electra import Discriminator, Generator
+from electra_albert.model.loading import (
+    ModelFiles,
+    body_of,
+    discriminator_of,
+    generator_of,
+    locate,
+    locate_encoder,
+    read_stored,
+)
+
+Texts = list[str] | list[tuple[str, str]] | list[Text]
+Pooling = Literal["mean", "cls", "pooler"]
+Answer = list[Proposal] | list[list[Proposal]]  # for a text with one mask, and for one with several
+BATCH_TOKENS = {"cpu": 4096, "cuda": 1 << 16}  # padding included
+T = TypeVar("T")
+
+
+class Features(NamedTuple):
+    """A text as vectors, on the CPU."""
+
+    pooled: Tensor  # float32 [D]
+    tokens: Tensor  # float32 [L, D], special tokens included
+    pieces: list[str]  # the token of each row of `tokens`, as the vocabulary writes it
+
+
+class TokenVerdict(NamedTuple):
+    """One token as the discriminator sees it."""
+
+    piece: str  # as the vocabulary writes it
+    start: int  # its first character in the text
+    end: int  # one past its last; the same as start where the piece marks a word's beginning and no more
+    probability: float  # of having been replaced
+
+
+class Likelihood(NamedTuple):
+    """How likely a text is, in nats."""
+
+    total: float
+    tokens: list[tuple[str, float]]  # each piece, and log P(it | all others)
+
+
+def load_model(path: str | Path, device: str = "auto", batch_tokens: int | None = None) -> InferenceModel:
+    """The model a user means by `path`: a run folder, an exported one, a stock ALBERT, BERT or ELECTRA folder.
+
+    It can do what the folder has the heads for. device is cpu, cuda, cuda:1 or auto, a GPU where there is one.
+    batch_tokens bounds how much is computed at once, padding included; what comes out does not depend on it.
+    Raises UsageError for a path or device that is not there, CheckpointError for files that cannot be used.
+    """
+    place = _device(device)
+    if batch_tokens is not None and batch_tokens < 1:
+        raise UsageError(f"batch_tokens={batch_tokens} must be at least 1")
+    where = Path(path)
+    files = locate_encoder(where)
+    mlm_files = locate(where, "generator") if (where / "generator").is_dir() else files
+    stored, name = read_stored(files), str(files.weights)
+    mlm, mlm_name = (stored, name) if mlm_files == files else (read_stored(mlm_files), str(mlm_files.weights))
+    encoder = body_of(stored, name)
+    discriminator = discriminator_of(stored, name) if stored.has_detection_head else None
+    generator = generator_of(mlm, mlm_name) if mlm.has_mlm_head else None
+    for model, origin in ((discriminator, files), (generator, mlm_files)):
+        if model is not None and origin == files:  # the same weights: they are kept once
+            model.embeddings, model.encoder = encoder.embeddings, encoder.encoder
+    tokenizer = load_tokenizer(files.tokenizer)
+    for part in (encoder, discriminator, generator):
+        if part is not None:
+            _check_vocabulary(len(tokenizer), part.config.vocab_size, files)
+            part.to(place)
+    tokenizer("")  # drops what its file says of truncation and padding, before threads share it
+    size = batch_tokens or BATCH_TOKENS.get(place.type, BATCH_TOKENS["cpu"])
+    return InferenceModel(tokenizer, encoder, generator, discriminator, place, size)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"device={name!r} is no device; give cpu, cuda, cuda:1 or auto") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"device={name!r}: PyTorch finds {torch.cuda.device_count()} GPUs here; give cpu or auto")
+    return device
+
+
+def _check_vocabulary(pieces: int, table_rows: int, files: ModelFiles) -> None:
+    if pieces != table_rows:
+        raise CheckpointError(
+            f"the tokenizer in {files.tokenizer} has {pieces} pieces, the model {table_rows}; "
+            "put the tokenizer it was trained with into its folder"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class InferenceModel:
+    """What `load_model` returns. Every call takes one text or a list; a list gives a list, in its order.
+
+    A text longer than the model reads is refused with a DataError, never cut. A token is text unless it is [CLS],
+    [SEP], padding or a mask; an unknown one is. Where pairs are taken, a pair is a tuple of two texts, read as two
+    segments. Calls may come from many threads.
+    """
+
+    tokenizer: Any
+    encoder: Body  # of the discriminator, where there is one
+    generator: Generator | None
+    discriminator: Discriminator | None
+    device: torch.device
+    batch_tokens: int
+
+    def fill_mask(self, texts: str | list[str], top_k: int = 5, targets: str | list[str] | None = None) -> Any:
+        """The `top_k` likeliest tokens at each [MASK], as the fill-mask pipeline gives them.
+
+        For a text with one mask: a list of {"score", "token", "token_str", "sequence"}; with several: such a list for
+        each. `targets` are the only tokens to take: pieces of the vocabulary, or words that are one piece.
+        Differs from the pipeline: a list of one text gives a list of one answer, where the pipeline drops the list.
+        """
+        generator, tokenizer, mask_id = (
+            self._masked_token_model("fill_mask"),
+            self.tokenizer,
+            self.tokenizer.mask_token_id,
+        )
+        if top_k < 1:
+            raise UsageError(f"top_k={top_k} must be at least 1")
+        allowed = None if targets is None else torch.tensor(target_ids(tokenizer, targets))
+        own = [with_own_mask(str(text), tokenizer) for text in as_texts(texts, may_be_pairs=False)]
+        rows = read_rows(tokenizer, own, generator.config, texts)
+        counts = [row.ids.count(mask_id) for row in rows]
+        if 0 in counts:
+            index = counts.index(0)
+            raise DataError(f"{name_of(texts, index)}{shorten(own[index])!r} holds no [MASK]; write [MASK] for a word")
+        answers: dict[int, Answer] = {}
+        for chosen, padded in self._batches(rows):
+            guesses = iter(guess(generator, padded, mask_id, top_k, allowed))
+            for index in chosen:
+                proposals = propose(tokenizer, rows[index].ids, [next(guesses) for _ in range(counts[index])])
+                answers[index] = proposals[0] if counts[index] == 1 else proposals
+        return _as_given(texts, answers)
+
+    @overload
+    def features(self, texts: Text, pooling: Pooling = "mean") -> Features: ...
+    @overload
+    def features(self, texts: Texts, pooling: Pooling = "mean") -> list[Features]: ...
+    def features(self, texts: Text | Texts, pooling: Pooling = "mean") -> Features | list[Features]:
+        """A vector for each token of a text or a pair, and one for all of it; the discriminator's where there is one.
+
+        pooling: mean over the tokens that are text (over all where none is), cls for the vector at [CLS], or pooler;
+        UsageError where the model has no such.
+        """
+        poolings = ["mean", "cls"] + ["pooler"] * (self.encoder.pooler is not None)
+        if pooling not in poolings:
+            raise UsageError(f"pooling={pooling!r} is not what this model has; give one of {', '.join(poolings)}")
+        rows = read_rows(self.tokenizer, as_texts(texts, may_be_pairs=True), self.encoder.config, texts)
+        found: dict[int, Features] = {}
+        for chosen, padded in self._batches(rows):
+            hidden_states, pooled = vectors(self.encoder, padded, with_pooler=pooling == "pooler")
+            for place, index in enumerate(chosen):
+                row = rows[index]
+                tokens = hidden_states[place, : len(row.ids)].clone()  # [L, D], an ordinary tensor without padding
+                if pooled is not None:
+                    vector = pooled[place].clone()
+                else:
+                    vector = tokens[row.text_places or slice(None)].mean(0) if pooling == "mean" else tokens[0].clone()
+                found[index] = Features(vector, tokens, self._pieces(row))
+        return _as_given(texts, found)
+
+    @overload
+    def replaced_probabilities(self, texts: Text) -> list[TokenVerdict]: ...
+    @overload
+    def replaced_probabilities(self, texts: Texts) -> list[list[TokenVerdict]]: ...
+    def replaced_probabilities(self, texts: Text | Texts) -> list[TokenVerdict] | list[list[TokenVerdict]]:
+        """The probability that each token of a text or a pair was replaced; characters are counted in each text.
+
+        Raises UsageError where the model has no detection head.
+        """
+        if self.discriminator is None:
+            raise UsageError(
+                "replaced_probabilities needs a detection head, and this model has none; load a run of objective rtd "
+                "or an ELECTRA discriminator"
+            )
+        rows = read_rows(self.tokenizer, as_texts(texts, may_be_pairs=True), self.discriminator.config, texts)
+        found: dict[int, list[TokenVerdict]] = {}
+        for chosen, padded in self._batches(rows):
+            for index, probabilities in zip(chosen, replacement_probabilities(self.discriminator, padded), strict=True):
+                row = rows[index]
+                spans, pieces = spans_of_row(self.tokenizer, row), self._pieces(row)
+                found[index] = [
+                    TokenVerdict(pieces[place], *spans[place], probabilities[place]) for place in row.text_places
+                ]
+        return _as_given(texts, found)
+
+    @overload
+    def pseudo_log_likelihood(self, texts: Text) -> float: ...
+    @overload
+    def pseudo_log_likelihood(self, texts: Texts) -> list[float]: ...
+    def pseudo_log_likelihood(self, texts: Text | Texts) -> float | list[float]:
+        """The sum over the tokens of a text or a pair of log P(token | all others), in nats; 0 where there is no token.
+
+        Raises UsageError where the model has no masked-token head. Paper: Salazar et al. 2020, section 2.2.
+        """
+        found = self.token_log_likelihoods(texts)
+        return [each.total for each in found] if isinstance(found, list) else found.total
+
+    @overload
+    def token_log_likelihoods(self, texts: Text) -> Likelihood: ...
+    @overload
+    def token_log_likelihoods(self, texts: Texts) -> list[Likelihood]: ...
+    def token_log_likelihoods(self, texts: Text | Texts) -> Likelihood | list[Likelihood]:
+        """As pseudo_log_likelihood, with the part of each token: each is masked in turn, the others stay."""
+        generator = self._masked_token_model("pseudo_log_likelihood")
+        rows = read_rows(self.tokenizer, as_texts(texts, may_be_pairs=True), generator.config, texts)
+        asked = [(row, place) for row in rows for place in row.text_places]
+        nats: dict[int, float] = {}
+        for chosen, padded in self._batches([row for row, _ in asked]):
+            places = torch.tensor([asked[index][1] for index in chosen])
+            found = log_likelihoods(generator, padded, places, self.tokenizer.mask_token_id)
+            nats |= zip(chosen, found, strict=True)
+        in_order = (nats[index] for index in range(len(asked)))
+        told: dict[int, Likelihood] = {}
+        for index, row in enumerate(rows):
+            pieces = self._pieces(row)
+            tokens = [(pieces[place], next(in_order)) for place in row.text_places]
+            told[index] = Likelihood(math.fsum(value for _, value in tokens), tokens)
+        return _as_given(texts, told)
+
+    def _masked_token_model(self, call: str) -> Generator:
+        if self.generator is None:
+            raise UsageError(
+                f"{call} needs a masked-token head, and this model has none; load a run's folder or its generator"
+            )
+        return self.generator
+
+    def _pieces(self, row: Row) -> list[str]:
+        pieces: list[str] = self.tokenizer.convert_ids_to_tokens(row.ids)
+        return pieces
+
+    def _batches(self, rows: list[Row]) -> Iterator[tuple[list[int], PaddedRows]]:
+        """Which rows are read together, and these rows side by side."""
+        for chosen in batches([len(row.ids) for row in rows], self.batch_tokens):
+            yield chosen, pad([rows[index] for index in chosen], self.tokenizer.pad_token_id, self.device)
+
+
+def _as_given(given: object, found: dict[int, T]) -> T | list[T]:
+    """Results by index as a list for a list, and the one for a text."""
+    return [found[index] for index in range(len(found))] if isinstance(given, list) else found[0]

@@ -1,0 +1,145 @@
+"""Texts a program hands over, as rows of tokens, and batches of rows of similar length.
+
+Dimensions: B batch, L length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from electra_albert.apps.fill_mask import check_length, shorten
+from electra_albert.apps.splice import spans_of
+from electra_albert.config import ModelConfig
+from electra_albert.contracts import DataError, UsageError
+from electra_albert.corpus.tokenizer import describe_pieces
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+Text = str | tuple[str, str]  # one text, or a pair of them
+
+
+class Row(NamedTuple):
+    """One text, or one pair, as the model reads it: special tokens included."""
+
+    ids: list[int]
+    types: list[int]
+    text_places: list[int]  # of tokens but [CLS], [SEP], padding and masks, even where the text itself holds those
+    text: Text
+    encoding: Encoding  # knows the characters of each token
+
+
+class PaddedRows(NamedTuple):
+    """Rows of one batch, on the model's device."""
+
+    input_ids: Tensor  # int64 [B, L]
+    attention_mask: Tensor  # bool [B, L]
+    token_type_ids: Tensor  # int64 [B, L]
+
+
+def as_texts(given: object, *, may_be_pairs: bool) -> list[Text]:
+    """One text, a pair where pairs make sense, or a list of them, as a list; UsageError for anything else."""
+    texts: list[Any] = given if isinstance(given, list) else [given]
+    for index, text in enumerate(texts):
+        is_pair = isinstance(text, tuple) and len(text) == 2 and all(isinstance(part, str) for part in text)
+        if not isinstance(text, str) and not (is_pair and may_be_pairs):
+            wanted = "a str, a pair (str, str)" if may_be_pairs else "a str"
+            raise UsageError(
+                f"{name_of(given, index)}{type(text).__name__} is no text; give {wanted} or a list of them"
+            )
+        for part in (text,) if isinstance(text, str) else text:
+            _check_characters(part, name_of(given, index))
+    return texts
+
+
+def _check_characters(text: str, name: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{name}{shorten(text)!r} holds half a character (a lone surrogate); decode it anew") from None
+
+
+def target_ids(tokenizer: Any, targets: str | list[str]) -> list[int]:
+    """The tokens a caller means; UsageError for one that is no piece of the vocabulary and is cut into several."""
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    found: dict[int, None] = {}
+    for target in [targets] if isinstance(targets, str) else targets:
+        ids = [vocabulary[target]] if target in vocabulary else encode_all(tokenizer, [target], is_bare=True)[0].ids
+        if len(ids) != 1:
+            pieces = " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
+            raise UsageError(f"target {shorten(target)!r} is no token: it is cut into {pieces}; give a piece")
+        found[ids[0]] = None
+    if not found:
+        raise UsageError("targets is empty; name one at least, or leave it out")
+    return list(found)
+
+
+def name_of(given: object, index: int) -> str:
+    """What a message begins with: the place in the caller's list, where it is one."""
+    return f"texts[{index}]: " if isinstance(given, list) else ""
+
+
+def read_rows(tokenizer: Any, texts: Sequence[Text], config: ModelConfig, given: object) -> list[Row]:
+    """The rows of checked texts for a model of this shape; `given` is what the caller handed over.
+
+    Raises DataError for a text of more tokens than the model reads, UsageError for a pair where it knows no segments.
+    """
+    borders = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id}
+    rows = []
+    for index, (text, encoding) in enumerate(zip(texts, encode_all(tokenizer, texts), strict=True)):
+        ids, types = encoding.ids, encoding.type_ids
+        try:
+            check_length(text if isinstance(text, str) else " ".join(text), len(ids), config.max_position_embeddings)
+        except DataError as error:
+            raise DataError(f"{name_of(given, index)}{error}") from None
+        if max(types, default=0) >= config.type_vocab_size:
+            raise UsageError(
+                f"{name_of(given, index)}the model knows one segment and reads no pairs; give single texts"
+            )
+        rows.append(Row(ids, types, [place for place, token in enumerate(ids) if token not in borders], text, encoding))
+    return rows
+
+
+def encode_all(tokenizer: Any, texts: Sequence[Text], *, is_bare: bool = False) -> list[Encoding]:
+    """The texts' tokens, bare or with [CLS] and [SEP]. Changes nothing in the tokenizer, which threads may share."""
+    backend = tokenizer.backend_tokenizer
+    encodings: list[Encoding] = backend.encode_batch(list(texts), add_special_tokens=not is_bare)
+    return encodings
+
+
+def spans_of_row(tokenizer: Any, row: Row) -> list[tuple[int, int]]:
+    """The characters of each token in the text it comes from; (0, 0) for the special ones around the texts."""
+    described = describe_pieces(tokenizer, row.ids)
+    spans = [(0, 0)] * len(row.ids)
+    for number, text in enumerate((row.text,) if isinstance(row.text, str) else row.text):
+        places = [place for place, owner in enumerate(row.encoding.sequence_ids) if owner == number]
+        offsets = [row.encoding.offsets[place] for place in places]
+        for place, span in zip(places, spans_of(text, [described[place] for place in places], offsets), strict=True):
+            spans[place] = span
+    return spans
+
+
+def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Indices of rows of similar length, no more than `batch_tokens` a batch with padding, but one row at least."""
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batch and (len(batch) + 1) * lengths[index] > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def pad(rows: Sequence[Row], pad_id: int, device: torch.device) -> PaddedRows:
+    """The rows side by side, padded at their ends."""
+    longest = max(len(row.ids) for row in rows)
+    lengths = torch.tensor([len(row.ids) for row in rows])
+    ids = torch.tensor([row.ids + [pad_id] * (longest - len(row.ids)) for row in rows])  # [B, L]
+    types = torch.tensor([row.types + [0] * (longest - len(row.types)) for row in rows])  # [B, L]
+    is_real = torch.arange(longest) < lengths[:, None]  # [B, L]
+    return PaddedRows(ids.to(device), is_real.to(device), types.to(device))
