@@ -63,14 +63,16 @@ def check_against_stock(model: Model, folder: Path, architecture: str) -> None:
 
     from electra_albert.model.electra import Discriminator
     from electra_albert.model.outputs import outputs
+    from electra_albert.model.task_model import TaskModel
 
-    length = min(_CHECKED_ROW, model.config.max_position_embeddings)
-    is_nested = architecture == "AlbertForMultipleChoice"  # rows stand in questions
-    rows = [tensor[None] if is_nested else tensor for tensor in probe(model.config, 2, length)]
+    rows = probe(model.config, 2, min(_CHECKED_ROW, model.config.max_position_embeddings))
+    questions = [row[None] for row in rows]  # of multiple choice, whose rows stand in them
+    is_choice = isinstance(model, TaskModel) and model.head.kind == "choice"
     device = next(model.parameters()).device
     with torch.no_grad():
-        theirs = _stock(folder, architecture, _has_pooler(model))(*rows)
-        ours = outputs(model.eval(), *(tensor.to(device) for tensor in rows))
+        stock = _stock(folder, architecture, _has_pooler(model))
+        theirs = stock(*(questions if architecture == "AlbertForMultipleChoice" else rows))
+        ours = outputs(model.eval(), *(row.to(device) for row in (questions if is_choice else rows)))
         for name, value in _compared(model, ours, architecture).items():
             stock_name = _STOCK_NAMES.get((architecture, name), name)
             _require_equal(value.cpu(), getattr(theirs, stock_name), folder, name)

@@ -13,8 +13,10 @@ from electra_albert.presets import PRESETS
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from electra_albert.config import ModelConfig
     from electra_albert.corpus.tokenizer import Tokenizer
-    from electra_albert.model.loading import ModelFiles
+    from electra_albert.model.electra import Discriminator, Generator
+    from electra_albert.model.loading import ModelFiles, Stored
     from electra_albert.objectives.pretraining import PretrainingObjective
 
 _STOCK_CONFIG, _FOLDERS = "config.json", ("discriminator", "generator", "model")
@@ -28,12 +30,19 @@ class StockFiles(NamedTuple):
     generator: ModelFiles | None  # a masked language model of its own beside the encoder
 
 
+class StockModel(NamedTuple):
+    """One model of a stock folder, under our names and for the run's own vocabulary."""
+
+    config: ModelConfig  # as the folder says it
+    state: dict[str, Tensor]
+
+
 class StockWeights(NamedTuple):
-    """What a run takes over of a stock folder, under our names and for the run's own vocabulary."""
+    """What a run takes over of a stock folder."""
 
     name: str  # of the folder, in messages
-    encoder: dict[str, Tensor]
-    generator: dict[str, Tensor] | None
+    encoder: StockModel
+    generator: StockModel | None
     left_aside: list[str]
     new_pieces: int
     unused_rows: int  # of its token table, behind the pieces of its tokenizer
@@ -58,17 +67,25 @@ def find_files(folder: Path) -> StockFiles:
 
 
 def stock_options(folder: Path) -> dict[str, Any]:
-    """Options of a run that begins with the folder's weights: their shape and tokenizer, and the preset of their size.
+    """Options of a run that begins with the folder's weights: their shapes and tokenizer, and the preset of their size.
 
-    Raises UsageError or CheckpointError where the folder holds no model that can be read.
+    Rows are as long as that preset's, or as the model can read. Raises UsageError or CheckpointError where the folder
+    holds no model that can be read.
     """
     from electra_albert.model.loading import read_config
 
-    files = find_files(folder).encoder
-    shape = asdict(read_config(files.config))
-    narrower = [name for name, preset in PRESETS.items() if preset.model.hidden_size <= shape["hidden_size"]]
-    model = {name: value for name, value in shape.items() if name not in _NOT_OF_THE_SHAPE}
-    return {"preset": narrower[-1] if narrower else "tiny", "model": model, "tokenizer": str(files.tokenizer)}
+    files = find_files(folder)
+    shape = read_config(files.encoder.config)
+    narrower = [name for name, preset in PRESETS.items() if preset.model.hidden_size <= shape.hidden_size]
+    preset, positions = narrower[-1] if narrower else "tiny", shape.max_position_embeddings
+    model = {name: value for name, value in asdict(shape).items() if name not in _NOT_OF_THE_SHAPE}
+    options: dict[str, Any] = {"preset": preset, "model": model, "tokenizer": str(files.encoder.tokenizer)}
+    if positions < max(sizes.corpus.max_seq_length for sizes in PRESETS.values()):
+        options["max_seq_length"] = min(PRESETS[preset].corpus.max_seq_length, positions)
+    if files.generator is not None:
+        generator_size = read_config(files.generator.config).hidden_size / shape.hidden_size
+        options["rtd"] = {"generator_size": generator_size}
+    return options
 
 
 def read_weights(folder: Path, tokenizer: Tokenizer) -> StockWeights:
@@ -80,21 +97,31 @@ def read_weights(folder: Path, tokenizer: Tokenizer) -> StockWeights:
     from electra_albert.corpus.tokenizer import load_tokenizer
     from electra_albert.model.adoption import resize_vocabulary, same_tables
     from electra_albert.model.huggingface import from_stock
-    from electra_albert.model.loading import read_stored
 
     files = find_files(folder)
     own = load_tokenizer(files.encoder.tokenizer)
     new = new_pieces(own, tokenizer, folder)
-    stored = [read_stored(part) for part in files if part is not None]
+    stored = [_read(part) for part in files if part is not None]
     vocabulary = stored[0].config.vocab_size
     if vocabulary < len(own):
         raise CheckpointError(f"{folder}: its tokenizer has {len(own)} pieces, its token table {vocabulary} rows")
-    states = [resize_vocabulary(from_stock(part.tensors), len(own), new) for part in stored]
-    if len(states) > 1 and not same_tables(*states):
-        raise CheckpointError(f"{folder}: generator and discriminator have tables of their own; name one of the two")
+    models = [StockModel(part.config, resize_vocabulary(from_stock(part.tensors), len(own), new)) for part in stored]
+    if len(models) > 1 and not same_tables(*(model.state for model in models)):
+        raise CheckpointError(
+            f"{folder}: generator and discriminator have tables of their own; move one of the two elsewhere"
+        )
     left_aside = [name for part in stored for name in part.left_aside]
-    generator = states[1] if len(states) > 1 else None
-    return StockWeights(str(folder), states[0], generator, left_aside, len(new), vocabulary - len(own))
+    generator = models[1] if len(models) > 1 else None
+    return StockWeights(str(folder), models[0], generator, left_aside, len(new), vocabulary - len(own))
+
+
+def _read(files: ModelFiles) -> Stored:
+    """What the files hold, after their encoder is seen to have the sizes that they say: a run makes what they say."""
+    from electra_albert.model.loading import body_of, read_stored
+
+    stored = read_stored(files)
+    body_of(stored, str(files.weights))
+    return stored
 
 
 def new_pieces(own: Tokenizer, tokenizer: Tokenizer, folder: Path) -> list[list[int]]:
@@ -116,21 +143,35 @@ def begin_with_stock(weights: StockWeights, objective: PretrainingObjective, say
     """Copy the weights into what will be trained, and say what is new; whether a generator has still to be trained.
 
     The encoder becomes the discriminator where there is one. Where its own head predicts masked tokens and the
-    generator is just as large, it becomes the generator too. Raises CheckpointError where shapes differ.
+    generator is just as large, it becomes the generator too. Raises CheckpointError where shapes differ, or what does
+    not show in them.
     """
-    from electra_albert.model.adoption import adopt
-
-    new = adopt(objective.discriminator or objective.generator, weights.encoder, weights.name)
+    new, unused = _take(objective.discriminator or objective.generator, weights.encoder, weights.name)
     lacks_generator = False
-    if objective.discriminator is not None:
+    if objective.discriminator is None:
+        unused += ["generator"] if weights.generator is not None else []
+    else:
         source = weights.generator
-        if source is None and _is_as_large(objective) and "predictions.bias" in weights.encoder:
+        if source is None and _is_as_large(objective) and "predictions.bias" in weights.encoder.state:
             source = weights.encoder
+            unused.remove("predictions")
         lacks_generator = source is None
-        new += ["generator"] if source is None else adopt(objective.generator, source, weights.name)
-    say(f"beginning with the weights of {weights.name}; {_told(new, weights)}")
+        new += ["generator"] if source is None else _take(objective.generator, source, weights.name)[0]
+    say(f"beginning with the weights of {weights.name}; {_told(new, unused, weights)}")
     say("the optimiser, the schedule and the order of rows start at step 1")
     return lacks_generator
+
+
+def _take(model: Generator | Discriminator, source: StockModel, name: str) -> tuple[list[str], list[str]]:
+    """Copy what fits; the parts of the model that are new, and those of the source that it has no use for."""
+    from electra_albert.model.adoption import adopt, require_same_computation
+
+    require_same_computation(model.config, asdict(source.config), name)
+    new = adopt(model, source.state, name)
+    used = {part for part, _ in model.named_children()} - set(new)
+    unused = dict.fromkeys(part for part in (key.split(".")[0] for key in source.state) if part not in used)
+    is_pooler = "sentence_order.classifier.weight" not in source.state  # the body's, which is a part of that head here
+    return new, ["pooler" if part == "sentence_order" and is_pooler else part for part in unused]
 
 
 def _is_as_large(objective: PretrainingObjective) -> bool:
@@ -138,13 +179,14 @@ def _is_as_large(objective: PretrainingObjective) -> bool:
     return objective.generator.config == objective.discriminator.config
 
 
-def _told(new: list[str], weights: StockWeights) -> str:
+def _told(new: list[str], unused: list[str], weights: StockWeights) -> str:
     """What did not come from the folder, and what was not taken from it."""
     told = [f"new: {', '.join(name.replace('_', ' ') for name in new)}" if new else "nothing is new"]
     if weights.new_pieces:
         told.append(f"{weights.new_pieces:,} new pieces begin as the mean of those they were written as")
     if weights.unused_rows:
         told.append(f"{weights.unused_rows} rows of its token table belong to no piece and are left out")
-    if weights.left_aside:
-        told.append(f"left aside: {', '.join(weights.left_aside)}")
+    left_aside = [*(name.replace("_", " ") for name in unused), *weights.left_aside]
+    if left_aside:
+        told.append(f"left aside: {', '.join(left_aside)}")
     return "; ".join(told)

@@ -162,7 +162,8 @@ def fill(model: nn.Module, state: Mapping[str, Tensor], origin: str, spared: tup
     missing = sorted(wanted.keys() - state.keys())
     if missing:
         raise CheckpointError(f"{origin} has no {missing[0]} ({len(missing)} of {len(wanted)} tensors are missing)")
-    extra = sorted(name for name in state.keys() - places.keys() if name.startswith(_BODY))
+    parts = tuple({f"{name.split('.')[0]}." for name in wanted})  # a head of another kind is left aside, no half of one
+    extra = sorted(name for name in state.keys() - places.keys() if name.startswith(parts))
     if extra:
         raise CheckpointError(f"{origin} holds {extra[0]}, which its configuration has no place for")
     for name, tensor in wanted.items():

@@ -96,8 +96,8 @@ def enlarge_config(model: Path) -> None:
     edit_config(model, vocab_size=1 << 60)
 
 
-def call_it_bert(model: Path) -> None:
-    edit_config(model, model_type="bert")
+def call_it_gpt(model: Path) -> None:
+    edit_config(model, model_type="gpt2")
 
 
 def break_config(model: Path) -> None:
@@ -116,7 +116,7 @@ def edit_config(model: Path, **values: object) -> None:
         (fill_with_text, "cannot be read as safetensors"),
         (widen_config, "its configuration says"),
         (enlarge_config, "vocab_size"),
-        (call_it_bert, "type 'bert'"),
+        (call_it_gpt, "type 'gpt2'"),
         (break_config, "is not JSON"),
     ],
 )

@@ -16,6 +16,7 @@ from electra_albert.contracts import CheckpointError
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.model import huggingface
 from electra_albert.model.loading import load_generator, locate
+from electra_albert.model.weight_files import DIGEST
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call
 
@@ -61,7 +62,7 @@ def test_tensor_names_are_the_stock_ones(finished: Finished, kind: str) -> None:
     with safe_open(str(finished.folder / kind / "model.safetensors"), "pt") as file:
         assert set(file.keys()) == BODY | HEADS[kind]
         assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"F32"}  # noqa: SIM118
-        assert file.metadata() == {"format": "pt"}
+        assert file.metadata().keys() == {"format", DIGEST}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_export_writes_the_stock_folder_into_output_dir_itself(finished: Finishe
     assert ended.code == 0, ended.err
     written = {path.name: path.read_bytes() for path in (tmp_path / "a" / "b").iterdir()}
     assert written == {path.name: path.read_bytes() for path in (finished.folder / kind).iterdir()}
-    assert set(written) == {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert set(written) == {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
 
 def test_a_pt_file_holds_plain_tensors_and_the_same_numbers(finished: Finished, tmp_path: Path) -> None:
