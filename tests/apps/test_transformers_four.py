@@ -184,7 +184,7 @@ def test_only_documented_keys_are_missing_or_unexpected(reading: Any, exported: 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_stock_class_computes_our_numbers(reading: Any, exported: Exported, name: str) -> None:
     ids, mask, segments = (torch.tensor(row) for row in rows())
-    if FOLDERS[name].architecture == "AlbertForMultipleChoice":
+    if name.startswith("choice"):  # whose rows stand in questions
         ids, mask, segments = ids[None], mask[None], segments[None]
     with torch.no_grad():
         ours = outputs(exported.models[name], ids, mask, segments)._asdict()
