@@ -40,7 +40,7 @@ def warmup_steps(config: PretrainConfig) -> int:
 def warm_up(job: Job, run: Run) -> bool:
     """Train the generator alone, or go on doing so; False where it was told to stop.
 
-    Raises as `train` does, and CheckpointError where it was begun with other settings.
+    Raises as `train` and `find_checkpoint` do, and CheckpointError where it was begun with other settings.
     """
     steps, folder = warmup_steps(job.config), run.folder / FOLDER
     if not steps:
@@ -53,7 +53,8 @@ def warm_up(job: Job, run: Run) -> bool:
     alone = MaskedLanguageModeling(
         generator.config, masking, job.objective.special, job.objective.seed, generator=generator
     )
-    found = find_checkpoint(folder / "checkpoints", "auto", run.monitor.say)
+    resume = "never" if job.config.run.resume == "never" else "auto"
+    found = find_checkpoint(folder / "checkpoints", resume, run.monitor.say)
     if found is not None:
         compare_settings(read_state(found)["settings"], run.settings, found)
     training = _training(run.config, steps)

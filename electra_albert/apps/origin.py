@@ -26,6 +26,7 @@ from electra_albert.apps.stock_origin import (
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.examples import Rows, build_table
 from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
+from electra_albert.model.adoption import require_same_computation
 from electra_albert.model.weight_files import all_files
 from electra_albert.training.checkpoint import MANIFEST, MODEL, find_checkpoint, load_checkpoint, read_state, sha256
 from electra_albert.training.distributed import World, gather_objects, main_first
@@ -75,6 +76,8 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
                 f"--init_from {run}: it was trained with objective {settings.get('objective')}, not "
                 f"{config.run.objective}; leave out --objective"
             )
+        known = settings.get("model")
+        require_same_computation(config.model, known if isinstance(known, dict) else {}, f"--init_from {run}")
         if fingerprint(load_tokenizer(run / "tokenizer")) != fingerprint(tokenizer):
             raise CheckpointError(
                 f"--init_from {run}: it was trained with another tokenizer; leave out --tokenizer and what changes it; "

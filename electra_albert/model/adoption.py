@@ -6,15 +6,18 @@ Dimensions: V vocab, E embedding.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
 
 TABLE = "embeddings.word_embeddings.weight"
 _ROWS = (TABLE, "predictions.bias")  # what has a row for each piece
 _NEEDED = ("embeddings", "encoder")
+_UNSEEN = ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps")  # in the shapes of weights
 
 
 def resize_vocabulary(state: Mapping[str, Tensor], kept: int, new: Sequence[Sequence[int]]) -> dict[str, Tensor]:
@@ -40,13 +43,16 @@ def adopt(model: nn.Module, state: Mapping[str, Tensor], origin: str) -> list[st
     places = model.state_dict()
     parts = list(dict.fromkeys(name.split(".")[0] for name in places))
     new = [part for part in parts if not _holds(state, places, part, origin)]
-    for name, place in places.items():
-        if name.split(".")[0] not in new:
-            if state[name].shape != place.shape:
-                found, wanted = list(state[name].shape), list(place.shape)
-                raise CheckpointError(f"{name} in {origin} has shape {found}, this run's model {wanted}")
-            with torch.no_grad():
-                place.copy_(state[name])
+    taken = {name: place for name, place in places.items() if name.split(".")[0] not in new}
+    for name, place in taken.items():
+        if state[name].shape != place.shape:
+            found, wanted = list(state[name].shape), list(place.shape)
+            raise CheckpointError(
+                f"{name} in {origin} has shape {found}, this run's model {wanted}; leave out the option that says so"
+            )
+    with torch.no_grad():
+        for name, place in taken.items():
+            place.copy_(state[name])
     return new
 
 
@@ -60,6 +66,20 @@ def _holds(state: Mapping[str, Tensor], places: Mapping[str, Tensor], part: str,
             told = f"has no {missing[0]}" if missing else f"holds {extra[0]}, which this run's model has no place for"
             raise CheckpointError(f"{origin} {told}")
     return not missing
+
+
+def require_same_computation(config: ModelConfig, known: Mapping[str, Any], origin: str) -> None:
+    """CheckpointError where weights of the `known` settings would fit a model of `config` and compute something else.
+
+    A setting that is not known is not compared. `origin` is what the source is called.
+    """
+    for name in _UNSEEN:
+        found, wanted = known.get(name), getattr(config, name)
+        if found is not None and found != wanted:
+            raise CheckpointError(
+                f"{origin} has {name} {found}, this run's model {wanted}, so that its weights would compute something "
+                "else; leave out the option that says so"
+            )
 
 
 def same_tables(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

@@ -1,0 +1,179 @@
+"""Stock folders at toy size, their text and another one, and what Pretraining.py is told to go on from them."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from electra_albert.apps import pretrain
+from electra_albert.apps.command_line import parse_pretraining
+from electra_albert.apps.job import Job, make_job
+from electra_albert.contracts import Batch
+from electra_albert.corpus.batches import eval_batches
+from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
+from electra_albert.objectives.masking import Targets
+from electra_albert.training.distributed import World
+from tests.apps.tiny_run import Ended, call, english
+from tests.model.stock_models import make
+
+POSITIONS, PIECES = 64, 220
+MLM = ("--objective", "mlm")
+NEW_WORDS = ("thermodynamics", "crystallography", "photosynthesis")
+_OLD_TEXT, _NEW_TEXT = english(130, seed=4), english(130, seed=9)
+_SHAPE: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": POSITIONS,
+    "initializer_range": 0.1,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+_SIZES = {
+    "max_seq_length": 32,
+    "max_steps": 2,
+    "warmup_steps": 1,
+    "learning_rate": 0.002,
+    "per_device_train_batch_size": 8,
+    "per_device_eval_batch_size": 8,
+    "precision": "fp32",
+    "device": "cpu",
+    "logging_steps": 1,
+    "eval_steps": 100,
+    "eval_examples": 16,
+    "save_steps": 100,
+    "preprocessing_num_workers": 1,
+}
+
+
+class Masked(NamedTuple):
+    """A held-out batch as the model saw it."""
+
+    batch: Batch
+    ids: Tensor  # [B, L] int64
+    targets: Targets
+
+
+class Desk:
+    """A folder with stock folders by name, the new text, the old one, and what is prepared of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.prepared = folder, folder / "prepared"
+        self.new_text, self.old_text = folder / "new.txt", folder / "old.txt"
+        words = iter(NEW_WORDS * 2000)
+        told = [f"{line} The {next(words)} found the {next(words)}." if line else "" for line in _NEW_TEXT.split("\n")]
+        self.new_text.write_text("\n".join(told), encoding="utf-8")
+        self.old_text.write_text(_OLD_TEXT, encoding="utf-8")
+
+    def stock(self, kind: str, **changes: Any) -> Path:
+        """The folder of a stock model of class `kind` with its tokenizer, written once for the same `changes`."""
+        folder = self.folder / "-".join([kind, *(f"{name}-{value}" for name, value in changes.items())])
+        if not folder.is_dir():
+            write_stock(folder, kind, **changes)
+        return folder
+
+    def options(self, origin: Path, output: Path, *more: object) -> list[str]:
+        """What Pretraining.py is told to go on from `origin` with the new text; `more` comes last and so wins."""
+        argv = ["--init_from", origin, "--corpus", self.new_text, "--prepared_dir", self.prepared]
+        argv += ["--output_dir", output]
+        argv += [word for name, value in _SIZES.items() for word in (f"--{name}", value)]
+        return [str(word) for word in (*argv, *more)]
+
+    def job(self, origin: Path, *more: object) -> tuple[Job, str]:
+        """What such a run would train with, in eval mode, and all that was said of it."""
+        said: list[str] = []
+        argv = self.options(origin, self.folder / "no run", *more)
+        _, config = parse_pretraining(argv, "Pretraining.py")
+        job = make_job(config, World(0, 1, 0, torch.device("cpu")), said.append)
+        job.objective.eval()
+        return job, "\n".join(said)
+
+
+def adapt(desk: Desk, origin: Path, output: Path, *more: object) -> Ended:
+    """A run that goes on from `origin` and ends well."""
+    ended = call(pretrain.main, *desk.options(origin, output, *more))
+    assert ended.code == 0, ended.err
+    return ended
+
+
+@functools.cache
+def _albert_tokenizer() -> Any:
+    return train_tokenizer(_OLD_TEXT.split("\n"), PIECES, True, False)
+
+
+def _write_wordpiece(folder: Path) -> int:
+    """BERT's files for the words of the old text; returns the number of pieces."""
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    words = sorted({word.strip(".,").lower() for word in _OLD_TEXT.split()} - set(letters))
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters)]
+    pieces += [".", ",", *words]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    contents = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(contents), encoding="utf-8")
+    return len(pieces)
+
+
+def write_stock(folder: Path, kind: str, **changes: Any) -> None:
+    """A model of stock class `kind`, every parameter drawn, as its own save_pretrained writes it, and a tokenizer."""
+    from transformers import AlbertConfig, BertConfig, ElectraConfig
+
+    folder.mkdir(parents=True)
+    settings = {**_SHAPE, **changes}
+    if kind.startswith("Albert"):
+        tokenizer = _albert_tokenizer()
+        save_tokenizer(tokenizer, folder, POSITIONS)
+        special = {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
+        family, config = "albert", AlbertConfig(**{"vocab_size": PIECES, "embedding_size": 16, **special, **settings})
+    else:
+        pieces = _write_wordpiece(folder)
+        if kind.startswith("Bert"):
+            family, config = "bert", BertConfig(**{"vocab_size": pieces, **settings})
+        else:
+            settings = {"vocab_size": pieces, "embedding_size": 16, **settings}
+            family, config = "electra", ElectraConfig(**settings)
+    make(family, kind, config).save_pretrained(folder)
+
+
+def load_stock(folder: Path, kind: str) -> Any:
+    """The stock model in the folder, by stock itself."""
+    import transformers
+
+    return getattr(transformers, kind).from_pretrained(folder, local_files_only=True).eval()
+
+
+def stock_inputs(batch: Batch, ids: Tensor) -> dict[str, Tensor]:
+    """What a stock model is given of a batch whose tokens are `ids`."""
+    return {"input_ids": ids, "attention_mask": batch.attention_mask.long(), "token_type_ids": batch.token_type_ids}
+
+
+def masked_held_out(job: Job) -> list[Masked]:
+    """The held-out rows a run is scored on, masked as it masks them."""
+    training, batches = job.config.training, []
+    for batch in eval_batches(job.held_out, training.eval_examples, training.per_device_eval_batch_size):
+        with torch.no_grad():
+            found = job.objective.corrupt(batch)
+        batches.append(Masked(batch, found.masked_ids, found.targets))
+    return batches
+
+
+def stock_mlm_loss(model: Any, masked: list[Masked]) -> float:
+    """Nats a predicted token of a stock masked language model."""
+    nats = count = torch.zeros(())
+    for batch, ids, targets in masked:
+        with torch.no_grad():
+            outputs = model(**stock_inputs(batch, ids))
+        logits = outputs["logits"] if "logits" in outputs else outputs["prediction_logits"]
+        rows = torch.arange(len(ids))[:, None]  # [B, 1]
+        loss = F.cross_entropy(
+            logits[rows, targets.positions].flatten(0, 1), targets.labels.flatten(), reduction="none"
+        )
+        nats = nats + (loss * targets.weight.flatten()).sum()
+        count = count + targets.weight.sum()
+    return float(nats / count)
