@@ -13,6 +13,7 @@ MAX_LAYERS = 1024  # a shared block costs no memory, so only a bound stops a hos
 MAX_WIDTH = 1 << 20
 BUILT_IN_CORPUS = "docs"  # the documentation installed with Python and its packages
 LOWEST_TEMPERATURE = 1e-3  # below it, differences of logits overflow float32
+_WARMUP_SHARE, _LONGEST_WARMUP_STEPS = 10, 10_000  # of a new generator: one update in so many of the run, at most
 GROUPS = ("model", "rtd", "mlm", "sop")  # settings with a dotted name on the command line
 
 
@@ -356,6 +357,14 @@ class PretrainConfig:
     def __post_init__(self) -> None:
         length, positions = self.corpus.max_seq_length, self.model.max_position_embeddings
         _require(length <= positions, f"max_seq_length={length} exceeds model.max_position_embeddings={positions}")
+
+    @property
+    def generator_warmup_steps(self) -> int:
+        """How many updates a generator that is new beside a trained discriminator is trained alone."""
+        asked = self.rtd.generator_warmup_steps
+        if asked is not None:
+            return asked
+        return max(1, min(self.training.max_steps // _WARMUP_SHARE, _LONGEST_WARMUP_STEPS))
 
 
 def as_settings(config: PretrainConfig) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from electra_albert.apps.evaluation import score
 from electra_albert.apps.run_folder import compare_settings
-from electra_albert.config import MlmConfig, PretrainConfig, TrainingConfig
+from electra_albert.config import MlmConfig, TrainingConfig
 from electra_albert.objectives.mlm import MaskedLanguageModeling
 from electra_albert.training.checkpoint import find_checkpoint, read_state
 from electra_albert.training.loop import train
@@ -27,14 +27,7 @@ if TYPE_CHECKING:
     from electra_albert.training.run import Run
 
 FOLDER = "generator_warmup"
-_SHARE, _MOST_STEPS = 10, 10_000  # one update in so many of the run, and no more than ELECTRA's own warm-up
 _RISING_SHARE = 10  # of the updates, one in so many with a rising rate
-
-
-def warmup_steps(config: PretrainConfig) -> int:
-    """How many updates the generator is trained alone where it is new."""
-    asked = config.rtd.generator_warmup_steps
-    return max(1, min(config.training.max_steps // _SHARE, _MOST_STEPS)) if asked is None else asked
 
 
 def warm_up(job: Job, run: Run) -> bool:
@@ -42,7 +35,7 @@ def warm_up(job: Job, run: Run) -> bool:
 
     Raises as `train` and `find_checkpoint` do, and CheckpointError where it was begun with other settings.
     """
-    steps, folder = warmup_steps(job.config), run.folder / FOLDER
+    steps, folder = job.config.generator_warmup_steps, run.folder / FOLDER
     if not steps:
         return True
     run.monitor.say(

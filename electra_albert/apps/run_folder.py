@@ -117,6 +117,10 @@ def inherited_options(run: Path, output_dir: Path) -> dict[str, Any]:
 
 def shape_options(run: Path) -> dict[str, Any]:
     """Preset, objective, row length and shape in the config.yaml of `run`."""
+    if not (run / CONFIG).is_file():
+        raise UsageError(
+            f"--init_from {run}: it holds neither a run ({CONFIG}) nor a stock model (config.json and weights); name one"
+        )
     options = read_options(run / CONFIG, f"--init_from {run}: its {CONFIG}")
     return {name: options[name] for name in ("preset", *_INHERITED, *GROUPS) if name in options}
 
@@ -187,7 +191,8 @@ def write_whole(file: Path, text: str) -> None:
 
 def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metrics, steps: int) -> None:
     """A model card: what was trained on what, how well it does on held-out text, how to load it."""
-    shape = config.model
+    shape, origin = config.model, config.run.init_from
+    begun = "" if origin is None else f", beginning with the weights of `{Path(origin).name}`"
     lines = [
         "---",
         "library_name: transformers",
@@ -200,7 +205,7 @@ def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metr
         f"An ALBERT encoder (hidden size {shape.hidden_size}, {shape.num_hidden_layers} passes through "
         f"{shape.num_hidden_groups} group(s), embedding size {shape.embedding_size}, {shape.vocab_size} pieces), "
         f"pretrained by {_LEARNED_FROM[config.run.objective]} on the corpus `{config.corpus.corpus}` "
-        f"for {steps} steps.",
+        f"for {steps} steps{begun}.",
         "",
         "| held-out text | value |",
         "| --- | --- |",
