@@ -119,7 +119,7 @@ def shape_options(run: Path) -> dict[str, Any]:
     """Preset, objective, row length and shape in the config.yaml of `run`."""
     if not (run / CONFIG).is_file():
         raise UsageError(
-            f"--init_from {run}: it holds neither a run ({CONFIG}) nor a stock model (config.json and weights); name one"
+            f"--init_from {run}: it holds neither a run ({CONFIG}) nor a stock model (config.json); name one of the two"
         )
     options = read_options(run / CONFIG, f"--init_from {run}: its {CONFIG}")
     return {name: options[name] for name in ("preset", *_INHERITED, *GROUPS) if name in options}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from electra_albert.objectives.pretraining import PretrainingObjective
 
 _STOCK_CONFIG, _FOLDERS = "config.json", ("discriminator", "generator", "model")
+_ORDER = ("sentence_order.pooler", "sentence_order.classifier")
 _NOT_OF_THE_SHAPE = ("vocab_size", "initialization")  # the tokenizer's, and of weights that are drawn
 
 
@@ -181,12 +182,18 @@ def _is_as_large(objective: PretrainingObjective) -> bool:
 
 def _told(new: list[str], unused: list[str], weights: StockWeights) -> str:
     """What did not come from the folder, and what was not taken from it."""
-    told = [f"new: {', '.join(name.replace('_', ' ') for name in new)}" if new else "nothing is new"]
+    told = [f"new: {', '.join(_in_words(new))}" if new else "nothing is new"]
     if weights.new_pieces:
         told.append(f"{weights.new_pieces:,} new pieces begin as the mean of those they were written as")
     if weights.unused_rows:
         told.append(f"{weights.unused_rows} rows of its token table belong to no piece and are left out")
-    left_aside = [*(name.replace("_", " ") for name in unused), *weights.left_aside]
+    left_aside = [*_in_words(unused), *weights.left_aside]
     if left_aside:
         told.append(f"left aside: {', '.join(left_aside)}")
     return "; ".join(told)
+
+
+def _in_words(parts: list[str]) -> list[str]:
+    """Parts as they are told; the two layers of a sentence-order head as one where both are meant."""
+    whole = [part.split(".")[0] if {*_ORDER} <= {*parts} else part for part in parts]
+    return [part.replace("_", " ").replace(".", " ") for part in dict.fromkeys(whole)]

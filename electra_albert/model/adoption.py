@@ -17,6 +17,7 @@ from electra_albert.contracts import CheckpointError
 TABLE = "embeddings.word_embeddings.weight"
 _ROWS = (TABLE, "predictions.bias")  # what has a row for each piece
 _NEEDED = ("embeddings", "encoder")
+_IN_TWO = "sentence_order"
 _UNSEEN = ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps")  # in the shapes of weights
 
 
@@ -37,13 +38,14 @@ def resize_vocabulary(state: Mapping[str, Tensor], kept: int, new: Sequence[Sequ
 def adopt(model: nn.Module, state: Mapping[str, Tensor], origin: str) -> list[str]:
     """Copy each part of the model that `state` holds whole; returns the names of those that stay as they are.
 
-    A part is a module directly below the model, such as encoder or predictions. Raises CheckpointError, which calls the
+    A part is a module directly below the model, such as encoder or predictions, and either layer of a sentence-order
+    head, since a file may hold the pooler alone. Raises CheckpointError, which calls the
     source `origin`, where embeddings or encoder are missing, or anything it holds of a part does not fit.
     """
     places = model.state_dict()
-    parts = list(dict.fromkeys(name.split(".")[0] for name in places))
+    parts = list(dict.fromkeys(map(_part, places)))
     new = [part for part in parts if not _holds(state, places, part, origin)]
-    taken = {name: place for name, place in places.items() if name.split(".")[0] not in new}
+    taken = {name: place for name, place in places.items() if _part(name) not in new}
     for name, place in taken.items():
         if state[name].shape != place.shape:
             found, wanted = list(state[name].shape), list(place.shape)
@@ -54,6 +56,11 @@ def adopt(model: nn.Module, state: Mapping[str, Tensor], origin: str) -> list[st
         for name, place in taken.items():
             place.copy_(state[name])
     return new
+
+
+def _part(name: str) -> str:
+    names = name.split(".")
+    return ".".join(names[: 2 if names[0] == _IN_TWO else 1])
 
 
 def _holds(state: Mapping[str, Tensor], places: Mapping[str, Tensor], part: str, origin: str) -> bool:

@@ -22,16 +22,25 @@ from electra_albert.model.initialization import (
 class Generator(nn.Module):
     """An encoder with an MLM head tied to its token table: a masked language model.
 
-    `sentence_order` is there only where it is trained or was loaded.
+    `sentence_order` is there only where it is trained or was loaded, `pooler` only where one was loaded without it.
     """
 
-    def __init__(self, config: ModelConfig, embeddings: Embeddings, *, with_sentence_order: bool = False) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        embeddings: Embeddings,
+        *,
+        with_sentence_order: bool = False,
+        with_pooler: bool = False,
+    ) -> None:
         super().__init__()
         self.config = config
         self.embeddings = embeddings
         self.encoder = Encoder(config)
         self.predictions = MlmHead(config)
         self.sentence_order = SentenceOrderHead(config) if with_sentence_order else None
+        # Nothing here reads it. The hub's ALBERT has one and no order head: what was trained is handed on.
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if with_pooler else None
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """ids int64 [B, L], mask bool [B, L]; returns hidden states [B, L, D]. Logits are asked for where needed."""

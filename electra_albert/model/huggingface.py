@@ -7,6 +7,7 @@ MLM head is the token table and has no entry of its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import torch
@@ -14,7 +15,8 @@ from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
-from electra_albert.model.relatives import RELATIVES, Renamed, as_albert
+from electra_albert.model.electra import Discriminator, Generator
+from electra_albert.model.relatives import RELATIVES, Renamed, as_albert, renamed
 
 _FUSED = "attention.qkv."
 _PARTS = ("attention.query.", "attention.key.", "attention.value.")
@@ -27,19 +29,23 @@ _SENTENCE_ORDER = {
     "sentence_order.classifier.bias": "sop_classifier.classifier.bias",
 }
 _OURS = {stock: ours for ours, stock in _SENTENCE_ORDER.items()}
-# Entries of stock files that no model of ours has a place for: position counters and the decoder, which is tied.
-_UNUSED = ("embeddings.position_ids", "embeddings.token_type_ids", "predictions.decoder.")
-# What a stock file may hold beside embeddings and encoder.
-_HEADS = (
-    "pooler.",
-    "predictions.",
-    "sop_classifier.",
-    "sentence_order.",
-    "discriminator_predictions.",
-    "classifier.",
-    "electra_classifier.",
-    "qa_outputs.",
+_COUNTERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # of older files: no weights
+_LAYERS = "(attention.(query|key|value|dense|LayerNorm)|ffn|ffn_output|full_layer_layer_norm)"
+_OF_BODY = re.compile(
+    "embeddings.(word|position|token_type)_embeddings.weight|embeddings.LayerNorm.(weight|bias)|"
+    "encoder.embedding_hidden_mapping_in.(weight|bias)|"
+    rf"encoder.albert_layer_groups.[0-9]+.albert_layers.[0-9]+.{_LAYERS}.(weight|bias)".replace(".", r"\.")
 )
+# What a stock file may hold beside embeddings and encoder: the linear layers of each head, and the bias of one.
+_HEADS = {
+    "pooler": ("pooler",),
+    "predictions": ("predictions.dense", "predictions.LayerNorm"),
+    "sop_classifier": ("sop_classifier.classifier",),
+    "discriminator_predictions": ("discriminator_predictions.dense", "discriminator_predictions.dense_prediction"),
+    "classifier": ("classifier",),
+    "electra_classifier": ("electra_classifier",),
+    "qa_outputs": ("qa_outputs",),
+}
 _OLD_ENDINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # of files of 2019
 _TABLE, _DECODER, _DECODER_BIAS = (
     "embeddings.word_embeddings.weight",
@@ -82,25 +88,26 @@ def has_sentence_order(stock: Mapping[str, Tensor]) -> bool:
     return _SENTENCE_ORDER.keys() <= {_our_name(name) for name in stock}
 
 
+def _names(head: str) -> set[str]:
+    names = {f"{layer}.{part}" for layer in _HEADS[head] for part in ("weight", "bias")}
+    return names | {"predictions.bias"} if head == "predictions" else names
+
+
 def normalized(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, origin: str) -> Renamed:
     """The tensors of a stock file of `kind` under stock ALBERT's names without `albert.`, the tied decoder left out.
 
-    Raises CheckpointError, which calls the file `origin`, for a name that no head and no encoder has, and for a decoder
-    that is not the token table. Where a decoder's own bias differs from the head's, it is the one that stock adds.
+    Raises CheckpointError, which calls the file `origin`, for a name that no head and no encoder has, for one spelled
+    twice, for half a head, and for a decoder that is not the token table. Where a decoder's own bias differs from the
+    head's, it is the one that stock adds.
     """
     if kind == "electra" and config.hidden_act != "gelu" and any("generator_predictions." in name for name in tensors):
         raise CheckpointError(
             f"{origin} holds an MLM head of ELECTRA, which is always computed with gelu, its encoder with "
             f"{config.hidden_act}; two activations in one model cannot be read"
         )
-    current = {_current_name(name): tensor for name, tensor in tensors.items()}
+    current, left_aside = renamed(tensors, _current_name, origin), list[str]()
     if kind in RELATIVES:
-        current, left_aside = as_albert(current, kind, config)
-    else:
-        left_aside = []
-    unknown = sorted(name for name in current if not name.startswith((*_BODY, *_HEADS)))
-    if unknown:
-        raise CheckpointError(f"{origin} holds {unknown[0]}, which no {kind} model known here has; name another model")
+        current, left_aside = as_albert(current, kind, config, origin)
     decoder = current.pop(_DECODER, None)
     if decoder is not None and not torch.equal(decoder, current.get(_TABLE, decoder)):
         raise CheckpointError(
@@ -109,12 +116,26 @@ def normalized(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, or
     bias = current.pop(_DECODER_BIAS, None)
     if bias is not None:
         current["predictions.bias"] = bias
-    kept = {name: tensor for name, tensor in current.items() if not name.startswith(_UNUSED)}
+    kept = {name: tensor for name, tensor in current.items() if name not in _COUNTERS}
+    _require_known(kept, kind, origin)
     for name, tensor in kept.items():
         if not tensor.is_floating_point():
             kind_found = str(tensor.dtype).removeprefix("torch.")
             raise CheckpointError(f"{origin}: {name} is {kind_found}, which no trained weight is; get another file")
     return Renamed(kept, left_aside)
+
+
+def _require_known(tensors: Mapping[str, Tensor], kind: str, origin: str) -> None:
+    """CheckpointError for a name that no model known here has, and for a head that is not whole."""
+    of_heads = {name: head for head in _HEADS for name in _names(head)}
+    unknown = sorted(name for name in tensors if name not in of_heads and not _OF_BODY.fullmatch(name))
+    if unknown:
+        raise CheckpointError(f"{origin} holds {unknown[0]}, which no {kind} model known here has; name another model")
+    for head in {of_heads[name] for name in tensors if name in of_heads}:
+        wanted = _names(head) | (_names("pooler") if head == "sop_classifier" else set())
+        missing = sorted(wanted - tensors.keys())
+        if missing:
+            raise CheckpointError(f"{origin} has no {missing[0]}, but other parts of its {head}; the file is not whole")
 
 
 def _current_name(name: str) -> str:
@@ -128,14 +149,12 @@ def from_stock(stock: Mapping[str, Tensor]) -> dict[str, Tensor]:
     state: dict[str, Tensor] = {}
     for stock_name, tensor in stock.items():
         name = _our_name(stock_name)
-        if name.startswith(_UNUSED):
-            continue
         if _PARTS[0] in name:
             pieces = [stock.get(stock_name.replace(_PARTS[0], part)) for part in _PARTS]
             if any(piece is None or piece.shape != tensor.shape for piece in pieces):
                 raise CheckpointError(f"{stock_name} is there but no key and value of its shape; the file is not whole")
             state[name.replace(_PARTS[0], _FUSED)] = torch.cat([p for p in pieces if p is not None]).float()
-        elif not any(part in name for part in _PARTS):
+        elif not any(part in name and stock_name.replace(part, _PARTS[0]) in stock for part in _PARTS):
             state[name] = tensor.float()
     return state
 
@@ -146,13 +165,13 @@ def body_state(stock: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {poolers.get(name, name): tensor for name, tensor in from_stock(stock).items()}
 
 
-def load_state(model: nn.Module, stock: Mapping[str, Tensor], origin: str) -> None:
+def load_state(model: Generator | Discriminator, stock: Mapping[str, Tensor], origin: str) -> None:
     """Fill a generator or discriminator from a stock file's tensors.
 
     A head of another kind in the file is left aside; CheckpointError where anything the model needs is missing, has
     another shape, or where the body holds tensors the model has no place for. `origin` names the file in messages.
     """
-    fill(model, from_stock(stock), origin)
+    fill(model, body_state(stock) if model.sentence_order is None else from_stock(stock), origin)
 
 
 def fill(model: nn.Module, state: Mapping[str, Tensor], origin: str, spared: tuple[str, ...] = ()) -> None:

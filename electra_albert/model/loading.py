@@ -19,8 +19,8 @@ from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import Embeddings
 from electra_albert.model.huggingface import body_state, fill, has_sentence_order, load_state, normalized
-from electra_albert.model.stock_config import model_config
-from electra_albert.model.stock_task import stock_details
+from electra_albert.model.stock_config import model_config, shown
+from electra_albert.model.stock_task import classifier_dropout, stock_details
 from electra_albert.model.task_model import TaskHead, TaskModel
 from electra_albert.model.weight_files import WEIGHT_FILES, read_json, read_tensors
 
@@ -87,14 +87,25 @@ def _locate(path: Path, inner: tuple[str, ...], config: Path | None, tokenizer: 
         folder = next((path / name for name in inner if (path / name).is_dir()), path)
         weights = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
         if weights is None:
-            hint = "; its training has not ended yet" if (path / "checkpoints").is_dir() else ""
-            raise UsageError(f"{folder} holds none of {', '.join(WEIGHT_FILES)}{hint}; name the folder of a model")
+            raise UsageError(
+                f"{folder} holds none of {', '.join(WEIGHT_FILES)}{_hint(path)}; name the folder of a model"
+            )
+    elif not path.is_file():
+        raise UsageError(f"{path} is neither a folder nor a file; give a run folder, a model folder or a weights file")
     else:
         folder, weights = path.parent, path
     files = ModelFiles(weights, config or folder / CONFIG_FILE, tokenizer or folder)
     if not files.config.is_file():
         raise UsageError(f"{files.config} does not exist; tell the model's configuration by --config FILE")
     return files
+
+
+def _hint(path: Path) -> str:
+    """What a folder without the weights looked for holds instead."""
+    others = [name for name in ENCODER_FOLDERS if (path / name).is_dir()]
+    if others:
+        return f", but {' and '.join(f'{name}/' for name in others)}"
+    return "; its training has not ended yet" if (path / "checkpoints").is_dir() else ""
 
 
 def read_stored(files: ModelFiles) -> Stored:
@@ -114,7 +125,7 @@ def read_stored(files: ModelFiles) -> Stored:
 def load_generator(files: ModelFiles) -> Generator:
     """A masked language model in eval mode, from our export or any stock model with an MLM head.
 
-    It has a sentence-order head where the file holds one.
+    It has a sentence-order head where the file holds one, and a pooler where the file holds that alone.
     """
     return generator_of(read_stored(files), str(files.weights))
 
@@ -134,9 +145,14 @@ def load_body(files: ModelFiles) -> Body:
 
 def generator_of(stored: Stored, origin: str) -> Generator:
     """As load_generator, of files that were read; `origin` names them in messages."""
+    has_order = has_sentence_order(stored.tensors)
     with torch.device("meta"):  # sizes come from a file: nothing is allocated before the weights are seen to match
-        embeddings = Embeddings(stored.config)
-        model = Generator(stored.config, embeddings, with_sentence_order=has_sentence_order(stored.tensors))
+        model = Generator(
+            stored.config,
+            Embeddings(stored.config),
+            with_sentence_order=has_order,
+            with_pooler=stored.has_pooler and not has_order,
+        )
     load_state(model, stored.tensors, origin)
     return model.eval()
 
@@ -210,11 +226,10 @@ def load_task_model(files: ModelFiles) -> tuple[TaskModel, dict[str, Any]]:
     details, details_file = read_details(files), files.config.parent / TASK_FILE
     if not details:
         details, details_file = stock_details(contents, str(files.config)), files.config
-    dropout = contents.get("classifier_dropout_prob", contents.get("classifier_dropout"))
     try:
-        head = head_of(details, 0.1 if dropout is None else float(dropout))
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{details_file} describes no head that is known here ({error})") from None
+        head = head_of(details, float(classifier_dropout(contents)))
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{details_file} describes no head that is known here ({shown(str(error))})") from None
     stored = read_stored(files)
     if stored.left_aside:
         raise CheckpointError(f"{files.weights} holds {stored.left_aside[0]}, a head that cannot be computed here")

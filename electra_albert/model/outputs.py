@@ -85,7 +85,7 @@ def _score_tokens(model: TaskModel, last: Tensor, rows: torch.Size) -> Outputs:
 
 
 def _locate(model: TaskModel, last: Tensor, rows: torch.Size) -> Outputs:
-    start, end = model.output(model.dropout(model.features(last))).unbind(-1)  # each [B, L]
+    start, end = model.output(model.features(last)).unbind(-1)  # each [B, L]; stock has no dropout here
     return Outputs(start_logits=start, end_logits=end)
 
 
@@ -130,6 +130,9 @@ def outputs(
     name = _name_of(model)
     kind = _KINDS[name]
     _check_shapes(name, input_ids, attention_mask, token_type_ids)
+    longest = model.config.max_position_embeddings
+    if input_ids.shape[-1] > longest:
+        raise ValueError(f"rows are {input_ids.shape[-1]} tokens long, the model reads {longest}; cut them")
     _check_labels(name, labels, kind.labels)
     ids = input_ids.flatten(0, -2)  # [B, L]
     mask = torch.ones_like(ids).bool() if attention_mask is None else attention_mask.flatten(0, -2).bool()

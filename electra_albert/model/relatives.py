@@ -7,13 +7,14 @@ without `embeddings_project`: here the mapping E to D is the identity. Their nam
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from electra_albert.config import ModelConfig
+from electra_albert.contracts import CheckpointError
 
 RELATIVES = ("bert", "electra")
 _LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
@@ -49,19 +50,36 @@ class Renamed(NamedTuple):
     left_aside: list[str]  # names of heads that have no counterpart
 
 
-def as_albert(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig) -> Renamed:
+def renamed(tensors: Mapping[str, Tensor], rename: Callable[[str], str], origin: str) -> dict[str, Tensor]:
+    """The tensors under new names; CheckpointError, which calls the file `origin`, where two would have the same."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        new_name = rename(name)
+        if new_name in found:
+            raise CheckpointError(f"{origin} holds {new_name} twice, under two names ({name}); name another model")
+        found[new_name] = tensor
+    return found
+
+
+def as_albert(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, origin: str) -> Renamed:
     """The tensors of a stock BERT or ELECTRA file, whose config.json names `kind`, under the names of stock ALBERT.
 
-    A name that is no BERT's or ELECTRA's stays as it is, and is for the reader to refuse.
+    A name that is no BERT's or ELECTRA's stays as it is, and is for the reader to refuse. Raises CheckpointError for
+    one that stands there twice, and for a mapping that stock does not apply.
     """
-    renamed = {_new_name(name.removeprefix(f"{kind}.")): tensor for name, tensor in tensors.items()}
-    left_aside = [name for name in renamed if name.startswith(_OF_THEIR_OWN)]
+    found = renamed(tensors, lambda name: _new_name(name.removeprefix(f"{kind}.")), origin)
+    left_aside = [name for name in found if name.startswith(_OF_THEIR_OWN)]
     for name in left_aside:
-        del renamed[name]
-    if config.embedding_size == config.hidden_size and f"{_MAPPING}weight" not in renamed:
-        renamed[f"{_MAPPING}weight"] = torch.eye(config.hidden_size)
-        renamed[f"{_MAPPING}bias"] = torch.zeros(config.hidden_size)
-    return Renamed(renamed, left_aside)
+        del found[name]
+    if config.embedding_size == config.hidden_size:
+        if f"{_MAPPING}weight" in found or f"{_MAPPING}bias" in found:
+            raise CheckpointError(
+                f"{origin} holds a mapping of embeddings that are as wide as the hidden states already, which stock "
+                "does not apply; name another model"
+            )
+        found[f"{_MAPPING}weight"] = torch.eye(config.hidden_size)
+        found[f"{_MAPPING}bias"] = torch.zeros(config.hidden_size)
+    return Renamed(found, left_aside)
 
 
 def _new_name(name: str) -> str:

@@ -12,6 +12,7 @@ from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
 from electra_albert.model.encoder import ACTIVATIONS
 from electra_albert.model.relatives import RELATIVES
+from electra_albert.model.task_model import DEFAULT_DROPOUT
 
 _NAMES = (
     "vocab_size",
@@ -64,7 +65,7 @@ def stock_config(config: ModelConfig, architecture: str, special_ids: Mapping[st
         "model_type": "albert",
         "dtype": "float32",
         "tie_word_embeddings": True,
-        "classifier_dropout_prob": 0.1,
+        "classifier_dropout_prob": DEFAULT_DROPOUT,
         **{name: getattr(config, name) for name in _NAMES},
         **special_ids,
     }

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from electra_albert.contracts import CheckpointError
+from electra_albert.model.relatives import RELATIVES
 from electra_albert.model.stock_config import shown
+from electra_albert.model.task_model import DEFAULT_DROPOUT
 
 _KINDS = {
     "ForSequenceClassification": "sequence",
@@ -36,6 +38,15 @@ def stock_details(contents: Mapping[str, Any], origin: str) -> dict[str, Any]:
     if is_regression and len(labels) != 1:
         raise CheckpointError(f"{origin} describes a regression of {len(labels)} numbers; only one can be read")
     return {"kind": kind, "style": "albert", "labels": [] if is_regression else labels, "is_regression": is_regression}
+
+
+def classifier_dropout(contents: Mapping[str, Any]) -> Any:
+    """Dropout before the linear layer, as stock takes it: of BERT and ELECTRA, where not given, that of the encoder."""
+    if contents.get("model_type") in RELATIVES:
+        given = contents.get("classifier_dropout")
+        return contents.get("hidden_dropout_prob", 0.1) if given is None else given
+    given = contents.get("classifier_dropout_prob")
+    return DEFAULT_DROPOUT if given is None else given
 
 
 def _labels(names: object, origin: str) -> list[str]:

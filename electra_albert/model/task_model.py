@@ -21,6 +21,7 @@ from electra_albert.model.initialization import initialize_embeddings, initializ
 TaskKind = Literal["sequence", "choice", "span", "token"]
 HeadStyle = Literal["albert", "electra"]
 
+DEFAULT_DROPOUT = 0.1  # before the linear layer, as in ALBERT's and ELECTRA's own code
 _ARCHITECTURES: dict[str, str] = {
     "sequence": "AlbertForSequenceClassification",
     "choice": "AlbertForMultipleChoice",
@@ -41,7 +42,7 @@ class TaskHead:
     kind: TaskKind
     num_labels: int
     style: HeadStyle = "albert"
-    dropout: float = 0.1
+    dropout: float = DEFAULT_DROPOUT
 
     def __post_init__(self) -> None:
         only = {"choice": 1, "span": _ENDS}.get(self.kind, self.num_labels)

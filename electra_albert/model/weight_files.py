@@ -32,7 +32,9 @@ _INDEX = ".index.json"
 DIGEST = "electra_albert_sha256"  # of the tensors, in the metadata of files we write
 _HEADER_SIZE_BYTES = 8  # of the number a safetensors file begins with
 _LARGEST_JSON_BYTES = 1 << 20
-_LONGEST_NAME = 200
+_LONGEST_NAME = 200  # bytes
+_MOST_TENSORS = 50_000
+_TIED = ("decoder.weight", "decoder.bias")  # what may stand in a pickled file beside the tensor it is
 _WRAPPERS = ("model", "state_dict")
 _ANOTHER_FILE = {  # what a download leaves where the weights should be, by how it begins
     b"version https://git-lfs": "a git LFS pointer, not the file itself; fetch it with git lfs pull",
@@ -67,6 +69,9 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         _require_plain(file, name, tensor)
         if tensor.is_floating_point() or tensor.is_complex():
             _require_numbers(file, name, tensor)
+    told = sum(tensor.nbytes for name, tensor in tensors.items() if not name.endswith(_TIED))
+    if told > sum(part.stat().st_size for part in all_files(file)):
+        raise CheckpointError(f"{file} holds tensors that share what is stored; such a file is refused")
     return tensors
 
 
@@ -118,7 +123,7 @@ def write_safetensors(tensors: dict[str, Tensor], file: Path) -> None:
 
 def _is_name(text: str) -> bool:
     """Whether it may be shown to a user as it is, and is no longer than a file's name may be."""
-    return text.isprintable() and 0 < len(text) <= _LONGEST_NAME
+    return text.isprintable() and 0 < len(text.encode()) <= _LONGEST_NAME
 
 
 def _require_plain(file: Path, name: str, tensor: Tensor) -> None:
@@ -134,8 +139,8 @@ def _require_numbers(file: Path, name: str, tensor: Tensor) -> None:
     if tensor.dtype != torch.float32:
         kind = str(tensor.dtype).removeprefix("torch.")
         raise CheckpointError(
-            f"{file}: {name} is {kind}, which is not what was trained in full; convert it once and knowingly, by "
-            'AutoModel.from_pretrained(FOLDER, dtype="float32").save_pretrained(OTHER)'
+            f"{file}: {name} is {kind}, only float32 is read; convert all tensors once and knowingly, as by "
+            "safetensors.torch.save_file({n: t.float() for n, t in load_file(FILE).items()}, OTHER)"
         )
     if not tensor.isfinite().all():
         raise CheckpointError(f"{file}: {name} holds values that are not finite; the file is damaged or diverged")
@@ -197,6 +202,8 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
 
     try:
         with safe_open(str(file), framework="pt") as opened:
+            if len(opened.keys()) > _MOST_TENSORS:
+                raise CheckpointError(f"{file} holds more than {_MOST_TENSORS} tensors, which no model here has")
             metadata = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, no mapping
     except (SafetensorError, OSError) as error:

@@ -69,7 +69,7 @@ def test_what_is_held_whole_is_copied(state: dict[str, Tensor], model: Generator
 
 def test_parts_the_state_lacks_are_named_and_stay(model: Generator) -> None:
     before, state = state_of(model), state_of(make_body(SHAPE, with_pooler=False))
-    assert adopt(model, state, ORIGIN) == ["predictions", "sentence_order"]
+    assert adopt(model, state, ORIGIN) == ["predictions", "sentence_order.pooler", "sentence_order.classifier"]
     for name, tensor in model.state_dict().items():
         is_taken = name.startswith(("embeddings.", "encoder."))
         assert torch.equal(tensor, state[name] if is_taken else before[name]), name
@@ -77,10 +77,18 @@ def test_parts_the_state_lacks_are_named_and_stay(model: Generator) -> None:
 
 def test_a_head_that_is_not_whole_stays_as_it_is(state: dict[str, Tensor], model: Generator) -> None:
     before = state_of(model)
-    del state["sentence_order.classifier.weight"]
-    assert adopt(model, state, ORIGIN) == ["sentence_order"]
+    del state["predictions.dense.weight"]
+    assert adopt(model, state, ORIGIN) == ["predictions"]
+    assert torch.equal(model.state_dict()["predictions.bias"], before["predictions.bias"])
+
+
+def test_a_pooler_without_an_order_head_is_taken_over(state: dict[str, Tensor], model: Generator) -> None:
+    # Regression: the hub's ALBERT has a trained pooler and no classifier of the order; both were drawn anew.
+    for part in ("weight", "bias"):
+        del state[f"sentence_order.classifier.{part}"]
+    assert adopt(model, state, ORIGIN) == ["sentence_order.classifier"]
     pooler = "sentence_order.pooler.weight"
-    assert torch.equal(model.state_dict()[pooler], before[pooler])
+    assert torch.equal(model.state_dict()[pooler], state[pooler])
 
 
 def test_heads_the_model_has_no_use_for_are_left(state: dict[str, Tensor]) -> None:

@@ -154,6 +154,7 @@ def test_largest_released_shape_has_the_names_and_shapes_of_its_stock_class() ->
     with torch.device("meta"):
         theirs = AlbertForPreTraining(config)
         ours = masked_language_model(model_config(config.to_dict(), "config.json"), with_sentence_order=True)
-    wanted = {name: tensor.shape for name, tensor in from_stock(dict(theirs.state_dict())).items()}
+    stored = {name: tensor for name, tensor in theirs.state_dict().items() if ".decoder." not in name}
+    wanted = {name: tensor.shape for name, tensor in from_stock(stored).items()}
     assert {name: tensor.shape for name, tensor in ours.state_dict().items()} == wanted
     assert sum(shape.numel() for shape in wanted.values()) == theirs.num_parameters()

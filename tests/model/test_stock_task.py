@@ -117,12 +117,15 @@ def test_fine_tuned_folder_whose_head_cannot_be_is_refused(tmp_path: Path, chang
     assert_refused(lambda: load_task_model(files), r"config\.json|has shape")
 
 
-@pytest.mark.parametrize("name", ["classifier_dropout", "classifier_dropout_prob"])
-def test_dropout_of_the_head_is_read_under_either_name(tmp_path: Path, name: str) -> None:
-    files = save(make("bert", "BertForSequenceClassification"), tmp_path)
-    contents = json.loads(files.config.read_text())
-    contents.pop("classifier_dropout", None)
-    for value, wanted in ((0.25, 0.25), (None, 0.1), (0, 0.0)):
+@pytest.mark.parametrize(
+    ("kind", "name", "otherwise"), [("bert", "classifier_dropout", 0.3), ("albert", "classifier_dropout_prob", 0.1)]
+)
+def test_dropout_of_the_head_is_the_one_stock_applies(tmp_path: Path, kind: str, name: str, otherwise: float) -> None:
+    # Regression: a BERT without one of its own has the encoder's, which was taken for ALBERT's 0.1.
+    files = save(make(kind, f"{kind.capitalize()}ForSequenceClassification"), tmp_path)
+    contents = json.loads(files.config.read_text()) | {"hidden_dropout_prob": 0.3}
+    contents.pop(name, None)
+    for value, wanted in ((0.25, 0.25), (None, otherwise), (0, 0.0)):
         files.config.write_text(json.dumps(contents | {name: value}))
         assert load_task_model(files)[0].head.dropout == wanted
 

@@ -219,7 +219,7 @@ def test_configuration_of_another_size_costs_neither_time_nor_memory(tmp_path: P
 
 def test_fine_tuned_folder_without_its_head_is_refused(tmp_path: Path) -> None:
     folder = write_fine_tuned(tmp_path, make_task_model(SENTENCES))
-    change_weights(folder, **{"classifier.weight": None})
+    change_weights(folder, **{"classifier.weight": None, "classifier.bias": None})
     with pytest.raises(CheckpointError, match="has no classifier: the head of the task is missing"):
         load_task_model(locate_encoder(folder))
 
