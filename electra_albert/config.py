@@ -357,6 +357,8 @@ class PretrainConfig:
     def __post_init__(self) -> None:
         length, positions = self.corpus.max_seq_length, self.model.max_position_embeddings
         _require(length <= positions, f"max_seq_length={length} exceeds model.max_position_embeddings={positions}")
+        segments = self.model.type_vocab_size
+        _require(segments >= 2, f"model.type_vocab_size={segments}: rows have two segments, so 2 at least are needed")
 
     @property
     def generator_warmup_steps(self) -> int:

@@ -53,7 +53,8 @@ def plan_lines(job: Job, world: World) -> list[str]:
     if job.origin is not None:
         rate = config.training.learning_rate
         if job.lacks_generator:
-            lines.append(f"before them {config.generator_warmup_steps:,} steps of the new generator alone")
+            alone = config.generator_warmup_steps
+            lines.append(f"before them {alone:,} steps of the new generator alone, which estimates of time leave out")
         lines.append(f"schedule: a new one, up to {rate:g} over {warmup:,} steps and down to 0 at step {steps:,}")
     if warmup >= steps:
         lines.append(f"notice: --warmup_steps {warmup:,} of {steps:,} steps: the full learning rate is never reached")

@@ -140,7 +140,12 @@ def build_config(options: Namespace) -> PretrainConfig:
 
 def check_can_write(folder: Path) -> None:
     """UsageError unless `folder` can be written into, or made where it is not there; makes nothing."""
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists() or path.is_symlink())
+    except OSError as error:
+        raise UsageError(f"cannot write into {str(folder)[:100]}: {error.strerror}; choose another folder") from None
+    if not nearest.exists():
+        raise UsageError(f"cannot write into {folder}: {nearest} is a link that leads nowhere; choose another folder")
     if not nearest.is_dir():
         raise UsageError(f"cannot write into {folder}: {nearest} is a file; choose another folder")
     if not os.access(nearest, os.W_OK | os.X_OK):
@@ -153,11 +158,24 @@ def config_first(argv: Sequence[str]) -> list[str]:
     others: list[str] = []
     words = iter(argv)
     for word in words:
-        if word == "--config":
-            first += [word, *islice(words, 1)]
+        name, _, value = word.partition("=")
+        if name == "--config":
+            paths = [value] if value else list(islice(words, 1))
+            first += [name, *map(_without_idle_case, paths)]
         else:
-            (first if word.startswith("--config=") else others).append(word)
+            others.append(word)
     return first + others
+
+
+def _without_idle_case(path: str) -> str:
+    """The file, or its options where it is of a time when do_lower_case was written but not looked at.
+
+    That was when a tokenizer was given, and before there was keep_accents; now it would change that tokenizer.
+    """
+    options = read_options(Path(path), f"--config {path}")
+    if "do_lower_case" not in options or "keep_accents" in options or options.get("tokenizer") is None:
+        return path
+    return json.dumps({name: value for name, value in options.items() if name != "do_lower_case"}, ensure_ascii=False)
 
 
 def find_first(argv: Sequence[str], names: Sequence[str]) -> dict[str, str | None]:

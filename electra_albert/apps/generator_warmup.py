@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from electra_albert.apps.evaluation import score
-from electra_albert.apps.run_folder import compare_settings
 from electra_albert.config import MlmConfig, TrainingConfig
 from electra_albert.objectives.mlm import MaskedLanguageModeling
-from electra_albert.training.checkpoint import find_checkpoint, read_state
+from electra_albert.training.checkpoint import find_checkpoint
 from electra_albert.training.loop import train
 from electra_albert.training.monitor import Monitor
 
@@ -33,7 +32,7 @@ _RISING_SHARE = 10  # of the updates, one in so many with a rising rate
 def warm_up(job: Job, run: Run) -> bool:
     """Train the generator alone, or go on doing so; False where it was told to stop.
 
-    Raises as `train` and `find_checkpoint` do, and CheckpointError where it was begun with other settings.
+    Raises as `train` and `find_checkpoint` do.
     """
     steps, folder = job.config.generator_warmup_steps, run.folder / FOLDER
     if not steps:
@@ -48,8 +47,6 @@ def warm_up(job: Job, run: Run) -> bool:
     )
     resume = "never" if job.config.run.resume == "never" else "auto"
     found = find_checkpoint(folder / "checkpoints", resume, run.monitor.say)
-    if found is not None:
-        compare_settings(read_state(found)["settings"], run.settings, found)
     training = _training(run.config, steps)
     with Monitor(folder, steps, is_main=run.world.is_main) as monitor, _frozen(generator.embeddings):
         warm = replace(run, folder=folder, config=training, monitor=monitor, resume_from=found, scores_start=False)

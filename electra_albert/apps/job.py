@@ -83,6 +83,8 @@ def make_job(
     objective = make_objective(config, special).to(world.device)
     self_check(objective, batches.micro_batches(1)[0], training.weight_decay, say)
     lacks_generator = begin_with(origin, objective, say) if origin is not None else False
+    if config.rtd.generator_warmup_steps and recorded is None and not lacks_generator:
+        say("notice: --rtd.generator_warmup_steps has no effect: there is no new generator beside trained weights")
     if training.gradient_checkpointing:
         set_gradient_checkpointing(objective)
     compile_for_training(objective, compilation)

@@ -16,6 +16,7 @@ from electra_albert.apps.prepare import prepare, with_tokenizer
 from electra_albert.apps.prepared_folder import find_store
 from electra_albert.apps.run_folder import recorded_settings, shape_options
 from electra_albert.apps.stock_origin import (
+    OPTION_SAYS_SO,
     StockWeights,
     begin_with_stock,
     find_files,
@@ -23,7 +24,7 @@ from electra_albert.apps.stock_origin import (
     read_weights,
     stock_options,
 )
-from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import Rows, build_table
 from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
 from electra_albert.model.adoption import require_same_computation
@@ -58,6 +59,8 @@ def find_origin(path: Path, config: PretrainConfig, tokenizer: Tokenizer, world:
         weights = read_weights(path, tokenizer)
         hashes = [sha256(file) for part in find_files(path) if part for file in all_files(part.weights)]
         record = {"step": None, "weights": " ".join(hashes), "options": stock_options(path)}
+        exported_by = recorded_settings(path.absolute().parent)  # of a run of ours, where it lies in one's folder
+        record |= {name: exported_by.get(name) for name in _OLD_TEXT}
     return Origin(record, None, weights)
 
 
@@ -77,7 +80,9 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
                 f"{config.run.objective}; leave out --objective"
             )
         known = settings.get("model")
-        require_same_computation(config.model, known if isinstance(known, dict) else {}, f"--init_from {run}")
+        require_same_computation(
+            config.model, known if isinstance(known, dict) else {}, f"--init_from {run}", OPTION_SAYS_SO
+        )
         if fingerprint(load_tokenizer(run / "tokenizer")) != fingerprint(tokenizer):
             raise CheckpointError(
                 f"--init_from {run}: it was trained with another tokenizer; leave out --tokenizer and what changes it; "
@@ -104,7 +109,10 @@ def with_old_corpus(origin: Origin, config: PretrainConfig, tokenizer_dir: Path,
         return origin
     with main_first(world):
         say(f"preparing the old text {old}")
-        store = prepare(replace(with_tokenizer(run, tokenizer_dir), corpus=old), seed, say).store
+        try:
+            store = prepare(replace(with_tokenizer(run, tokenizer_dir), corpus=old), seed, say).store
+        except (DataError, UsageError) as error:
+            raise type(error)(f"--old_corpus {old}: {error}") from None
     known = {"prepared_dir": run.prepared_dir, "store": store.fingerprint, "max_seq_length": run.max_seq_length}
     return origin._replace(record={**origin.record, **known, "seed": seed, "side": _ALL})
 

@@ -20,6 +20,7 @@ from electra_albert.contracts import STOPPED_BY_SIGNAL, Metrics, UsageError, Use
 if TYPE_CHECKING:
     from electra_albert.apps.job import Job
     from electra_albert.training.distributed import World
+    from electra_albert.training.loop import Outcome
     from electra_albert.training.run import Run
 
 RUNS = Path("runs")
@@ -41,15 +42,11 @@ def main(argv: Sequence[str]) -> int:
 def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World) -> int:
     from electra_albert.apps.closing import peak_memory_line, plan_lines
     from electra_albert.apps.estimate import estimate_lines
-    from electra_albert.apps.evaluation import evaluator
-    from electra_albert.apps.generator_warmup import warm_up
     from electra_albert.apps.job import job_settings, make_job
-    from electra_albert.apps.obstacles import told_in_one_line
     from electra_albert.apps.run_folder import check_is_ours
     from electra_albert.training.checkpoint import find_checkpoint, read_state
     from electra_albert.training.distributed import main_first
     from electra_albert.training.guards import RunLock, StopSignal
-    from electra_albert.training.loop import train
     from electra_albert.training.monitor import Monitor
     from electra_albert.training.run import Run
 
@@ -78,16 +75,26 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
         run = Run(folder, config.training, world, monitor, stop, job.arithmetic, found)
         run = replace(run, scores_start=job.origin is not None, settings=job_settings(preset, job, world))
         _open_run_folder(run, job, preset, argv)
-        with told_in_one_line(config.training, job.compilation):
-            if job.lacks_generator and not warm_up(job, run):
-                return STOPPED_BY_SIGNAL
-            outcome = train(job.objective, job.batches, evaluator(job, run), run)
+        outcome = _train(job, run)
         monitor.say(peak_memory_line(world.device))
-        if outcome.is_stopped:
+        if outcome is None or outcome.is_stopped:
             return STOPPED_BY_SIGNAL
         if world.is_main:
             _finish(job, folder, argv, outcome.metrics, outcome.step)
     return 0
+
+
+def _train(job: Job, run: Run) -> Outcome | None:
+    """Train to the end or until told to stop; None where that was while the generator was warmed up."""
+    from electra_albert.apps.evaluation import evaluator
+    from electra_albert.apps.generator_warmup import warm_up
+    from electra_albert.apps.obstacles import told_in_one_line
+    from electra_albert.training.loop import train
+
+    with told_in_one_line(run.config, job.compilation):
+        if job.lacks_generator and not warm_up(job, run):
+            return None
+        return train(job.objective, job.batches, evaluator(job, run), run)
 
 
 def _require_another(init_from: str | None, folder: Path) -> None:
@@ -106,26 +113,15 @@ def run_folder(config: PretrainConfig, preset: str) -> Path:
 
 def _open_run_folder(run: Run, job: Job, preset: str, argv: Sequence[str]) -> None:
     """Refuse a checkpoint of another run, say what else has changed since, then record this one."""
-    import torch
-
-    from electra_albert.apps.run_folder import compare_settings, describe_run
+    from electra_albert.apps.run_folder import describe_run
+    from electra_albert.apps.taking_up import say_changes
     from electra_albert.corpus.tokenizer import save_tokenizer
-    from electra_albert.training.checkpoint import read_state
     from electra_albert.training.distributed import main_first
 
-    folder, world, say, found = run.folder, run.world, run.monitor.say, run.resume_from
-    if found is not None:
-        state, max_steps = read_state(found), run.config.max_steps
-        if state["step"] > max_steps:
-            raise UsageError(f"{found} is beyond --max_steps {max_steps}; raise it or choose another --output_dir")
-        for change in compare_settings(state["settings"], run.settings, found):
-            say(f"changed since the run began: {change}")
-        now = {"world_size": world.world_size, "threads": torch.get_num_threads(), "torch": torch.__version__}
-        for name, value in now.items():
-            if state[name] != value:
-                say(f"{name} was {state[name]} and is {value}: numbers may differ in their last bits from here on")
-    with main_first(world):
-        if world.is_main:
+    folder = run.folder
+    say_changes(run)
+    with main_first(run.world):
+        if run.world.is_main:
             try:
                 describe_run(folder, preset, job.config, argv, dict(run.settings))
                 save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", job.config.model.max_position_embeddings)

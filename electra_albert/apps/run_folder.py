@@ -24,7 +24,6 @@ _PLACES = frozenset(
     {
         "output_dir",
         "corpus",
-        "old_corpus",
         "tokenizer",
         "extend_vocab_to",
         "do_lower_case",
@@ -32,7 +31,7 @@ _PLACES = frozenset(
         "split_digit_comma",
     }
 )
-_MAY_CHANGE = _PLACES | frozenset(
+MAY_CHANGE = _PLACES | frozenset(
     {
         "arithmetic",
         "resume",
@@ -117,6 +116,8 @@ def inherited_options(run: Path, output_dir: Path) -> dict[str, Any]:
 
 def shape_options(run: Path) -> dict[str, Any]:
     """Preset, objective, row length and shape in the config.yaml of `run`."""
+    if not run.exists():
+        raise UsageError(f"--init_from {run} does not exist; name a folder here, a hub model is fetched first")
     if not (run / CONFIG).is_file():
         raise UsageError(
             f"--init_from {run}: it holds neither a run ({CONFIG}) nor a stock model (config.json); name one of the two"
@@ -138,7 +139,7 @@ def _recorded_inheritance(run: Path, output_dir: Path) -> dict[str, Any] | None:
 
 
 def compare_settings(
-    recorded: Mapping[str, Any], settings: Mapping[str, Any], origin: Path, may_change: Set[str] = _MAY_CHANGE
+    recorded: Mapping[str, Any], settings: Mapping[str, Any], origin: Path, may_change: Set[str] = MAY_CHANGE
 ) -> list[str]:
     """The differences that are allowed between what `origin` was made with and what is asked for now, in words.
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from electra_albert.objectives.pretraining import PretrainingObjective
 
 _STOCK_CONFIG, _FOLDERS = "config.json", ("discriminator", "generator", "model")
+OPTION_SAYS_SO = "leave out the option that says so"
 _ORDER = ("sentence_order.pooler", "sentence_order.classifier")
 _NOT_OF_THE_SHAPE = ("vocab_size", "initialization")  # the tokenizer's, and of weights that are drawn
 
@@ -157,17 +158,25 @@ def begin_with_stock(weights: StockWeights, objective: PretrainingObjective, say
             source = weights.encoder
             unused.remove("predictions")
         lacks_generator = source is None
-        new += ["generator"] if source is None else _take(objective.generator, source, weights.name)[0]
+        new += ["generator"] if source is None else _take_generator(objective, source, weights.name)
     say(f"beginning with the weights of {weights.name}; {_told(new, unused, weights)}")
     say("the optimiser, the schedule and the order of rows start at step 1")
     return lacks_generator
 
 
-def _take(model: Generator | Discriminator, source: StockModel, name: str) -> tuple[list[str], list[str]]:
+def _take_generator(objective: PretrainingObjective, source: StockModel, name: str) -> list[str]:
+    """As _take, of the generator: its layers and heads are the discriminator's, scaled by rtd.generator_size."""
+    way_out = "begin with the discriminator's folder alone, put elsewhere, and a generator is built for it"
+    return _take(objective.generator, source, f"the generator in {name}", way_out)[0]
+
+
+def _take(
+    model: Generator | Discriminator, source: StockModel, name: str, way_out: str = OPTION_SAYS_SO
+) -> tuple[list[str], list[str]]:
     """Copy what fits; the parts of the model that are new, and those of the source that it has no use for."""
     from electra_albert.model.adoption import adopt, require_same_computation
 
-    require_same_computation(model.config, asdict(source.config), name)
+    require_same_computation(model.config, asdict(source.config), name, way_out)
     new = adopt(model, source.state, name)
     used = {part for part, _ in model.named_children()} - set(new)
     unused = dict.fromkeys(part for part in (key.split(".")[0] for key in source.state) if part not in used)

@@ -87,7 +87,11 @@ def _pinned(batch: Batch) -> Batch:
 
 
 def eval_batches(rows: Rows, limit: int, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
-    """The first `limit` rows in order, in batches of at most `batch_size`; each rank gets every world_size-th row."""
-    row = torch.arange(rank, min(limit, rows.table.count), world_size)
+    """`limit` rows spread evenly over the text, or all there are, in batches of at most `batch_size`.
+
+    They come in their order; each rank gets every world_size-th.
+    """
+    taken = min(limit, rows.table.count)
+    row = torch.arange(rank, taken, world_size) * rows.table.count // max(1, taken)
     for chunk in row.split(batch_size) if len(row) else ():
         yield rows.gather(chunk, example_id=chunk)

@@ -75,17 +75,17 @@ def _holds(state: Mapping[str, Tensor], places: Mapping[str, Tensor], part: str,
     return not missing
 
 
-def require_same_computation(config: ModelConfig, known: Mapping[str, Any], origin: str) -> None:
+def require_same_computation(config: ModelConfig, known: Mapping[str, Any], origin: str, way_out: str) -> None:
     """CheckpointError where weights of the `known` settings would fit a model of `config` and compute something else.
 
-    A setting that is not known is not compared. `origin` is what the source is called.
+    A setting that is not known is not compared. `origin` is what the source is called, `way_out` what to do.
     """
     for name in _UNSEEN:
         found, wanted = known.get(name), getattr(config, name)
         if found is not None and found != wanted:
             raise CheckpointError(
                 f"{origin} has {name} {found}, this run's model {wanted}, so that its weights would compute something "
-                "else; leave out the option that says so"
+                f"else; {way_out}"
             )
 
 

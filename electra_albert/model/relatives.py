@@ -39,15 +39,15 @@ _BEGINNINGS = {
     "cls.predictions.transform.": "predictions.",
     "cls.predictions.": "predictions.",
 }
-# Heads that no head here computes: BERT's next sentence, ELECTRA's own for sentences.
-_OF_THEIR_OWN = ("cls.seq_relationship.", "classifier.dense.", "classifier.out_proj.", "sequence_summary.")
+# Layers of heads that no head here computes: BERT's next sentence, ELECTRA's own for sentences.
+_OF_THEIR_OWN = ("cls.seq_relationship", "classifier.dense", "classifier.out_proj", "sequence_summary")
 
 
 class Renamed(NamedTuple):
     """The tensors of a relative under stock ALBERT's names."""
 
     tensors: dict[str, Tensor]
-    left_aside: list[str]  # names of heads that have no counterpart
+    left_aside: list[str]  # layers of heads that have no counterpart
 
 
 def renamed(tensors: Mapping[str, Tensor], rename: Callable[[str], str], origin: str) -> dict[str, Tensor]:
@@ -68,9 +68,8 @@ def as_albert(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, ori
     one that stands there twice, and for a mapping that stock does not apply.
     """
     found = renamed(tensors, lambda name: _new_name(name.removeprefix(f"{kind}.")), origin)
-    left_aside = [name for name in found if name.startswith(_OF_THEIR_OWN)]
-    for name in left_aside:
-        del found[name]
+    left_aside = [layer for layer in _OF_THEIR_OWN if any(name.startswith(f"{layer}.") for name in found)]
+    found = {name: t for name, t in found.items() if not name.startswith(tuple(f"{layer}." for layer in left_aside))}
     if config.embedding_size == config.hidden_size:
         if f"{_MAPPING}weight" in found or f"{_MAPPING}bias" in found:
             raise CheckpointError(

@@ -96,7 +96,7 @@ def test_the_head_of_an_electra_discriminator_is_kept(desk: Desk) -> None:
         ("AlbertForMaskedLM", ORDER, "new: sentence order"),
         ("AlbertForMaskedLM", (), "new: discriminator predictions, generator; left aside: predictions"),
         ("AlbertForPreTraining", MLM, "nothing is new; left aside: sentence order"),
-        ("BertForPreTraining", ORDER, "new: sentence order; left aside: pooler, cls.seq_relationship.bias"),
+        ("BertForPreTraining", ORDER, "new: sentence order classifier; left aside: cls.seq_relationship"),
         ("ElectraForPreTraining", MLM, "new: predictions; left aside: discriminator predictions"),
     ],
 )
