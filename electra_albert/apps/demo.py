@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from electra_albert.apps.fill_mask import Filled, Proposal, Verdict
     from electra_albert.apps.rewrite import Rewriter
     from electra_albert.apps.splice import Replacement, Rewritten
-    from electra_albert.model.electra import Discriminator, Generator
 
 RUNS = Path("runs")
 SENTENCES = (
@@ -47,6 +46,7 @@ gives it. For any other: {{"sequence": after, "original": before, "replaced": [{
 "probability", "is_changed"}}, ...]}}; start and end are characters of the original, the probability of having been
 replaced is the discriminator's, null without one."""
 _LIMITS, _COLOURS = (0.3, 0.6), ("\x1b[32m", "\x1b[33m", "\x1b[31m")  # probability of a replacement: green to red
+_WAY_OUT = "name the tokenizer it was trained with by --tokenizer, or put that beside its weights"
 _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 
 
@@ -115,32 +115,28 @@ def _check(options: Namespace) -> None:
 
 def _load(options: Namespace) -> Rewriter:
     from electra_albert.apps.rewrite import Rewriter
+    from electra_albert.apps.token_table import without_spare_rows
     from electra_albert.corpus.tokenizer import load_tokenizer
-    from electra_albert.model.loading import load_discriminator, load_generator, locate
+    from electra_albert.model.loading import discriminator_of, generator_of, locate, read_stored
 
     path = Path(options.gen) if options.gen else newest_run(RUNS)
     config, folder = (Path(value) if value else None for value in (options.config, options.tokenizer))
     files = locate(path, "generator", config, folder)
-    generator, tokenizer = load_generator(files), load_tokenizer(files.tokenizer)
-    check_vocabulary(generator, tokenizer, files.tokenizer)
+    stored, tokenizer = read_stored(files), load_tokenizer(files.tokenizer)
+    # Of a tokenizer that lies elsewhere only its size tells whether it is the model's.
+    rows = stored.config.vocab_size if folder is None else len(tokenizer)
+    known = (len(tokenizer), files.tokenizer, _WAY_OUT, rows)
+    generator = generator_of(without_spare_rows(stored, *known), str(files.weights))
     folder_of_weights = files.weights.absolute().parent
     beside = Path(options.disc) if options.disc else folder_of_weights.parent / "discriminator"
     discriminator = None
     if options.disc or (folder_of_weights.name == "generator" and beside.is_dir()):
-        discriminator = load_discriminator(locate(beside, "discriminator"))
-        check_vocabulary(discriminator, tokenizer, files.tokenizer)
+        others = locate(beside, "discriminator")
+        discriminator = discriminator_of(without_spare_rows(read_stored(others), *known), str(others.weights))
+    if spare := rows - len(tokenizer):
+        told = f"{spare} rows of the token table belong to no piece of the tokenizer and are never guessed"
+        print(f"notice: {told}", file=sys.stderr)
     return Rewriter(generator, discriminator, tokenizer, options.mask_rate, options.temperature, options.seed)
-
-
-def check_vocabulary(model: Generator | Discriminator, tokenizer: Any, folder: Path) -> None:
-    """CheckpointError where the tokenizer has more or fewer pieces than the model's table has rows."""
-    from electra_albert.contracts import CheckpointError
-
-    if len(tokenizer) != model.config.vocab_size:
-        raise CheckpointError(
-            f"the tokenizer in {folder} has {len(tokenizer)} pieces, the model {model.config.vocab_size}; "
-            "name the tokenizer it was trained with by --tokenizer"
-        )
 
 
 def newest_run(runs: Path) -> Path:

@@ -7,38 +7,30 @@ python -m electra_albert.apps.export --from_tf albert_base_v2 --output_dir expor
 
 from __future__ import annotations
 
-import json
-import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
-from electra_albert.contracts import UsageError
-from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer
+from electra_albert.apps.export_folder import Form, publish
+from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.corpus.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
 
     from electra_albert.model.body import Body
     from electra_albert.model.electra import Discriminator, Generator
-    from electra_albert.model.loading import ModelFiles
+    from electra_albert.model.loading import ModelFiles, Stored
     from electra_albert.model.outputs import Model
     from electra_albert.model.task_model import TaskModel
 
-CARD = "README.md"
 _FORMATS = ("safetensors", "pt", "onnx")
 _NUMBER_LABEL = "score"  # the one output of a regression
-
-
-class _Form(NamedTuple):
-    """What a folder is written as."""
-
-    architecture: str
-    file_format: str = "safetensors"
-    settings: Mapping[str, Any] = {}  # of config.json, beside those of the shape
-    details: Mapping[str, Any] | None = None  # of the task, in a file of their own
+_PATHS = ("model", "output_dir", "from_tf", "tokenizer")
+_CHECKPOINTS = "checkpoints"
+_OF_A_RUN = ("generator", "discriminator", "model", "tokenizer", _CHECKPOINTS)
 
 
 def export_generator(generator: Generator, tokenizer: Any, folder: Path, file_format: str = "safetensors") -> None:
@@ -48,7 +40,7 @@ def export_generator(generator: Generator, tokenizer: Any, folder: Path, file_fo
     classes compute other values, UsageError where the folder cannot be written.
     """
     architecture = "AlbertForMaskedLM" if generator.sentence_order is None else "AlbertForPreTraining"
-    _publish(folder, generator, tokenizer, _Form(architecture, file_format))
+    publish(folder, generator, tokenizer, Form(architecture, file_format))
 
 
 def export_discriminator(
@@ -58,12 +50,12 @@ def export_discriminator(
 
     Raises as export_generator does.
     """
-    _publish(folder, discriminator, tokenizer, _Form("AlbertModel", file_format))
+    publish(folder, discriminator, tokenizer, Form("AlbertModel", file_format))
 
 
 def export_body(body: Body, tokenizer: Any, folder: Path, file_format: str = "safetensors") -> None:
     """Write a folder that `AutoModel` loads, with the pooler where there is one. Raises as export_generator does."""
-    _publish(folder, body, tokenizer, _Form("AlbertModel", file_format))
+    publish(folder, body, tokenizer, Form("AlbertModel", file_format))
 
 
 def export_task_model(
@@ -88,112 +80,71 @@ def export_task_model(
         settings["label2id"] = {name: number for number, name in enumerate(names)}
     if head.kind == "sequence":
         settings["problem_type"] = "regression" if details.get("is_regression") else "single_label_classification"
-    _publish(folder, model, tokenizer, _Form(model.architecture, file_format, settings, details))
+    publish(folder, model, tokenizer, Form(model.architecture, file_format, settings, details))
 
 
-def _publish(folder: Path, model: Model, tokenizer: Any, form: _Form) -> None:
-    """Write beside, check there, then put the files in place, weights last; older weights of another format go."""
-    from electra_albert.apps.export_checks import check_against_stock
-    from electra_albert.model.loading import TASK_FILE
+class _Loaded(NamedTuple):
+    """What the files of a model became."""
 
-    check_can_write(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".writing-", dir=folder) as name:
-            beside = Path(name)
-            weights = _write(beside, model, tokenizer, form)
-            if form.file_format == "safetensors":
-                check_against_stock(model, beside, form.architecture)
-            files = sorted(beside.iterdir(), key=lambda path: path == weights)
-            for file in files:
-                os.replace(file, folder / file.name)
-        for other in _weight_files() - {file.name for file in files}:
-            (folder / other).unlink(missing_ok=True)
-        if form.details is None:
-            (folder / TASK_FILE).unlink(missing_ok=True)  # of a fine-tuned model that lay here
-    except OSError as error:
-        raise UsageError(f"cannot write the model into {folder} ({error.strerror or error}); make room") from None
-
-
-def _weight_files() -> set[str]:
-    from electra_albert.apps.export_onnx import DATA_FILE, ONNX_FILE
-    from electra_albert.model.weight_files import WEIGHT_FILES
-
-    return {*WEIGHT_FILES, ONNX_FILE, DATA_FILE}
-
-
-def _write(folder: Path, model: Model, tokenizer: Any, form: _Form) -> Path:
-    """Write card, configuration, tokenizer and weights; returns the weights' file."""
-    from electra_albert.apps.model_card import model_card
-    from electra_albert.model.loading import CONFIG_FILE, TASK_FILE
-    from electra_albert.model.stock_config import stock_config
-
-    special = {
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.cls_token_id,
-        "eos_token_id": tokenizer.sep_token_id,
-    }
-    config = {**stock_config(model.config, form.architecture, special), **form.settings}
-    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    (folder / CARD).write_text(model_card(model, form.architecture), encoding="utf-8")
-    if form.details is not None:
-        (folder / TASK_FILE).write_text(json.dumps(form.details, indent=2) + "\n", encoding="utf-8")
-    save_tokenizer(tokenizer, folder, model.config.max_position_embeddings)
-    weights = _write_weights(folder, model, form.file_format)
-    return weights
-
-
-def _write_weights(folder: Path, model: Model, file_format: str) -> Path:
-    if file_format == "onnx":
-        from electra_albert.apps.export_onnx import write_onnx
-
-        return write_onnx(model, folder)
-    from electra_albert.model.huggingface import to_stock
-
-    tensors = to_stock(model.state_dict())
-    if file_format == "pt":
-        import torch
-
-        weights = folder / "weights.pt"
-        torch.save(tensors, weights)
-    else:
-        from electra_albert.model.weight_files import write_safetensors
-
-        weights = folder / "model.safetensors"
-        write_safetensors(tensors, weights)
-    return weights
+    model: Any
+    left_aside: list[str]  # parts that the files hold and the model has no place for
+    details: dict[str, Any]  # of the task
 
 
 class _Kind(NamedTuple):
     """One choice of --kind."""
 
     locate: Callable[[Path], ModelFiles]
-    load: Callable[[ModelFiles], Any]
-    write: Callable[[Any, Any, Path, str], None]  # what was loaded, tokenizer, folder, file format
+    load: Callable[[ModelFiles], _Loaded]
+    write: Callable[[_Loaded, Any, Path, str], None]  # what was loaded, tokenizer, folder, file format
 
 
 def _kinds() -> dict[str, _Kind]:
     from electra_albert.model import loading
 
-    def write_task(loaded: Any, tokenizer: Any, folder: Path, file_format: str) -> None:
-        model, details = loaded
-        export_task_model(model, tokenizer, folder, details, file_format)
+    def kind(
+        locate: Callable[[Path], ModelFiles],
+        build: Callable[[Stored, str], Any],
+        export: Callable[[Any, Any, Path, str], None],
+    ) -> _Kind:
+        def load(files: ModelFiles) -> _Loaded:
+            stored = loading.read_stored(files)
+            model = build(stored, str(files.weights))
+            return _Loaded(model, _left_aside(stored, model), {})
+
+        return _Kind(locate, load, lambda loaded, *more: export(loaded.model, *more))
+
+    def load_task(files: ModelFiles) -> _Loaded:
+        model, details = loading.load_task_model(files)
+        return _Loaded(model, _left_aside(loading.read_stored(files), model), details)
+
+    def write_task(loaded: _Loaded, tokenizer: Any, folder: Path, file_format: str) -> None:
+        export_task_model(loaded.model, tokenizer, folder, loaded.details, file_format)
 
     return {
-        "generator": _Kind(lambda path: loading.locate(path, "generator"), loading.load_generator, export_generator),
-        "discriminator": _Kind(
-            lambda path: loading.locate(path, "discriminator"), loading.load_discriminator, export_discriminator
+        "generator": kind(lambda path: loading.locate(path, "generator"), loading.generator_of, export_generator),
+        "discriminator": kind(
+            lambda path: loading.locate(path, "discriminator"), loading.discriminator_of, export_discriminator
         ),
-        "task": _Kind(lambda path: loading.locate(path, "model"), loading.load_task_model, write_task),
-        "encoder": _Kind(loading.locate_encoder, loading.load_body, export_body),
+        "task": _Kind(lambda path: loading.locate(path, "model"), load_task, write_task),
+        "encoder": kind(loading.locate_encoder, loading.body_of, export_body),
     }
+
+
+def _left_aside(stored: Stored, model: Model) -> list[str]:
+    """Heads in a model's files that `model` is without."""
+    parts = {name for name, _ in model.named_children()}
+    parts |= {"pooler", "sop_classifier"} if "sentence_order" in parts else set()
+    return sorted({name.split(".")[0] for name in stored.tensors} - parts) + sorted(stored.left_aside)
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
     options = _parse(argv)
     folder = Path(options.output_dir)
-    if options.from_tf:
+    check_can_write(folder)
+    _refuse_a_runs_folder(folder)
+    if options.from_tf is not None:
         from electra_albert.apps.from_tf import convert_tensorflow
 
         tokenizer = Path(options.tokenizer) if options.tokenizer else None
@@ -207,9 +158,35 @@ def main(argv: Sequence[str]) -> int:
         from electra_albert.apps.export_onnx import require_packages
 
         require_packages()
-    kind.write(kind.load(files), load_tokenizer(files.tokenizer), folder, options.format)
+    loaded, vocabulary = kind.load(files), load_tokenizer(files.tokenizer)
+    _require_rows(len(vocabulary), loaded.model.config.vocab_size, files)
+    if loaded.left_aside:
+        told = ", ".join(loaded.left_aside)
+        print(f"notice: left aside, as --kind {options.kind} has no place for it: {told}", file=sys.stderr)
+    kind.write(loaded, vocabulary, folder, options.format)
     print(f"wrote the {options.kind} to {folder}")
     return 0
+
+
+def _refuse_a_runs_folder(folder: Path) -> None:
+    """UsageError for the folder of a run or a fine-tuning, and for those in it that are its own."""
+    from electra_albert.apps.run_folder import ENVIRONMENT
+
+    place = folder.resolve()
+    for run in (place, place.parent) if place.name in _OF_A_RUN else (place,):
+        if (run / ENVIRONMENT).is_file() or (run / _CHECKPOINTS).is_dir():
+            raise UsageError(
+                f"{folder} belongs to a run, whose files would be overwritten; choose another --output_dir"
+            )
+
+
+def _require_rows(pieces: int, rows: int, files: ModelFiles) -> None:
+    """CheckpointError where ids of the tokenizer would lie outside the model's table."""
+    if pieces > rows:
+        raise CheckpointError(
+            f"the tokenizer in {files.tokenizer} has {pieces} pieces, the model {rows}; "
+            "put the tokenizer it was trained with into its folder"
+        )
 
 
 def _parse(argv: Sequence[str]) -> Namespace:
@@ -230,7 +207,10 @@ def _parse(argv: Sequence[str]) -> Namespace:
         "--tokenizer", type=str | None, default=None, help="Of --from_tf; by default the one in its folder."
     )
     options = parse(parser, argv)
-    if options.tokenizer and not options.from_tf:
+    empty = [name for name in _PATHS if options[name] == ""]
+    if empty:
+        raise UsageError(f"--{empty[0]} is empty; give a path")
+    if options.tokenizer and options.from_tf is None:
         raise UsageError("--tokenizer goes with --from_tf; another --model brings its own")
     if options.from_tf and (options.kind != "generator" or options.format != "safetensors"):
         raise UsageError("--from_tf writes a stock folder with all heads; export that for another --kind or --format")

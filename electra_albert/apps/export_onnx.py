@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from electra_albert.apps.export_checks import LOGITS_TOLERANCE, probe, relative_difference
-from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.apps.export_checks import probe, require_equal
+from electra_albert.contracts import UsageError
 from electra_albert.model.body import Body
 from electra_albert.model.outputs import Model, outputs
 from electra_albert.model.task_model import TaskModel
@@ -148,15 +148,5 @@ def _check(graph: _Graph, file: Path) -> None:
             wanted = graph.named_outputs(*rows)
         found = session.run(list(wanted), {name: row.numpy() for name, row in zip(INPUTS, rows, strict=True)})
         for (name, ours), theirs in zip(wanted.items(), found, strict=True):
-            _require_equal(name, ours, torch.from_numpy(theirs))
-
-
-def _require_equal(name: str, ours: Tensor, theirs: Tensor) -> None:
-    """CheckpointError where values differ by more than the tolerance; NaN is never equal."""
-    assert ours.shape == theirs.shape, name
-    difference = relative_difference(ours, theirs)
-    if not difference <= LOGITS_TOLERANCE:
-        raise CheckpointError(
-            f"{ONNX_FILE} is not written: onnxruntime computes other {name} than PyTorch (off by {difference:.1e}); "
-            "export as safetensors instead"
-        )
+            told = f"{ONNX_FILE} is not written: onnxruntime computes other {name} than PyTorch"
+            require_equal(ours, torch.from_numpy(theirs), told, "; export as safetensors instead")

@@ -59,7 +59,7 @@ def convert_tensorflow(
     vocabulary = load_vocabulary(files.tokenizer, config)
     generator = build_generator(config, read_variables(files.prefix, config), files.prefix)
     if generator.sentence_order is None:
-        say(f"{files.prefix} holds no sentence-order head with its pooler; the model is written without")
+        say(f"{files.prefix} holds no sentence-order head with its pooler; the model is written without that head")
     export_generator(generator, vocabulary, output_dir)
     say(f"wrote {files.prefix} with the tokenizer {files.tokenizer} to {output_dir}")
 
@@ -70,6 +70,12 @@ def locate_tensorflow(source: Path, tokenizer: Path | None = None) -> TensorFlow
         is_archive = source.is_file() and source.name.endswith(_ARCHIVES)
     except OSError as error:
         raise UsageError(f"{str(source)[:100]}: {error.strerror}; name the folder of a checkpoint") from None
+    try:
+        is_missing = tokenizer is not None and not tokenizer.exists()
+    except OSError as error:
+        raise UsageError(f"{str(tokenizer)[:100]}: {error.strerror}; tell the tokenizer by --tokenizer FILE") from None
+    if is_missing:
+        raise UsageError(f"{tokenizer} does not exist; tell the tokenizer by --tokenizer FILE")
     if is_archive:
         raise UsageError(f"{source} is an archive; unpack it by tar -xf {source} and name the folder that it gives")
     prefix = _find_prefix(source)
@@ -167,17 +173,12 @@ def _require_room(prefix: Path, numbers: int) -> None:
 def build_generator(config: ModelConfig, variables: dict[str, np.ndarray], prefix: Path) -> Generator:
     """A masked language model in eval mode, with a sentence-order head where the variables hold one and its pooler.
 
-    Raises CheckpointError as stock_tensors does, naming `prefix`.
+    Where they hold the pooler alone, it is kept. Raises CheckpointError as stock_tensors does, naming `prefix`.
     """
-    import torch
-
-    from electra_albert.model.electra import Generator
-    from electra_albert.model.encoder import Embeddings
-    from electra_albert.model.huggingface import has_sentence_order, load_state
+    from electra_albert.model.loading import Stored, generator_of
     from electra_albert.model.tensorflow_names import stock_tensors
 
     tensors = stock_tensors(variables, config, str(prefix))
-    with torch.device("meta"):
-        generator = Generator(config, Embeddings(config), with_sentence_order=has_sentence_order(tensors))
-    load_state(generator, tensors, str(prefix))
-    return generator.eval()
+    return generator_of(
+        Stored(config, {name.removeprefix("albert."): t for name, t in tensors.items()}, []), str(prefix)
+    )

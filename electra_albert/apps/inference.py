@@ -15,32 +15,13 @@ import torch
 from torch import Tensor
 
 from electra_albert.apps.fill_mask import Proposal, propose, shorten, with_own_mask
+from electra_albert.apps.inference_checks import Text, as_count, as_device, as_path, as_targets, as_texts, name_of
 from electra_albert.apps.inference_forward import guess, log_likelihoods, replacement_probabilities, vectors
-from electra_albert.apps.inference_rows import (
-    PaddedRows,
-    Row,
-    Text,
-    as_texts,
-    batches,
-    name_of,
-    pad,
-    read_rows,
-    spans_of_row,
-    target_ids,
-)
-from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.corpus.tokenizer import load_tokenizer
+from electra_albert.apps.inference_loading import read_models
+from electra_albert.apps.inference_rows import PaddedRows, Row, batches, pad, read_rows, spans_of_row, target_ids
+from electra_albert.contracts import DataError, UsageError
 from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Generator
-from electra_albert.model.loading import (
-    ModelFiles,
-    body_of,
-    discriminator_of,
-    generator_of,
-    locate,
-    locate_encoder,
-    read_stored,
-)
 
 Texts = list[str] | list[tuple[str, str]] | list[Text]
 Pooling = Literal["mean", "cls", "pooler"]
@@ -73,55 +54,20 @@ class Likelihood(NamedTuple):
     tokens: list[tuple[str, float]]  # each piece, and log P(it | all others)
 
 
-def load_model(path: str | Path, device: str = "auto", batch_tokens: int | None = None) -> InferenceModel:
+def load_model(
+    path: str | Path, device: str | torch.device = "auto", batch_tokens: int | None = None
+) -> InferenceModel:
     """The model a user means by `path`: a run folder, an exported one, a stock ALBERT, BERT or ELECTRA folder.
 
     It can do what the folder has the heads for. device is cpu, cuda, cuda:1 or auto, a GPU where there is one.
     batch_tokens bounds how much is computed at once, padding included; what comes out does not depend on it.
+    Rows of a token table that belong to no piece of the tokenizer are left out: they are never guessed, and
+    probabilities are those among the pieces.
     Raises UsageError for a path or device that is not there, CheckpointError for files that cannot be used.
     """
-    place = _device(device)
-    if batch_tokens is not None and batch_tokens < 1:
-        raise UsageError(f"batch_tokens={batch_tokens} must be at least 1")
-    where = Path(path)
-    files = locate_encoder(where)
-    mlm_files = locate(where, "generator") if (where / "generator").is_dir() else files
-    stored, name = read_stored(files), str(files.weights)
-    mlm, mlm_name = (stored, name) if mlm_files == files else (read_stored(mlm_files), str(mlm_files.weights))
-    encoder = body_of(stored, name)
-    discriminator = discriminator_of(stored, name) if stored.has_detection_head else None
-    generator = generator_of(mlm, mlm_name) if mlm.has_mlm_head else None
-    for model, origin in ((discriminator, files), (generator, mlm_files)):
-        if model is not None and origin == files:  # the same weights: they are kept once
-            model.embeddings, model.encoder = encoder.embeddings, encoder.encoder
-    tokenizer = load_tokenizer(files.tokenizer)
-    for part in (encoder, discriminator, generator):
-        if part is not None:
-            _check_vocabulary(len(tokenizer), part.config.vocab_size, files)
-            part.to(place)
-    tokenizer("")  # drops what its file says of truncation and padding, before threads share it
-    size = batch_tokens or BATCH_TOKENS.get(place.type, BATCH_TOKENS["cpu"])
-    return InferenceModel(tokenizer, encoder, generator, discriminator, place, size)
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UsageError(f"device={name!r} is no device; give cpu, cuda, cuda:1 or auto") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UsageError(f"device={name!r}: PyTorch finds {torch.cuda.device_count()} GPUs here; give cpu or auto")
-    return device
-
-
-def _check_vocabulary(pieces: int, table_rows: int, files: ModelFiles) -> None:
-    if pieces != table_rows:
-        raise CheckpointError(
-            f"the tokenizer in {files.tokenizer} has {pieces} pieces, the model {table_rows}; "
-            "put the tokenizer it was trained with into its folder"
-        )
+    place = as_device(device)
+    size = BATCH_TOKENS[place.type] if batch_tokens is None else as_count("batch_tokens", batch_tokens)
+    return InferenceModel(*read_models(as_path(path), place), place, size)
 
 
 @dataclass(frozen=True, repr=False)
@@ -147,14 +93,9 @@ class InferenceModel:
         each. `targets` are the only tokens to take: pieces of the vocabulary, or words that are one piece.
         Differs from the pipeline: a list of one text gives a list of one answer, where the pipeline drops the list.
         """
-        generator, tokenizer, mask_id = (
-            self._masked_token_model("fill_mask"),
-            self.tokenizer,
-            self.tokenizer.mask_token_id,
-        )
-        if top_k < 1:
-            raise UsageError(f"top_k={top_k} must be at least 1")
-        allowed = None if targets is None else torch.tensor(target_ids(tokenizer, targets))
+        generator, tokenizer = self._masked_token_model("fill_mask"), self.tokenizer
+        mask_id, top_k = tokenizer.mask_token_id, as_count("top_k", top_k)
+        allowed = None if targets is None else torch.tensor(target_ids(tokenizer, as_targets(targets)))
         own = [with_own_mask(str(text), tokenizer) for text in as_texts(texts, may_be_pairs=False)]
         rows = read_rows(tokenizer, own, generator.config, texts)
         counts = [row.ids.count(mask_id) for row in rows]

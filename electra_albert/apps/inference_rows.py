@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from electra_albert.apps.fill_mask import check_length, shorten
+from electra_albert.apps.inference_checks import Text, name_of
 from electra_albert.apps.splice import spans_of
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import DataError, UsageError
@@ -19,8 +20,6 @@ from electra_albert.corpus.tokenizer import describe_pieces
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
-
-Text = str | tuple[str, str]  # one text, or a pair of them
 
 
 class Row(NamedTuple):
@@ -41,46 +40,17 @@ class PaddedRows(NamedTuple):
     token_type_ids: Tensor  # int64 [B, L]
 
 
-def as_texts(given: object, *, may_be_pairs: bool) -> list[Text]:
-    """One text, a pair where pairs make sense, or a list of them, as a list; UsageError for anything else."""
-    texts: list[Any] = given if isinstance(given, list) else [given]
-    for index, text in enumerate(texts):
-        is_pair = isinstance(text, tuple) and len(text) == 2 and all(isinstance(part, str) for part in text)
-        if not isinstance(text, str) and not (is_pair and may_be_pairs):
-            wanted = "a str, a pair (str, str)" if may_be_pairs else "a str"
-            raise UsageError(
-                f"{name_of(given, index)}{type(text).__name__} is no text; give {wanted} or a list of them"
-            )
-        for part in (text,) if isinstance(text, str) else text:
-            _check_characters(part, name_of(given, index))
-    return texts
-
-
-def _check_characters(text: str, name: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise DataError(f"{name}{shorten(text)!r} holds half a character (a lone surrogate); decode it anew") from None
-
-
-def target_ids(tokenizer: Any, targets: str | list[str]) -> list[int]:
+def target_ids(tokenizer: Any, targets: Sequence[str]) -> list[int]:
     """The tokens a caller means; UsageError for one that is no piece of the vocabulary and is cut into several."""
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     found: dict[int, None] = {}
-    for target in [targets] if isinstance(targets, str) else targets:
+    for target in targets:
         ids = [vocabulary[target]] if target in vocabulary else encode_all(tokenizer, [target], is_bare=True)[0].ids
         if len(ids) != 1:
             pieces = " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
             raise UsageError(f"target {shorten(target)!r} is no token: it is cut into {pieces}; give a piece")
         found[ids[0]] = None
-    if not found:
-        raise UsageError("targets is empty; name one at least, or leave it out")
     return list(found)
-
-
-def name_of(given: object, index: int) -> str:
-    """What a message begins with: the place in the caller's list, where it is one."""
-    return f"texts[{index}]: " if isinstance(given, list) else ""
 
 
 def read_rows(tokenizer: Any, texts: Sequence[Text], config: ModelConfig, given: object) -> list[Row]:

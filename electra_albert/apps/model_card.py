@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import hashlib
+from typing import TYPE_CHECKING, cast
+
+from electra_albert.apps.export_checks import pooler_of
 
 if TYPE_CHECKING:
     from electra_albert.model.outputs import Model
+    from electra_albert.model.task_model import TaskModel
 
 _TASKS = {  # by the last part of a stock class's name: the hub's name of the task, and what the model does
     "ForMaskedLM": ("fill-mask", "fills in masked tokens"),
@@ -21,26 +25,54 @@ _DETECTION = (
     "The weights also hold a head that tells which tokens were replaced, under the names it has in stock ELECTRA "
     "(`discriminator_predictions`). Stock ALBERT classes report it as unexpected; `electra_albert` computes it."
 )
+_ORDER = (
+    "The weights also hold a head that tells whether two segments changed places, under the names it has in stock "
+    "`AlbertForPreTraining` (`sop_classifier`); it reads the pooler. `AlbertModel` reports it as unexpected; "
+    "`electra_albert` computes it."
+)
 _ELECTRA_HEAD = (
     "The weights also hold the head it was fine-tuned with (`electra_classifier`), which no stock class has: it reads "
     "[CLS] without a pooler. Stock classes report it as unexpected; `electra_albert` computes it."
+)
+_POOLER = (
+    "The weights also hold a pooler, `albert.pooler`, as they came with one: `AutoModel` loads it, "
+    "`AlbertForMaskedLM`, which has no place for it, reports it as unexpected."
 )
 _NO_POOLER = (
     "It has no pooler, since nothing trained one: load it with `add_pooling_layer=False`, or stock classes report "
     "`pooler` as newly initialised."
 )
+_PLAIN_TENSORS = (
+    "`weights.pt` is a flat mapping of stock names to tensors, for `torch.load(..., weights_only=True)`. Stock classes "
+    "do not look for a file of that name; `electra_albert` loads the folder."
+)
+_GRAPH = (
+    "`model.onnx` is the model as one graph, float32, for any number of rows and any length up to the longest. Where "
+    "`model.onnx.data` lies beside it, that holds the weights."
+)
+_DETECTOR = ("token-classification", "tells which tokens were replaced (`logits` above 0)")
+_ROWS = {"sequence": "ForSequenceClassification", "choice": "ForMultipleChoice"}  # heads by kind
+_LOADERS = {  # by class, for files that stock classes do not look for
+    "Generator": ("model", "load_generator"),
+    "Discriminator": ("model", "load_discriminator"),
+    "Body": ("model", "load_body"),
+    "TaskModel": ("model, details", "load_task_model"),
+}
+_MARK = "<!-- card by ELECTRA-ALBERT, written anew with the model unless it is changed: {} -->"
 
 
-def model_card(model: Model, architecture: str) -> str:
-    """Markdown with the front matter the hub reads. It says nothing of where the model came from or lies."""
+def model_card(model: Model, architecture: str, file_format: str = "safetensors") -> str:
+    """Markdown with the front matter the hub reads. It says nothing of where the model came from or lies.
+
+    `file_format` is safetensors, pt or onnx. The last line is a mark, by which `is_our_card` knows it again.
+    """
     ending = architecture.removeprefix("Albert")
-    pipeline_tag, purpose = _TASKS[ending]
+    pipeline_tag, purpose = _purpose(model, ending, file_format)
     shape = model.config
-    options = ", add_pooling_layer=False" if ending == "Model" and not _has_pooler(model) else ""
-    return "\n".join(
+    text = "\n".join(
         [
             "---",
-            "library_name: transformers",
+            *(["library_name: transformers"] if file_format == "safetensors" else []),
             f"pipeline_tag: {pipeline_tag}",
             "tags: [albert, electra]",
             "---",
@@ -48,27 +80,84 @@ def model_card(model: Model, architecture: str) -> str:
             f"An ALBERT encoder that {purpose}: hidden size {shape.hidden_size}, {shape.num_hidden_layers} passes "
             f"through {shape.num_hidden_groups} group(s) of layers, embedding size {shape.embedding_size}, "
             f"{shape.vocab_size} pieces, {shape.max_position_embeddings} tokens at most, float32.",
-            *(f"\n{note}" for note in _notes(model, ending)),
+            *(f"\n{note}" for note in _notes(model, ending, file_format)),
             "",
             "```python",
-            f"from transformers import {architecture}, AutoTokenizer",
-            "",
-            f'model = {architecture}.from_pretrained("THIS_FOLDER"{options})',
-            'tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")',
+            *_loading_lines(model, architecture, file_format),
             "```",
+            *_demo_lines(model, file_format),
             "",
             "Made with ELECTRA-ALBERT. Data, results and licence are for its maker to state here.",
             "",
         ]
     )
+    return text + _mark(text)
 
 
-def _notes(model: Model, ending: str) -> list[str]:
+def is_our_card(text: str) -> bool:
+    """Whether a card was written here and is as it was written."""
+    body, _, last = text.removesuffix("\n").rpartition("\n")
+    return f"{last}\n" == _mark(f"{body}\n")
+
+
+def _mark(text: str) -> str:
+    return _MARK.format(hashlib.sha256(text.encode()).hexdigest()[:16]) + "\n"
+
+
+def _purpose(model: Model, ending: str, file_format: str) -> tuple[str, str]:
+    """The hub's name of the task, and what the file does in words: a graph computes all heads, stock classes theirs."""
     parts = {name for name, _ in model.named_children()}
-    notes = [_DETECTION] if "discriminator_predictions" in parts else []
+    if file_format == "onnx" and "discriminator_predictions" in parts:
+        return _DETECTOR
+    if file_format == "onnx" and "electra_classifier" in parts:
+        return _TASKS[_ROWS[cast("TaskModel", model).head.kind]]
+    return _TASKS[ending]
+
+
+def _notes(model: Model, ending: str, file_format: str) -> list[str]:
+    if file_format == "onnx":
+        return [_GRAPH]
+    parts = {name for name, _ in model.named_children()}
+    notes = [_PLAIN_TENSORS] if file_format == "pt" else []
+    notes += [_DETECTION] if "discriminator_predictions" in parts else []
+    notes += [_ORDER] if ending == "Model" and "sentence_order" in parts else []
     notes += [_ELECTRA_HEAD] if "electra_classifier" in parts else []
-    return notes + ([_NO_POOLER] if ending == "Model" and not _has_pooler(model) else [])
+    notes += [_POOLER] if ending == "ForMaskedLM" and "pooler" in parts else []
+    return notes + ([_NO_POOLER] if ending == "Model" and pooler_of(model) is None else [])
 
 
-def _has_pooler(model: Model) -> bool:
-    return any(getattr(model, name, None) is not None for name in ("pooler", "sentence_order"))
+def _loading_lines(model: Model, architecture: str, file_format: str) -> list[str]:
+    if file_format == "onnx":
+        return [
+            "import onnxruntime",
+            "from transformers import AutoTokenizer",
+            "",
+            'tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")',
+            'session = onnxruntime.InferenceSession("THIS_FOLDER/model.onnx", providers=["CPUExecutionProvider"])',
+            'rows = tokenizer(["A text."], padding=True, return_token_type_ids=True, return_tensors="np")',
+            'names = ("input_ids", "attention_mask", "token_type_ids")',
+            'found = session.run(None, {name: rows[name].astype("int64") for name in names})',
+            "outputs = dict(zip([each.name for each in session.get_outputs()], found))",
+        ]
+    if file_format == "pt":
+        result, loader = _LOADERS[type(model).__name__]
+        return [
+            "from pathlib import Path",
+            f"from electra_albert.model.loading import {loader}, locate",
+            "",
+            f'{result} = {loader}(locate(Path("THIS_FOLDER"), "model"))',
+        ]
+    lacks_pooler = architecture == "AlbertModel" and pooler_of(model) is None
+    options = ", add_pooling_layer=False" if lacks_pooler else ""
+    return [
+        f"from transformers import {architecture}, AutoTokenizer",
+        "",
+        f'model = {architecture}.from_pretrained("THIS_FOLDER"{options})',
+        'tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")',
+    ]
+
+
+def _demo_lines(model: Model, file_format: str) -> list[str]:
+    if file_format == "pt" and type(model).__name__ == "Generator":
+        return ["", "Or `python LM_DEMO.py --gen THIS_FOLDER` in a checkout of ELECTRA-ALBERT."]
+    return []

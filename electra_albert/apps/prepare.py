@@ -8,7 +8,6 @@ python -m electra_albert.apps.prepare --corpus my.txt --num_shards 16 --merge   
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from electra_albert.apps.command_line import make_parser, parse, run_app
+from electra_albert.apps.extended_tokenizer import TOKENIZER_MAX_LENGTH, extended_tokenizer
 from electra_albert.apps.prepared_folder import CorpusFolder, Say, locked, open_corpus, ready_store
+from electra_albert.apps.tokenizer_sample import sample_sentences
 from electra_albert.config import CorpusConfig, ShardConfig, TrainingConfig
 from electra_albert.contracts import DataError, UsageError
 
@@ -24,15 +25,10 @@ if TYPE_CHECKING:
     from electra_albert.corpus.examples import ExampleTable
     from electra_albert.corpus.mixture import RowOrder
     from electra_albert.corpus.parts import PartPlan
-    from electra_albert.corpus.sources import Unit
     from electra_albert.corpus.store import Store
     from electra_albert.corpus.tokenizer import Tokenizer
 
-SAMPLE_CHARACTERS = 20_000_000  # that a tokenizer is trained on, taken all over the corpus
 UNIT_BYTES = 8 << 20  # of text that one part is made from
-_SAMPLED_PLACES = 256
-_SMALLEST_SAMPLE_BYTES = 1 << 20
-_TOKENIZER_MAX_LENGTH = 512  # of the copy kept with the store; a run's own copy carries the run's
 _ALONE = ShardConfig()
 
 
@@ -168,12 +164,20 @@ def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store, say: Say
 
 
 def _open(config: CorpusConfig, seed: int, say: Say) -> CorpusFolder:
-    """The corpus and its folder, by the extended tokenizer where one is asked for."""
+    """The corpus and its folder, by the extended tokenizer where one is asked for.
+
+    Raises UsageError where a tokenizer is to be trained that would not do what is asked.
+    """
+    if config.split_digit_comma is False and not config.tokenizer:
+        raise UsageError(
+            "--split_digit_comma false needs a --tokenizer: one that is trained always keeps digits and commas apart; "
+            "leave it out"
+        )
     corpus = open_corpus(config, seed, say)
     if config.extend_vocab_to is None:
         return corpus
     with locked(corpus.folder / ".tokenizer.lock", say):
-        folder = _extended_tokenizer(corpus, config.extend_vocab_to, say)
+        folder = extended_tokenizer(corpus, config.extend_vocab_to, say)
     # What is said of case, accents and digits has gone into the tokenizer that was saved.
     return open_corpus(with_tokenizer(config, folder), seed, say)
 
@@ -190,72 +194,22 @@ def with_tokenizer(config: CorpusConfig, folder: Path) -> CorpusConfig:
     )
 
 
-def _extended_tokenizer(corpus: CorpusFolder, size: int, say: Say) -> Path:
-    """The folder of the given tokenizer with words of the corpus behind its pieces, `size` in all or what there is."""
-    from electra_albert.corpus.tokenizer import save_tokenizer
-    from electra_albert.corpus.tokenizer_extension import extend_tokenizer
-
-    folder, extended = corpus.folder / f"tokenizer-{size}", corpus.given
-    assert extended is not None
-    before = len(extended)
-    if size < before:
-        raise UsageError(f"--extend_vocab_to {size}: the tokenizer has {before} pieces already; name a larger number")
-    if (folder / "tokenizer.json").is_file():
-        return folder
-    while len(extended) < size:  # once more, until nothing is added: so what is full stays as it is at the next start
-        extension = extend_tokenizer(extended, _sample(corpus), size - len(extended))
-        extended = extension.tokenizer
-        if not extension.pieces:
-            break
-    say(f"the tokenizer has {len(extended):,} pieces: {before:,} of its own and {len(extended) - before:,} words more")
-    save_tokenizer(extended, folder, _TOKENIZER_MAX_LENGTH)
-    return folder
-
-
 def _ready_tokenizer(corpus: CorpusFolder, say: Say) -> Tokenizer:
     from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 
     folder, config = corpus.folder / "tokenizer", corpus.config
     if corpus.given is not None:
-        save_tokenizer(corpus.given, folder, _TOKENIZER_MAX_LENGTH)
+        save_tokenizer(corpus.given, folder, TOKENIZER_MAX_LENGTH)
         return corpus.given
     if (folder / "tokenizer.json").is_file():
         return load_tokenizer(folder)
     say(f"training a tokenizer of {config.vocab_size:,} pieces")
     is_lower, has_accents = config.do_lower_case is not False, config.keep_accents is True
-    trained = train_tokenizer(_sample(corpus), config.vocab_size, is_lower, has_accents)
+    trained = train_tokenizer(sample_sentences(corpus), config.vocab_size, is_lower, has_accents)
     if len(trained) < config.vocab_size:
         say(f"the text gives only {len(trained):,} pieces of the {config.vocab_size:,} asked for by --vocab_size")
-    save_tokenizer(trained, folder, _TOKENIZER_MAX_LENGTH)
+    save_tokenizer(trained, folder, TOKENIZER_MAX_LENGTH)
     return trained
-
-
-def _sample(corpus: CorpusFolder) -> Iterator[str]:
-    """Sentences from the beginnings of pieces all over the corpus, in a keyed order; all of a small one."""
-    from electra_albert.corpus.sources import read_unit
-
-    size = sum(path.stat().st_size for path in corpus.all_files())
-    by_source = corpus.units(max(_SMALLEST_SAMPLE_BYTES, size // _SAMPLED_PLACES))
-    units = [unit for units in by_source for unit in units]
-    left = SAMPLE_CHARACTERS
-    for place, unit in enumerate(_keyed_order(units, corpus.seed)):
-        share = max(1, left // (len(units) - place))  # what a piece does not need is left to those behind it
-        for sentence in (s for document in read_unit(unit, Counter()) for s in document.sentences):
-            if share <= 0:
-                break
-            yield sentence
-            share -= len(sentence)
-            left -= len(sentence)
-
-
-def _keyed_order(units: list[Unit], seed: int) -> list[Unit]:
-    import torch
-
-    from electra_albert.keyed_random import Stream, bits
-
-    number = torch.arange(len(units))
-    order = bits(seed, Stream.TOKENIZER_SAMPLE, number, torch.zeros_like(number)).argsort(stable=True)
-    return [units[place] for place in order.tolist()]
 
 
 def main(argv: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from electra_albert.contracts import CheckpointError, UsageError
@@ -35,7 +36,6 @@ from electra_albert.corpus.tokenizer_foreign import check_content, has_capitals,
 from electra_albert.corpus.tokenizer_options import TextOptions, apply_digit_comma
 from electra_albert.corpus.tokenizer_sentencepiece import read_sentencepiece
 from electra_albert.corpus.tokenizer_training import train_tokenizer
-from electra_albert.corpus.writing import name_beside
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -155,18 +155,21 @@ def _albert_options(
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
     """Write the stock files, from which `AutoTokenizer` gives the same ids and token_type_ids."""
     folder.mkdir(parents=True, exist_ok=True)
-    beside = name_beside(folder / ".writing")
-    tokenizer.save_pretrained(str(beside))
-    file = beside / "tokenizer_config.json"
-    config = json.loads(file.read_text(encoding="utf-8"))
-    config |= {"model_input_names": MODEL_INPUT_NAMES, "model_max_length": max_length}
-    if config["tokenizer_class"] == "TokenizersBackend":
-        config["tokenizer_class"] = "PreTrainedTokenizerFast"  # the name that version 4 knows too
-    config = {name: value for name, value in config.items() if name not in _LOADING_ONLY}
-    file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    for written in sorted(beside.iterdir(), reverse=True):  # tokenizer.json last: with it the folder counts
-        os.replace(written, folder / written.name)
-    beside.rmdir()
+    with TemporaryDirectory(prefix=".writing-", dir=folder) as name:
+        beside = Path(name)
+        # Where the disk is full, tokenizers raises a bare Exception: the same bytes, written here first, an OSError.
+        content = tokenizer.backend_tokenizer.to_str(pretty=True)
+        (beside / "tokenizer.json").write_text(content, encoding="utf-8", newline="")
+        tokenizer.save_pretrained(str(beside))
+        file = beside / "tokenizer_config.json"
+        config = json.loads(file.read_text(encoding="utf-8"))
+        config |= {"model_input_names": MODEL_INPUT_NAMES, "model_max_length": max_length}
+        if config["tokenizer_class"] == "TokenizersBackend":
+            config["tokenizer_class"] = "PreTrainedTokenizerFast"  # the name that version 4 knows too
+        config = {name: value for name, value in config.items() if name not in _LOADING_ONLY}
+        file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        for written in sorted(beside.iterdir(), reverse=True):  # tokenizer.json last: with it the folder counts
+            os.replace(written, folder / written.name)
 
 
 def fingerprint(tokenizer: Tokenizer) -> str:

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
-from electra_albert.model.stock_config import model_config
+from electra_albert.model.stock_config import model_config, shown
 
 _HUB_PREFIX = "module/"  # of what was loaded from a TensorFlow Hub module and saved again
 _COUNTER = "global_step"
+_LONGEST_NAME = 200  # that is shown whole
 _OPTIMIZER_ENDINGS = ("/adam_m", "/adam_v")  # LAMB's too
 _MAPPING = "encoder.embedding_hidden_mapping_in"
 # Scopes of Google's code, each with the stock module it becomes. Of tables and weights that are no kernels: dimensions.
@@ -85,13 +86,15 @@ def tensorflow_config(contents: Mapping[str, Any], origin: str) -> ModelConfig:
         raise CheckpointError(f"{origin} has no {missing[0]}: it is no albert_config.json of Google's ALBERT")
     for name, plain in _PLAIN.items():
         if name in contents and contents[name] not in plain:
-            raise CheckpointError(f"{name}={contents[name]!r} in {origin} is a variant of ALBERT that cannot be read")
+            raise CheckpointError(
+                f"{name}={shown(contents[name])} in {origin} is a variant of ALBERT that cannot be read"
+            )
     activation = contents.get("hidden_act", "gelu")
     if not isinstance(activation, str) or activation.lower() not in _ACTIVATIONS:
-        raise CheckpointError(f"hidden_act={activation!r} in {origin} is not one of {', '.join(_ACTIVATIONS)}")
+        raise CheckpointError(f"hidden_act={shown(activation)} in {origin} is not one of {', '.join(_ACTIVATIONS)}")
     stock = {"model_type": "albert", **contents, "hidden_act": _ACTIVATIONS[activation.lower()]}
     if stock["model_type"] != "albert":
-        raise CheckpointError(f"{origin} describes a model of type {stock['model_type']!r}, not albert")
+        raise CheckpointError(f"{origin} describes a model of type {shown(stock['model_type'])}, not albert")
     config = model_config(stock, origin)
     layers, groups = config.num_hidden_layers, config.num_hidden_groups
     # Google's code finds the group of a layer by a quotient and a product of floats, which can end one group too low.
@@ -118,7 +121,7 @@ def find_variables(shapes: Mapping[str, Sequence[int]], config: ModelConfig, ori
     for name in sorted(shapes):
         plain = name.removeprefix(_HUB_PREFIX)
         if plain in found:
-            raise CheckpointError(f"{origin} holds both {found[plain]} and {name}; it mixes two models")
+            raise CheckpointError(f"{origin} holds both {_told(found[plain])} and {_told(name)}; it mixes two models")
         if not is_of_the_optimizer(name):
             found[plain] = name
     blocks = config.num_hidden_groups * config.inner_group_num
@@ -131,7 +134,7 @@ def find_variables(shapes: Mapping[str, Sequence[int]], config: ModelConfig, ori
     unknown = sorted(found.keys() - expected.keys())
     if unknown:
         raise CheckpointError(
-            f"{origin} holds {found[unknown[0]]}, which Google's ALBERT of this configuration has not; "
+            f"{origin} holds {_told(found[unknown[0]])}, which Google's ALBERT of this configuration has not; "
             "name a checkpoint of its pretraining in TensorFlow 1"
         )
     missing = sorted(expected.keys() - found.keys())
@@ -143,6 +146,11 @@ def find_variables(shapes: Mapping[str, Sequence[int]], config: ModelConfig, ori
             wanted = list(variable.shape)
             raise CheckpointError(f"{found[plain]} in {origin} has shape {shape}, its configuration says {wanted}")
     return {found[plain]: variable for plain, variable in expected.items()}
+
+
+def _told(name: str) -> str:
+    """A variable's name as an error line shows it: as it is where that can be shown."""
+    return name if name.isprintable() and len(name) <= _LONGEST_NAME else shown(name)
 
 
 def stock_tensors(variables: Mapping[str, np.ndarray], config: ModelConfig, origin: str) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from electra_albert.model.loading import load_generator, locate
 from electra_albert.model.weight_files import DIGEST
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call
+from tests.apps.tiny_stock import write_stock
 
 CONFIG_KEYS = (
     "architectures attention_probs_dropout_prob bos_token_id classifier_dropout_prob dtype embedding_size eos_token_id "
@@ -158,3 +160,50 @@ def test_export_refuses_to_write_over_what_it_reads(finished: Finished) -> None:
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert_refused(call(export.main, "--model", folder, "--output_dir", folder), 2, "choose another --output_dir")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(("rows_less", "code"), [(1, 4), (0, 0), (-1, 0)])
+def test_a_tokenizer_may_have_fewer_pieces_than_the_model_never_more(
+    finished: Finished, tmp_path: Path, rows_less: int, code: int
+) -> None:
+    pieces = len(load_tokenizer(finished.folder / "generator"))
+    write_stock(tmp_path / "stock", "AlbertForMaskedLM", vocab_size=pieces - rows_less)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(finished.folder / "generator" / name, tmp_path / "stock")
+    ended = call(export.main, "--model", tmp_path / "stock", "--output_dir", tmp_path / "out")
+    assert ended.code == code, ended.err
+    if code:
+        assert_refused(ended, code, f"has {pieces} pieces, the model {pieces - 1}")
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "left_aside"),
+    [
+        ("BertForPreTraining", "generator", "cls.seq_relationship"),
+        ("AlbertForPreTraining", "encoder", "predictions, sop_classifier"),
+        ("AlbertForPreTraining", "generator", ""),
+        ("ElectraForPreTraining", "encoder", "discriminator_predictions"),
+        ("ElectraForPreTraining", "discriminator", ""),
+        ("AlbertForTokenClassification", "task", ""),
+    ],
+)
+def test_heads_that_the_kind_has_no_place_for_are_said(tmp_path: Path, name: str, kind: str, left_aside: str) -> None:
+    write_stock(tmp_path / "stock", name)
+    ended = call(export.main, "--model", tmp_path / "stock", "--kind", kind, "--output_dir", tmp_path / "out")
+    assert ended.code == 0, ended.err
+    notice = f"notice: left aside, as --kind {kind} has no place for it: {left_aside}\n"
+    assert ended.err == (notice if left_aside else "")
+
+
+def test_heads_beside_that_of_the_task_are_said(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    write_stock(tmp_path / "stock", "AlbertForTokenClassification")
+    write_stock(tmp_path / "other", "AlbertForMaskedLM")
+    other = load_file(tmp_path / "other" / "model.safetensors")
+    heads = {name: tensor for name, tensor in other.items() if name.startswith("predictions.")}
+    weights = tmp_path / "stock" / "model.safetensors"
+    save_file({**load_file(weights), **heads}, weights, metadata={"format": "pt"})
+    ended = call(export.main, "--model", tmp_path / "stock", "--kind", "task", "--output_dir", tmp_path / "out")
+    assert (ended.code, ended.err) == (0, "notice: left aside, as --kind task has no place for it: predictions\n")

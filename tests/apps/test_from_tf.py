@@ -153,6 +153,11 @@ def test_the_checkpoints_own_folder_is_not_written_into(folder: Path) -> None:
     assert_refused(convert(folder, folder), 2, "choose another --output_dir")
 
 
+@pytest.mark.parametrize("name", ["gone.model", "x" * 5000], ids=["gone", "too long"])
+def test_a_named_tokenizer_that_is_not_there_is_refused(folder: Path, tmp_path: Path, name: str) -> None:
+    assert_refused(convert(folder, tmp_path / "out", tmp_path / name), 2, "tell the tokenizer by --tokenizer FILE")
+
+
 def test_two_tokenizers_are_refused_until_one_is_named(folder: Path, tmp_path: Path) -> None:
     (folder / "other.model").write_bytes(b"")
     assert_refused(convert(folder, tmp_path / "out"), 2, "--tokenizer FILE")
@@ -218,6 +223,7 @@ def test_the_sentence_order_head_is_built_where_it_is_whole(head: str | None) ->
     variables = {name: array for name, array in made_variables(SHAPE).items() if not name.startswith(head or "-")}
     model = build_generator(SHAPE, variables, Path("made"))
     assert (model.sentence_order is None) == (head is not None)
+    assert (model.pooler is not None) == (head == "cls/seq_relationship")  # which is then all there is of it
     assert not model.training
 
 

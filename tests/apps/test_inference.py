@@ -14,7 +14,7 @@ from torch import Tensor
 
 from electra_albert.apps.inference import InferenceModel, Likelihood, load_model
 from electra_albert.apps.inference_rows import batches
-from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.contracts import UsageError
 from tests.apps.conftest import Finished
 from tests.corpus.tokenizer_kinds import save_bert, wordpiece_vocab
 
@@ -308,36 +308,6 @@ def test_a_batch_holds_rows_of_similar_length_and_no_more_than_it_may() -> None:
     assert [len(batch) for batch in found] == [3, 2, 2, 1]
 
 
-REFUSED: dict[str, tuple[Callable[[InferenceModel], Any], type[ValueError], str]] = {
-    "too long": (
-        lambda model: model.features(["owl", "owl " * 63]),
-        DataError,
-        r"^texts\[1\]: 'owl.*65 tokens.*reads 64",
-    ),
-    "too long alone": (lambda model: model.pseudo_log_likelihood("owl " * 63), DataError, "^'owl .*65 tokens"),
-    "too long a pair": (lambda model: model.replaced_probabilities(("owl", "owl " * 61)), DataError, "65 tokens"),
-    "too long a mask": (lambda model: model.fill_mask("[MASK] " * 63), DataError, "65 tokens long"),
-    "no mask": (lambda model: model.fill_mask(["[MASK]", "owl"]), DataError, r"^texts\[1\]: 'owl' holds no \[MASK\]"),
-    "a number": (lambda model: model.features([3]), UsageError, r"texts\[0\]: int is no text"),
-    "three": (lambda model: model.features(("a", "b", "c")), UsageError, "tuple is no text"),
-    "a pair to fill": (lambda model: model.fill_mask([("a", "b")]), UsageError, "give a str or"),
-    "half a character": (lambda model: model.features(["a", "\ud800"]), DataError, r"texts\[1\].*surrogate"),
-    "no pooler": (lambda model: model.features("a", "pooler"), UsageError, "give one of mean, cls$"),
-    "no such pooling": (lambda model: model.features("a", "max"), UsageError, "'max'"),
-    "top_k": (lambda model: model.fill_mask("[MASK]", top_k=0), UsageError, "top_k=0 must be at least 1"),
-    "targets": (lambda model: model.fill_mask("[MASK]", targets="owl moon"), UsageError, "is cut into ▁owl "),
-    "no targets": (lambda model: model.fill_mask("[MASK]", targets=[]), UsageError, "targets is empty"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_read_is_refused_in_one_line(model: InferenceModel, case: str) -> None:
-    ask, error, message = REFUSED[case]
-    with pytest.raises(error, match=message) as refusal:
-        ask(model)
-    assert "\n" not in str(refusal.value)
-
-
 def test_a_missing_head_is_named(finished: Finished, tmp_path: Path) -> None:
     generator = load_model(finished.folder / "generator", "cpu")
     discriminator = load_model(finished.folder / "discriminator", "cpu")
@@ -352,15 +322,3 @@ def test_a_missing_head_is_named(finished: Finished, tmp_path: Path) -> None:
 def test_features_of_a_run_are_the_discriminators(model: InferenceModel, finished: Finished) -> None:
     alone = load_model(finished.folder / "discriminator", "cpu")
     assert torch.equal(model.features("A quiet owl").pooled, alone.features("A quiet owl").pooled)
-
-
-def test_a_folder_whose_tokenizer_is_another_models_is_refused(tmp_path: Path) -> None:
-    make_stock(tmp_path, "BertModel", vocab_size=len(wordpiece_vocab(True)) + 1)
-    with pytest.raises(CheckpointError, match="pieces, the model"):
-        load_model(tmp_path, "cpu")
-
-
-@pytest.mark.parametrize("device", ["tpu2", "cuda:99"])
-def test_a_device_that_is_not_there_is_refused(finished: Finished, device: str) -> None:
-    with pytest.raises(UsageError, match=f"device='{device}'"):
-        load_model(finished.folder, device)

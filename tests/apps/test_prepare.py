@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from electra_albert.apps.prepare import Prepared, prepare
-from electra_albert.config import CorpusConfig
+from electra_albert.apps.prepare import Prepared, prepare, prepare_shard
+from electra_albert.config import CorpusConfig, ShardConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError, UserError
+from electra_albert.corpus.tokenizer import load_tokenizer
+from electra_albert.corpus.tokenizer_extension import extend_tokenizer
 
 TEXT = "river bridge house people night water road hill moon dog stone wind old new great small sang fell"
 WORDS = TEXT.split()
@@ -121,6 +123,51 @@ def test_damaged_store_is_said_and_built_anew(config: CorpusConfig, name: str) -
 def test_fewer_pieces_than_asked_are_said(config: CorpusConfig) -> None:
     prepared, said = run(replace(config, vocab_size=20_000))
     assert f"only {len(prepared.tokenizer):,} pieces of the 20,000" in said
+
+
+@pytest.mark.parametrize("is_split", [None, True])
+def test_a_trained_tokenizer_keeps_digits_and_commas_apart(config: CorpusConfig, is_split: bool | None) -> None:
+    text = Path(config.corpus).read_text().replace("river", "1,200").replace("great", "7,")
+    numbers = make_file(config, text.encode())
+    pieces = run(replace(numbers, split_digit_comma=is_split))[0].tokenizer.get_vocab()
+    assert [piece for piece in pieces if "," in piece and any(map(str.isdigit, piece))] == []
+    assert "," in pieces
+
+
+@pytest.mark.parametrize("shard", [ShardConfig(), ShardConfig(num_shards=2, shard_index=0)], ids=["whole", "a share"])
+def test_a_tokenizer_cannot_be_trained_to_join_digits_and_commas(config: CorpusConfig, shard: ShardConfig) -> None:
+    together = replace(config, split_digit_comma=False)
+    make: Callable[..., object] = prepare if shard.num_shards is None else prepare_shard
+    with pytest.raises(UsageError, match=r"^--split_digit_comma false .*keeps digits and commas apart; leave it out"):
+        make(together, 1, print, shard)
+    assert not Path(config.prepared_dir).exists()
+    given = run(config)[0].tokenizer_dir
+    assert run(replace(together, tokenizer=str(given)))[0].store.train.tokens.size > 0
+
+
+def save_short_wordpiece(folder: Path, *words: str) -> Path:
+    """BERT's files for the words, `ab`, and `abcd` only once `ab` is a piece: from the left it is cut a ##bc ##d."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "a", "##b", "##bc", "##cd", *words]
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_a_vocabulary_is_extended_until_nothing_is_added(config: CorpusConfig, tmp_path: Path) -> None:
+    """One round finds fewer words than there are, since a new piece makes another word one that can be cut."""
+    given = save_short_wordpiece(tmp_path / "given", *WORDS)
+    text = Path(config.corpus).read_text().replace(" river", " ab").replace(" moon", " abcd")
+    own = load_tokenizer(given)
+    assert len(extend_tokenizer(own, text.splitlines(), 10).pieces) == 1
+    asked = replace(
+        make_file(config, text.encode()), tokenizer=str(given), vocab_size=9_999, extend_vocab_to=len(own) + 10
+    )
+    extended, said = run(asked)
+    assert extended.tokenizer.convert_ids_to_tokens(range(len(own), len(extended.tokenizer))) == ["ab", "abcd"]
+    assert "2 words more" in said
+    again, said = run(replace(asked, tokenizer=str(extended.tokenizer_dir)))
+    assert "0 words more" in said
+    assert again.tokenizer.get_vocab() == extended.tokenizer.get_vocab()
 
 
 def make_file(config: CorpusConfig, content: bytes) -> CorpusConfig:

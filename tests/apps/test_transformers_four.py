@@ -17,6 +17,7 @@ from electra_albert.apps.export import export_body, export_discriminator, export
 from electra_albert.corpus.tokenizer import load_tokenizer, train_tokenizer
 from electra_albert.model.outputs import outputs
 from electra_albert.model.task_model import TaskHead
+from tests.apps.test_export_checks import generator_with_pooler
 from tests.apps.tiny_run import Ended, environment, finish, start
 from tests.corpus.tokenizer_kinds import NASTY, PROSE
 from tests.model.test_task_model import make_task_model
@@ -41,6 +42,7 @@ SENTENCE = "The old [MASK] fell into the river."
 PAIRS = [["The river sings at night.", "Nobody heard it."], ["``Old'' roads, 1912", ""], ["", "é and 中文"]]
 LABELS = ["entailment", "neutral", "contradiction"]
 POOLER = ("pooler.bias", "pooler.weight")
+POOLER_BESIDE = ("albert.pooler.bias", "albert.pooler.weight")  # what AlbertModel loads and this class does not
 DETECTION = tuple(
     f"discriminator_predictions.{name}.{part}" for name in ("dense", "dense_prediction") for part in ("bias", "weight")
 )
@@ -65,6 +67,7 @@ def task(kind: Any, count: int, style: Any = "albert") -> Callable[[Any], Any]:
 
 FORMS = {
     "generator": Form(lambda shape: make_pair(shape).generator, "AlbertForMaskedLM"),
+    "generator with a pooler": Form(generator_with_pooler, "AlbertForMaskedLM", unexpected=POOLER_BESIDE),
     "generator with sentence order": Form(make_masked_lm, "AlbertForPreTraining"),
     "discriminator": Form(lambda shape: make_pair(shape).discriminator, "AlbertModel", POOLER, DETECTION),
     "discriminator with sentence order": Form(

@@ -170,6 +170,27 @@ def test_a_configuration_that_is_none_is_refused(contents: dict[str, Any], words
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["hidden_act", "model_type", "net_structure_type", "layers_to_keep"])
+@pytest.mark.parametrize(
+    "value", ["x" * 100_000, "\x1b[31mred\nlines", ["y" * 100_000]], ids=["long", "colours", "list"]
+)
+def test_values_of_a_configuration_are_told_briefly_and_as_they_can_be_shown(name: str, value: Any) -> None:
+    with pytest.raises(CheckpointError, match=f"{name}|type ") as caught:
+        tensorflow_config(BASE_FILE | {name: value}, "albert_config.json")
+    assert len(str(caught.value)) < 250
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["x" * 100_000, "\x1b[31mred\nlines"], ids=["long", "colours"])
+@pytest.mark.parametrize("prefixes", [("",), ("", "module/")], ids=["unknown", "twice"])
+def test_names_of_variables_are_told_briefly_and_as_they_can_be_shown(name: str, prefixes: tuple[str, ...]) -> None:
+    shapes = {f"{prefix}{name}": (1,) for prefix in prefixes}
+    with pytest.raises(CheckpointError, match="holds ") as caught:
+        find_variables({**published_shapes(SHAPE), **shapes}, SHAPE, "made")
+    assert len(str(caught.value)) < 500
+    assert str(caught.value).isprintable()
+
+
 def changed(**changes: Any) -> dict[str, np.ndarray]:
     """Variables of base with some put in, or left out where the value is None."""
     variables = made_variables(SHAPE)

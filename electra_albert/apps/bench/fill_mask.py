@@ -8,7 +8,7 @@ from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.apps.bench.config import OURS, BenchConfig, Say, spread
 from electra_albert.apps.bench.lines import sample_lines
@@ -17,6 +17,7 @@ from electra_albert.config import PretrainConfig
 from electra_albert.contracts import DataError, UserError
 
 if TYPE_CHECKING:
+    from electra_albert.corpus.tokenizer import Tokenizer
     from electra_albert.model.electra import Generator
 
 Proposal = dict[str, Any]
@@ -31,17 +32,20 @@ _WIDE_WEIGHTS = 0.1
 _ONE_BY_ONE, _STOCK, _BATCHED = f"{OURS}, one by one", "pipeline", f"pipeline, batch_size={SENTENCES}"
 
 
+class _Calls(NamedTuple):
+    """The same model, asked in three ways."""
+
+    ours: Callable[[str], list[Proposal]]  # one sentence
+    together: Callable[[list[str]], list[list[Proposal]]]
+    stock: Callable[..., Any]  # one sentence or many, by transformers' pipeline
+
+
 def measure_fill_mask(config: BenchConfig, settings: PretrainConfig, say: Say) -> dict[str, Any]:
     """Seconds for a sentence, and for a batch of them, in turns; float32, weights drawn at random.
 
     Raises UserError where the two do not propose the same.
     """
-    from transformers import pipeline
-
-    from electra_albert.apps.export import export_generator
     from electra_albert.apps.export_checks import quiet_transformers
-    from electra_albert.apps.fill_mask import fill_masks
-    from electra_albert.apps.inference import load_model
     from electra_albert.apps.prepare import prepare
     from electra_albert.training.distributed import start
 
@@ -50,35 +54,46 @@ def measure_fill_mask(config: BenchConfig, settings: PretrainConfig, say: Say) -
     sentences = masked_sentences(sample_lines(settings.corpus, config.seed, say), tokenizer.mask_token)
     generator = _generator(settings, len(tokenizer), config.seed)
     with TemporaryDirectory(prefix="bench-") as name, quiet_transformers():
-        export_generator(generator, tokenizer, Path(name))
-        stock = pipeline("fill-mask", model=name, tokenizer=name, top_k=TOP_K, device=device)
-        together = load_model(name, str(device)).fill_mask
-        generator.to(device)
-
-        def ours(sentence: str) -> list[Proposal]:
-            return fill_masks(generator, tokenizer, sentence, TOP_K)[0]
-
-        for sentence, in_batch in zip(sentences, together(sentences, TOP_K), strict=True):
-            for mine in (ours(sentence), in_batch):
-                check_same_proposals(sentence, mine, stock(sentence))
+        calls = _calls(generator, tokenizer, Path(name), device)
+        _check_calls(calls, sentences)
         say(f"ours and the pipeline propose the same for {len(sentences)} sentences")
-        one = _time_one(ours, stock, sentences, config.repeats, device)
-        batch: dict[str, Callable[[], object]] = {
-            OURS: lambda: together(sentences, TOP_K),
-            _ONE_BY_ONE: lambda: [ours(sentence) for sentence in sentences],
-            _STOCK: lambda: stock(sentences),
-            _BATCHED: lambda: stock(sentences, batch_size=SENTENCES),
-        }
-        many = in_turns(batch, config.repeats, device)
-    told = {"preset": config.presets[0], "vocab_size": len(tokenizer), "hidden_size": generator.config.hidden_size}
+        one = _time_one(calls, sentences, config.repeats, device)
+        many = _time_many(calls, sentences, config.repeats, device)
     return {
-        **told,
+        "preset": config.presets[0],
+        "vocab_size": len(tokenizer),
+        "hidden_size": generator.config.hidden_size,
         "sentences": SENTENCES,
         "top_k": TOP_K,
         "repeats": config.repeats,
         "one": _records(one),
         "batch": _records(many),
     }
+
+
+def _calls(generator: Generator, tokenizer: Tokenizer, folder: Path, device: Any) -> _Calls:
+    """Ours and stock's, on the device; `folder` is where the generator is exported to for those that read it."""
+    from transformers import pipeline
+
+    from electra_albert.apps.export import export_generator
+    from electra_albert.apps.fill_mask import fill_masks
+    from electra_albert.apps.inference import load_model
+
+    export_generator(generator, tokenizer, folder)
+    stock = pipeline("fill-mask", model=str(folder), tokenizer=str(folder), top_k=TOP_K, device=device)
+    model = load_model(folder, str(device))
+    generator.to(device)
+    return _Calls(
+        lambda sentence: fill_masks(generator, tokenizer, sentence, TOP_K)[0],
+        lambda sentences: model.fill_mask(sentences, TOP_K),
+        stock,
+    )
+
+
+def _check_calls(calls: _Calls, sentences: list[str]) -> None:
+    for sentence, in_batch in zip(sentences, calls.together(sentences), strict=True):
+        for mine in (calls.ours(sentence), in_batch):
+            check_same_proposals(sentence, mine, calls.stock(sentence))
 
 
 def _generator(settings: PretrainConfig, vocab_size: int, seed: int) -> Generator:
@@ -92,16 +107,25 @@ def _generator(settings: PretrainConfig, vocab_size: int, seed: int) -> Generato
     return masked_language_model(settings.rtd.generator(shape)).eval()
 
 
-def _time_one(
-    ours: Callable[[str], object], stock: Callable[..., object], sentences: list[str], repeats: int, device: Any
-) -> _Seconds:
+def _time_one(calls: _Calls, sentences: list[str], repeats: int, device: Any) -> _Seconds:
     """Seconds of each contender for one sentence, of every one of them."""
     one: _Seconds = {OURS: [], _STOCK: []}
     for sentence in sentences:
-        calls = {OURS: partial(ours, sentence), _STOCK: partial(stock, sentence)}
-        for contender, seconds in in_turns(calls, repeats, device).items():
+        asked = {OURS: partial(calls.ours, sentence), _STOCK: partial(calls.stock, sentence)}
+        for contender, seconds in in_turns(asked, repeats, device).items():
             one[contender] += seconds
     return one
+
+
+def _time_many(calls: _Calls, sentences: list[str], repeats: int, device: Any) -> _Seconds:
+    """Seconds of each contender for all sentences."""
+    asked: dict[str, Callable[[], object]] = {
+        OURS: lambda: calls.together(sentences),
+        _ONE_BY_ONE: lambda: [calls.ours(sentence) for sentence in sentences],
+        _STOCK: lambda: calls.stock(sentences),
+        _BATCHED: lambda: calls.stock(sentences, batch_size=SENTENCES),
+    }
+    return in_turns(asked, repeats, device)
 
 
 def masked_sentences(lines: Sequence[str], mask_token: str) -> list[str]:

@@ -1,0 +1,125 @@
+"""A folder of an exported model: written beside, read again, and only then put in place."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from electra_albert.apps.command_line import check_can_write
+from electra_albert.contracts import UsageError
+from electra_albert.corpus.tokenizer import save_tokenizer
+
+if TYPE_CHECKING:
+    from electra_albert.model.outputs import Model
+
+CARD = "README.md"
+_WEIGHTS = {"safetensors": "model.safetensors", "pt": "weights.pt"}
+_CHECKED_AS = {"weights.pt": "pytorch_model.bin"}  # the name under which stock classes read such a file
+_LARGEST_CARD_BYTES = 1 << 16
+
+
+class Form(NamedTuple):
+    """What a folder is written as."""
+
+    architecture: str
+    file_format: str = "safetensors"
+    settings: Mapping[str, Any] = {}  # of config.json, beside those of the shape
+    details: Mapping[str, Any] | None = None  # of the task, in a file of their own
+
+
+def publish(folder: Path, model: Model, tokenizer: Any, form: Form) -> None:
+    """Write beside, check there, then put the files in place, weights last; older weights of another format go.
+
+    A README.md that is no card of ours, or was changed since, stays, and that is said. Raises UsageError where the
+    folder cannot be written, CheckpointError where what was written gives other values than the model.
+    """
+    from electra_albert.model.loading import TASK_FILE
+
+    check_can_write(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".writing-", dir=folder) as name:
+            beside = Path(name)
+            weights = _write(beside, model, tokenizer, form)
+            if _is_anothers(folder / CARD):
+                (beside / CARD).unlink()
+                print(f"notice: {folder / CARD} was not written here, or changed since; it stays", file=sys.stderr)
+            files = sorted(beside.iterdir(), key=lambda path: path == weights)
+            for file in files:
+                os.replace(file, folder / file.name)
+        for other in _weight_files() - {file.name for file in files}:
+            (folder / other).unlink(missing_ok=True)
+        if form.details is None:
+            (folder / TASK_FILE).unlink(missing_ok=True)  # of a fine-tuned model that lay here
+    except OSError as error:
+        raise UsageError(f"cannot write the model into {folder} ({error.strerror or error}); make room") from None
+
+
+def _is_anothers(card: Path) -> bool:
+    """Whether a file with the name of the card lies there that is not one as it was written here."""
+    from electra_albert.apps.model_card import is_our_card
+
+    if not card.is_file():
+        return False
+    with card.open("rb") as opened:
+        content = opened.read(_LARGEST_CARD_BYTES + 1)
+    return len(content) > _LARGEST_CARD_BYTES or not is_our_card(content.decode("utf-8", errors="replace"))
+
+
+def _weight_files() -> set[str]:
+    from electra_albert.apps.export_onnx import DATA_FILE, ONNX_FILE
+    from electra_albert.model.weight_files import WEIGHT_FILES
+
+    return {*WEIGHT_FILES, ONNX_FILE, DATA_FILE}
+
+
+def _write(folder: Path, model: Model, tokenizer: Any, form: Form) -> Path:
+    """Write card, configuration, tokenizer and weights, and check the weights; returns their file."""
+    from electra_albert.apps.model_card import model_card
+    from electra_albert.model.loading import CONFIG_FILE, TASK_FILE
+    from electra_albert.model.stock_config import stock_config
+
+    special = {
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.cls_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
+    }
+    config = {**stock_config(model.config, form.architecture, special), **form.settings}
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (folder / CARD).write_text(model_card(model, form.architecture, form.file_format), encoding="utf-8")
+    if form.details is not None:
+        (folder / TASK_FILE).write_text(json.dumps(form.details, indent=2) + "\n", encoding="utf-8")
+    save_tokenizer(tokenizer, folder, model.config.max_position_embeddings)
+    if form.file_format == "onnx":
+        from electra_albert.apps.export_onnx import write_onnx
+
+        return write_onnx(model, folder)
+    return _write_tensors(folder, model, form)
+
+
+def _write_tensors(folder: Path, model: Model, form: Form) -> Path:
+    """Write the weights under stock names into a folder that holds all else, read them again and compare."""
+    import torch
+
+    from electra_albert.apps.export_checks import check_against_stock, read_back
+    from electra_albert.model.huggingface import to_stock
+    from electra_albert.model.weight_files import write_safetensors
+
+    tensors = to_stock(model.state_dict())
+    weights = folder / _WEIGHTS[form.file_format]
+    if form.file_format == "pt":
+        content = io.BytesIO()  # into a file torch would write with errors of its own where the disk is full
+        torch.save(tensors, content)
+        weights.write_bytes(content.getbuffer())
+    else:
+        write_safetensors(tensors, weights)
+    written = read_back(tensors, weights)
+    read_by_stock = weights.rename(folder / _CHECKED_AS.get(weights.name, weights.name))
+    check_against_stock(model, written, folder, form.architecture)
+    return read_by_stock.rename(weights)
