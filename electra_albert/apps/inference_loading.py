@@ -8,13 +8,10 @@ from typing import Any, NamedTuple
 import torch
 
 from electra_albert.apps.token_table import without_spare_rows
-from electra_albert.contracts import UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.loading import (
-    CONFIG_FILE,
-    ENCODER_FOLDERS,
     ModelFiles,
     Stored,
     body_of,
@@ -24,7 +21,6 @@ from electra_albert.model.loading import (
     locate_encoder,
     read_stored,
 )
-from electra_albert.model.weight_files import WEIGHT_FILES
 
 _WAY_OUT = "put the tokenizer it was trained with into its folder"
 
@@ -67,29 +63,7 @@ def read_models(path: Path, device: torch.device) -> Models:
 
 def _locate(path: Path) -> tuple[ModelFiles, ModelFiles]:
     """The files of the encoder, and those of the masked-token model, which may be the same."""
-    _require_config(path, ENCODER_FOLDERS)
     files = locate_encoder(path)
     if not (path / "generator").is_dir():
         return files, files
-    _require_config(path, ("generator",))
     return files, locate(path, "generator")
-
-
-def _require_config(path: Path, inner: tuple[str, ...]) -> None:
-    """UsageError where there are weights and no configuration beside them; of anything else `locate` tells.
-
-    What that says of it names an option of LM_DEMO.py.
-    """
-    try:
-        if path.is_dir():
-            folder = next((path / name for name in inner if (path / name).is_dir()), path)
-            has_weights = any((folder / name).is_file() for name in WEIGHT_FILES)
-        else:
-            folder, has_weights = path.parent, path.is_file()
-        is_incomplete = has_weights and not (folder / CONFIG_FILE).is_file()
-    except OSError:
-        return
-    if is_incomplete:
-        raise UsageError(
-            f"{path} is no whole model: {folder / CONFIG_FILE} does not exist; give the folder of a run or of a model"
-        )

@@ -96,7 +96,7 @@ def _locate(path: Path, inner: tuple[str, ...], config: Path | None, tokenizer: 
         folder, weights = path.parent, path
     files = ModelFiles(weights, config or folder / CONFIG_FILE, tokenizer or folder)
     if not files.config.is_file():
-        raise UsageError(f"{files.config} does not exist; tell the model's configuration by --config FILE")
+        raise UsageError(f"{files.config} does not exist; put it there (LM_DEMO.py also takes --config FILE)")
     return files
 
 
