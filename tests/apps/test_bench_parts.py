@@ -132,12 +132,14 @@ def test_fill_mask_is_measured_for_one_sentence_and_for_many(corpus: Path) -> No
     result = measure_fill_mask(*configs(corpus, repeats=1), silent)
     assert list(result["one"]) == ["ours", "pipeline"]
     assert list(result["batch"]) == ["ours", "ours, one by one", "pipeline", f"pipeline, batch_size={SENTENCES}"]
-    for record in (*result["one"].values(), *result["batch"].values()):
+    assert list(result["features"]) == ["ours", "pipeline", f"pipeline, batch_size={SENTENCES}"]
+    for record in (*result["one"].values(), *result["batch"].values(), *result["features"].values()):
         assert 0 < record["milliseconds"]["lowest"] <= record["milliseconds"]["highest"] < math.inf
     assert result["batch"]["ours"]["ratio"]["median"] == 1
     assert result["batch"]["ours"]["milliseconds"]["median"] > result["one"]["ours"]["milliseconds"]["median"]
     table = format_fill_mask(result)
     assert f"{SENTENCES} sentences: pipeline" in table
+    assert "vectors of all: pipeline" in table
     assert "no target" in table
 
 
@@ -150,6 +152,17 @@ def test_batched_call_that_proposes_otherwise_is_not_measured(corpus: Path, monk
 
     monkeypatch.setattr(InferenceModel, "fill_mask", in_another_order)
     with pytest.raises(UserError, match="do not propose the same for"):
+        measure_fill_mask(*configs(corpus, repeats=1), silent)
+
+
+def test_vectors_that_are_others_are_not_measured(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    give = InferenceModel.features
+
+    def shifted(self: InferenceModel, texts: list[str]) -> list[Any]:
+        return [found._replace(tokens=found.tokens + 0.01) for found in give(self, texts)]
+
+    monkeypatch.setattr(InferenceModel, "features", shifted)
+    with pytest.raises(UserError, match="other vectors"):
         measure_fill_mask(*configs(corpus, repeats=1), silent)
 
 

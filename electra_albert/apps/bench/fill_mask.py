@@ -1,4 +1,4 @@
-"""Filling a mask: how long one sentence and a batch of sentences take here and in transformers' pipeline."""
+"""Filling masks and turning text into vectors: how long it takes here and in transformers' pipelines."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from electra_albert.config import PretrainConfig
 from electra_albert.contracts import DataError, UserError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from electra_albert.corpus.tokenizer import Tokenizer
     from electra_albert.model.electra import Generator
 
@@ -26,6 +28,7 @@ _Seconds = dict[str, list[float]]  # of each contender
 SENTENCES = 32
 TOP_K = 5
 SCORE_TOLERANCE = 1e-3  # relative, in float32: a probability carries the rounding of its logit and of their sum
+VECTOR_TOLERANCE = 1e-4  # absolute, in float32, at the size LayerNorm gives
 _WORDS = range(5, 41)  # in a sentence that is taken
 # Under the preset's own small weights all scores are nearly those of guessing, and equal for what differs.
 _WIDE_WEIGHTS = 0.1
@@ -33,17 +36,19 @@ _ONE_BY_ONE, _STOCK, _BATCHED = f"{OURS}, one by one", "pipeline", f"pipeline, b
 
 
 class _Calls(NamedTuple):
-    """The same model, asked in three ways."""
+    """The same model, asked here and by transformers' pipelines."""
 
     ours: Callable[[str], list[Proposal]]  # one sentence
     together: Callable[[list[str]], list[list[Proposal]]]
-    stock: Callable[..., Any]  # one sentence or many, by transformers' pipeline
+    stock: Callable[..., Any]  # one sentence or many
+    features: Callable[[list[str]], list[Tensor]]  # of each sentence, the vectors of its tokens
+    stock_features: Callable[..., list[Tensor]]
 
 
 def measure_fill_mask(config: BenchConfig, settings: PretrainConfig, say: Say) -> dict[str, Any]:
     """Seconds for a sentence, and for a batch of them, in turns; float32, weights drawn at random.
 
-    Raises UserError where the two do not propose the same.
+    Raises UserError where the two do not propose the same, or give other vectors.
     """
     from electra_albert.apps.export_checks import quiet_transformers
     from electra_albert.apps.prepare import prepare
@@ -56,9 +61,10 @@ def measure_fill_mask(config: BenchConfig, settings: PretrainConfig, say: Say) -
     with TemporaryDirectory(prefix="bench-") as name, quiet_transformers():
         calls = _calls(generator, tokenizer, Path(name), device)
         _check_calls(calls, sentences)
-        say(f"ours and the pipeline propose the same for {len(sentences)} sentences")
+        say(f"ours and the pipelines give the same for {len(sentences)} sentences")
         one = _time_one(calls, sentences, config.repeats, device)
         many = _time_many(calls, sentences, config.repeats, device)
+        vectors = _time_features(calls, sentences, config.repeats, device)
     return {
         "preset": config.presets[0],
         "vocab_size": len(tokenizer),
@@ -68,6 +74,7 @@ def measure_fill_mask(config: BenchConfig, settings: PretrainConfig, say: Say) -
         "repeats": config.repeats,
         "one": _records(one),
         "batch": _records(many),
+        "features": _records(vectors),
     }
 
 
@@ -80,13 +87,16 @@ def _calls(generator: Generator, tokenizer: Tokenizer, folder: Path, device: Any
     from electra_albert.apps.inference import load_model
 
     export_generator(generator, tokenizer, folder)
-    stock = pipeline("fill-mask", model=str(folder), tokenizer=str(folder), top_k=TOP_K, device=device)
+    place: dict[str, Any] = {"model": str(folder), "tokenizer": str(folder), "device": device}
+    stock, stock_features = pipeline("fill-mask", top_k=TOP_K, **place), pipeline("feature-extraction", **place)
     model = load_model(folder, str(device))
     generator.to(device)
     return _Calls(
         lambda sentence: fill_masks(generator, tokenizer, sentence, TOP_K)[0],
         lambda sentences: model.fill_mask(sentences, TOP_K),
         stock,
+        lambda sentences: [found.tokens for found in model.features(sentences)],
+        lambda sentences, **options: [rows[0] for rows in stock_features(sentences, return_tensors=True, **options)],
     )
 
 
@@ -94,6 +104,11 @@ def _check_calls(calls: _Calls, sentences: list[str]) -> None:
     for sentence, in_batch in zip(sentences, calls.together(sentences), strict=True):
         for mine in (calls.ours(sentence), in_batch):
             check_same_proposals(sentence, mine, calls.stock(sentence))
+    both = zip(calls.features(sentences), calls.stock_features(sentences), strict=True)
+    for sentence, (vectors, stock_vectors) in zip(sentences, both, strict=True):
+        is_same = vectors.shape == stock_vectors.shape
+        if not is_same or float((vectors - stock_vectors).abs().max()) > VECTOR_TOLERANCE:
+            raise UserError(f"ours and the pipeline give other vectors for {sentence!r}; no ratio is printed")
 
 
 def _generator(settings: PretrainConfig, vocab_size: int, seed: int) -> Generator:
@@ -124,6 +139,16 @@ def _time_many(calls: _Calls, sentences: list[str], repeats: int, device: Any) -
         _ONE_BY_ONE: lambda: [calls.ours(sentence) for sentence in sentences],
         _STOCK: lambda: calls.stock(sentences),
         _BATCHED: lambda: calls.stock(sentences, batch_size=SENTENCES),
+    }
+    return in_turns(asked, repeats, device)
+
+
+def _time_features(calls: _Calls, sentences: list[str], repeats: int, device: Any) -> _Seconds:
+    """Seconds of each contender for the vectors of all sentences."""
+    asked: dict[str, Callable[[], object]] = {
+        OURS: lambda: calls.features(sentences),
+        _STOCK: lambda: calls.stock_features(sentences),
+        _BATCHED: lambda: calls.stock_features(sentences, batch_size=SENTENCES),
     }
     return in_turns(asked, repeats, device)
 
@@ -174,7 +199,8 @@ def format_fill_mask(result: dict[str, Any]) -> str:
         f"random weights, fp32, top {result['top_k']} (no target is stated)\n"
         f"{'':<36}{'ms':>10}{'lowest':>10}{'highest':>10}{'ours is':>9}"
     ]
-    for what, key in (("one sentence", "one"), (f"{result['sentences']} sentences", "batch")):
+    many = f"{result['sentences']} sentences"
+    for what, key in (("one sentence", "one"), (many, "batch"), ("vectors of all", "features")):
         for name, record in result[key].items():
             time, ratio = record["milliseconds"], record["ratio"]
             against = "" if name == OURS else f"{ratio['median']:>8.2f}x"
@@ -182,6 +208,6 @@ def format_fill_mask(result: dict[str, Any]) -> str:
             lines.append(f"{what + ': ' + name:<36}{columns}{against}")
     lines.append(
         f"each of the {result['sentences']} sentences {result['repeats']} times alone, and all of them "
-        f"{result['repeats']} times: ours in one call, or one by one"
+        f"{result['repeats']} times: ours in one call, or one by one; vectors of every token, as tensors"
     )
     return "\n".join(lines)
