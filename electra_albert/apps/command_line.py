@@ -17,7 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from electra_albert.apps.run_folder import inherited_options, read_options
+from electra_albert.apps.inheritance import inherited_options
+from electra_albert.apps.run_folder import read_options
 from electra_albert.config import (
     GROUPS,
     CorpusConfig,

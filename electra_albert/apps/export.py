@@ -8,79 +8,30 @@ python -m electra_albert.apps.export --from_tf albert_base_v2 --output_dir expor
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
-from electra_albert.apps.export_folder import Form, publish
+from electra_albert.apps.export_models import (
+    export_body,
+    export_discriminator,
+    export_generator,
+    export_task_model,
+)
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
 
-    from electra_albert.model.body import Body
-    from electra_albert.model.electra import Discriminator, Generator
     from electra_albert.model.loading import ModelFiles, Stored
     from electra_albert.model.outputs import Model
-    from electra_albert.model.task_model import TaskModel
 
 _FORMATS = ("safetensors", "pt", "onnx")
-_NUMBER_LABEL = "score"  # the one output of a regression
 _PATHS = ("model", "output_dir", "from_tf", "tokenizer")
 _CHECKPOINTS = "checkpoints"
 _OF_A_RUN = ("generator", "discriminator", "model", "tokenizer", _CHECKPOINTS)
-
-
-def export_generator(generator: Generator, tokenizer: Any, folder: Path, file_format: str = "safetensors") -> None:
-    """Write a folder that `AutoModelForMaskedLM` and `pipeline("fill-mask")` load.
-
-    One with a sentence-order head is loaded by `AutoModelForPreTraining` too. Raises CheckpointError where stock
-    classes compute other values, UsageError where the folder cannot be written.
-    """
-    architecture = "AlbertForMaskedLM" if generator.sentence_order is None else "AlbertForPreTraining"
-    publish(folder, generator, tokenizer, Form(architecture, file_format))
-
-
-def export_discriminator(
-    discriminator: Discriminator, tokenizer: Any, folder: Path, file_format: str = "safetensors"
-) -> None:
-    """Write a folder whose encoder `AutoModel` loads; the detection head goes along under ELECTRA's own names.
-
-    Raises as export_generator does.
-    """
-    publish(folder, discriminator, tokenizer, Form("AlbertModel", file_format))
-
-
-def export_body(body: Body, tokenizer: Any, folder: Path, file_format: str = "safetensors") -> None:
-    """Write a folder that `AutoModel` loads, with the pooler where there is one. Raises as export_generator does."""
-    publish(folder, body, tokenizer, Form("AlbertModel", file_format))
-
-
-def export_task_model(
-    model: TaskModel, tokenizer: Any, folder: Path, details: Mapping[str, Any], file_format: str = "safetensors"
-) -> None:
-    """Write a folder that `AutoModelForSequenceClassification` or its sibling loads, with names for the labels.
-
-    A head of style electra has no stock class: `AutoModel` loads the encoder, `load_task_model` all of it. `details`
-    are kept for `load_task_model`; of them labels (and is_regression) must describe the model's head, else ValueError.
-    Raises as export_generator does. Leaves the model in eval mode.
-    """
-    from electra_albert.model.loading import head_of
-
-    head = model.head
-    details = {**details, "kind": head.kind, "style": head.style}
-    if head_of(details, head.dropout) != head:
-        raise ValueError(f"labels {details['labels']} are none of a head of kind {head.kind} with {head.num_labels}")
-    settings: dict[str, Any] = {"classifier_dropout_prob": head.dropout}
-    if head.kind in ("sequence", "token"):
-        names = details["labels"] or [_NUMBER_LABEL]
-        settings["id2label"] = {str(number): name for number, name in enumerate(names)}
-        settings["label2id"] = {name: number for number, name in enumerate(names)}
-    if head.kind == "sequence":
-        settings["problem_type"] = "regression" if details.get("is_regression") else "single_label_classification"
-    publish(folder, model, tokenizer, Form(model.architecture, file_format, settings, details))
 
 
 class _Loaded(NamedTuple):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from electra_albert.apps.export import export_task_model
+from electra_albert.apps.export_models import export_task_model
 from electra_albert.apps.finetune_tables import confusion_table, format_results, predictions_table
 from electra_albert.apps.run_folder import (
     CARD,

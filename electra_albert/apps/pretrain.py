@@ -134,7 +134,7 @@ def _open_run_folder(run: Run, job: Job, preset: str, argv: Sequence[str]) -> No
 def _finish(job: Job, folder: Path, argv: Sequence[str], metrics: Metrics, steps: int) -> None:
     """Export both models, write the card, and show what was learned."""
     from electra_albert.apps.closing import print_closing
-    from electra_albert.apps.export import export_discriminator, export_generator
+    from electra_albert.apps.export_models import export_discriminator, export_generator
     from electra_albert.apps.run_folder import write_card
 
     objective, tokenizer = job.objective.cpu().eval(), job.prepared.tokenizer

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from electra_albert.apps.run_folder import CONFIG
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.presets import PRESETS
 
@@ -52,8 +53,6 @@ class StockWeights(NamedTuple):
 
 def is_stock(folder: Path) -> bool:
     """Whether the folder is no run of ours to go on from, but holds a model all the same."""
-    from electra_albert.apps.run_folder import CONFIG
-
     is_run = (folder / CONFIG).exists() or (folder / "checkpoints").exists()
     return not is_run and any((folder / name / _STOCK_CONFIG).is_file() for name in (".", *_FOLDERS))
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from electra_albert.apps import pretrain
-from electra_albert.apps.export import export_discriminator, export_generator
+from electra_albert.apps.export_models import export_discriminator, export_generator
 from electra_albert.apps.job import Job
 from electra_albert.objectives.evaluation import Detections
 from tests.apps.tiny_run import Ended, assert_refused, call, rows

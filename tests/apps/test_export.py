@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from electra_albert.apps import export
+from electra_albert.apps.export_models import export_generator
 from electra_albert.contracts import CheckpointError
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.model import huggingface
@@ -152,7 +153,7 @@ def test_a_folder_that_transformers_reads_otherwise_is_never_called_done(
             if "qkv" in name:
                 parameter.mul_(20)
     with pytest.raises(CheckpointError, match="transformers computes other values"):
-        export.export_generator(generator, load_tokenizer(finished.folder / "tokenizer"), tmp_path / "out")
+        export_generator(generator, load_tokenizer(finished.folder / "tokenizer"), tmp_path / "out")
 
 
 def test_export_refuses_to_write_over_what_it_reads(finished: Finished) -> None:

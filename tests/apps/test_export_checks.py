@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from electra_albert.apps.export import export_discriminator, export_generator, export_task_model
+from electra_albert.apps.export_models import export_discriminator, export_generator, export_task_model
 from electra_albert.contracts import CheckpointError
 from electra_albert.corpus.tokenizer import train_tokenizer
 from electra_albert.model import huggingface

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from electra_albert.apps.export import export_task_model
+from electra_albert.apps.export_models import export_task_model
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import train_tokenizer
 from electra_albert.model import huggingface

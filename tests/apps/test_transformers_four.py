@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from electra_albert.apps.export import export_body, export_discriminator, export_generator, export_task_model
+from electra_albert.apps.export_models import export_body, export_discriminator, export_generator, export_task_model
 from electra_albert.corpus.tokenizer import load_tokenizer, train_tokenizer
 from electra_albert.model.outputs import outputs
 from electra_albert.model.task_model import TaskHead

@@ -82,7 +82,7 @@ def _calls(generator: Generator, tokenizer: Tokenizer, folder: Path, device: Any
     """Ours and stock's, on the device; `folder` is where the generator is exported to for those that read it."""
     from transformers import pipeline
 
-    from electra_albert.apps.export import export_generator
+    from electra_albert.apps.export_models import export_generator
     from electra_albert.apps.fill_mask import fill_masks
     from electra_albert.apps.inference import load_model
 
