@@ -195,7 +195,7 @@ def find_first(argv: Sequence[str], names: Sequence[str]) -> dict[str, str | Non
 
 
 def _find_start(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
-    """The preset, the run named by --init_from and what is taken over from it, before anything else is parsed.
+    """The preset, what --init_from names and what is taken over from it, before anything else is parsed.
 
     The preset is looked for in the run last.
     """
@@ -203,7 +203,9 @@ def _find_start(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
     inherited: dict[str, Any] = {}
     if run is not None:
         if not run or not output_dir:
-            raise UsageError("--init_from takes the folder of a run, and --output_dir that of the new one; give both")
+            raise UsageError(
+                "--init_from takes the folder of a run or of a stock model, --output_dir that of the new run; give both"
+            )
         run = os.path.normpath(run)
         inherited = inherited_options(Path(run), Path(output_dir))
     taken_over = inherited.pop("preset", DEFAULT_PRESET)

@@ -53,8 +53,10 @@ def publish(folder: Path, model: Model, tokenizer: Any, form: Form) -> None:
             files = sorted(beside.iterdir(), key=lambda path: path == weights)
             for file in files:
                 os.replace(file, folder / file.name)
-        for other in _weight_files() - {file.name for file in files}:
-            (folder / other).unlink(missing_ok=True)
+        for other in sorted(_weight_files() - {file.name for file in files}):
+            if (folder / other).exists():
+                (folder / other).unlink()
+                print(f"notice: removed {folder / other}, which was of another model or format", file=sys.stderr)
         if form.details is None:
             (folder / TASK_FILE).unlink(missing_ok=True)  # of a fine-tuned model that lay here
     except OSError as error:

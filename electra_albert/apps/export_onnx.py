@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from electra_albert.apps.export_checks import probe, require_equal
 from electra_albert.contracts import UsageError
 from electra_albert.model.body import Body
+from electra_albert.model.electra import Generator
 from electra_albert.model.outputs import Model, outputs
 from electra_albert.model.task_model import TaskModel
 
@@ -57,8 +58,9 @@ def write_onnx(model: Model, folder: Path) -> Path:
     Inputs are INPUTS, int64 [B, L], any B, L up to max_position_embeddings, attention_mask 1 where a token takes part.
     Outputs, float32: of a Body last_hidden_state [B, L, D] and, with a pooler, pooler_output [B, D]; of a Generator
     logits [B, L, V], of a Discriminator logits [B, L] (above 0 = replaced), both with sop_logits [B, 2] where there is
-    a sentence-order head; of a TaskModel logits: sequence [B, C], choice [B, 1] (a row is one choice), token [B, L, C];
-    of a span start_logits and end_logits, each [B, L]. A model above 1.5 GiB keeps its weights in `model.onnx.data`.
+    a sentence-order head; of a Generator with a pooler alone pooler_output too; of a TaskModel logits: sequence [B, C],
+    choice [B, 1] (a row is one choice), token [B, L, C]; of a span start_logits and end_logits, each [B, L]. A model
+    above 1.5 GiB keeps its weights in `model.onnx.data`.
     Raises UsageError without the packages, CheckpointError where onnxruntime computes other values, OSError where the
     folder cannot be written; what lay there before then stays.
     """
@@ -91,7 +93,10 @@ class _Graph(nn.Module):
         is_choice = isinstance(self.model, TaskModel) and self.model.head.kind == "choice"
         found = outputs(self.model, *(row[:, None] if is_choice else row for row in rows))._asdict()
         names = _ENCODER_OUTPUTS if isinstance(self.model, Body) else _HEAD_OUTPUTS
-        return {name: found[name] for name in names if found[name] is not None}
+        given = {name: found[name] for name in names if found[name] is not None}
+        if isinstance(self.model, Generator) and self.model.pooler is not None:
+            given["pooler_output"] = self.model.pooler(found["last_hidden_state"][:, 0]).tanh()
+        return given
 
 
 def _trace(graph: _Graph) -> ONNXProgram:

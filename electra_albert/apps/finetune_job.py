@@ -131,10 +131,10 @@ def _model_details(task: Task, start: Start) -> dict[str, Any]:
     labels = tuple(details["labels"])
     fits = details["kind"] == task.kind and bool(details.get("is_regression")) == task.is_regression
     fits = fits and bool(details.get("has_null_answer")) == task.has_null_answer
-    if not fits or (task.labels and labels != task.labels) or details.get("task") != wanted:
-        raise CheckpointError(
-            f"{start.files.weights} was fine-tuned on {details.get('task')}, not on {wanted}; name another --model"
-        )
+    trained_on = details.get("task", wanted)  # a stock folder does not tell: its head and labels have to do
+    if not fits or (task.labels and labels != task.labels) or trained_on != wanted:
+        found = details.get("task", f"{details['kind']} with labels {', '.join(labels[:5]) or 'none'}")
+        raise CheckpointError(f"{start.files.weights} was fine-tuned on {found}, not on {wanted}; name another --model")
     return details
 
 

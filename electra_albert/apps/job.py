@@ -49,7 +49,7 @@ class Job(NamedTuple):
     unigram: Unigram
     arithmetic: Arithmetic
     compilation: Compilation
-    origin: Origin | None  # the run whose weights it begins with
+    origin: Origin | None  # the run, or the stock folder, whose weights it begins with
     lacks_generator: bool = False  # the one it has is new, and is to be trained alone first
 
 
@@ -81,7 +81,8 @@ def make_job(
         origin = with_old_text(origin, held_out, world, say)
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     objective = make_objective(config, special).to(world.device)
-    self_check(objective, batches.micro_batches(1)[0], training.weight_decay, say)
+    begun = "with random weights" if origin is not None else "at the start"
+    self_check(objective, batches.micro_batches(1)[0], training.weight_decay, say, begun)
     lacks_generator = begin_with(origin, objective, say) if origin is not None else False
     if config.rtd.generator_warmup_steps and recorded is None and not lacks_generator:
         say("notice: --rtd.generator_warmup_steps has no effect: there is no new generator beside trained weights")
@@ -118,7 +119,7 @@ def _origin(
     say: Callable[[str], None],
     recorded: Mapping[str, Any] | None,
 ) -> Origin | None:
-    """The run to begin with, or that the run which goes on began with."""
+    """What to begin with, or what the run which goes on began with."""
     if recorded is not None:
         return known_origin(recorded)
     if config.run.init_from is None:

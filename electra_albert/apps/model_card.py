@@ -118,8 +118,9 @@ def _notes(model: Model, ending: str, file_format: str) -> list[str]:
     if file_format == "onnx":
         return [_GRAPH]
     parts = {name for name, _ in model.named_children()}
-    notes = [_PLAIN_TENSORS] if file_format == "pt" else []
-    notes += [_DETECTION] if "discriminator_predictions" in parts else []
+    if file_format == "pt":
+        return [_PLAIN_TENSORS, f"It holds {', '.join(f'`{name}`' for name in sorted(parts - {'dropout'}))}."]
+    notes = [_DETECTION] if "discriminator_predictions" in parts else []
     notes += [_ORDER] if ending == "Model" and "sentence_order" in parts else []
     notes += [_ELECTRA_HEAD] if "electra_classifier" in parts else []
     notes += [_POOLER] if ending == "ForMaskedLM" and "pooler" in parts else []

@@ -201,11 +201,11 @@ def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metr
 
 def _loading_lines(folder: Path, config: PretrainConfig) -> list[str]:
     encoder = folder / ("discriminator" if config.run.objective.startswith("rtd") else "generator")
-    pooler = "" if config.run.has_sentence_order else "  # no pooler: this objective trains none"
+    pooler = "" if config.run.has_sentence_order else ", add_pooling_layer=False"  # which no objective trains
     return [
         "from transformers import AutoModel, pipeline",
         f'pipeline("fill-mask", "{folder / "generator"}")',
-        f'AutoModel.from_pretrained("{encoder}"){pooler}',
+        f'AutoModel.from_pretrained("{encoder}"{pooler})',
     ]
 
 

@@ -14,8 +14,10 @@ START_TOLERANCE = 0.1  # of the loss that guessing would have; the initial weigh
 ORDER_TOLERANCE = 1.0  # few rows tell an order, all of them may be swapped, and the first verdicts are all alike
 
 
-def self_check(objective: PretrainingObjective, batch: Batch, weight_decay: float, say: Callable[[str], None]) -> None:
-    """Ties by storage, every parameter in one group, the losses of guessing at the start.
+def self_check(
+    objective: PretrainingObjective, batch: Batch, weight_decay: float, say: Callable[[str], None], begun: str
+) -> None:
+    """Ties by storage, every parameter in one group, the losses of guessing at the start, which is told as `begun`.
 
     `batch` is one of the run's own. Raises UsageError where the losses are off, which settings can cause, and
     AssertionError where a law is broken, which they cannot.
@@ -35,7 +37,7 @@ def self_check(objective: PretrainingObjective, batch: Batch, weight_decay: floa
         f"{name.replace('_', ' ')} {loss:.2f} (guessing: {objective.guessing[name]:.2f})"
         for name, loss in losses.items()
     )
-    say(f"self-check: tables shared, every parameter in one group; at the start {told}")
+    say(f"self-check: tables shared, every parameter in one group; {begun} {told}")
 
 
 def check_ties(objective: PretrainingObjective) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _STOCK_CONFIG, _FOLDERS = "config.json", ("discriminator", "generator", "model")
 OPTION_SAYS_SO = "leave out the option that says so"
 _ORDER = ("sentence_order.pooler", "sentence_order.classifier")
-_NOT_OF_THE_SHAPE = ("vocab_size", "initialization")  # the tokenizer's, and of weights that are drawn
+_NOT_OF_THE_SHAPE = ("vocab_size", "initialization", "initializer_range")  # the tokenizer's; of weights that are drawn
 
 
 class StockFiles(NamedTuple):

@@ -36,6 +36,13 @@ def read(folder: str, rows: list[list[list[int]]], texts: list[str], pairs: list
     }
 
 
+def encode(folder: str, texts: list[str], pairs: list[list[str]]) -> dict[str, Any]:
+    """Ids and segments of texts and of pairs, by a tokenizer alone."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    found = [tokenizer(*words) for words in [*([text] for text in texts), *pairs]]
+    return {key: [encoding[key] for encoding in found] for key in ("input_ids", "token_type_ids")}
+
+
 def fill(folder: str, text: str) -> list[list[Any]]:
     """Ids and scores of the five likeliest words, by the pipeline."""
     pipeline = transformers.pipeline("fill-mask", model=folder, tokenizer=folder)
@@ -48,6 +55,7 @@ def main() -> None:
     found = {
         "version": transformers.__version__,
         "folders": {folder: read(folder, *shared) for folder in plan["folders"]},
+        "tokenizers": {folder: encode(folder, *shared[1:]) for folder in plan["tokenizers"]},
         "filled": {folder: fill(folder, plan["sentence"]) for folder in plan["fill"]},
     }
     Path(sys.argv[2]).write_text(json.dumps(found), encoding="utf-8")

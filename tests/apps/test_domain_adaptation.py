@@ -25,6 +25,13 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
     return Desk(tmp_path_factory.mktemp("desk"))
 
 
+def test_a_folder_of_wide_initial_weights_starts_as_any_other(desk: Desk) -> None:
+    # Regression: what is drawn before the folder's weights are taken was judged by the range that its file tells.
+    job, told = desk.job(desk.stock(ALBERT, initializer_range=0.9), *MLM)
+    assert job.config.model.initializer_range == 0.02
+    assert "with random weights mlm loss" in told
+
+
 def held_out_loss(job: Job, name: str) -> float:
     """What the run's own objective says of its held-out rows."""
     with torch.no_grad():

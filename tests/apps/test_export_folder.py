@@ -40,6 +40,13 @@ def test_a_readme_of_somebody_else_stays_and_that_is_said(finished: Finished, tm
     assert (tmp_path / "model.safetensors").is_file()
 
 
+def test_weights_of_another_format_go_and_that_is_said(finished: Finished, tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"somebody's")
+    ended = export_into(finished, tmp_path)
+    assert (ended.code, (tmp_path / "pytorch_model.bin").exists()) == (0, False)
+    assert f"notice: removed {tmp_path / 'pytorch_model.bin'}" in ended.err
+
+
 def test_a_card_that_its_maker_filled_in_stays(finished: Finished, tmp_path: Path) -> None:
     written = (finished.folder / "generator" / CARD).read_text()
     mine = written.replace("for its maker to state here", "as follows: my own texts")

@@ -24,6 +24,7 @@ from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.model.body import Body
 from electra_albert.model.compilation import compile_for_training
 from electra_albert.model.task_model import TaskHead, TaskModel
+from tests.apps.test_export_checks import generator_with_pooler
 from tests.model.twins import SHAPE, make_masked_lm, make_pair
 
 onnx = pytest.importorskip("onnx")
@@ -73,6 +74,11 @@ def of_span(model: Any, rows: Rows) -> Outputs:
     return {"start_logits": model(*rows)[0, :, :, 0], "end_logits": model(*rows)[0, :, :, 1]}
 
 
+def of_pooled_generator(model: Any, rows: Rows) -> Outputs:
+    hidden_states = model(*rows)
+    return {"logits": model.logits(hidden_states), "pooler_output": model.pooler(hidden_states[:, 0]).tanh()}
+
+
 KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, Rows], Outputs]]] = {
     "body": (lambda: make_body(TOY, with_pooler=False), lambda model, rows: {"last_hidden_state": model(*rows)}),
     "body with pooler": (lambda: make_body(TOY), of_body),
@@ -80,6 +86,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, Rows], Outputs]]] = {
         lambda: make_masked_lm(TOY, with_sentence_order=False),
         lambda model, rows: {"logits": model.logits(model(*rows))},
     ),
+    "generator with a pooler alone": (lambda: generator_with_pooler(TOY), of_pooled_generator),
     "generator with order": (lambda: make_masked_lm(TOY), of_generator),
     "discriminator": (lambda: make_pair(TOY).discriminator, lambda model, rows: {"logits": model(*rows)}),
     "discriminator with order": (lambda: make_pair(TOY, with_sentence_order=True).discriminator, of_detector),

@@ -73,6 +73,14 @@ def test_what_stock_classes_do_not_load_is_not_said_to_be_loaded_by_them(file_fo
     assert ("LM_DEMO.py --gen" in card) == (file_format == "pt")
 
 
+def test_a_card_of_plain_tensors_says_nothing_of_what_stock_classes_report() -> None:
+    # Regression: beside "stock classes do not look for a file of that name" it said what they report of it.
+    card = model_card(make_pair(SHAPE).discriminator, "AlbertModel", "pt")
+    assert "`discriminator_predictions`, `embeddings`, `encoder`" in card
+    assert "unexpected" not in card
+    assert "add_pooling_layer" not in card
+
+
 @pytest.mark.parametrize("with_sentence_order", [True, False])
 def test_an_order_head_that_stock_albert_leaves_aside_is_named(with_sentence_order: bool) -> None:
     discriminator = make_pair(SHAPE, with_sentence_order=with_sentence_order).discriminator

@@ -67,9 +67,10 @@ def test_an_old_text_cannot_be_added_to_a_run_that_has_begun(desk: Desk, tmp_pat
     assert_refused(call(pretrain.main, *again), 4, "old_corpus None then")
 
 
-def test_a_folder_of_one_segment_is_refused_in_words(finished: Finished, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="two segments"):
-        parse_pretraining(["--model.type_vocab_size", "1"], "Pretraining.py")
+def test_a_folder_of_one_segment_is_refused_in_words(desk: Desk, tmp_path: Path) -> None:
+    argv = desk.options(desk.stock("AlbertForMaskedLM", type_vocab_size=1), tmp_path / "run")
+    with pytest.raises(CheckpointError, match="two segments"):
+        parse_pretraining(argv, "Pretraining.py")
 
 
 @pytest.mark.parametrize("form", ["--config {}", "--config={}"])

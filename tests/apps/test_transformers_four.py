@@ -14,12 +14,13 @@ import pytest
 import torch
 
 from electra_albert.apps.export_models import export_body, export_discriminator, export_generator, export_task_model
-from electra_albert.corpus.tokenizer import load_tokenizer, train_tokenizer
+from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from electra_albert.model.outputs import outputs
 from electra_albert.model.task_model import TaskHead
 from tests.apps.test_export_checks import generator_with_pooler
 from tests.apps.tiny_run import Ended, environment, finish, start
-from tests.corpus.tokenizer_kinds import NASTY, PROSE
+from tests.corpus.test_tokenizer_identity import RELEASED, RELEASED_KINDS
+from tests.corpus.tokenizer_kinds import KINDS, NASTY, PROSE
 from tests.model.test_task_model import make_task_model
 from tests.model.twins import SHAPE, make_body, make_masked_lm, make_pair
 
@@ -95,6 +96,7 @@ FILLED = ("generator", "generator with sentence order", CASED)
 class Exported(NamedTuple):
     folder: Path
     models: dict[str, Any]
+    tokenizers: dict[str, Any]  # of every kind, each saved in a folder of its own
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +116,20 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
             export = export_discriminator if "discriminator" in name else export_generator
             export(model, tokenizer, base / name)
         models[name] = model.eval()
-    return Exported(base, models)
+    return Exported(base, models, {name: saved_tokenizer(name, base) for name in (*KINDS, *RELEASED_KINDS)})
+
+
+def saved_tokenizer(name: str, base: Path) -> Any:
+    """One of any kind, as it is loaded here and saved for stock; the released ones where they are at hand."""
+    if name in KINDS:
+        KINDS[name](base / "given" / name)
+        tokenizer = load_tokenizer(base / "given" / name)
+    elif RELEASED.is_file():
+        tokenizer = load_tokenizer(RELEASED, RELEASED_KINDS[name])
+    else:
+        tokenizer = train_tokenizer(PROSE, VOCAB, do_lower_case=True)
+    save_tokenizer(tokenizer, base / "tokenizers" / name, 64)
+    return tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -145,6 +160,7 @@ def reading(request: pytest.FixtureRequest, exported: Exported, tmp_path_factory
     folders = [str(exported.folder / name) for name in FOLDERS]
     plan = {"folders": folders, "rows": rows(), "texts": NASTY, "pairs": PAIRS, "sentence": SENTENCE}
     plan["fill"] = [str(exported.folder / name) for name in FILLED]
+    plan["tokenizers"] = [str(exported.folder / "tokenizers" / name) for name in exported.tokenizers]
     (base / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     path = str(request.getfixturevalue("old_packages")) if request.param == OLD_VERSION else ""
     ended = subprocess.run(
@@ -213,6 +229,14 @@ def test_tokenizer_gives_our_ids_and_segments(reading: Any, exported: Exported, 
             wanted = tokenizer(*words, return_token_type_ids=True)
             assert {key: encoding[key] for key in wanted} == dict(wanted), words
     assert any(1 in encoding["token_type_ids"] for encoding in found["pairs"])
+
+
+@pytest.mark.parametrize("name", [*KINDS, *RELEASED_KINDS])
+def test_every_kind_of_tokenizer_gives_our_ids_and_segments(reading: Any, exported: Exported, name: str) -> None:
+    found, tokenizer = reading["tokenizers"][str(exported.folder / "tokenizers" / name)], exported.tokenizers[name]
+    wanted = [tokenizer(*words, return_token_type_ids=True) for words in [*([text] for text in NASTY), *PAIRS]]
+    for key in ("input_ids", "token_type_ids"):
+        assert found[key] == [encoding[key] for encoding in wanted]
 
 
 @pytest.mark.parametrize("name", FILLED)

@@ -1,0 +1,60 @@
+"""A model that was fine-tuned elsewhere, as stock saved it, labels new text here."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from electra_albert.apps import finetune
+from electra_albert.corpus.tokenizer import load_tokenizer
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import Ended, assert_refused, call
+from tests.model.stock_models import config_of, make
+
+TEXTS = ("The owl left the house.", "A lamp fell into the river.", "Nobody saw it.")
+LABELS = ("bad", "good", "odd")
+
+
+@pytest.fixture
+def stock(finished: Finished, tmp_path: Path) -> Path:
+    """A stock BERT of three labels with the tokenizer of a run."""
+    folder, size = tmp_path / "stock", len(load_tokenizer(finished.folder / "tokenizer"))
+    names = dict(enumerate(LABELS))
+    config = config_of("bert", vocab_size=size, max_position_embeddings=64, id2label=names)
+    config.label2id = {name: number for number, name in names.items()}
+    make("bert", "BertForSequenceClassification", config).save_pretrained(folder)
+    for file in (finished.folder / "tokenizer").iterdir():
+        shutil.copy(file, folder)
+    return folder
+
+
+def label(stock: Path, tmp_path: Path, *more: object) -> Ended:
+    (tmp_path / "known.csv").write_text("text,label\n" + "".join(f"{text},good\n" for text in TEXTS))
+    (tmp_path / "new.csv").write_text("text\n" + "".join(f"{text}\n" for text in TEXTS))
+    known = tmp_path / "known.csv"
+    argv = ["--model", stock, "--train_file", known, "--validation_file", known, "--text_column", "text"]
+    argv += ["--label_column", "label", "--num_train_epochs", 0, "--predict", tmp_path / "new.csv"]
+    return call(finetune.main, *argv, "--output_dir", tmp_path / "out", "--device", "cpu", *more)
+
+
+def test_its_labels_are_those_stock_gives(stock: Path, tmp_path: Path) -> None:
+    # Regression: a folder that does not name its task was said to be fine-tuned on None.
+    from transformers import BertForSequenceClassification
+
+    ended = label(stock, tmp_path, "--precision", "fp32", "--max_seq_length", 32)
+    assert ended.code == 0, ended.err
+    model, tokenizer = BertForSequenceClassification.from_pretrained(stock).eval(), load_tokenizer(stock)
+    with torch.no_grad():
+        rows = [tokenizer(text, return_tensors="pt", return_token_type_ids=True) for text in TEXTS]
+        wanted = [LABELS[int(model(**row).logits.argmax())] for row in rows]
+    told = next((tmp_path / "out").rglob("predicted*")).read_text()
+    found = [next(word for word in line.split("\t") if word in LABELS) for line in told.splitlines()[1:]]
+    assert found == wanted
+
+
+def test_a_task_its_head_does_not_fit_is_refused(stock: Path, tmp_path: Path) -> None:
+    (tmp_path / "known.csv").write_text("text,label\nA text.,1.5\n")
+    assert_refused(label(stock, tmp_path, "--regression", "true"), 4, "sequence with labels bad, good, odd")
