@@ -145,6 +145,8 @@ def load_body(files: ModelFiles) -> Body:
 
 def generator_of(stored: Stored, origin: str) -> Generator:
     """As load_generator, of files that were read; `origin` names them in messages."""
+    if not stored.has_mlm_head:
+        raise CheckpointError(f"{origin} has no predictions, the masked-token head; name a model that has one")
     has_order = has_sentence_order(stored.tensors)
     with torch.device("meta"):  # sizes come from a file: nothing is allocated before the weights are seen to match
         model = Generator(
@@ -159,6 +161,10 @@ def generator_of(stored: Stored, origin: str) -> Generator:
 
 def discriminator_of(stored: Stored, origin: str) -> Discriminator:
     """As load_discriminator, of files that were read; `origin` names them in messages."""
+    if not stored.has_detection_head:
+        raise CheckpointError(
+            f"{origin} has no discriminator_predictions, the detection head; name another model"
+        )
     with torch.device("meta"):
         embeddings = Embeddings(stored.config)
         model = Discriminator(stored.config, embeddings, with_sentence_order=has_sentence_order(stored.tensors))
