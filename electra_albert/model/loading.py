@@ -162,9 +162,7 @@ def generator_of(stored: Stored, origin: str) -> Generator:
 def discriminator_of(stored: Stored, origin: str) -> Discriminator:
     """As load_discriminator, of files that were read; `origin` names them in messages."""
     if not stored.has_detection_head:
-        raise CheckpointError(
-            f"{origin} has no discriminator_predictions, the detection head; name another model"
-        )
+        raise CheckpointError(f"{origin} has no discriminator_predictions, the detection head; name another model")
     with torch.device("meta"):
         embeddings = Embeddings(stored.config)
         model = Discriminator(stored.config, embeddings, with_sentence_order=has_sentence_order(stored.tensors))
