@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from electra_albert.contracts import CheckpointError
+from electra_albert.model.adoption import ROWS_BY_PIECE, resize_vocabulary
 from electra_albert.model.loading import Stored
-
-_BY_PIECE = ("embeddings.word_embeddings.weight", "predictions.bias")
 
 
 def without_spare_rows(
@@ -23,8 +22,8 @@ def without_spare_rows(
     rows = stored.config.vocab_size
     if rows < pieces or (fitting_rows is not None and rows not in (pieces, fitting_rows)):
         raise CheckpointError(f"the tokenizer in {tokenizer} has {pieces} pieces, the model {rows}; {way_out}")
-    by_piece = {name: stored.tensors[name] for name in _BY_PIECE if name in stored.tensors}
-    if pieces == rows or any(tensor.shape[:1] != (rows,) for tensor in by_piece.values()):
+    by_piece = [stored.tensors[name] for name in ROWS_BY_PIECE if name in stored.tensors]
+    if pieces == rows or any(tensor.shape[:1] != (rows,) for tensor in by_piece):
         return stored  # a file that does not match its configuration is refused with the sizes it has
-    kept = {name: tensor[:pieces].clone() for name, tensor in by_piece.items()}
-    return stored._replace(config=replace(stored.config, vocab_size=pieces), tensors=stored.tensors | kept)
+    kept = resize_vocabulary(stored.tensors, pieces, [])
+    return stored._replace(config=replace(stored.config, vocab_size=pieces), tensors=kept)

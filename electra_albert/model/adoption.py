@@ -15,7 +15,7 @@ from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
 
 TABLE = "embeddings.word_embeddings.weight"
-_ROWS = (TABLE, "predictions.bias")  # what has a row for each piece
+ROWS_BY_PIECE = (TABLE, "predictions.bias")  # what has a row for each piece, under our names and stock ALBERT's
 _NEEDED = ("embeddings", "encoder")
 _IN_TWO = "sentence_order"
 _UNSEEN = ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps")  # in the shapes of weights
@@ -24,10 +24,11 @@ _UNSEEN = ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm
 def resize_vocabulary(state: Mapping[str, Tensor], kept: int, new: Sequence[Sequence[int]]) -> dict[str, Tensor]:
     """The state for a vocabulary of the first `kept` pieces and new ones, each the mean of old ones given by their ids.
 
-    A piece that begins as the mean of what it was written as before is read almost as it was. State under our names.
+    A piece that begins as the mean of what it was written as before is read almost as it was. Names in `state` are ours
+    or stock ALBERT's without `albert.`.
     """
     resized = dict(state)
-    for name in _ROWS:
+    for name in ROWS_BY_PIECE:
         if name in state:
             rows = state[name]
             added = [rows[list(ids)].mean(0, keepdim=True) for ids in new]
