@@ -115,6 +115,8 @@ class RtdConfig:
     """Weight of the discriminator's loss in the total."""
     generator_size: float = 0.25
     """Width of the generator as a share of the discriminator's: hidden size, feed-forward size and heads."""
+    generator_layers: int | None = None
+    """Passes of the generator through its blocks; by default as many as the discriminator makes."""
     generator_warmup_steps: int | None = None
     """Updates a generator that --init_from does not bring is trained alone, first of all; by default one in ten of
     max_steps, 10,000 at most."""
@@ -127,19 +129,36 @@ class RtdConfig:
             f"temperature={self.temperature} must be at least {LOWEST_TEMPERATURE}",
         )
         _require(0 < self.generator_size <= 1, f"generator_size={self.generator_size} must lie in (0, 1]")
-        steps = self.generator_warmup_steps
+        layers, steps = self.generator_layers, self.generator_warmup_steps
+        _require(layers is None or layers >= 1, f"generator_layers={layers} must be at least 1")
         _require(steps is None or steps >= 0, f"generator_warmup_steps={steps} must not be negative")
         for name in ("generator_weight", "discriminator_weight"):
             value = getattr(self, name)
             _require(0 < value < math.inf, f"{name}={value} must be above 0")
 
     def generator(self, discriminator: ModelConfig) -> ModelConfig:
-        """The generator's shape: as deep as the discriminator, narrower, heads of the same size where they fit."""
+        """The generator's shape: narrower, heads of the same size where they fit, and as deep unless told.
+
+        It shares parameters between its passes as the discriminator does: in as many groups, or not at all.
+        Raises ValueError where its passes cannot be divided into so many.
+        """
         heads = max(1, round(discriminator.num_attention_heads * self.generator_size))
         hidden_size = max(1, round(discriminator.hidden_size * self.generator_size / heads)) * heads
         intermediate_size = max(1, round(discriminator.intermediate_size * self.generator_size))
+        layers, groups = self.generator_layers or discriminator.num_hidden_layers, discriminator.num_hidden_groups
+        if groups == discriminator.num_hidden_layers:
+            groups = layers
+        _require(
+            layers % groups == 0,
+            f"generator_layers={layers} is not a multiple of num_hidden_groups={groups}",
+        )
         return replace(
-            discriminator, hidden_size=hidden_size, num_attention_heads=heads, intermediate_size=intermediate_size
+            discriminator,
+            hidden_size=hidden_size,
+            num_attention_heads=heads,
+            intermediate_size=intermediate_size,
+            num_hidden_layers=layers,
+            num_hidden_groups=groups,
         )
 
 
@@ -359,6 +378,7 @@ class PretrainConfig:
         _require(length <= positions, f"max_seq_length={length} exceeds model.max_position_embeddings={positions}")
         segments = self.model.type_vocab_size
         _require(segments >= 2, f"model.type_vocab_size={segments}: rows have two segments, so 2 at least are needed")
+        self.rtd.generator(self.model)  # raises where there is no such shape
 
     @property
     def generator_warmup_steps(self) -> int:

@@ -43,6 +43,7 @@ IMPOSSIBLE: list[tuple[type, dict[str, object]]] = [
     (RtdConfig, {"temperature": 0.0}),
     (RtdConfig, {"temperature": NAN}),
     (RtdConfig, {"generator_size": 0.0}),
+    (RtdConfig, {"generator_layers": 0}),
     (RtdConfig, {"discriminator_weight": -1.0}),
     (RtdConfig, {"generator_weight": INFINITE}),
     (CorpusConfig, {"corpus": ""}),
@@ -117,6 +118,21 @@ def test_generator_is_as_deep_and_a_quarter_as_wide_with_heads_of_the_same_size(
     assert (generator.hidden_size, generator.intermediate_size, generator.num_attention_heads) == (256, 1024, 4)
     assert generator.head_size == discriminator.head_size
     assert generator.num_hidden_layers == discriminator.num_hidden_layers
+
+
+@pytest.mark.parametrize(("groups", "layers", "expected"), [(1, 3, 1), (3, 6, 3), (12, 4, 4), (12, 12, 12), (3, 12, 3)])
+def test_a_generator_of_another_depth_shares_parameters_as_its_discriminator_does(
+    groups: int, layers: int, expected: int
+) -> None:
+    discriminator = replace(PRESETS["small"].model, num_hidden_groups=groups)
+    generator = RtdConfig(generator_layers=layers).generator(discriminator)
+    assert (generator.num_hidden_layers, generator.num_hidden_groups) == (layers, expected)
+
+
+def test_a_depth_that_the_groups_do_not_divide_is_refused_before_anything_is_built() -> None:
+    shape = replace(PRESETS["small"].model, num_hidden_groups=3)
+    with pytest.raises(ValueError, match="generator_layers=4 is not a multiple of num_hidden_groups=3"):
+        replace(PRESETS["small"], model=shape, rtd=RtdConfig(generator_layers=4))
 
 
 @pytest.mark.parametrize("size", [0.01, 0.1, 0.25, 0.3, 1 / 3, 0.5, 0.77, 1.0])

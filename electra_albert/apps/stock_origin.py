@@ -84,8 +84,10 @@ def stock_options(folder: Path) -> dict[str, Any]:
     if positions < max(sizes.corpus.max_seq_length for sizes in PRESETS.values()):
         options["max_seq_length"] = min(PRESETS[preset].corpus.max_seq_length, positions)
     if files.generator is not None:
-        generator_size = read_config(files.generator.config).hidden_size / shape.hidden_size
-        options["rtd"] = {"generator_size": generator_size}
+        generator = read_config(files.generator.config)
+        options["rtd"] = {"generator_size": generator.hidden_size / shape.hidden_size}
+        if generator.num_hidden_layers != shape.num_hidden_layers:
+            options["rtd"]["generator_layers"] = generator.num_hidden_layers
     return options
 
 
@@ -164,7 +166,7 @@ def begin_with_stock(weights: StockWeights, objective: PretrainingObjective, say
 
 
 def _take_generator(objective: PretrainingObjective, source: StockModel, name: str) -> list[str]:
-    """As _take, of the generator: its layers and heads are the discriminator's, scaled by rtd.generator_size."""
+    """As _take, of the generator: its heads are the discriminator's, scaled by rtd.generator_size."""
     way_out = "begin with the discriminator's folder alone, put elsewhere, and a generator is built for it"
     return _take(objective.generator, source, f"the generator in {name}", way_out)[0]
 

@@ -138,9 +138,11 @@ def write_pair(desk: Desk, folder: Path, *more: object) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("size", [0.25, 0.5])
-def test_a_pair_is_taken_whole_whatever_the_generators_size(desk: Desk, tmp_path: Path, size: float) -> None:
-    pair = write_pair(desk, tmp_path / "pair", "--rtd.generator_size", size)
+@pytest.mark.parametrize(("name", "value"), [("size", 0.25), ("size", 0.5), ("layers", 1)])
+def test_a_pair_is_taken_whole_whatever_the_generators_size(
+    desk: Desk, tmp_path: Path, name: str, value: float
+) -> None:
+    pair = write_pair(desk, tmp_path / "pair", f"--rtd.generator_{name}", value)
     job, said = desk.job(pair)
     assert ("nothing is new" in said, job.lacks_generator) == (True, False)
     generator = load_stock(pair / "generator", "AlbertForMaskedLM")
