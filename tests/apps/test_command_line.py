@@ -17,7 +17,7 @@ from tests.apps.tiny_run import assert_refused, call, finish, start
 
 HEAVY = ("torch", "transformers", "datasets", "sklearn", "matplotlib")
 SCRIPTS = ("Pretraining.py", "LM_DEMO.py")
-MODULES = ("prepare", "export", "show_batch")
+MODULES = ("prepare", "export", "show_batch", "score")
 
 
 def parse(*argv: object) -> PretrainConfig:

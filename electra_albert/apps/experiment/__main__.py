@@ -1,0 +1,108 @@
+"""Run an experiment: every arm of a plan pretrained, fine-tuned and scored by the commands a user would type.
+
+    python -m electra_albert.apps.experiment --plan experiments/recipe.yaml --corpus my.txt --output_dir runs/recipe
+    python -m electra_albert.apps.experiment --plan experiments/objectives.yaml --corpus my.yaml --data_dir GLUE \\
+        --text held_out.txt --pairs blimp --jobs 2 --output_dir runs/objectives
+
+Typed again it goes on where it was stopped. results.md, results.json and curves.png tell what has been found so far.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
+from electra_albert.apps.experiment.plan import Arm, Plan, read_plan
+from electra_albert.apps.experiment.stages import (
+    Ended,
+    Site,
+    judging_stages,
+    pretraining_stages,
+    run_stages,
+    stock_stages,
+)
+from electra_albert.contracts import UsageError
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; returns 0, or the exit code of the first command that failed."""
+    plan, site, names = _parse(argv)
+    arms = [plan.arm(name) for name in names] if names else list(plan.arms)
+    check_can_write(site.output_dir)
+    failed: list[Ended] = []
+    for stages in (pretraining_stages, stock_stages, judging_stages):
+        failed += [
+            ended for ended in run_stages(stages(plan, site, _sound(arms, failed)), site, _say) if ended.exit_code
+        ]
+        text = _tell(plan, site, failed)
+    print(text, flush=True)
+    return failed[0].exit_code if failed else 0
+
+
+def _sound(arms: Sequence[Arm], failed: Sequence[Ended]) -> list[Arm]:
+    """The arms of which nothing has failed, nor of the arm that they are like."""
+    names = {ended.stage.arm for ended in failed}
+    return [arm for arm in arms if not {arm.name, arm.like} & names]
+
+
+def _tell(plan: Plan, site: Site, failed: Sequence[Ended]) -> str:
+    """Write what has been found so far; returns it as Markdown."""
+    import json
+
+    from electra_albert.apps.experiment.curves import draw_curves
+    from electra_albert.apps.experiment.findings import as_record, find
+    from electra_albert.apps.experiment.tables import format_findings
+    from electra_albert.apps.run_folder import write_whole
+
+    failures: dict[str, list[str]] = {}
+    for ended in failed:
+        told = f"{ended.stage.name} ended with exit code {ended.exit_code}: {ended.error}"
+        failures.setdefault(ended.stage.arm, []).append(told)
+    found = find(plan, site, failures)
+    text = format_findings(plan, found)
+    write_whole(site.output_dir / "results.md", text)
+    write_whole(site.output_dir / "results.json", json.dumps(as_record(plan, found), indent=2) + "\n")
+    draw_curves(plan.title, found, site.output_dir / "curves.png")
+    return text
+
+
+def _parse(argv: Sequence[str]) -> tuple[Plan, Site, list[str]]:
+    parser = make_parser("python -m electra_albert.apps.experiment", "Run every arm of a plan and tell what was found.")
+    parser.add_argument("--plan", type=str, required=True, help="A YAML file of arms, such as those in experiments/.")
+    parser.add_argument("--output_dir", type=str, required=True, help="A folder for all runs and what was found.")
+    parser.add_argument("--corpus", type=str, required=True, help="As Pretraining.py takes it.")
+    parser.add_argument("--tokenizer", type=str | None, default=None, help="As Pretraining.py takes it.")
+    parser.add_argument("--prepared_dir", type=str, default="data/prepared", help="As Pretraining.py takes it.")
+    parser.add_argument("--data_dir", type=str | None, default=None, help="Of the tasks; without it none is trained.")
+    parser.add_argument("--text", type=str, nargs="+", default=[], help="Held-out texts to score models on.")
+    parser.add_argument("--pairs", type=str | None, default=None, help="Minimal pairs to score models on.")
+    parser.add_argument("--max_pairs", type=int | None, default=None, help="Of each set of pairs; by default all.")
+    parser.add_argument("--jobs", type=int, default=1, help="Commands that run at once and share the cores.")
+    parser.add_argument("--arms", type=str, nargs="+", default=[], help="Arms to run; by default all.")
+    options = parse(parser, argv)
+    for name in ("jobs", "max_pairs"):
+        if options[name] is not None and options[name] < 1:
+            raise UsageError(f"{name}={options[name]} must be at least 1")
+    plan = read_plan(Path(options.plan))
+    site = Site(
+        output_dir=Path(options.output_dir),
+        corpus=options.corpus,
+        tokenizer=options.tokenizer,
+        prepared_dir=options.prepared_dir,
+        data_dir=options.data_dir,
+        texts=tuple(options.text),
+        pairs=options.pairs,
+        max_pairs=options.max_pairs,
+        jobs=options.jobs,
+    )
+    return plan, site, list(options.arms)
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_app(main))

@@ -1,0 +1,128 @@
+"""A plan says what it means: what it takes from the file, and what it refuses, in one line, before anything is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from electra_albert.apps.command_line import parse_pretraining
+from electra_albert.apps.estimate import step_flops
+from electra_albert.apps.experiment.plan import read_plan
+from electra_albert.apps.experiment.stages import Site, judging_stages, pretraining_stages, steps_for, stock_stages
+from electra_albert.contracts import UsageError
+
+PLAN = """
+title: Two rates
+pretraining: {preset: tiny, learning_rate: 1.0e-3}
+flops: 2.0e+12
+warmup_share: 0.25
+seeds: [7]
+arms:
+  as it comes: {}
+  faster: {learning_rate: 2.0e-3, seeds: [1, 2]}
+  untrained: {like: as it comes, weights: random}
+  from stock: {like: as it comes, weights: stock}
+finetuning: {seeds: 3, options: {num_train_epochs: 2}, tasks: {cola: , rte: {num_train_epochs: 5}}}
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "plan.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def value_of(command: list[str], name: str) -> str:
+    return command[command.index(f"--{name}") + 1]
+
+
+def test_an_arm_differs_from_the_others_in_its_own_options_only(tmp_path: Path) -> None:
+    plan, site = read_plan(write(tmp_path, PLAN)), Site(tmp_path, "corpus.txt")
+    stages = pretraining_stages(plan, site, plan.arms)
+    assert [(stage.arm, stage.name) for stage in stages] == [
+        ("as it comes", "pretraining-7"),
+        ("faster", "pretraining-1"),
+        ("faster", "pretraining-2"),
+    ]
+    told = [dict(zip(stage.command[1::2], stage.command[2::2], strict=True)) for stage in stages]
+    assert [each["--learning_rate"] for each in told] == ["0.001", "0.002", "0.002"]
+    apart = ("--learning_rate", "--seed", "--output_dir")
+    rest = [{name: value for name, value in each.items() if name not in apart} for each in told]
+    assert rest[0] == rest[1] == rest[2]
+
+
+def test_every_arm_may_spend_the_same_operations(tmp_path: Path) -> None:
+    budget = 2.0e12
+    for more in ({}, {"objective": "mlm_sop"}, {"model.num_hidden_layers": 6}, {"per_device_train_batch_size": 8}):
+        options = {"corpus": "corpus.txt", "output_dir": "out", "preset": "tiny", **more}
+        steps = steps_for(budget, options)
+        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        _, config = parse_pretraining(words, "Pretraining.py")
+        vocab_size = config.corpus.vocab_size
+        object.__setattr__(config.model, "vocab_size", vocab_size)
+        update = step_flops(config, config.training.per_device_train_batch_size)
+        assert abs(steps * update - budget) <= update / 2
+
+
+def test_the_warm_up_is_a_share_of_the_updates(tmp_path: Path) -> None:
+    plan, site = read_plan(write(tmp_path, PLAN)), Site(tmp_path, "corpus.txt")
+    for stage in pretraining_stages(plan, site, plan.arms):
+        steps, warmup = (int(value_of(stage.command, name)) for name in ("max_steps", "warmup_steps"))
+        assert warmup == round(0.25 * steps)
+
+
+def test_random_weights_take_the_shape_and_stock_the_rows_of_the_arm_they_are_like(tmp_path: Path) -> None:
+    plan, site = read_plan(write(tmp_path, PLAN)), Site(tmp_path, "corpus.txt", data_dir="GLUE", texts=("held.txt",))
+    run = tmp_path / "as-it-comes" / "seed-7"
+    (stock,) = stock_stages(plan, site, plan.arms)
+    assert value_of(stock.command, "like") == str(run)
+    judged = {(stage.arm, stage.name): stage.command for stage in judging_stages(plan, site, plan.arms)}
+    assert value_of(judged["untrained", "cola"], "model") == str(run)
+    assert value_of(judged["untrained", "cola"], "from_scratch") == "true"
+    assert "--from_scratch" not in judged["from stock", "cola"]
+    assert ("untrained", "scores") not in judged
+    assert value_of(judged["from stock", "scores"], "model") == value_of(stock.command, "output_dir")
+
+
+def test_a_task_may_have_options_of_its_own(tmp_path: Path) -> None:
+    plan, site = read_plan(write(tmp_path, PLAN)), Site(tmp_path, "corpus.txt", data_dir="GLUE")
+    judged = {(stage.arm, stage.name): stage.command for stage in judging_stages(plan, site, plan.arms)}
+    epochs = [value_of(judged["faster", task], "num_train_epochs") for task in ("cola", "rte")]
+    assert epochs == ["2", "5"]
+    assert value_of(judged["faster", "rte"], "seeds") == "3"
+
+
+REFUSED = {
+    "no arms": ("title: x", "has no arms"),
+    "an unknown name": ("arm: {a: {}}", "'arm' is none of"),
+    "two arms in one folder": ("arms: {a b: {}, a/b: {}}", "would be kept as a-b"),
+    "the same seed twice": ("arms: {a: {seeds: [1, 1]}}", "no list of different whole numbers"),
+    "seeds that are no list": ("seeds: 3\narms: {a: {}}", "no list of different whole numbers"),
+    "what the runner says": ("arms: {a: {output_dir: x}}", "output_dir is given on the command line"),
+    "steps and operations": ("flops: 1.0e+12\narms: {a: {max_steps: 3}}", "flops gives max_steps"),
+    "warm-up twice": ("warmup_share: .1\narms: {a: {warmup_steps: 3}}", "warmup_share gives warmup_steps"),
+    "a warm-up without an end": ("warmup_share: 1.5\narms: {a: {}}", "must lie in [0, 1)"),
+    "operations as text": ("flops: 1e12\narms: {a: {}}", "is no number; YAML wants 1.0e+15"),
+    "no operations": ("flops: 0\narms: {a: {}}", "must be above 0"),
+    "unknown weights": ("arms: {a: {weights: old}}", "is none of pretrained, random, stock"),
+    "random like nothing": ("arms: {a: {weights: random}}", "takes `like: ARM`"),
+    "random with options": ("arms: {a: {}, b: {weights: random, like: a, seed: 3}}", "no options of its own"),
+    "like an arm that is not there": ("arms: {a: {weights: random, like: b}}", "has no arm 'b'"),
+    "like one that is not pretrained": (
+        "arms: {a: {}, b: {weights: random, like: a}, c: {weights: stock, like: b}}",
+        "which is not pretrained itself",
+    ),
+    "pretrained like another": ("arms: {a: {}, b: {like: a}}", "like goes with weights"),
+    "arms that are no mapping": ("arms: [a, b]", "is no mapping"),
+    "no seeds to fine-tune with": ("arms: {a: {}}\nfinetuning: {seeds: 0}", "no number of seeds"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_plan_that_cannot_be_meant_is_refused(case: str, tmp_path: Path) -> None:
+    text, complaint = REFUSED[case]
+    with pytest.raises(UsageError) as refused:
+        read_plan(write(tmp_path, text))
+    assert complaint in str(refused.value)
+    assert "\n" not in str(refused.value)
