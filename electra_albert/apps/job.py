@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from electra_albert.corpus.examples import ExampleTable
     from electra_albert.corpus.store import Store, TokenStream
     from electra_albert.corpus.tokenizer import Tokenizer
+    from electra_albert.model.electra import Generator
 
 _LOOKED_AT = 4096  # rows, for the share that has an order
 _MUCH_UNKNOWN = 0.2  # of the characters, from which on the tokenizer is doubted
@@ -83,7 +84,12 @@ def make_job(
     objective = make_objective(config, special).to(world.device)
     begun = "with random weights" if origin is not None else "at the start"
     self_check(objective, batches.micro_batches(1)[0], training.weight_decay, say, begun)
-    lacks_generator = begin_with(origin, objective, say) if origin is not None else False
+    lacks_generator = False
+    if origin is not None:
+        lacks_generator = begin_with(origin, objective, say)
+    if recorded is None and (origin is None or lacks_generator):
+        start_at_frequencies(objective.generator, unigram)
+        say(f"guesses begin at the token frequencies of the text, worth {unigram.entropy:.2f} nats a masked token")
     if config.rtd.generator_warmup_steps and recorded is None and not lacks_generator:
         say("notice: --rtd.generator_warmup_steps has no effect: there is no new generator beside trained weights")
     if training.gradient_checkpointing:
@@ -125,6 +131,16 @@ def _origin(
     if config.run.init_from is None:
         return None
     return find_origin(Path(config.run.init_from), config, tokenizer, world, say)
+
+
+def start_at_frequencies(generator: Generator, unigram: Unigram) -> None:
+    """Let an untrained generator guess by frequency: the bias of its scores begins there instead of at zero.
+
+    Differs from the published code, which takes the first hundreds of updates to get there; nothing else moves much
+    until then.
+    """
+    with torch.no_grad():  # about zero for the tokens that are met, where half precision has its digits
+        generator.predictions.bias.copy_(unigram.entropy - unigram.nats)
 
 
 def _order_share(rows: Rows) -> float:
