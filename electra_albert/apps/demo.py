@@ -1,6 +1,6 @@
 """Fill in masks with a trained generator, or mask and rewrite text with it, and see what the discriminator thinks.
 
-python LM_DEMO.py                                       newest run, built-in sentences
+python LM_DEMO.py                                       newest run or shipped model, built-in sentences
 python LM_DEMO.py --gen weights.pt --input sentences.txt --top_k 5
 python LM_DEMO.py --input text.txt --output rewritten.txt
 """
@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra_albert.apps.command_line import make_parser, parse
+from electra_albert.apps.default_model import default_model
 from electra_albert.apps.demo_files import MASK, PIPE, check_output, never_fail, read_sentences, rewrite_file, use_utf8
+from electra_albert.apps.demo_sentences import OF_ANYTHING, OF_DOCUMENTATION
 from electra_albert.contracts import UsageError
 
 if TYPE_CHECKING:
@@ -26,17 +28,8 @@ if TYPE_CHECKING:
     from electra_albert.apps.fill_mask import Filled, Proposal, Verdict
     from electra_albert.apps.rewrite import Rewriter
     from electra_albert.apps.splice import Replacement, Rewritten
+    from electra_albert.model.loading import ModelFiles
 
-RUNS = Path("runs")
-SENTENCES = (
-    "Return the number of [MASK] in the list.",
-    "If the file does not [MASK], an error is raised.",
-    "The value must be a [MASK] integer.",
-    "This function returns a new [MASK] with the same [MASK].",
-    "Open the file for reading and return its first line.",
-    "The default value is used if no argument is given, and an error is raised if the name is not known.",
-    "Two lists are equal if they have the same length and all of their items are equal.",
-)
 _DESCRIPTION = f"""Fill in the {MASK}s of sentences with a pretrained generator; a sentence without any is masked
 here, rewritten by a draw from the generator, and shown before and after with the discriminator's opinion of each
 masked word, [before]->[after] where there are no colours."""
@@ -55,14 +48,15 @@ def main(argv: Sequence[str]) -> int:
     options = _parse(argv)
     (use_utf8 if options.json else never_fail)(sys.stdout)
     sentences = read_sentences(options.input) if options.input and not options.output else []
-    rewriter = _load(options)
+    path = Path(options.gen) if options.gen else _default_path()
+    rewriter = _load(options, path)
     if rewriter.discriminator is None:
         print("notice: there is no discriminator beside this generator, so nothing is judged", file=sys.stderr)
     if options.output:
         rewrite_file(rewriter, options.input, options.output)
         return 0
     if not options.input:
-        sentences = list(enumerate(SENTENCES, 1))
+        sentences = list(enumerate(_built_in_sentences(path), 1))
     answers = _answer(rewriter, sentences, options.top_k)
     if options.json:
         print(json.dumps([_as_json(answer) for answer in answers], ensure_ascii=False))
@@ -81,7 +75,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
         type=str | None,
         default=None,
         help="A run folder, a model folder, a .safetensors or .pt file (safetensors is the safer of the two); "
-        "by default the newest run.",
+        "by default the newest run, else the model that comes with the checkout.",
     )
     parser.add_argument("--disc", type=str | None, default=None, help="The discriminator; by default beside --gen.")
     parser.add_argument("--config", type=str | None, default=None, help="config.json of a bare weights file.")
@@ -113,38 +107,56 @@ def _check(options: Namespace) -> None:
         check_output(options.input, options.output)
 
 
-def _load(options: Namespace) -> Rewriter:
+def _default_path() -> Path:
+    """The newest run, or, which is said, the model that comes with the checkout."""
+    model = default_model()
+    if model.is_shipped:
+        print(model.told(), file=sys.stderr)
+    return model.path
+
+
+def _built_in_sentences(path: Path) -> tuple[str, ...]:
+    """Sentences of the kind that the model has read: of a pair that ships, or of what runs here read by default."""
+    from electra_albert.model.pair_file import find_part
+
+    return OF_DOCUMENTATION if find_part(path, ("generator",)) is None else OF_ANYTHING
+
+
+def _load(options: Namespace, path: Path) -> Rewriter:
     from electra_albert.apps.rewrite import Rewriter
     from electra_albert.apps.token_table import without_spare_rows
     from electra_albert.corpus.tokenizer import load_tokenizer
-    from electra_albert.model.loading import discriminator_of, generator_of, locate, read_stored
+    from electra_albert.model.loading import discriminator_of, generator_of, locate, read_each
 
-    path = Path(options.gen) if options.gen else newest_run(RUNS)
     config, folder = (Path(value) if value else None for value in (options.config, options.tokenizer))
     files = locate(path, "generator", config, folder)
-    stored, tokenizer = read_stored(files), load_tokenizer(files.tokenizer)
+    others = _beside(files, options.disc)
+    stored, *judging = read_each([files, *others])
+    tokenizer = load_tokenizer(files.tokenizer)
     # Of a tokenizer that lies elsewhere only its size tells whether it is the model's.
     rows = stored.config.vocab_size if folder is None else len(tokenizer)
     known = (len(tokenizer), files.tokenizer, _WAY_OUT, rows)
     generator = generator_of(without_spare_rows(stored, *known), str(files.weights))
-    folder_of_weights = files.weights.absolute().parent
-    beside = Path(options.disc) if options.disc else folder_of_weights.parent / "discriminator"
     discriminator = None
-    if options.disc or (folder_of_weights.name == "generator" and beside.is_dir()):
-        others = locate(beside, "discriminator")
-        discriminator = discriminator_of(without_spare_rows(read_stored(others), *known), str(others.weights))
+    for each, held in zip(others, judging, strict=True):
+        discriminator = discriminator_of(without_spare_rows(held, *known), str(each.weights))
     if spare := rows - len(tokenizer):
         told = f"{spare} rows of the token table belong to no piece of the tokenizer and are never guessed"
         print(f"notice: {told}", file=sys.stderr)
     return Rewriter(generator, discriminator, tokenizer, options.mask_rate, options.temperature, options.seed)
 
 
-def newest_run(runs: Path) -> Path:
-    """The run whose generator was written last; UsageError, with what to type, where there is none."""
-    exported = [path.parent.parent for path in runs.glob("*/generator/config.json")]
-    if not exported:
-        raise UsageError(f"{runs}/ holds no finished run; train one first: python Pretraining.py")
-    return max(exported, key=lambda run: (run / "generator" / "config.json").stat().st_mtime_ns)
+def _beside(files: ModelFiles, named: str | None) -> list[ModelFiles]:
+    """The discriminator that is named, or stored with the generator, or in a folder beside its own; or none."""
+    from electra_albert.model.loading import locate
+
+    folder = files.weights.absolute().parent
+    beside = folder.parent / "discriminator"
+    if named:
+        return [locate(Path(named), "discriminator")]
+    if files.part:
+        return [locate(files.weights, "discriminator")]
+    return [locate(beside, "discriminator")] if folder.name == "generator" and beside.is_dir() else []
 
 
 def _answer(rewriter: Rewriter, sentences: list[tuple[int, str]], top_k: int) -> list[Filled | Rewritten]:

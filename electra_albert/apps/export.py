@@ -2,6 +2,7 @@
 
 python -m electra_albert.apps.export --model runs/mine --output_dir exported
 python -m electra_albert.apps.export --model runs/mine --kind discriminator --format onnx --output_dir exported
+python -m electra_albert.apps.export --model runs/mine --kind pair --output_dir data/models/mine
 python -m electra_albert.apps.export --from_tf albert_base_v2 --output_dir exported
 """
 
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from electra_albert.model.outputs import Model
 
 _FORMATS = ("safetensors", "pt", "onnx")
-_PATHS = ("model", "output_dir", "from_tf", "tokenizer")
+_PAIR = "pair"
+_PATHS = ("model", "output_dir", "from_tf", "tokenizer", "card")
 _CHECKPOINTS = "checkpoints"
 _OF_A_RUN = ("generator", "discriminator", "model", "tokenizer", _CHECKPOINTS)
 
@@ -95,6 +97,9 @@ def main(argv: Sequence[str]) -> int:
     folder = Path(options.output_dir)
     check_can_write(folder)
     _refuse_a_runs_folder(folder)
+    if options.kind == _PAIR:
+        return _write_pair(Path(options.model), folder, options.card)
+    _refuse_a_pairs_folder(folder)
     if options.from_tf is not None:
         from electra_albert.apps.from_tf import convert_tensorflow
 
@@ -131,6 +136,31 @@ def _refuse_a_runs_folder(folder: Path) -> None:
             )
 
 
+def _refuse_a_pairs_folder(folder: Path) -> None:
+    """UsageError for the folder of a pair, which a second model would make ambiguous, and for those in it."""
+    from electra_albert.model.pair_file import PAIR_FILE, PARTS
+
+    for place in (folder, folder.parent) if folder.name in PARTS else (folder,):
+        if (place / PAIR_FILE).exists():
+            raise UsageError(f"{place} holds {PAIR_FILE}, generator and discriminator; choose another --output_dir")
+
+
+def _write_pair(source: Path, folder: Path, card: str | None) -> int:
+    from electra_albert.apps.export_pair import export_pair
+    from electra_albert.apps.pair_card import read_scores
+
+    scores = read_scores(Path(card)) if card else ""
+    if source.resolve() == folder.resolve():
+        raise UsageError(f"{folder} is where the models come from; choose another --output_dir")
+    change = export_pair(source, folder, scores)
+    print(
+        f"rounding to half precision moves masked-token logits by {change.logits:.1e} of the largest and detection "
+        f"probabilities by {change.probability:.1e}, at most"
+    )
+    print(f"wrote generator and discriminator to {folder}")
+    return 0
+
+
 def _require_rows(pieces: int, rows: int, files: ModelFiles) -> None:
     """CheckpointError where ids of the tokenizer would lie outside the model's table."""
     if pieces > rows:
@@ -145,9 +175,10 @@ def _parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--model", type=str | None, default=None, help="A run folder or a model folder, ours or stock.")
     parser.add_argument(
         "--kind",
-        choices=["generator", "discriminator", "task", "encoder"],
+        choices=["generator", "discriminator", "task", "encoder", _PAIR],
         default="generator",
-        help="generator fills masks, discriminator is the one to fine-tune, task was fine-tuned, encoder has no head.",
+        help="generator fills masks, discriminator is the one to fine-tune, task was fine-tuned, encoder has no head; "
+        "pair is generator and discriminator in one half-precision file, for this toolkit.",
     )
     parser.add_argument("--output_dir", type=str, required=True, help="Folder to write the model into.")
     parser.add_argument("--format", choices=[*_FORMATS], default="safetensors", help="Of the weights.")
@@ -157,12 +188,17 @@ def _parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument(
         "--tokenizer", type=str | None, default=None, help="Of --from_tf; by default the one in its folder."
     )
+    parser.add_argument("--card", type=str | None, default=None, help="Of --kind pair: Markdown for its card's scores.")
     options = parse(parser, argv)
     empty = [name for name in _PATHS if options[name] == ""]
     if empty:
         raise UsageError(f"--{empty[0]} is empty; give a path")
     if options.tokenizer and options.from_tf is None:
         raise UsageError("--tokenizer goes with --from_tf; another --model brings its own")
+    if options.card and options.kind != _PAIR:
+        raise UsageError(f"--card goes with --kind {_PAIR}; the cards of other kinds tell how to load them")
+    if options.kind == _PAIR and options.format != "safetensors":
+        raise UsageError(f"--kind {_PAIR} is written as safetensors; leave out --format {options.format}")
     if options.from_tf and (options.kind != "generator" or options.format != "safetensors"):
         raise UsageError("--from_tf writes a stock folder with all heads; export that for another --kind or --format")
     if (options.model is None) == (options.from_tf is None):

@@ -47,7 +47,7 @@ def publish(folder: Path, model: Model, tokenizer: Any, form: Form) -> None:
         with TemporaryDirectory(prefix=".writing-", dir=folder) as name:
             beside = Path(name)
             weights = _write(beside, model, tokenizer, form)
-            if _is_anothers(folder / CARD):
+            if is_anothers(folder / CARD):
                 (beside / CARD).unlink()
                 print(f"notice: {folder / CARD} was not written here, or changed since; it stays", file=sys.stderr)
             files = sorted(beside.iterdir(), key=lambda path: path == weights)
@@ -63,7 +63,7 @@ def publish(folder: Path, model: Model, tokenizer: Any, form: Form) -> None:
         raise UsageError(f"cannot write the model into {folder} ({error.strerror or error}); make room") from None
 
 
-def _is_anothers(card: Path) -> bool:
+def is_anothers(card: Path) -> bool:
     """Whether a file with the name of the card lies there that is not one as it was written here."""
     from electra_albert.apps.model_card import is_our_card
 
@@ -87,12 +87,7 @@ def _write(folder: Path, model: Model, tokenizer: Any, form: Form) -> Path:
     from electra_albert.model.loading import CONFIG_FILE, TASK_FILE
     from electra_albert.model.stock_config import stock_config
 
-    special = {
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.cls_token_id,
-        "eos_token_id": tokenizer.sep_token_id,
-    }
-    config = {**stock_config(model.config, form.architecture, special), **form.settings}
+    config = {**stock_config(model.config, form.architecture, special_ids(tokenizer)), **form.settings}
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     (folder / CARD).write_text(model_card(model, form.architecture, form.file_format), encoding="utf-8")
     if form.details is not None:
@@ -103,6 +98,15 @@ def _write(folder: Path, model: Model, tokenizer: Any, form: Form) -> Path:
 
         return write_onnx(model, folder)
     return _write_tensors(folder, model, form)
+
+
+def special_ids(tokenizer: Any) -> dict[str, int]:
+    """What config.json says of the tokenizer."""
+    return {
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.cls_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
+    }
 
 
 def _write_tensors(folder: Path, model: Model, form: Form) -> Path:

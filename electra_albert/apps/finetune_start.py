@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from electra_albert.apps.demo import RUNS, newest_run
+from electra_albert.apps.default_model import default_model
 from electra_albert.config import CorpusConfig, ModelConfig
 from electra_albert.contracts import UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer
@@ -37,16 +37,19 @@ class Start(NamedTuple):
 
 
 def find_start(model: str | None, prepared_dir: str, world: World, say: Callable[[str], None]) -> Start:
-    """The model named, or the newest run; without any, the smallest shape with random weights, which is said.
+    """The model named, the newest run, or the one that comes with the checkout.
+
+    Without any, the smallest shape with random weights, which is said.
 
     Raises UsageError and CheckpointError for what is not there or cannot be read.
     """
     if model is None:
         try:
-            path = newest_run(RUNS)
+            default = default_model()
         except UsageError:
             return _bare(prepared_dir, world, say)
-        say(f"model: {path}, the newest run")
+        path = default.path
+        say(default.told())
     else:
         path = Path(model)
     files = locate_encoder(path)
@@ -59,7 +62,7 @@ def find_start(model: str | None, prepared_dir: str, world: World, say: Callable
     was_detector = is_detector(files) or read_details(files).get("family") == "electra"
     has_electras_size = was_detector or config.hidden_size <= _SMALL
     family: Literal["electra", "albert"] = "electra" if has_electras_size else "albert"
-    fingerprint = " ".join(sha256(file) for file in all_files(files.weights))
+    fingerprint = " ".join([*map(sha256, all_files(files.weights)), *([files.part] if files.part else [])])
     return Start(path.resolve().name, files, config, tokenizer, family, fingerprint)
 
 

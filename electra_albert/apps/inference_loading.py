@@ -19,8 +19,9 @@ from electra_albert.model.loading import (
     generator_of,
     locate,
     locate_encoder,
-    read_stored,
+    read_each,
 )
+from electra_albert.model.pair_file import is_pair
 
 _WAY_OUT = "put the tokenizer it was trained with into its folder"
 
@@ -40,8 +41,8 @@ def read_models(path: Path, device: torch.device) -> Models:
     Weights that serve two of them are kept once. Raises UsageError and CheckpointError as `load_model` says.
     """
     files, mlm_files = _locate(path)
-    stored = read_stored(files)
-    mlm = stored if mlm_files == files else read_stored(mlm_files)
+    stored, *others = read_each([files] if mlm_files == files else [files, mlm_files])
+    mlm = others[0] if others else stored
     tokenizer = load_tokenizer(files.tokenizer)
     tokenizer("")  # drops what its file says of truncation and padding, before threads share it
 
@@ -53,8 +54,10 @@ def read_models(path: Path, device: torch.device) -> Models:
     discriminator = discriminator_of(stored, name) if stored.has_detection_head else None
     generator = generator_of(mlm, str(mlm_files.weights)) if mlm.has_mlm_head else None
     for model, origin in ((discriminator, files), (generator, mlm_files)):
-        if model is not None and origin == files:
-            model.embeddings, model.encoder = encoder.embeddings, encoder.encoder
+        if model is not None and origin.weights == files.weights:
+            model.embeddings = encoder.embeddings
+            if origin.part == files.part:
+                model.encoder = encoder.encoder
     for part in (encoder, discriminator, generator):
         if part is not None:
             part.to(device)
@@ -64,6 +67,6 @@ def read_models(path: Path, device: torch.device) -> Models:
 def _locate(path: Path) -> tuple[ModelFiles, ModelFiles]:
     """The files of the encoder, and those of the masked-token model, which may be the same."""
     files = locate_encoder(path)
-    if not (path / "generator").is_dir():
-        return files, files
-    return files, locate(path, "generator")
+    if (path / "generator").is_dir() or is_pair(path):
+        return files, locate(path, "generator")
+    return files, files

@@ -91,6 +91,11 @@ def model_card(model: Model, architecture: str, file_format: str = "safetensors"
             "",
         ]
     )
+    return marked(text)
+
+
+def marked(text: str) -> str:
+    """A card with the mark behind it by which `is_our_card` knows it again."""
     return text + _mark(text)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_albert.apps.command_line import make_parser, parse, parse_pretraining, run_app
-from electra_albert.apps.demo import RUNS, newest_run
+from electra_albert.apps.default_model import RUNS, newest_run
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
 

@@ -62,6 +62,8 @@ def find_files(folder: Path) -> StockFiles:
     from electra_albert.model.loading import locate, locate_encoder
 
     encoder = locate_encoder(folder)
+    if encoder.part:  # of a file that holds both
+        return StockFiles(encoder, locate(encoder.weights, "generator") if encoder.part == "discriminator" else None)
     place, beside = encoder.weights.parent, encoder.weights.absolute().parent.parent / "generator"
     is_pair = place.absolute().name == "discriminator" and beside.is_dir()
     return StockFiles(encoder, locate(beside, "generator") if is_pair else None)
@@ -104,7 +106,7 @@ def read_weights(folder: Path, tokenizer: Tokenizer) -> StockWeights:
     files = find_files(folder)
     own = load_tokenizer(files.encoder.tokenizer)
     new = new_pieces(own, tokenizer, folder)
-    stored = [_read(part) for part in files if part is not None]
+    stored = _read([part for part in files if part is not None])
     vocabulary = stored[0].config.vocab_size
     if vocabulary < len(own):
         raise CheckpointError(f"{folder}: its tokenizer has {len(own)} pieces, its token table {vocabulary} rows")
@@ -118,12 +120,13 @@ def read_weights(folder: Path, tokenizer: Tokenizer) -> StockWeights:
     return StockWeights(str(folder), models[0], generator, left_aside, len(new), vocabulary - len(own))
 
 
-def _read(files: ModelFiles) -> Stored:
-    """What the files hold, after their encoder is seen to have the sizes that they say: a run makes what they say."""
-    from electra_albert.model.loading import body_of, read_stored
+def _read(models: list[ModelFiles]) -> list[Stored]:
+    """What the files hold, after each encoder is seen to have the sizes that they say: a run makes what they say."""
+    from electra_albert.model.loading import body_of, read_each
 
-    stored = read_stored(files)
-    body_of(stored, str(files.weights))
+    stored = read_each(models)
+    for files, part in zip(models, stored, strict=True):
+        body_of(part, str(files.weights))
     return stored
 
 

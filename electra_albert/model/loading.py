@@ -6,7 +6,7 @@ whole from a folder of ours or a stock one that was fine-tuned.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +19,7 @@ from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import Embeddings
 from electra_albert.model.huggingface import body_state, fill, has_sentence_order, load_state, normalized
+from electra_albert.model.pair_file import PAIR_FILE, find_part, is_pair, part_of, read_pair
 from electra_albert.model.stock_config import model_config, shown
 from electra_albert.model.stock_task import classifier_dropout, stock_details
 from electra_albert.model.task_model import TaskHead, TaskModel
@@ -37,6 +38,7 @@ class ModelFiles(NamedTuple):
     weights: Path  # or the index of several files
     config: Path
     tokenizer: Path  # a folder
+    part: str = ""  # of a file that holds generator and discriminator: which of the two is meant
 
 
 class Stored(NamedTuple):
@@ -83,6 +85,19 @@ def _locate(path: Path, inner: tuple[str, ...], config: Path | None, tokenizer: 
         raise UsageError(f"{str(path)[:100]}: {error.strerror}; give a run folder or another model") from error
     if not is_there:
         raise UsageError(f"{path} does not exist; give a run folder, a model folder or a weights file")
+    pair = find_part(path, inner)
+    if pair is not None:
+        folder, part = pair
+        files = ModelFiles(folder / PAIR_FILE, config or folder / part / CONFIG_FILE, tokenizer or folder, part)
+    else:
+        files = _locate_alone(path, inner, config, tokenizer)
+    if not files.config.is_file():
+        raise UsageError(f"{files.config} does not exist; put it there (LM_DEMO.py also takes --config FILE)")
+    return files
+
+
+def _locate_alone(path: Path, inner: tuple[str, ...], config: Path | None, tokenizer: Path | None) -> ModelFiles:
+    """As _locate, of what is there and no pair; whether the configuration is there is not looked at."""
     if path.is_dir():
         folder = next((path / name for name in inner if (path / name).is_dir()), path)
         weights = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
@@ -94,10 +109,7 @@ def _locate(path: Path, inner: tuple[str, ...], config: Path | None, tokenizer: 
         raise UsageError(f"{path} is neither a folder nor a file; give a run folder, a model folder or a weights file")
     else:
         folder, weights = path.parent, path
-    files = ModelFiles(weights, config or folder / CONFIG_FILE, tokenizer or folder)
-    if not files.config.is_file():
-        raise UsageError(f"{files.config} does not exist; put it there (LM_DEMO.py also takes --config FILE)")
-    return files
+    return ModelFiles(weights, config or folder / CONFIG_FILE, tokenizer or folder)
 
 
 def _hint(path: Path) -> str:
@@ -110,9 +122,22 @@ def _hint(path: Path) -> str:
 
 def read_stored(files: ModelFiles) -> Stored:
     """Read and check a model's files. Raises CheckpointError where they are no model that can be read, or damaged."""
+    return read_each([files])[0]
+
+
+def read_each(models: Sequence[ModelFiles]) -> list[Stored]:
+    """As read_stored, of several models. A file is read once: what is stored of it for several are the same tensors."""
+    held: dict[Path, dict[str, Tensor]] = {}
+    return [_stored(files, held) for files in models]
+
+
+def _stored(files: ModelFiles, held: dict[Path, dict[str, Tensor]]) -> Stored:
+    """`held` are the tensors of files that were read already; those of `files` are added."""
     contents = read_json(files.config)
     config = model_config(contents, str(files.config))
-    tensors = read_tensors(files.weights)
+    if files.weights not in held:
+        held[files.weights] = _read(files.weights)
+    tensors = part_of(held[files.weights], files.part)
     blocks = config.num_hidden_groups * config.inner_group_num
     if blocks > len(tensors):  # a false configuration must not cost minutes
         raise CheckpointError(
@@ -120,6 +145,10 @@ def read_stored(files: ModelFiles) -> Stored:
         )
     renamed = normalized(tensors, contents["model_type"], config, str(files.weights))
     return Stored(config, renamed.tensors, renamed.left_aside)
+
+
+def _read(weights: Path) -> dict[str, Tensor]:
+    return read_pair(weights) if is_pair(weights) else read_tensors(weights)
 
 
 def load_generator(files: ModelFiles) -> Generator:
@@ -180,7 +209,7 @@ def body_of(stored: Stored, origin: str) -> Body:
 
 def is_detector(files: ModelFiles) -> bool:
     """Whether the weights hold a detection head: whether the encoder was trained to find replaced tokens."""
-    return any(name.startswith(_DETECTION_HEAD) for name in read_tensors(files.weights))
+    return any(name.startswith(_DETECTION_HEAD) for name in part_of(_read(files.weights), files.part))
 
 
 def build_task_model(config: ModelConfig, head: TaskHead, files: ModelFiles | None) -> tuple[TaskModel, list[str]]:

@@ -36,6 +36,10 @@ _LONGEST_NAME = 200  # bytes
 _MOST_TENSORS = 50_000
 _TIED = ("decoder.weight", "decoder.bias")  # what may stand in a pickled file beside the tensor it is
 _WRAPPERS = ("model", "state_dict")
+_CONVERT = (
+    "convert all tensors once and knowingly, as by "
+    "safetensors.torch.save_file({n: t.float() for n, t in load_file(FILE).items()}, OTHER)"
+)
 _ANOTHER_FILE = {  # what a download leaves where the weights should be, by how it begins
     b"version https://git-lfs": "a git LFS pointer, not the file itself; fetch it with git lfs pull",
     b"<!doctype html": "a web page, not the file itself; download it again",
@@ -59,8 +63,8 @@ _DAMAGED = (
 )
 
 
-def read_tensors(file: Path) -> dict[str, Tensor]:
-    """Named tensors of a weights file or of those an index names, on the CPU: float32 and finite, or whole numbers.
+def read_tensors(file: Path, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """Named tensors of a weights file or of those an index names, on the CPU: `dtype` and finite, or whole numbers.
 
     Raises CheckpointError for anything else, also where a file of ours is not as it was written.
     """
@@ -68,7 +72,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     for name, tensor in tensors.items():
         _require_plain(file, name, tensor)
         if tensor.is_floating_point() or tensor.is_complex():
-            _require_numbers(file, name, tensor)
+            _require_numbers(file, name, tensor, dtype)
     told = sum(tensor.nbytes for name, tensor in tensors.items() if not name.endswith(_TIED))
     if told > sum(part.stat().st_size for part in all_files(file)):
         raise CheckpointError(f"{file} holds tensors that share what is stored; such a file is refused")
@@ -135,13 +139,11 @@ def _require_plain(file: Path, name: str, tensor: Tensor) -> None:
         raise CheckpointError(f"{file}: {name} says it is larger than what is stored of it; such a file is refused")
 
 
-def _require_numbers(file: Path, name: str, tensor: Tensor) -> None:
-    if tensor.dtype != torch.float32:
-        kind = str(tensor.dtype).removeprefix("torch.")
-        raise CheckpointError(
-            f"{file}: {name} is {kind}, only float32 is read; convert all tensors once and knowingly, as by "
-            "safetensors.torch.save_file({n: t.float() for n, t in load_file(FILE).items()}, OTHER)"
-        )
+def _require_numbers(file: Path, name: str, tensor: Tensor, dtype: torch.dtype) -> None:
+    if tensor.dtype != dtype:
+        found, wanted = (str(each).removeprefix("torch.") for each in (tensor.dtype, dtype))
+        way_out = _CONVERT if dtype == torch.float32 else "fetch or export it again"
+        raise CheckpointError(f"{file}: {name} is {found}, only {wanted} is read; {way_out}")
     if not tensor.isfinite().all():
         raise CheckpointError(f"{file}: {name} holds values that are not finite; the file is damaged or diverged")
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from electra_albert.apps import demo, export
+from electra_albert.apps.demo_sentences import OF_DOCUMENTATION
 from electra_albert.apps.fill_mask import Verdict
 from electra_albert.corpus.tokenizer import Piece
 from tests.apps.conftest import Finished
@@ -207,9 +208,9 @@ def test_a_discriminator_is_found_beside_a_folder_of_the_name_generator_alone(
 def test_built_in_sentences_are_shown_where_none_are_given(finished: Finished) -> None:
     ended = call(demo.main, "--gen", finished.folder)
     assert ended.code == 0, ended.err
-    for sentence in demo.SENTENCES:
+    for sentence in OF_DOCUMENTATION:
         assert sentence in ended.out
-    assert {demo.MASK in sentence for sentence in demo.SENTENCES} == {True, False}
+    assert {demo.MASK in sentence for sentence in OF_DOCUMENTATION} == {True, False}
 
 
 def test_control_characters_of_a_sentence_never_reach_the_terminal(finished: Finished, tmp_path: Path) -> None:

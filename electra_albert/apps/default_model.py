@@ -1,0 +1,43 @@
+"""The model that is taken where none is named: the newest run, else the one that comes with the checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from electra_albert.contracts import UsageError
+
+RUNS, SHIPPED = Path("runs"), Path("data/models")  # where the commands are typed, in the checkout
+_PAIR_FILE = "pair.safetensors"  # as in model/pair_file.py, which loads torch
+
+
+class DefaultModel(NamedTuple):
+    """A folder of generator and discriminator, and what to tell of it."""
+
+    path: Path
+    is_shipped: bool
+
+    def told(self) -> str:
+        """One line that says which model it is and why it is taken."""
+        if self.is_shipped:
+            return f"model: {self.path}, which comes with the checkout (there is no run yet)"
+        return f"model: {self.path}, the newest run"
+
+
+def default_model() -> DefaultModel:
+    """The newest run, else the shipped model; UsageError, with what to type, where there is neither."""
+    try:
+        return DefaultModel(newest_run(RUNS), is_shipped=False)
+    except UsageError:
+        shipped = sorted(SHIPPED.glob(f"*/{_PAIR_FILE}"))
+        if not shipped:
+            raise
+        return DefaultModel(shipped[-1].parent, is_shipped=True)  # of several the last by name
+
+
+def newest_run(runs: Path) -> Path:
+    """The run whose generator was written last; UsageError, with what to type, where there is none."""
+    exported = [path.parent.parent for path in runs.glob("*/generator/config.json")]
+    if not exported:
+        raise UsageError(f"{runs}/ holds no finished run; train one first: python Pretraining.py")
+    return max(exported, key=lambda run: (run / "generator" / "config.json").stat().st_mtime_ns)
