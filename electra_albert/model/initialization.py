@@ -4,7 +4,9 @@ From normal weights attention starts out uniform, and a small model sits at the 
 found out where its neighbours stand. The local form starts it there: positions are sinusoids in a few dimensions of
 the table, and each head's query turns them by an offset of its own, so that key and query agree best at that distance.
 The feed-forward layers start wide enough to be bent by their activation: whether a token fits its neighbours is a
-product of the two, which no nearly linear layer tells. Only initial values differ: the shape stays ALBERT's.
+product of the two, which no nearly linear layer tells. What a block adds is scaled down with the depth, or in a deep
+encoder every token would have become the same mixture before the first step. Only initial values differ: the shape
+stays ALBERT's.
 
 Dimensions: E embedding, D hidden, N heads, H head size, P positions, W the dimensions that hold a position.
 """
@@ -26,6 +28,7 @@ POSITION_AMPLITUDE = 3.0  # of the sinusoids, in standard deviations of a word's
 RATE_SPACING = 1.5  # exponent that spaces the rates so that no two positions of a row look alike
 SHARPNESS_NATS = 12.0  # how far a head's own offset stands above the other positions before the softmax
 _PUBLISHED_VERDICT_WIDTH = 256  # up to this width the detection head starts as published, above it with less
+FULL_STRENGTH_BLOCKS = 3  # blocks that may add all they compute; of more, each adds its share of as much
 HEAD_OFFSETS = (-1, 1, -2, 2, -3, 3)  # the first N of them; further heads start out normal
 
 
@@ -77,6 +80,7 @@ def initialize_encoder(encoder: Encoder, config: ModelConfig) -> None:
                 _look_at_neighbours(block.attention, positions, config)
                 _widen(block.ffn)
                 _widen(block.ffn_output)
+                _weaken(block, config.num_hidden_layers * config.inner_group_num)
 
 
 def _sinusoids(positions: Tensor, config: ModelConfig) -> Tensor:
@@ -122,6 +126,13 @@ def _look_at_neighbours(attention: SelfAttention, positions: Tensor, config: Mod
 def _widen(layer: nn.Linear) -> None:
     """Normal weights that keep the scale of what comes in."""
     nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+
+
+def _weaken(block: Block, blocks: int) -> None:
+    """Scale what a block adds so that a token reaches its output as well through many blocks as through a few."""
+    with torch.no_grad():
+        for layer in (block.attention.dense, block.ffn_output):
+            layer.weight *= min(1.0, FULL_STRENGTH_BLOCKS / blocks)
 
 
 def _start_undecided(wide: nn.Linear, verdict: nn.Linear) -> None:

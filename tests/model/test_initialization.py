@@ -148,3 +148,29 @@ def test_local_start_is_finite_for_every_shape(embedding_size: int, hidden_size:
     # Regression: half of an odd width, and heads of one number, stopped the model from being built.
     config = replace(LOCAL, embedding_size=embedding_size, hidden_size=hidden_size, num_attention_heads=heads)
     assert all(bool(parameter.isfinite().all()) for parameter in make_pair(config).parameters())
+
+
+def influence(config: ModelConfig, distance: int) -> float:
+    """By how much another token changes what the encoder gives so many places away, as a share of its norm."""
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        model = masked_language_model(config).eval()
+    ids = bits(2, Stream.EXAMPLE, torch.arange(32)[:, None], torch.arange(LENGTH)) % config.vocab_size
+    others = ids.clone()
+    others[:, LENGTH // 2] = (ids[:, LENGTH // 2] + 1) % config.vocab_size
+    with torch.no_grad():
+        one, two = (
+            model(some, torch.ones_like(some, dtype=torch.bool), torch.zeros_like(some)) for some in (ids, others)
+        )
+    place = LENGTH // 2 + distance
+    return float((one - two)[:, place].norm(dim=-1).mean() / one.norm(dim=-1).mean())
+
+
+@pytest.mark.parametrize("groups", ["shared", "unshared"])
+@pytest.mark.parametrize("layers", [3, 6, 12, 24])
+def test_local_start_passes_on_a_token_and_its_neighbours_at_any_depth(layers: int, groups: str) -> None:
+    config = replace(LOCAL, num_hidden_layers=layers, num_hidden_groups=1 if groups == "shared" else layers)
+    own, near, far = (influence(config, distance) for distance in (0, 1, 12))
+    assert own > 0.25
+    assert near > 0.05
+    assert far < near / 2
