@@ -69,7 +69,7 @@ class ModelConfig:
     layer_norm_eps: float = 1e-12
     """Epsilon of every LayerNorm."""
     initialization: Literal["normal", "local"] = "normal"
-    """normal as published; local starts positions as sinusoids and heads looking at neighbouring tokens, at any depth."""
+    """normal as published; local starts positions as sinusoids and heads looking at neighbouring tokens."""
 
     def __post_init__(self) -> None:
         sizes = ("embedding_size", "hidden_size", "num_attention_heads", "intermediate_size", "type_vocab_size")
