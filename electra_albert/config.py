@@ -113,6 +113,10 @@ class RtdConfig:
     """Weight of the generator's loss in the total."""
     discriminator_weight: float = 50.0
     """Weight of the discriminator's loss in the total."""
+    generator_rate: float = 1.0
+    """Learning rate of the generator's own layers, as a multiple of learning_rate; shared tables have that itself."""
+    discriminator_rate: float = 1.0
+    """Learning rate of the discriminator's own layers, as a multiple of learning_rate."""
     generator_size: float = 0.25
     """Width of the generator as a share of the discriminator's: hidden size, feed-forward size and heads."""
     generator_layers: int | None = None
@@ -132,7 +136,7 @@ class RtdConfig:
         layers, steps = self.generator_layers, self.generator_warmup_steps
         _require(layers is None or layers >= 1, f"generator_layers={layers} must be at least 1")
         _require(steps is None or steps >= 0, f"generator_warmup_steps={steps} must not be negative")
-        for name in ("generator_weight", "discriminator_weight"):
+        for name in ("generator_weight", "discriminator_weight", "generator_rate", "discriminator_rate"):
             value = getattr(self, name)
             _require(0 < value < math.inf, f"{name}={value} must be above 0")
 

@@ -44,6 +44,8 @@ IMPOSSIBLE: list[tuple[type, dict[str, object]]] = [
     (RtdConfig, {"temperature": NAN}),
     (RtdConfig, {"generator_size": 0.0}),
     (RtdConfig, {"generator_layers": 0}),
+    (RtdConfig, {"generator_rate": 0.0}),
+    (RtdConfig, {"discriminator_rate": NAN}),
     (RtdConfig, {"discriminator_weight": -1.0}),
     (RtdConfig, {"generator_weight": INFINITE}),
     (CorpusConfig, {"corpus": ""}),

@@ -49,7 +49,15 @@ def warm_up(job: Job, run: Run) -> bool:
     found = find_checkpoint(folder / "checkpoints", resume, run.monitor.say)
     training = _training(run.config, steps)
     with Monitor(folder, steps, is_main=run.world.is_main) as monitor, _frozen(generator.embeddings):
-        warm = replace(run, folder=folder, config=training, monitor=monitor, resume_from=found, scores_start=False)
+        warm = replace(
+            run,
+            folder=folder,
+            config=training,
+            monitor=monitor,
+            resume_from=found,
+            scores_start=False,
+            rate_scales=None,
+        )
 
         def evaluate(step: int) -> Metrics | None:
             return score(alone, job, job.held_out, warm)

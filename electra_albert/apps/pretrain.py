@@ -73,7 +73,12 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
             raise UsageError(f"another run has written into {folder} just now; start again to go on from there")
         stop = stack.enter_context(StopSignal())
         run = Run(folder, config.training, world, monitor, stop, job.arithmetic, found)
-        run = replace(run, scores_start=job.origin is not None, settings=job_settings(preset, job, world))
+        run = replace(
+            run,
+            scores_start=job.origin is not None,
+            rate_scales=job.objective.rate_scales,
+            settings=job_settings(preset, job, world),
+        )
         _open_run_folder(run, job, preset, argv)
         outcome = _train(job, run)
         monitor.say(peak_memory_line(world.device))

@@ -47,6 +47,7 @@ class MaskedLanguageModeling(nn.Module):
     """
 
     discriminator: Discriminator | None = None
+    rate_scales: dict[str, float] | None = None
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from electra_albert.objectives.rtd_sop import ReplacedTokenDetectionWithOrder
 #   guessing       what each weighted term costs, in nats a count, when everything is guessed
 #   generator      the model that fills masks
 #   discriminator  the model that finds what was filled in, or None
+#   rate_scales    what each parameter's learning rate is multiplied with, by name, or None
 #   corrupt(batch) what the batch becomes: masked_ids, targets, is_shown_masked, logits at the targets, …
 #   score(batch, unigram, detections)  the terms of a held-out batch and of its baselines
 PretrainingObjective = MaskedLanguageModeling | ReplacedTokenDetection

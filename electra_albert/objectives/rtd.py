@@ -68,6 +68,18 @@ class ReplacedTokenDetection(nn.Module):
         """The model that finds what was filled in."""
         return self.electra.discriminator
 
+    @property
+    def rate_scales(self) -> dict[str, float] | None:
+        """What each parameter's learning rate is multiplied with, by name; None where all have the same."""
+        generator, discriminator = self.rtd.generator_rate, self.rtd.discriminator_rate
+        if generator == discriminator == 1.0:
+            return None
+        own = {"electra.generator.embeddings.": 1.0, "electra.generator.": generator, "electra.": discriminator}
+        return {
+            name: next(rate for start, rate in own.items() if name.startswith(start))
+            for name, _ in self.named_parameters()
+        }
+
     def counts(self, batch: Batch) -> dict[str, int]:
         """Predicted tokens and tokens that are not padding, found on the host."""
         is_maskable = maskable(batch.input_ids, batch.attention_mask, self.special)

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from electra_albert.config import RtdConfig
+from electra_albert.config import RtdConfig, TrainingConfig
 from electra_albert.contracts import Batch, Term
 from electra_albert.objectives.rtd import Corruption, Judgement, ReplacedTokenDetection
+from electra_albert.training.optimizer import build_optimizer
 from tests.objectives.toy import CLS, MASK, MODEL, PAD, SEP, START, STEP, make_batch, make_objective, means, rows_of
 
 HALF = RtdConfig(mask_rate=0.5)
@@ -235,3 +236,26 @@ def test_model_sizes_are_those_asked_for() -> None:
     electra = make_objective(rtd=RtdConfig(generator_size=0.5)).electra
     assert electra.discriminator.config == MODEL
     assert electra.generator.config.hidden_size == MODEL.hidden_size // 2
+
+
+@pytest.mark.parametrize("name", ["generator_rate", "discriminator_rate"])
+def test_a_rate_of_its_own_moves_one_model_and_leaves_the_shared_tables_alone(name: str) -> None:
+    """Adam's first step moves every weight by the learning rate whatever its gradient is, without decay."""
+    training = TrainingConfig(learning_rate=1e-3, weight_decay=0.0, adam_epsilon=1e-30)
+    objective = make_objective(rtd=RtdConfig(**{name: 0.25}))
+    before = {each: weight.detach().clone() for each, weight in objective.named_parameters()}
+    optimizer = build_optimizer(objective, training, objective.rate_scales)
+    for group in optimizer.param_groups:
+        group["lr"] = training.learning_rate * group["rate_scale"]
+    terms = objective(make_batch(), STEP)
+    sum(objective.weights[each] * terms[each].sum for each in objective.weights).backward()
+    optimizer.step()
+    part = name.removesuffix("_rate")
+    for each, weight in objective.named_parameters():
+        is_own = each.startswith(f"electra.{part}.") and ".embeddings." not in each
+        step = float((weight.detach() - before[each]).abs().max())
+        assert step == pytest.approx(0.25e-3 if is_own else 1e-3, rel=0.01), each
+
+
+def test_without_rates_of_their_own_all_parameters_have_the_same() -> None:
+    assert make_objective().rate_scales is None
