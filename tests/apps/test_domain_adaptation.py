@@ -156,6 +156,18 @@ def test_a_pair_is_taken_whole_whatever_the_generators_size(
     assert not (tmp_path / "run" / "generator_warmup").exists()
 
 
+def test_a_generator_begins_at_the_token_frequencies_only_where_it_is_new(desk: Desk, tmp_path: Path) -> None:
+    job, _ = desk.job(desk.stock("ElectraForPreTraining"))
+    assert job.lacks_generator
+    assert torch.equal(job.objective.generator.predictions.bias, job.unigram.entropy - job.unigram.nats)
+    pair = write_pair(desk, tmp_path / "pair")
+    trained = load_stock(pair / "generator", ALBERT)
+    torch.nn.init.normal_(trained.predictions.bias)
+    trained.save_pretrained(pair / "generator")
+    job, _ = desk.job(pair)
+    assert torch.equal(job.objective.generator.predictions.bias, trained.predictions.bias)
+
+
 def test_of_a_pair_a_single_model_is_begun_with_the_discriminator(desk: Desk, tmp_path: Path) -> None:
     _, said = desk.job(write_pair(desk, tmp_path / "pair"), *MLM)
     assert "new: predictions; left aside: discriminator predictions, generator" in said
