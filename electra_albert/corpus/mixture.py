@@ -21,6 +21,7 @@ from electra_albert.config import BUILT_IN_CORPUS
 from electra_albert.contracts import NOT_YAML, DataError
 from electra_albert.corpus.compressed import open_regular
 from electra_albert.corpus.hub import hub_name
+from electra_albert.corpus.strict_yaml import strict_loader
 from electra_albert.keyed_random import Stream, derived_seed, permute
 
 _SUFFIXES = (".yaml", ".yml")
@@ -64,26 +65,12 @@ def _read_entries(file: Path) -> list[Any]:
     if len(text) > _LARGEST_LIST:
         raise DataError(f"{file} is too large for a list of sources; {_EXAMPLE}")
     try:
-        content = yaml.load(text, _strict_loader())
+        content = yaml.load(text, strict_loader())
     except (yaml.YAMLError, *NOT_YAML) as error:  # a ValueError also where it is not UTF-8
         raise DataError(f"{file} is not YAML ({' '.join(str(error).split())[:80]}); {_EXAMPLE}") from None
     if not isinstance(content, list) or not content:
         raise DataError(f"{file} lists no sources; {_EXAMPLE}")
     return content
-
-
-def _strict_loader() -> type:
-    """YAML's safe loader, which takes the last of two equal keys without a word, made to refuse them."""
-    import yaml
-
-    class Strict(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            names = [str(key.value) for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
-            if len(set(names)) < len(names):
-                raise yaml.YAMLError("a key stands twice in one entry")
-            return super().construct_mapping(node, deep)
-
-    return Strict
 
 
 def _read_source(file: Path, number: int, entry: Any, text_column: str) -> Source:

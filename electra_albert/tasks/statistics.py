@@ -112,7 +112,18 @@ def compare(
     low, high = _interval(drawn, LEVEL)
     turned = min((drawn <= 0).sum(), (drawn >= 0).sum())
     p_value = min(1.0, 2 * (int(turned) + 1) / (len(drawn) + 1))
-    return Comparison(difference, low, high, p_value, _in_stds(difference, means[0], means[1]))
+    return Comparison(difference, low, high, p_value, distance_in_stds(means[0], means[1]))
+
+
+def distance_in_stds(first: Sequence[float] | Values, second: Sequence[float] | Values) -> float | None:
+    """The difference of the means over the standard deviation pooled over both sides' seeds; None without a spread."""
+    sides = [np.asarray(scores, dtype=np.float64) for scores in (first, second)]
+    freedom = sum(map(len, sides)) - len(sides)
+    if freedom == 0:
+        return None
+    squares = sum(float(np.square(scores - scores.mean()).sum()) for scores in sides)
+    pooled = math.sqrt(squares / freedom)
+    return (float(sides[0].mean()) - float(sides[1].mean())) / pooled if pooled > 0 else None
 
 
 def _drawn_differences(tables: Values, others: Values, measure: Measure, seed: int, resamples: int) -> Values:
@@ -137,15 +148,6 @@ def _seed_mean(scores: Values, uniform: Values) -> float:
     drawn = float(scores[(uniform[:count] * count).astype(np.int64)].mean())
     # Drawing n seeds from themselves shows only (n - 1) / n of their variance, half of it for two seeds.
     return mean + (drawn - mean) * math.sqrt(count / (count - 1))
-
-
-def _in_stds(difference: float, first: Values, second: Values) -> float | None:
-    """The difference over the pooled standard deviation of both models' seeds."""
-    freedom = len(first) + len(second) - 2
-    if freedom == 0:
-        return None
-    pooled = math.sqrt(sum(float(np.square(scores - scores.mean()).sum()) for scores in (first, second)) / freedom)
-    return difference / pooled if pooled > 0 else None
 
 
 def _stacked(per_seed: Sequence[Values]) -> Values:

@@ -74,7 +74,8 @@ def made(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Made:
 def test_what_was_found_is_told_of_every_arm(made: Made) -> None:
     found = json.loads((made.folder / "results.json").read_text(encoding="utf-8"))["arms"]
     assert list(found) == ["shared", "untrained", "stock", "reckless"]
-    assert [run["seed"] for run in found["shared"]["pretraining"]] == [1, 2]
+    for name in ("shared", "stock"):
+        assert [(run["seed"], run["is_finished"]) for run in found[name]["pretraining"]] == [(1, True), (2, True)]
     assert {name for name, arm in found.items() if arm["tasks"]} == {"shared", "untrained", "stock"}
     assert all(len(found[name]["tasks"]["cola"]["matthews_correlation"]) == 2 for name in ("shared", "untrained"))
     assert {name for name, arm in found.items() if arm["scores"]} == {"shared", "stock"}
@@ -87,6 +88,7 @@ def test_what_was_found_is_told_of_every_arm(made: Made) -> None:
 def test_a_trial_that_fails_stops_no_other_and_is_told_with_its_reason(made: Made) -> None:
     assert made.ended.code == 5
     assert "reckless: pretraining-42 ended with exit code 5: error: training diverged" in made.ended.out
+    assert "reckless: not run: scores, cola, since pretraining-42 of reckless ended with exit code 5" in made.ended.out
     assert not (made.folder / "reckless" / "cola").exists()
 
 
@@ -94,6 +96,7 @@ def test_what_has_ended_well_is_not_run_again(made: Made) -> None:
     before = {file: file.stat().st_mtime_ns for file in made.folder.rglob("*.safetensors")}
     ended = call(main, *made.argv, "--arms", "shared", "untrained", "stock")
     assert (ended.code, ended.err) == (0, "")
+    assert "reckless: pretraining-42 ended with exit code 5" in ended.out  # in an earlier call, and still true
     assert {file: file.stat().st_mtime_ns for file in made.folder.rglob("*.safetensors")} == before
 
 
@@ -106,10 +109,10 @@ def test_an_arm_is_not_mixed_with_one_that_was_made_otherwise(made: Made, finish
 
 def test_the_stock_composition_had_the_time_of_the_run_it_is_like(made: Made) -> None:
     found = json.loads((made.folder / "results.json").read_text(encoding="utf-8"))["arms"]
-    ours, stock = found["shared"]["pretraining"][0], found["stock"]["pretraining"][0]
-    assert stock["seconds"] == pytest.approx(ours["seconds"], abs=2.0)
-    assert stock["held_out"]["generator_loss"] > 0
-    assert (made.folder / "stock" / "seed-42" / "discriminator" / "model.safetensors").is_file()
+    for ours, stock in zip(found["shared"]["pretraining"], found["stock"]["pretraining"], strict=True):
+        assert stock["seconds"] == pytest.approx(ours["seconds"], abs=2.0)
+        assert stock["held_out"]["generator_loss"] > 0
+        assert (made.folder / "stock" / f"seed-{ours['seed']}" / "discriminator" / "model.safetensors").is_file()
 
 
 def is_training(run: Path) -> bool:
@@ -130,7 +133,8 @@ def test_an_experiment_that_is_told_to_stop_saves_and_goes_on_later(finished: Fi
     wait_for(lambda: is_training(run))
     process.send_signal(signal.SIGTERM)
     stopped = finish(process)
-    assert stopped.code == 130
+    assert stopped.code == 75
+    assert "- long: pretraining-42 was stopped and can go on" in (tmp_path / "out" / "results.md").read_text()
     saved = max(path.name for path in (run / "checkpoints").iterdir())
     assert not (run / "discriminator").exists()
     again = finish(start(command, tmp_path))

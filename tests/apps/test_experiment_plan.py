@@ -72,6 +72,28 @@ def test_the_warm_up_is_a_share_of_the_updates(tmp_path: Path) -> None:
         assert warmup == round(0.25 * steps)
 
 
+def test_without_a_number_of_updates_the_warm_up_is_a_share_of_the_presets(tmp_path: Path) -> None:
+    plan = read_plan(write(tmp_path, "warmup_share: 0.5\narms: {a: {preset: tiny}}"))
+    (stage,) = pretraining_stages(plan, Site(tmp_path, "corpus.txt"), plan.arms)
+    _, config = parse_pretraining(stage.command[1:], "Pretraining.py")
+    assert config.training.warmup_steps == config.training.max_steps / 2 > 0
+
+
+def test_stock_has_the_seeds_and_options_of_the_arm_it_is_like_and_random_weights_the_first_seed(
+    tmp_path: Path,
+) -> None:
+    arms = "arms: {s: {like: a, weights: stock}, r: {like: a, weights: random}, a: {seeds: [4, 5], preset: tiny}}"
+    plan = read_plan(write(tmp_path, f"seeds: [9]\n{arms}"))
+    stages = stock_stages(plan, Site(tmp_path, "corpus.txt"), plan.arms)
+    assert [stage.name for stage in stages] == ["pretraining-4", "pretraining-5"]
+    assert [value_of(stage.command, "like") for stage in stages] == [str(tmp_path / f"a/seed-{n}") for n in (4, 5)]
+    assert [value_of(stage.command, "output_dir") for stage in stages] == [
+        str(tmp_path / f"s/seed-{n}") for n in (4, 5)
+    ]
+    assert plan.arm("r").seeds == (4,)
+    assert plan.arm("s").options == plan.arm("r").options == {"preset": "tiny"}
+
+
 def test_random_weights_take_the_shape_and_stock_the_rows_of_the_arm_they_are_like(tmp_path: Path) -> None:
     plan, site = read_plan(write(tmp_path, PLAN)), Site(tmp_path, "corpus.txt", data_dir="GLUE", texts=("held.txt",))
     run = tmp_path / "as-it-comes" / "seed-7"
@@ -115,6 +137,24 @@ REFUSED = {
     ),
     "pretrained like another": ("arms: {a: {}, b: {like: a}}", "like goes with weights"),
     "arms that are no mapping": ("arms: [a, b]", "is no mapping"),
+    "an arm twice": ("arms: {a: {learning_rate: .1}, a: {learning_rate: .2}}", "the key 'a' stands twice"),
+    "seeds of stock": ("arms: {a: {}, s: {like: a, weights: stock, seeds: [3]}}", "takes the seeds of the arm"),
+    "seeds of random weights": (
+        "arms: {a: {}, r: {like: a, weights: random, seeds: [3]}}",
+        "takes the seeds of the arm",
+    ),
+    "the folder above": ("arms: {'..': {}}", "an arm cannot be called '..'"),
+    "no name": ("arms: {'': {}}", "an arm cannot be called ''"),
+    "a name that no folder can have": (f"arms: {{{'x' * 101}: {{}}}}", "an arm cannot be called 'xxx"),
+    "the name of a result": ("arms: {results.md: {}}", "an arm cannot be called 'results.md'"),
+    "a folder of all tasks": (
+        "arms: {a: {}}\nfinetuning: {options: {output_dir: x}}",
+        "output_dir is said by the runner",
+    ),
+    "a model of one task": (
+        "arms: {a: {}}\nfinetuning: {tasks: {cola: {model: x}}}",
+        "cola: model is said by the runner",
+    ),
     "no seeds to fine-tune with": ("arms: {a: {}}\nfinetuning: {seeds: 0}", "no number of seeds"),
 }
 

@@ -14,40 +14,38 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
-from electra_albert.apps.experiment.plan import Arm, Plan, read_plan
-from electra_albert.apps.experiment.stages import (
-    Ended,
-    Site,
-    judging_stages,
-    pretraining_stages,
-    run_stages,
-    stock_stages,
-)
-from electra_albert.contracts import UsageError
+from electra_albert.apps.experiment.checks import check_experiment
+from electra_albert.apps.experiment.plan import Plan, read_plan
+from electra_albert.apps.experiment.records import Stage
+from electra_albert.apps.experiment.running import Ended, run_stages
+from electra_albert.apps.experiment.stages import Site, all_stages
+from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns 0, or the exit code of the first command that failed."""
     plan, site, names = _parse(argv)
-    arms = [plan.arm(name) for name in names] if names else list(plan.arms)
+    arms = [plan.arm(name) for name in dict.fromkeys(names)] or list(plan.arms)
+    asked = {arm.name for arm in arms}
     check_can_write(site.output_dir)
+    phases = all_stages(plan, site)
+    check_experiment(plan, site, [stage for phase in phases for stage in phase if stage.arm in asked], arms)
+    site.output_dir.mkdir(parents=True, exist_ok=True)
     failed: list[Ended] = []
-    for stages in (pretraining_stages, stock_stages, judging_stages):
-        failed += [
-            ended for ended in run_stages(stages(plan, site, _sound(arms, failed)), site, _say) if ended.exit_code
-        ]
-        text = _tell(plan, site, failed)
+    try:
+        for phase in phases:
+            ready = [stage for stage in phase if stage.arm in asked and stage.is_ready]
+            failed += [ended for ended in run_stages(ready, site, _say) if ended.exit_code]
+            text = _tell(plan, site, phases)
+    except KeyboardInterrupt:
+        _tell(plan, site, phases)
+        _say("stopped; the same command goes on")
+        return STOPPED_BY_SIGNAL
     print(text, flush=True)
     return failed[0].exit_code if failed else 0
 
 
-def _sound(arms: Sequence[Arm], failed: Sequence[Ended]) -> list[Arm]:
-    """The arms of which nothing has failed, nor of the arm that they are like."""
-    names = {ended.stage.arm for ended in failed}
-    return [arm for arm in arms if not {arm.name, arm.like} & names]
-
-
-def _tell(plan: Plan, site: Site, failed: Sequence[Ended]) -> str:
+def _tell(plan: Plan, site: Site, phases: Sequence[Sequence[Stage]]) -> str:
     """Write what has been found so far; returns it as Markdown."""
     import json
 
@@ -56,14 +54,10 @@ def _tell(plan: Plan, site: Site, failed: Sequence[Ended]) -> str:
     from electra_albert.apps.experiment.tables import format_findings
     from electra_albert.apps.run_folder import write_whole
 
-    failures: dict[str, list[str]] = {}
-    for ended in failed:
-        told = f"{ended.stage.name} ended with exit code {ended.exit_code}: {ended.error}"
-        failures.setdefault(ended.stage.arm, []).append(told)
-    found = find(plan, site, failures)
+    found = find(plan, site, [stage for phase in phases for stage in phase])
     text = format_findings(plan, found)
     write_whole(site.output_dir / "results.md", text)
-    write_whole(site.output_dir / "results.json", json.dumps(as_record(plan, found), indent=2) + "\n")
+    write_whole(site.output_dir / "results.json", json.dumps(as_record(plan, site, found), indent=2) + "\n")
     draw_curves(plan.title, found, site.output_dir / "curves.png")
     return text
 

@@ -3,51 +3,46 @@
 from __future__ import annotations
 
 import json
-import math
-import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.apps.command_line import parse_pretraining
 from electra_albert.apps.estimate import step_flops
 from electra_albert.apps.experiment.plan import Arm, Plan
+from electra_albert.apps.experiment.records import PRETRAINING, Record, Stage, read_record, records_of
 from electra_albert.apps.experiment.stages import Site
 from electra_albert.apps.run_folder import CONFIG, recorded_settings
 from electra_albert.contracts import Metrics
 from electra_albert.training.metrics_file import read_metrics
 
+if TYPE_CHECKING:
+    from electra_albert.config import PretrainConfig
+
 _EVALUATED = "eval_"
-
-
-class Spread(NamedTuple):
-    """Values of one quantity over seeds."""
-
-    values: tuple[float, ...]
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.values)
-
-    @property
-    def std(self) -> float | None:
-        """The sample standard deviation; None of a single value."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
+_SCORES = "scores"
 
 
 class Pretrained(NamedTuple):
-    """One pretraining run."""
+    """One pretraining run, as far as it has come."""
 
     seed: int
     rows: list[Metrics]  # of metrics.jsonl
     flops: float  # of all its updates
+    is_finished: bool = True  # with exit code 0
+    threads: int | None = None  # that it was given; None where that was not noted
+    jobs: int | None = None  # commands that ran beside one another
 
     @property
     def final(self) -> Metrics:
         """The last scores on held-out text, names without their prefix; empty where there are none yet."""
         evaluated = [row for row in self.rows if any(name.startswith(_EVALUATED) for name in row)]
         return {name.removeprefix(_EVALUATED): value for name, value in evaluated[-1].items()} if evaluated else {}
+
+    @property
+    def updates(self) -> int:
+        return updates_of(self.rows)
 
     @property
     def tokens(self) -> int:
@@ -64,10 +59,15 @@ class Findings(NamedTuple):
 
     arm: Arm
     runs: list[Pretrained]
-    tasks: dict[str, Spread]  # the deciding metric of each, fractions
+    tasks: dict[str, tuple[float, ...]]  # the deciding metric of each, fractions, by seed
     task_metrics: dict[str, str]  # its name
     scores: dict[str, Any]  # of apps.score
-    failures: list[str]
+    failures: list[str]  # what did not end well, and what was left out for it
+
+
+def updates_of(rows: Sequence[Metrics]) -> int:
+    """The updates that a metrics file tells of."""
+    return int(max((row["step"] or 0 for row in rows), default=0))
 
 
 def training_seconds(rows: Sequence[Metrics]) -> float:
@@ -81,80 +81,110 @@ def training_seconds(rows: Sequence[Metrics]) -> float:
     return total
 
 
-def find(plan: Plan, site: Site, failures: dict[str, list[str]]) -> list[Findings]:
-    """What is there of every arm of the plan, in its order."""
-    return [_find(plan, site, arm, failures.get(arm.name, [])) for arm in plan.arms]
+def find(plan: Plan, site: Site, stages: Sequence[Stage]) -> list[Findings]:
+    """What is there of every arm of the plan, in its order; stages are those of all phases."""
+    return [_find(plan, site, arm, [stage for stage in stages if stage.arm == arm.name]) for arm in plan.arms]
 
 
-def _find(plan: Plan, site: Site, arm: Arm, failures: list[str]) -> Findings:
-    folder = site.output_dir / arm.folder_name
-    results = {task: _read(folder / task / "results.json") for task in plan.tasks}
-    done = {task: found for task, found in results.items() if found}
+def _find(plan: Plan, site: Site, arm: Arm, stages: Sequence[Stage]) -> Findings:
+    folder = site.folder(arm)
+    records = records_of(folder)
+    done = {name for name, record in records.items() if record.is_done}
+    results = {task: _read(folder / task / "results.json") for task in plan.tasks if task in done}
+    runs = []
+    if arm.weights != "random":
+        found = [_pretrained(site, arm, seed, records.get(f"{PRETRAINING}{seed}")) for seed in arm.seeds]
+        runs = [run for run in found if run is not None]
     return Findings(
         arm,
-        [run for seed in arm.seeds if (run := _pretrained(site.run(arm, seed), seed)) is not None],
-        {task: Spread(tuple(found["metrics"][found["main_metric"]]["values"])) for task, found in done.items()},
-        {task: found["main_metric"] for task, found in done.items()},
-        _read(folder / "scores.json"),
-        failures,
+        runs,
+        {task: tuple(found["metrics"][found["main_metric"]]["values"]) for task, found in results.items()},
+        {task: found["main_metric"] for task, found in results.items()},
+        _read(folder / "scores.json") if _SCORES in done else {},
+        _failures(records, stages),
     )
 
 
-def _pretrained(run: Path, seed: int) -> Pretrained | None:
+def _failures(records: Mapping[str, Record], stages: Sequence[Stage]) -> list[str]:
+    """What did not end well, and what could not begin because of something that did not."""
+    told = [f"{name} {record.tell()}" for name, record in records.items() if not record.is_done]
+    held: dict[str, list[str]] = {}
+    for stage in stages:
+        if stage.name in records or stage.needs is None:
+            continue
+        needed = read_record(stage.needs.record)
+        if needed is not None and not needed.is_done:
+            held.setdefault(f"{stage.needs.told} {needed.tell()}", []).append(stage.name)
+    return told + [f"not run: {', '.join(names)}, since {reason}" for reason, names in held.items()]
+
+
+def _pretrained(site: Site, arm: Arm, seed: int, record: Record | None) -> Pretrained | None:
+    run = site.run(arm, seed)
     rows = read_metrics(run / "metrics.jsonl")
     if not rows:
         return None
-    steps = max(row["step"] or 0 for row in rows)
-    return Pretrained(seed, rows, steps * flops_of_an_update(run))
+    flops = updates_of(rows) * flops_of_an_update(run, is_stock=arm.weights == "stock")
+    if record is None:
+        return Pretrained(seed, rows, flops, is_finished=False)
+    return Pretrained(seed, rows, flops, record.is_done, record.threads, record.jobs)
 
 
-def flops_of_an_update(run: Path) -> int:
+def flops_of_an_update(run: Path, *, is_stock: bool) -> int:
     """Operations of one update of the run in that folder, counted from its shapes."""
     _, config = parse_pretraining(["--config", str(run / CONFIG), "--output_dir", str(run)], "Pretraining.py")
     vocab_size = int(recorded_settings(run)["model"]["vocab_size"])  # the tokenizer's
-    training, model = config.training, replace(config.model, vocab_size=vocab_size)
+    training, config = config.training, replace(config, model=replace(config.model, vocab_size=vocab_size))
     rows = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    return step_flops(replace(config, model=model), rows)
+    return step_flops(config, rows) + (rows * stock_surplus(config) if is_stock else 0)
+
+
+def stock_surplus(config: PretrainConfig) -> int:
+    """Operations a row that stock makes beside ours: it scores the vocabulary at all positions, not at masked ones."""
+    from electra_albert.model.flops import TRAINING_PASSES, mlm_head_flops
+    from electra_albert.objectives.masking import slots
+
+    generator, length = config.rtd.generator(config.model), config.corpus.max_seq_length
+    masked = slots(length, config.rtd.mask_rate)
+    return TRAINING_PASSES * (mlm_head_flops(generator, length) - mlm_head_flops(generator, masked))
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """A JSON object on file; empty where there is no file yet."""
+    """A JSON object on file; empty where there is none."""
     if not file.is_file():
         return {}
     content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return content
 
 
-def difference_in_stds(ours: Spread, other: Spread) -> float | None:
-    """The difference of the means in pooled standard deviations over seeds; None without a spread."""
-    if ours.std is None or other.std is None:
-        return None
-    pooled = math.sqrt((ours.std**2 + other.std**2) / 2)
-    return (ours.mean - other.mean) / pooled if pooled else None
-
-
-def as_record(plan: Plan, found: Sequence[Findings]) -> dict[str, Any]:
+def as_record(plan: Plan, site: Site, found: Sequence[Findings]) -> dict[str, Any]:
     """What was found as JSON holds it: of every arm its options, last scores and results, each seed's."""
     return {
         "title": plan.title,
+        "jobs": site.jobs,  # of the call that wrote this; each run tells its own
         "arms": {
             each.arm.name: {
                 "weights": each.arm.weights,
+                "like": each.arm.like,
                 "options": each.arm.options,
-                "pretraining": [
-                    {
-                        "seed": run.seed,
-                        "tokens": run.tokens,
-                        "flops": run.flops,
-                        "seconds": run.seconds,
-                        "held_out": run.final,
-                    }
-                    for run in each.runs
-                ],
-                "tasks": {task: {each.task_metrics[task]: list(spread.values)} for task, spread in each.tasks.items()},
+                "pretraining": [_run_record(run) for run in each.runs],
+                "tasks": {task: {each.task_metrics[task]: list(values)} for task, values in each.tasks.items()},
                 "scores": each.scores,
                 "failures": each.failures,
             }
             for each in found
         },
+    }
+
+
+def _run_record(run: Pretrained) -> dict[str, Any]:
+    return {
+        "seed": run.seed,
+        "is_finished": run.is_finished,
+        "updates": run.updates,
+        "tokens": run.tokens,
+        "flops": run.flops,
+        "seconds": run.seconds,
+        "threads": run.threads,
+        "jobs": run.jobs,
+        "held_out": run.final,
     }

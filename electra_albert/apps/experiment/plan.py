@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from electra_albert.apps.run_folder import read_options
 from electra_albert.contracts import UsageError
+from electra_albert.corpus.strict_yaml import strict_loader
 
 Weights = Literal["pretrained", "random", "stock"]
 _KINDS = ("pretrained", "random", "stock")
@@ -26,6 +27,9 @@ _OF_A_PLAN = ("title", "pretraining", "flops", "warmup_share", "seeds", "arms", 
 _OF_AN_ARM = ("seeds", "like", "weights")  # what an arm says beside the options of its pretraining
 _OF_FINETUNING = ("seeds", "tasks", "options")
 _TOLD_BY_THE_RUNNER = ("corpus", "tokenizer", "prepared_dir", "output_dir", "seed", "config", "resume", "dry_run")
+_TOLD_OF_TASKS = ("task", "data_dir", "model", "output_dir", "seeds", "from_scratch", "resume", "config", "dry_run")
+_LONGEST_NAME = 100  # bytes of a folder's name
+_RESULTS = ("results.md", "results.json", "curves.png")  # which lie beside the arms
 _SEED = 42
 Options = Mapping[str, Any]
 
@@ -35,8 +39,8 @@ class Arm:
     """One contender of an experiment."""
 
     name: str
-    options: dict[str, Any]  # of Pretraining.py
-    seeds: tuple[int, ...] = (_SEED,)
+    options: dict[str, Any]  # of Pretraining.py; where it is like another arm, the other's
+    seeds: tuple[int, ...] = (_SEED,)  # the first is scored and fine-tuned
     weights: Weights = "pretrained"
     like: str | None = None  # the arm whose shape, tokenizer and, for stock, wall-clock time this one takes
 
@@ -44,6 +48,11 @@ class Arm:
     def folder_name(self) -> str:
         """The name with what a folder's name should not hold replaced."""
         return "".join(letter if letter.isalnum() or letter in ".-+" else "-" for letter in self.name)
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What decides the shape of its model: the preset and the options of the model."""
+        return {name: value for name, value in self.options.items() if name.split(".")[0] in ("preset", "model")}
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,7 @@ class Plan:
 def read_plan(file: Path) -> Plan:
     """The plan in a YAML file. Raises UsageError, which says what to change, where it is none."""
     told = f"--plan {file}"
-    content = read_options(file, told)
+    content = _read(file, told)
     _refuse_unknown(content, _OF_A_PLAN, told)
     finetuning = _mapping(content.get("finetuning", {}), f"{told}: finetuning")
     _refuse_unknown(finetuning, _OF_FINETUNING, f"{told}: finetuning")
@@ -79,12 +88,31 @@ def read_plan(file: Path) -> Plan:
         arms=_arms(content, told),
         flops=_number(content.get("flops"), f"{told}: flops"),
         warmup_share=_number(content.get("warmup_share"), f"{told}: warmup_share"),
-        tasks={name: _mapping(options or {}, f"{told}: {name}") for name, options in tasks.items()},
+        tasks={str(name): _mapping_or_none(options, f"{told}: {name}") for name, options in tasks.items()},
         task_options=_mapping(finetuning.get("options", {}), f"{told}: finetuning.options"),
         task_seeds=_seed_count(finetuning.get("seeds", 1), told),
     )
     _check(plan, told)
-    return plan
+    return replace(plan, arms=tuple(_completed(plan, arm) for arm in plan.arms))
+
+
+def _read(file: Path, told: str) -> dict[str, Any]:
+    import yaml
+
+    content = read_options(file, told)
+    try:
+        yaml.load(file.read_text(encoding="utf-8"), strict_loader())
+    except yaml.YAMLError as error:
+        raise UsageError(f"{told}: {' '.join(str(error).split())}; leave out one of the two") from None
+    return content
+
+
+def _completed(plan: Plan, arm: Arm) -> Arm:
+    """The arm with what it takes from the one it is like: the options, and the seeds, of which random has the first."""
+    if arm.like is None:
+        return arm
+    like = plan.arm(arm.like)
+    return replace(arm, options=like.options, seeds=like.seeds[:1] if arm.weights == "random" else like.seeds)
 
 
 def _arms(content: Options, told: str) -> tuple[Arm, ...]:
@@ -92,7 +120,7 @@ def _arms(content: Options, told: str) -> tuple[Arm, ...]:
     seeds = _seeds(content.get("seeds", [_SEED]), f"{told}: seeds")
     arms = []
     for name, given in _mapping(content.get("arms", {}), f"{told}: arms").items():
-        own = _mapping(given or {}, f"{told}: arm {name}")
+        own = _mapping_or_none(given, f"{told}: arm {name}")
         kind = own.get("weights", "pretrained")
         if kind not in _KINDS:
             raise UsageError(f"{told}: arm {name}: weights: {kind} is none of {', '.join(_KINDS)}")
@@ -109,6 +137,8 @@ def _arms(content: Options, told: str) -> tuple[Arm, ...]:
         )
         if kind != "pretrained" and (like is None or options):
             raise UsageError(f"{told}: arm {name}: weights: {kind} takes `like: ARM` and no options of its own")
+        if kind != "pretrained" and "seeds" in own:
+            raise UsageError(f"{told}: arm {name}: it takes the seeds of the arm that it is like; leave out seeds")
         if kind == "pretrained" and like is not None:
             raise UsageError(f"{told}: arm {name}: like goes with weights: random or stock")
     return tuple(arms)
@@ -117,24 +147,52 @@ def _arms(content: Options, told: str) -> tuple[Arm, ...]:
 def _check(plan: Plan, told: str) -> None:
     if not plan.arms:
         raise UsageError(f"{told} has no arms; name one at least, with the options in which it differs")
-    names = [arm.folder_name for arm in plan.arms]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice:
-        raise UsageError(f"{told}: two arms would be kept as {twice}; name one of them otherwise")
+    _check_names(plan, told)
     for arm in plan.arms:
-        fixed = [name for name in arm.options if name in _TOLD_BY_THE_RUNNER]
-        if fixed:
-            raise UsageError(f"{told}: arm {arm.name}: {fixed[0]} is given on the command line, or by the runner")
-        if plan.flops is not None and "max_steps" in arm.options:
-            raise UsageError(f"{told}: arm {arm.name}: flops gives max_steps; leave out one of the two")
-        if plan.warmup_share is not None and "warmup_steps" in arm.options:
-            raise UsageError(f"{told}: arm {arm.name}: warmup_share gives warmup_steps; leave out one of the two")
-        if arm.like is not None and plan.arm(arm.like).weights != "pretrained":
-            raise UsageError(f"{told}: arm {arm.name}: like {arm.like}, which is not pretrained itself")
+        _check_arm(plan, arm, f"{told}: arm {arm.name}")
+    _refuse_told_of_tasks(plan.task_options, f"{told}: finetuning.options")
+    for task, options in plan.tasks.items():
+        _refuse_told_of_tasks(options, f"{told}: {task}")
     if plan.warmup_share is not None and not 0 <= plan.warmup_share < 1:
         raise UsageError(f"{told}: warmup_share {plan.warmup_share} must lie in [0, 1)")
     if plan.flops is not None and not 0 < plan.flops < math.inf:
         raise UsageError(f"{told}: flops {plan.flops} must be above 0")
+
+
+def _check_names(plan: Plan, told: str) -> None:
+    """UsageError unless every arm has a folder of its own, beside the others and beside the results."""
+    names = [arm.folder_name for arm in plan.arms]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise UsageError(f"{told}: two arms would be kept as {twice}; name one of them otherwise")
+    for arm, name in zip(plan.arms, names, strict=True):
+        if not name.strip(".") or name in _RESULTS or len(name.encode()) > _LONGEST_NAME:
+            raise UsageError(
+                f"{told}: an arm cannot be called {arm.name[:60]!r}, since its folder is called after it; a name has "
+                f"1 to {_LONGEST_NAME} letters"
+            )
+
+
+def _check_arm(plan: Plan, arm: Arm, told: str) -> None:
+    fixed = [name for name in arm.options if name in _TOLD_BY_THE_RUNNER]
+    if fixed:
+        raise UsageError(f"{told}: {fixed[0]} is given on the command line, or by the runner")
+    if plan.flops is not None and "max_steps" in arm.options:
+        raise UsageError(f"{told}: flops gives max_steps; leave out one of the two")
+    if plan.warmup_share is not None and "warmup_steps" in arm.options:
+        raise UsageError(f"{told}: warmup_share gives warmup_steps; leave out one of the two")
+    if arm.like is not None and plan.arm(arm.like).weights != "pretrained":
+        raise UsageError(f"{told}: like {arm.like}, which is not pretrained itself")
+
+
+def _refuse_told_of_tasks(options: Options, told: str) -> None:
+    fixed = [name for name in options if name in _TOLD_OF_TASKS]
+    if fixed:
+        raise UsageError(f"{told}: {fixed[0]} is said by the runner, of the plan or the command line; leave it out")
+
+
+def _mapping_or_none(value: object, told: str) -> dict[str, Any]:
+    return {} if value is None else _mapping(value, told)
 
 
 def _mapping(value: object, told: str) -> dict[str, Any]:
