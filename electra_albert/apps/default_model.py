@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from electra_albert.contracts import UsageError
 
-RUNS, SHIPPED = Path("runs"), Path("data/models")  # where the commands are typed, in the checkout
+RUNS = Path("runs")  # where the commands are typed
+SHIPPED = Path(__file__).parents[2] / "data" / "models"  # of the checkout that this file lies in
 _PAIR_FILE = "pair.safetensors"  # as in model/pair_file.py, which loads torch
 
 
@@ -20,19 +21,22 @@ class DefaultModel(NamedTuple):
     def told(self) -> str:
         """One line that says which model it is and why it is taken."""
         if self.is_shipped:
-            return f"model: {self.path}, which comes with the checkout (there is no run yet)"
+            return f"model: {self.path}, which comes with the checkout ({RUNS}/ holds no finished run)"
         return f"model: {self.path}, the newest run"
 
 
 def default_model() -> DefaultModel:
-    """The newest run, else the shipped model; UsageError, with what to type, where there is neither."""
+    """The newest run in RUNS, else the shipped model; UsageError, with what to type, where there is neither.
+
+    Only folders directly below RUNS are looked at: one deeper has to be named.
+    """
     try:
         return DefaultModel(newest_run(RUNS), is_shipped=False)
     except UsageError:
         shipped = sorted(SHIPPED.glob(f"*/{_PAIR_FILE}"))
         if not shipped:
             raise
-        return DefaultModel(shipped[-1].parent, is_shipped=True)  # of several the last by name
+        return DefaultModel(_from_here(shipped[-1].parent), is_shipped=True)  # of several the last by name
 
 
 def newest_run(runs: Path) -> Path:
@@ -41,3 +45,9 @@ def newest_run(runs: Path) -> Path:
     if not exported:
         raise UsageError(f"{runs}/ holds no finished run; train one first: python Pretraining.py")
     return max(exported, key=lambda run: (run / "generator" / "config.json").stat().st_mtime_ns)
+
+
+def _from_here(path: Path) -> Path:
+    """The path as one types it where the commands are typed, if it lies below."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

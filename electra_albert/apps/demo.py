@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra_albert.apps.command_line import make_parser, parse
-from electra_albert.apps.default_model import default_model
 from electra_albert.apps.demo_files import MASK, PIPE, check_output, never_fail, read_sentences, rewrite_file, use_utf8
-from electra_albert.apps.demo_sentences import OF_ANYTHING, OF_DOCUMENTATION
+from electra_albert.apps.demo_models import built_in_sentences, default_path, load_rewriter
 from electra_albert.contracts import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from electra_albert.apps.fill_mask import Filled, Proposal, Verdict
     from electra_albert.apps.rewrite import Rewriter
     from electra_albert.apps.splice import Replacement, Rewritten
-    from electra_albert.model.loading import ModelFiles
 
 _DESCRIPTION = f"""Fill in the {MASK}s of sentences with a pretrained generator; a sentence without any is masked
 here, rewritten by a draw from the generator, and shown before and after with the discriminator's opinion of each
@@ -39,7 +37,6 @@ gives it. For any other: {{"sequence": after, "original": before, "replaced": [{
 "probability", "is_changed"}}, ...]}}; start and end are characters of the original, the probability of having been
 replaced is the discriminator's, null without one."""
 _LIMITS, _COLOURS = (0.3, 0.6), ("\x1b[32m", "\x1b[33m", "\x1b[31m")  # probability of a replacement: green to red
-_WAY_OUT = "name the tokenizer it was trained with by --tokenizer, or put that beside its weights"
 _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 
 
@@ -48,15 +45,15 @@ def main(argv: Sequence[str]) -> int:
     options = _parse(argv)
     (use_utf8 if options.json else never_fail)(sys.stdout)
     sentences = read_sentences(options.input) if options.input and not options.output else []
-    path = Path(options.gen) if options.gen else _default_path()
-    rewriter = _load(options, path)
+    path = Path(options.gen) if options.gen else default_path()
+    rewriter = load_rewriter(options, path)
     if rewriter.discriminator is None:
         print("notice: there is no discriminator beside this generator, so nothing is judged", file=sys.stderr)
     if options.output:
         rewrite_file(rewriter, options.input, options.output)
         return 0
     if not options.input:
-        sentences = list(enumerate(_built_in_sentences(path), 1))
+        sentences = list(enumerate(built_in_sentences(path), 1))
     answers = _answer(rewriter, sentences, options.top_k)
     if options.json:
         print(json.dumps([_as_json(answer) for answer in answers], ensure_ascii=False))
@@ -105,58 +102,6 @@ def _check(options: Namespace) -> None:
         if not options.input:
             raise UsageError(f"--output needs --input FILE, or --input {PIPE} for stdin")
         check_output(options.input, options.output)
-
-
-def _default_path() -> Path:
-    """The newest run, or, which is said, the model that comes with the checkout."""
-    model = default_model()
-    if model.is_shipped:
-        print(model.told(), file=sys.stderr)
-    return model.path
-
-
-def _built_in_sentences(path: Path) -> tuple[str, ...]:
-    """Sentences of the kind that the model has read: of a pair that ships, or of what runs here read by default."""
-    from electra_albert.model.pair_file import find_part
-
-    return OF_DOCUMENTATION if find_part(path, ("generator",)) is None else OF_ANYTHING
-
-
-def _load(options: Namespace, path: Path) -> Rewriter:
-    from electra_albert.apps.rewrite import Rewriter
-    from electra_albert.apps.token_table import without_spare_rows
-    from electra_albert.corpus.tokenizer import load_tokenizer
-    from electra_albert.model.loading import discriminator_of, generator_of, locate, read_each
-
-    config, folder = (Path(value) if value else None for value in (options.config, options.tokenizer))
-    files = locate(path, "generator", config, folder)
-    others = _beside(files, options.disc)
-    stored, *judging = read_each([files, *others])
-    tokenizer = load_tokenizer(files.tokenizer)
-    # Of a tokenizer that lies elsewhere only its size tells whether it is the model's.
-    rows = stored.config.vocab_size if folder is None else len(tokenizer)
-    known = (len(tokenizer), files.tokenizer, _WAY_OUT, rows)
-    generator = generator_of(without_spare_rows(stored, *known), str(files.weights))
-    discriminator = None
-    for each, held in zip(others, judging, strict=True):
-        discriminator = discriminator_of(without_spare_rows(held, *known), str(each.weights))
-    if spare := rows - len(tokenizer):
-        told = f"{spare} rows of the token table belong to no piece of the tokenizer and are never guessed"
-        print(f"notice: {told}", file=sys.stderr)
-    return Rewriter(generator, discriminator, tokenizer, options.mask_rate, options.temperature, options.seed)
-
-
-def _beside(files: ModelFiles, named: str | None) -> list[ModelFiles]:
-    """The discriminator that is named, or stored with the generator, or in a folder beside its own; or none."""
-    from electra_albert.model.loading import locate
-
-    folder = files.weights.absolute().parent
-    beside = folder.parent / "discriminator"
-    if named:
-        return [locate(Path(named), "discriminator")]
-    if files.part:
-        return [locate(files.weights, "discriminator")]
-    return [locate(beside, "discriminator")] if folder.name == "generator" and beside.is_dir() else []
 
 
 def _answer(rewriter: Rewriter, sentences: list[tuple[int, str]], top_k: int) -> list[Filled | Rewritten]:

@@ -1,4 +1,4 @@
-"""Stock Hugging Face folders: a generator for fill-mask, a discriminator to fine-tune, a model that was fine-tuned.
+"""Stock Hugging Face folders of generators, discriminators and fine-tuned models; generator and discriminator in one.
 
 python -m electra_albert.apps.export --model runs/mine --output_dir exported
 python -m electra_albert.apps.export --model runs/mine --kind discriminator --format onnx --output_dir exported
@@ -8,7 +8,7 @@ python -m electra_albert.apps.export --from_tf albert_base_v2 --output_dir expor
 
 from __future__ import annotations
 
-import sys
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,20 +20,28 @@ from electra_albert.apps.export_models import (
     export_generator,
     export_task_model,
 )
-from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.apps.export_source import (
+    left_aside,
+    refuse_a_pairs_folder,
+    refuse_a_runs_folder,
+    refuse_source,
+    require_rows,
+    say_left_aside,
+)
+from electra_albert.contracts import UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
 
     from electra_albert.model.loading import ModelFiles, Stored
-    from electra_albert.model.outputs import Model
 
+_DESCRIPTION = "Write stock Hugging Face folders, or generator and discriminator in one small one (--kind pair)."
 _FORMATS = ("safetensors", "pt", "onnx")
 _PAIR = "pair"
 _PATHS = ("model", "output_dir", "from_tf", "tokenizer", "card")
-_CHECKPOINTS = "checkpoints"
-_OF_A_RUN = ("generator", "discriminator", "model", "tokenizer", _CHECKPOINTS)
+_OF_A_PAIR = ("card", "license")
+_LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")  # stands bare in the card's front matter
 
 
 class _Loaded(NamedTuple):
@@ -63,13 +71,13 @@ def _kinds() -> dict[str, _Kind]:
         def load(files: ModelFiles) -> _Loaded:
             stored = loading.read_stored(files)
             model = build(stored, str(files.weights))
-            return _Loaded(model, _left_aside(stored, model), {})
+            return _Loaded(model, left_aside(stored, model), {})
 
         return _Kind(locate, load, lambda loaded, *more: export(loaded.model, *more))
 
     def load_task(files: ModelFiles) -> _Loaded:
         model, details = loading.load_task_model(files)
-        return _Loaded(model, _left_aside(loading.read_stored(files), model), details)
+        return _Loaded(model, left_aside(loading.read_stored(files), model), details)
 
     def write_task(loaded: _Loaded, tokenizer: Any, folder: Path, file_format: str) -> None:
         export_task_model(loaded.model, tokenizer, folder, loaded.details, file_format)
@@ -84,22 +92,15 @@ def _kinds() -> dict[str, _Kind]:
     }
 
 
-def _left_aside(stored: Stored, model: Model) -> list[str]:
-    """Heads in a model's files that `model` is without."""
-    parts = {name for name, _ in model.named_children()}
-    parts |= {"pooler", "sop_classifier"} if "sentence_order" in parts else set()
-    return sorted({name.split(".")[0] for name in stored.tensors} - parts) + sorted(stored.left_aside)
-
-
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
     options = _parse(argv)
     folder = Path(options.output_dir)
     check_can_write(folder)
-    _refuse_a_runs_folder(folder)
+    refuse_a_runs_folder(folder)
     if options.kind == _PAIR:
-        return _write_pair(Path(options.model), folder, options.card)
-    _refuse_a_pairs_folder(folder)
+        return _write_pair(options, folder)
+    refuse_a_pairs_folder(folder)
     if options.from_tf is not None:
         from electra_albert.apps.from_tf import convert_tensorflow
 
@@ -108,70 +109,35 @@ def main(argv: Sequence[str]) -> int:
         return 0
     kind = _kinds()[options.kind]
     files = kind.locate(Path(options.model))
-    if files.weights.parent.resolve() == folder.resolve():
-        raise UsageError(f"{folder} is where the model comes from; choose another --output_dir")
+    refuse_source(folder, files)
     if options.format == "onnx":
         from electra_albert.apps.export_onnx import require_packages
 
         require_packages()
     loaded, vocabulary = kind.load(files), load_tokenizer(files.tokenizer)
-    _require_rows(len(vocabulary), loaded.model.config.vocab_size, files)
-    if loaded.left_aside:
-        told = ", ".join(loaded.left_aside)
-        print(f"notice: left aside, as --kind {options.kind} has no place for it: {told}", file=sys.stderr)
+    require_rows(len(vocabulary), loaded.model.config.vocab_size, files)
+    say_left_aside(loaded.left_aside, options.kind)
     kind.write(loaded, vocabulary, folder, options.format)
     print(f"wrote the {options.kind} to {folder}")
     return 0
 
 
-def _refuse_a_runs_folder(folder: Path) -> None:
-    """UsageError for the folder of a run or a fine-tuning, and for those in it that are its own."""
-    from electra_albert.apps.run_folder import ENVIRONMENT
-
-    place = folder.resolve()
-    for run in (place, place.parent) if place.name in _OF_A_RUN else (place,):
-        if (run / ENVIRONMENT).is_file() or (run / _CHECKPOINTS).is_dir():
-            raise UsageError(
-                f"{folder} belongs to a run, whose files would be overwritten; choose another --output_dir"
-            )
-
-
-def _refuse_a_pairs_folder(folder: Path) -> None:
-    """UsageError for the folder of a pair, which a second model would make ambiguous, and for those in it."""
-    from electra_albert.model.pair_file import PAIR_FILE, PARTS
-
-    for place in (folder, folder.parent) if folder.name in PARTS else (folder,):
-        if (place / PAIR_FILE).exists():
-            raise UsageError(f"{place} holds {PAIR_FILE}, generator and discriminator; choose another --output_dir")
-
-
-def _write_pair(source: Path, folder: Path, card: str | None) -> int:
+def _write_pair(options: Namespace, folder: Path) -> int:
     from electra_albert.apps.export_pair import export_pair
-    from electra_albert.apps.pair_card import read_scores
+    from electra_albert.apps.pair_card import Told, read_scores
 
-    scores = read_scores(Path(card)) if card else ""
-    if source.resolve() == folder.resolve():
-        raise UsageError(f"{folder} is where the models come from; choose another --output_dir")
-    change = export_pair(source, folder, scores)
+    told = Told(read_scores(Path(options.card)) if options.card else "", options.license)
+    written = export_pair(Path(options.model), folder, told)
     print(
-        f"rounding to half precision moves masked-token logits by {change.logits:.1e} of the largest and detection "
-        f"probabilities by {change.probability:.1e}, at most"
+        f"rounding to half precision moves, on the fixed rows, masked-token logits by {written.change.logits:.1e} of "
+        f"the largest and detection probabilities by {written.change.probability:.1e}, at most"
     )
-    print(f"wrote generator and discriminator to {folder}")
+    print(f"wrote generator and discriminator to {folder}: {written.size_bytes:,} bytes of weights")
     return 0
 
 
-def _require_rows(pieces: int, rows: int, files: ModelFiles) -> None:
-    """CheckpointError where ids of the tokenizer would lie outside the model's table."""
-    if pieces > rows:
-        raise CheckpointError(
-            f"the tokenizer in {files.tokenizer} has {pieces} pieces, the model {rows}; "
-            "put the tokenizer it was trained with into its folder"
-        )
-
-
 def _parse(argv: Sequence[str]) -> Namespace:
-    parser = make_parser("python -m electra_albert.apps.export", "Write stock Hugging Face folders.")
+    parser = make_parser("python -m electra_albert.apps.export", _DESCRIPTION)
     parser.add_argument("--model", type=str | None, default=None, help="A run folder or a model folder, ours or stock.")
     parser.add_argument(
         "--kind",
@@ -189,21 +155,31 @@ def _parse(argv: Sequence[str]) -> Namespace:
         "--tokenizer", type=str | None, default=None, help="Of --from_tf; by default the one in its folder."
     )
     parser.add_argument("--card", type=str | None, default=None, help="Of --kind pair: Markdown for its card's scores.")
+    parser.add_argument(
+        "--license", type=str | None, default=None, help="Of --kind pair: the weights' licence by its id, as mit."
+    )
     options = parse(parser, argv)
+    _check(options)
+    return options
+
+
+def _check(options: Namespace) -> None:
     empty = [name for name in _PATHS if options[name] == ""]
     if empty:
         raise UsageError(f"--{empty[0]} is empty; give a path")
     if options.tokenizer and options.from_tf is None:
         raise UsageError("--tokenizer goes with --from_tf; another --model brings its own")
-    if options.card and options.kind != _PAIR:
-        raise UsageError(f"--card goes with --kind {_PAIR}; the cards of other kinds tell how to load them")
+    strays = [name for name in _OF_A_PAIR if options[name] is not None and options.kind != _PAIR]
+    if strays:
+        raise UsageError(f"--{strays[0]} goes with --kind {_PAIR}; the cards of other kinds tell how to load them")
+    if options.license is not None and not _LICENSE.fullmatch(options.license):
+        raise UsageError(f"--license {options.license!r} is no id of a licence; give one such as mit or cc-by-sa-4.0")
     if options.kind == _PAIR and options.format != "safetensors":
         raise UsageError(f"--kind {_PAIR} is written as safetensors; leave out --format {options.format}")
     if options.from_tf and (options.kind != "generator" or options.format != "safetensors"):
         raise UsageError("--from_tf writes a stock folder with all heads; export that for another --kind or --format")
     if (options.model is None) == (options.from_tf is None):
         raise UsageError("give either --model, a run or model folder, or --from_tf, a TensorFlow checkpoint")
-    return options
 
 
 if __name__ == "__main__":

@@ -80,16 +80,21 @@ def quiet_transformers() -> Iterator[None]:
 
 def read_back(tensors: Mapping[str, Tensor], weights: Path) -> dict[str, Tensor]:
     """What the file in a folder that is being written holds; CheckpointError unless that is `tensors`, bit for bit."""
-    import torch
-
     from electra_albert.model.weight_files import read_tensors
 
     written = read_tensors(weights)
+    require_same(tensors, written, weights.parent.parent)
+    return written
+
+
+def require_same(tensors: Mapping[str, Tensor], written: Mapping[str, Tensor], folder: Path) -> None:
+    """CheckpointError, which names the folder that is being written, unless both are the same, bit for bit."""
+    import torch
+
     other = sorted(tensors.keys() ^ written.keys())
     other = other or [name for name, tensor in tensors.items() if not torch.equal(tensor, written[name])]
     if other:
-        raise CheckpointError(f"{weights.parent.parent} is not written: {other[0]} is read otherwise than it was saved")
-    return written
+        raise CheckpointError(f"{folder} is not written: {other[0]} is read otherwise than it was saved")
 
 
 def check_against_stock(model: Model, written: Mapping[str, Tensor], folder: Path, architecture: str) -> None:

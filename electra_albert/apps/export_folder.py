@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CARD = "README.md"
 _WEIGHTS = {"safetensors": "model.safetensors", "pt": "weights.pt"}
 _CHECKED_AS = {"weights.pt": "pytorch_model.bin"}  # the name under which stock classes read such a file
-_LARGEST_CARD_BYTES = 1 << 16
+LARGEST_CARD_BYTES = 1 << 16
 
 
 class Form(NamedTuple):
@@ -70,8 +70,8 @@ def is_anothers(card: Path) -> bool:
     if not card.is_file():
         return False
     with card.open("rb") as opened:
-        content = opened.read(_LARGEST_CARD_BYTES + 1)
-    return len(content) > _LARGEST_CARD_BYTES or not is_our_card(content.decode("utf-8", errors="replace"))
+        content = opened.read(LARGEST_CARD_BYTES + 1)
+    return len(content) > LARGEST_CARD_BYTES or not is_our_card(content.decode("utf-8", errors="replace"))
 
 
 def _weight_files() -> set[str]:

@@ -16,14 +16,18 @@ if TYPE_CHECKING:
 _NUMBER_LABEL = "score"  # the one output of a regression
 
 
+def generator_architecture(generator: Generator) -> str:
+    """The stock class that computes all heads of a generator."""
+    return "AlbertForMaskedLM" if generator.sentence_order is None else "AlbertForPreTraining"
+
+
 def export_generator(generator: Generator, tokenizer: Any, folder: Path, file_format: str = "safetensors") -> None:
     """Write a folder that `AutoModelForMaskedLM` and `pipeline("fill-mask")` load.
 
     One with a sentence-order head is loaded by `AutoModelForPreTraining` too. Raises CheckpointError where stock
     classes compute other values, UsageError where the folder cannot be written.
     """
-    architecture = "AlbertForMaskedLM" if generator.sentence_order is None else "AlbertForPreTraining"
-    publish(folder, generator, tokenizer, Form(architecture, file_format))
+    publish(folder, generator, tokenizer, Form(generator_architecture(generator), file_format))
 
 
 def export_discriminator(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from electra_albert.apps.default_model import default_model
+from electra_albert.apps.default_model import RUNS, default_model
 from electra_albert.config import CorpusConfig, ModelConfig
 from electra_albert.contracts import UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer
@@ -70,7 +70,7 @@ def _bare(prepared_dir: str, world: World, say: Callable[[str], None]) -> Start:
     from electra_albert.apps.prepare import prepare
 
     say(
-        "notice: there is no run yet, so this begins with random weights and learns from the task alone; "
+        f"notice: {RUNS}/ holds no finished run, so this begins with random weights and learns from the task alone; "
         "`python Pretraining.py` makes a model to begin with, --model names another"
     )
     preset = PRESETS[_BARE_PRESET]

@@ -58,6 +58,7 @@ _LOADERS = {  # by class, for files that stock classes do not look for
     "Body": ("model", "load_body"),
     "TaskModel": ("model, details", "load_task_model"),
 }
+FOR_ITS_MAKER = "Made with ELECTRA-ALBERT. Data, results and licence are for its maker to state here."
 _MARK = "<!-- card by ELECTRA-ALBERT, written anew with the model unless it is changed: {} -->"
 
 
@@ -87,7 +88,7 @@ def model_card(model: Model, architecture: str, file_format: str = "safetensors"
             "```",
             *_demo_lines(model, file_format),
             "",
-            "Made with ELECTRA-ALBERT. Data, results and licence are for its maker to state here.",
+            FOR_ITS_MAKER,
             "",
         ]
     )

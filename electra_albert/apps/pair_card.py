@@ -1,29 +1,37 @@
 """The card of a pair of models: shapes, how they were trained and score, the command that repeats it, how to use them.
 
-It is committed with the weights, so of every path it tells no more than the last name.
+It is committed with the weights, so of what it finds in a run it tells no folders; what it is handed stands as it is.
 """
 
 from __future__ import annotations
 
-import re
-import shlex
+import json
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_albert.apps.model_card import marked
-from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.apps.export_folder import LARGEST_CARD_BYTES
+from electra_albert.apps.model_card import FOR_ITS_MAKER, marked
+from electra_albert.apps.pair_paths import last_name
+from electra_albert.apps.pair_repeat import repeat_lines
+from electra_albert.contracts import UsageError
 
 if TYPE_CHECKING:
     from electra_albert.apps.export_pair import Pair
     from electra_albert.contracts import Metrics
 
-_LARGEST_CARD_BYTES = 1 << 16
-_TOLD = ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "num_hidden_groups", "num_attention_heads")
-_IN_FRONT_OF_A_NAME = re.compile(r"[^,=:]*[/\\]")
+_SIZES = (
+    "vocab_size",
+    "embedding_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_hidden_groups",
+    "num_attention_heads",
+)
 _USE = """## Use
 
 `THIS_FOLDER` stands for where this lies. In a checkout of ELECTRA-ALBERT the first two commands take a model below
-`data/models` by themselves as long as there is no run.
+`data/models` by themselves as long as `runs/` holds no finished run.
 
 ```bash
 python LM_DEMO.py --gen THIS_FOLDER
@@ -41,14 +49,17 @@ print(model.fill_mask("The capital of France is [MASK]."))
 ```
 
 `sha256sum -c SHA256SUMS` tells whether the files are as they were written.
-
-## Licence
-
-The weights are under Apache-2.0.
 """
 
 
-def pair_card(name: str, models: Pair, source: Path, scores: str, size_bytes: int) -> str:
+class Told(NamedTuple):
+    """What a card says beside what is found in the run."""
+
+    scores: str = ""  # Markdown
+    license: str | None = None  # its id
+
+
+def pair_card(name: str, models: Pair, source: Path, told: Told, size_bytes: int) -> str:
     """Markdown with the front matter the hub reads; what the run in `source` says of itself, where it is one."""
     from electra_albert.apps.closing import count_parameters
 
@@ -58,7 +69,7 @@ def pair_card(name: str, models: Pair, source: Path, scores: str, size_bytes: in
     text = "\n".join(
         [
             "---",
-            "license: apache-2.0",
+            *([f"license: {told.license}"] if told.license else []),
             "pipeline_tag: fill-mask",
             "tags: [albert, electra]",
             "---",
@@ -73,30 +84,47 @@ def pair_card(name: str, models: Pair, source: Path, scores: str, size_bytes: in
             *_shape_table(models),
             "",
             *_run_lines(source),
-            *([*_section("Scores", scores.strip())] if scores.strip() else []),
+            *(_section("Scores", told.scores.strip()) if told.scores.strip() else []),
             _USE,
+            *(_section("Licence", f"The weights are under `{told.license}`.") if told.license else [FOR_ITS_MAKER, ""]),
         ]
     )
     return marked(text)
 
 
 def read_scores(file: Path) -> str:
-    """Markdown for the card; UsageError where the file is not there, no text, or longer than a card may be."""
+    """Markdown for the card; UsageError where the file is not there, no text, JSON, or longer than a card may be."""
     try:
         with file.open("rb") as opened:
-            content = opened.read(_LARGEST_CARD_BYTES + 1)
+            content = opened.read(LARGEST_CARD_BYTES + 1)
         text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"--card {file} cannot be read ({reason}); name a Markdown file") from None
-    if len(content) > _LARGEST_CARD_BYTES:
-        raise UsageError(f"--card {file} is longer than {_LARGEST_CARD_BYTES} bytes; leave the details elsewhere")
+    if len(content) > LARGEST_CARD_BYTES:
+        raise UsageError(f"--card {file} is longer than {LARGEST_CARD_BYTES} bytes; leave the details elsewhere")
+    if _is_json(text):
+        raise UsageError(f"--card {file} holds JSON, and the card is Markdown; name a Markdown file")
     return text
 
 
-def without_folders(command: str) -> str:
-    """A command with the last name of each path alone, so that it tells nothing of the machine it was typed on."""
-    return shlex.join(_IN_FRONT_OF_A_NAME.sub("", word) for word in shlex.split(command))
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict | list)
+    except (ValueError, RecursionError):
+        return False
+
+
+def say_left_out(source: Path) -> None:
+    """A notice where `source` is no run: its card, or its run's, may tell what the one that is made here cannot."""
+    from electra_albert.apps.run_folder import CONFIG
+
+    if not (source / CONFIG).is_file():
+        print(
+            f"notice: {source} is no run, so the card says nothing of its training, its scores and the command that "
+            "repeats it; --card adds what you know",
+            file=sys.stderr,
+        )
 
 
 def _section(title: str, *lines: str) -> list[str]:
@@ -106,14 +134,14 @@ def _section(title: str, *lines: str) -> list[str]:
 def _shape_table(models: Pair) -> list[str]:
     rows = [
         f"| {name} | {getattr(models.generator.config, name)} | {getattr(models.discriminator.config, name)} |"
-        for name in _TOLD
+        for name in _SIZES
     ]
     return ["| | generator | discriminator |", "| --- | ---: | ---: |", *rows]
 
 
 def _run_lines(source: Path) -> list[str]:
-    """What the files of a run say of it: corpus, length, held-out scores, command."""
-    from electra_albert.apps.run_folder import COMMAND, CONFIG, read_options
+    """What the files of a run say of it: corpus, length, command and options, machine, held-out scores."""
+    from electra_albert.apps.run_folder import CONFIG, read_options
     from electra_albert.apps.scores import read_evaluations
     from electra_albert.training.monitor import EVALUATION_PREFIX
 
@@ -123,31 +151,21 @@ def _run_lines(source: Path) -> list[str]:
     if (source / CONFIG).is_file():
         options = read_options(source / CONFIG, f"{source}: its {CONFIG}")
         lines += _section("Training", _training_line(options, evaluations[-1] if evaluations else {}))
-        if (source / COMMAND).is_file():
-            command = _command(source / COMMAND)
-            lines += ["Repeated by, with the paths of your own machine:", "", "```bash", command, "```", ""]
+        lines += repeat_lines(source, options)
     if evaluations:
         lines += _section("On held-out text of the same corpus", *_metrics_table(evaluations[-1]))
     return lines
 
 
-def _command(file: Path) -> str:
-    try:
-        return without_folders(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # ValueError: an open quotation mark, or no UTF-8
-        raise CheckpointError(f"{file} holds no command line ({error}); mend it, or put it elsewhere") from None
-
-
 def _training_line(options: dict[str, Any], last: Metrics) -> str:
     told = {name: options.get(name, "?") for name in ("objective", "preset", "max_seq_length", "seed")}
-    corpus = _IN_FRONT_OF_A_NAME.sub("", str(options.get("corpus", "?")))
     line = (
-        f"Objective `{told['objective']}`, preset `{told['preset']}`, corpus `{corpus}`, rows of "
-        f"{told['max_seq_length']} tokens, seed {told['seed']}"
+        f"Objective `{told['objective']}`, preset `{told['preset']}`, corpus "
+        f"`{last_name(str(options.get('corpus', '?')))}`, rows of {told['max_seq_length']} tokens, seed {told['seed']}"
     )
     if options.get("init_from"):
-        line += f", beginning with the weights of `{_IN_FRONT_OF_A_NAME.sub('', str(options['init_from']))}`"
-    length = [f"{last[name]:,} {told}" for name, told in (("step", "steps"), ("tokens", "tokens")) if last.get(name)]
+        line += f", beginning with the weights of `{last_name(str(options['init_from']))}`"
+    length = [f"{last[name]:,} {unit}" for name, unit in (("step", "steps"), ("tokens", "tokens")) if last.get(name)]
     return f"{line}: {' and '.join(length)}." if length else f"{line}."
 
 

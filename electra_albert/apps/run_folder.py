@@ -210,14 +210,18 @@ def _loading_lines(folder: Path, config: PretrainConfig) -> list[str]:
 
 
 def environment() -> dict[str, Any]:
-    """What the numbers of a run depend on beside its settings."""
+    """What the numbers of a run depend on beside its settings: code and machine, a GPU where this process is on one."""
     from importlib.metadata import version
 
     import torch
 
+    from electra_albert.apps.made_with import commit, processor
+
     return {
+        "commit": commit(),
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "processor": torch.cuda.get_device_name() if torch.cuda.is_initialized() else processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "packages": {name: version(name) for name in _PACKAGES},

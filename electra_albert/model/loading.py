@@ -1,4 +1,4 @@
-"""From a path a user gives to a model: run folders, exported folders, stock folders, bare weight files.
+"""From the files of a model to the model: our own folders, exported folders, stock folders, bare weight files.
 
 Stock folders are ALBERT's, BERT's and ELECTRA's. A task's model begins with the encoder of any of them, or is loaded
 whole from a folder of ours or a stock one that was fine-tuned.
@@ -8,37 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from electra_albert.config import ModelConfig
-from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.contracts import CheckpointError
 from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import Embeddings
 from electra_albert.model.huggingface import body_state, fill, has_sentence_order, load_state, normalized
-from electra_albert.model.pair_file import PAIR_FILE, find_part, is_pair, part_of, read_pair
+from electra_albert.model.locating import CONFIG_FILE, ModelFiles
+from electra_albert.model.locating import locate as locate  # what is loaded is located first: both names stand here
+from electra_albert.model.locating import locate_encoder as locate_encoder
+from electra_albert.model.pair_file import PARTS, is_pair, part_of, read_pair, require_one_table
 from electra_albert.model.stock_config import model_config, shown
 from electra_albert.model.stock_task import classifier_dropout, stock_details
 from electra_albert.model.task_model import TaskHead, TaskModel
-from electra_albert.model.weight_files import WEIGHT_FILES, read_json, read_tensors
+from electra_albert.model.weight_files import read_json, read_tensors
 
-Kind = Literal["generator", "discriminator", "model"]  # folders of a run or of a fine-tuning
-CONFIG_FILE = "config.json"
 TASK_FILE = "electra_albert.json"  # what a fine-tuned folder of ours says of its task
-ENCODER_FOLDERS = ("discriminator", "generator", "model")
 _DETECTION_HEAD = "discriminator_predictions."
-
-
-class ModelFiles(NamedTuple):
-    """Where one model lies."""
-
-    weights: Path  # or the index of several files
-    config: Path
-    tokenizer: Path  # a folder
-    part: str = ""  # of a file that holds generator and discriminator: which of the two is meant
 
 
 class Stored(NamedTuple):
@@ -61,65 +52,6 @@ class Stored(NamedTuple):
         return any(name.startswith("pooler.") for name in self.tensors)
 
 
-def locate(path: Path, kind: Kind, config: Path | None = None, tokenizer: Path | None = None) -> ModelFiles:
-    """The files of the model a user means by `path`: a run folder, a model folder or a weights file.
-
-    A weights file's configuration and tokenizer stand beside it unless given. Raises UsageError for what is not there.
-    """
-    return _locate(path, (kind,), config, tokenizer)
-
-
-def locate_encoder(path: Path) -> ModelFiles:
-    """The files of the encoder a user means by `path`: of a run the discriminator, else the generator.
-
-    Else the model a fine-tuning left there; otherwise as `locate`.
-    """
-    return _locate(path, ENCODER_FOLDERS, None, None)
-
-
-def _locate(path: Path, inner: tuple[str, ...], config: Path | None, tokenizer: Path | None) -> ModelFiles:
-    """`inner` names the folders of a run to look into, the first that is there."""
-    try:
-        is_there = path.exists()
-    except OSError as error:
-        raise UsageError(f"{str(path)[:100]}: {error.strerror}; give a run folder or another model") from error
-    if not is_there:
-        raise UsageError(f"{path} does not exist; give a run folder, a model folder or a weights file")
-    pair = find_part(path, inner)
-    if pair is not None:
-        folder, part = pair
-        files = ModelFiles(folder / PAIR_FILE, config or folder / part / CONFIG_FILE, tokenizer or folder, part)
-    else:
-        files = _locate_alone(path, inner, config, tokenizer)
-    if not files.config.is_file():
-        raise UsageError(f"{files.config} does not exist; put it there (LM_DEMO.py also takes --config FILE)")
-    return files
-
-
-def _locate_alone(path: Path, inner: tuple[str, ...], config: Path | None, tokenizer: Path | None) -> ModelFiles:
-    """As _locate, of what is there and no pair; whether the configuration is there is not looked at."""
-    if path.is_dir():
-        folder = next((path / name for name in inner if (path / name).is_dir()), path)
-        weights = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
-        if weights is None:
-            raise UsageError(
-                f"{folder} holds none of {', '.join(WEIGHT_FILES)}{_hint(path)}; name the folder of a model"
-            )
-    elif not path.is_file():
-        raise UsageError(f"{path} is neither a folder nor a file; give a run folder, a model folder or a weights file")
-    else:
-        folder, weights = path.parent, path
-    return ModelFiles(weights, config or folder / CONFIG_FILE, tokenizer or folder)
-
-
-def _hint(path: Path) -> str:
-    """What a folder without the weights looked for holds instead."""
-    others = [name for name in ENCODER_FOLDERS if (path / name).is_dir()]
-    if others:
-        return f", but {' and '.join(f'{name}/' for name in others)}"
-    return "; its training has not ended yet" if (path / "checkpoints").is_dir() else ""
-
-
 def read_stored(files: ModelFiles) -> Stored:
     """Read and check a model's files. Raises CheckpointError where they are no model that can be read, or damaged."""
     return read_each([files])[0]
@@ -138,6 +70,8 @@ def _stored(files: ModelFiles, held: dict[Path, dict[str, Tensor]]) -> Stored:
     if files.weights not in held:
         held[files.weights] = _read(files.weights)
     tensors = part_of(held[files.weights], files.part)
+    if files.part:
+        _require_same_tables(files, config)
     blocks = config.num_hidden_groups * config.inner_group_num
     if blocks > len(tensors):  # a false configuration must not cost minutes
         raise CheckpointError(
@@ -145,6 +79,14 @@ def _stored(files: ModelFiles, held: dict[Path, dict[str, Tensor]]) -> Stored:
         )
     renamed = normalized(tensors, contents["model_type"], config, str(files.weights))
     return Stored(config, renamed.tensors, renamed.left_aside)
+
+
+def _require_same_tables(files: ModelFiles, config: ModelConfig) -> None:
+    """CheckpointError where the other model of the pair, as far as it is there, reads the shared tables otherwise."""
+    for part in PARTS:
+        beside = files.weights.parent / part / CONFIG_FILE
+        if part != files.part and beside.is_file():
+            require_one_table(config, read_config(beside), str(files.weights.parent))
 
 
 def _read(weights: Path) -> dict[str, Tensor]:

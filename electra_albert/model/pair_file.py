@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
 from electra_albert.model.adoption import same_tables
 from electra_albert.model.weight_files import WEIGHT_FILES, read_tensors, write_safetensors
@@ -20,6 +21,14 @@ from electra_albert.model.weight_files import WEIGHT_FILES, read_tensors, write_
 PAIR_FILE = "pair.safetensors"
 PARTS = ("generator", "discriminator")
 _SHARED = "embeddings."
+_HEADS = ("generator.predictions.", "discriminator.discriminator_predictions.")
+_OF_THE_TABLES = (  # what the embeddings, tables and LayerNorm, are built of
+    "vocab_size",
+    "embedding_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "layer_norm_eps",
+)
 _OWN = {  # what may stand behind the name of each model
     "generator": ("encoder.", "pooler.", "predictions.", "sop_classifier."),
     "discriminator": ("encoder.", "pooler.", "discriminator_predictions.", "sop_classifier."),
@@ -47,12 +56,33 @@ def find_part(path: Path, wanted: Sequence[str]) -> PairPlace | None:
         folder, parts = path.parent, wanted
     elif (path / PAIR_FILE).is_file():
         folder, parts = path, wanted
-    elif path.name in PARTS and path.is_dir() and not _holds_weights(path) and (path.parent / PAIR_FILE).is_file():
-        folder, parts = path.parent, [path.name]
+    elif path.is_dir() and not _holds_weights(path) and (place := _inside(path)) is not None:
+        return place
     else:
         return None
     part = next((name for name in parts if name in PARTS), None)
     return None if part is None else PairPlace(folder, part)
+
+
+def holds_pair(path: Path) -> bool:
+    """Whether `path` is the file of a pair or the folder that holds it."""
+    return (is_pair(path) and path.is_file()) or (path / PAIR_FILE).is_file()
+
+
+def pair_at(folder: Path) -> Path | None:
+    """The folder of the pair that is there, or that `folder` is a configuration's folder of; None where neither is."""
+    if (folder / PAIR_FILE).exists():
+        return folder
+    place = _inside(folder)
+    return None if place is None else place.folder
+
+
+def _inside(folder: Path) -> PairPlace | None:
+    """The pair whose configuration's folder `folder` is, by the name that is given, or the one that stands for it."""
+    for place in (folder, folder.absolute(), folder.resolve()):  # `.` has no name of its own, a link has another
+        if place.name in PARTS and (place.parent / PAIR_FILE).is_file():
+            return PairPlace(place.parent, place.name)
+    return None
 
 
 def _holds_weights(folder: Path) -> bool:
@@ -81,6 +111,16 @@ def join(generator: Mapping[str, Tensor], discriminator: Mapping[str, Tensor], o
     return joined
 
 
+def require_one_table(one: ModelConfig, other: ModelConfig, origin: str) -> None:
+    """CheckpointError, which calls the pair `origin`, where the two configurations read shared tables differently."""
+    for name in _OF_THE_TABLES:
+        if getattr(one, name) != getattr(other, name):
+            raise CheckpointError(
+                f"{origin}: generator and discriminator share their tables, but {name} is {getattr(one, name)} in one "
+                f"configuration and {getattr(other, name)} in the other; mend the one that is wrong"
+            )
+
+
 def write_pair(tensors: dict[str, Tensor], file: Path) -> None:
     """Write what `join` gave, with a hash by which `read_pair` sees a damaged file; same tensors, same bytes."""
     write_safetensors(tensors, file)
@@ -89,8 +129,8 @@ def write_pair(tensors: dict[str, Tensor], file: Path) -> None:
 def read_pair(file: Path) -> dict[str, Tensor]:
     """The tensors of a pair as they are named in it, float32 on the CPU.
 
-    Raises CheckpointError where it is damaged, holds anything but finite float16, lacks either model or the table, or
-    has a name that no pair has.
+    Raises CheckpointError where it is damaged, holds anything but finite float16, lacks a model, its head or the table,
+    or has a name that no pair has.
     """
     tensors = read_tensors(file, torch.float16)
     for name, tensor in tensors.items():
@@ -99,7 +139,7 @@ def read_pair(file: Path) -> dict[str, Tensor]:
             raise CheckpointError(f"{file} holds {name}, which no pair of generator and discriminator has")
         if tensor.dtype != torch.float16:
             raise CheckpointError(f"{file}: {name} holds whole numbers, which no trained weight is; fetch it again")
-    for beginning in (_SHARED, *(f"{part}.encoder." for part in PARTS)):
+    for beginning in (_SHARED, *(f"{part}.encoder." for part in PARTS), *_HEADS):
         if not any(name.startswith(beginning) for name in tensors):
             raise CheckpointError(f"{file} has no {beginning}*: it is no whole pair of generator and discriminator")
     return {name: tensor.float() for name, tensor in tensors.items()}

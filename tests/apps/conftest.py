@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+from electra_albert.apps import default_model
+from tests.apps.shipped_pair import export_pair
 from tests.apps.tiny_run import Ended, english, finish, options, start
 
 DOCUMENTS = 130
@@ -67,8 +69,18 @@ def finished(shared_folder: Path, make_once: Callable[[str, Callable[[], Ended]]
     return Finished(folder, corpus, prepared, ended)
 
 
+@pytest.fixture(scope="session")
+def shipped(finished: Finished, shared_folder: Path, make_once: Callable[[str, Callable[[], Ended]], Ended]) -> Path:
+    """The pair of the tiny run. Tests read it and leave it as it is."""
+    folder = shared_folder / "shipped"
+    ended = make_once("shipped", lambda: export_pair(finished.folder, folder))
+    assert ended.code == 0, ended.err
+    return folder
+
+
 @pytest.fixture
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, for what is looked for by a relative path."""
+    """An empty working folder that stands for the checkout too: nothing ships but what a test puts there."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(default_model, "SHIPPED", tmp_path / "data" / "models")
     return tmp_path

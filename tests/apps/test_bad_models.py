@@ -15,7 +15,7 @@ import torch
 from electra_albert.apps import demo, export
 from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import Ended, assert_refused, call, english, finish, start
+from tests.apps.tiny_run import Ended, assert_refused, call, english
 
 
 @pytest.fixture
@@ -61,13 +61,6 @@ def test_an_input_or_number_that_is_not_there_is_refused(finished: Finished, tmp
     assert_refused(ask(finished.folder, "--input", tmp_path), 2, "name a text file")
     assert_refused(ask(finished.folder, "--top_k", 0), 2, "top_k=0")
     assert_refused(ask(finished.folder, "--top-k", 3), 2, "did you mean --top_k?")
-
-
-@pytest.mark.slow
-def test_without_any_run_the_script_says_what_to_type(tmp_path: Path) -> None:
-    ended = finish(start(["LM_DEMO.py"], tmp_path))
-    assert_refused(ended, 2, "python Pretraining.py")
-    assert (ended.out, len(ended.err.splitlines())) == ("", 1)
 
 
 def test_a_path_that_holds_no_model_is_refused(finished: Finished, tmp_path: Path) -> None:

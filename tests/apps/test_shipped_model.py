@@ -1,4 +1,4 @@
-"""The model that ships: a pair in half precision is taken by all that takes a run, and where there is no run."""
+"""A pair in half precision is taken by all that takes a run, and gives what its rounded weights give."""
 
 from __future__ import annotations
 
@@ -12,27 +12,17 @@ import torch
 from safetensors.torch import load_file
 
 from electra_albert.apps import demo, export, finetune, pretrain
-from electra_albert.apps.demo_sentences import OF_ANYTHING, OF_DOCUMENTATION
 from electra_albert.apps.inference import load_model
+from electra_albert.apps.stock_origin import find_files
 from electra_albert.model.pair_file import PAIR_FILE
 from electra_albert.model.weight_files import write_safetensors
 from tests.apps.conftest import Finished
-from tests.apps.shipped_pair import PARTS, export_pair
+from tests.apps.shipped_pair import PARTS
 from tests.apps.tiny_run import Ended, assert_refused, call, sha256
 from tests.apps.tiny_tasks import SEED, Tiny, cola
 
 TEXT = "The quiet [MASK] crossed the river."
 QUICK = ("--max_steps", 3, "--logging_steps", 1)
-TOLD = "which comes with the checkout (there is no run yet)"
-
-
-@pytest.fixture(scope="session")
-def shipped(finished: Finished, shared_folder: Path, make_once: Callable[[str, Callable[[], Ended]], Ended]) -> Path:
-    """The pair of the tiny run. Tests read it and leave it as it is."""
-    folder = shared_folder / "shipped"
-    ended = make_once("shipped", lambda: export_pair(finished.folder, folder))
-    assert ended.code == 0, ended.err
-    return folder
 
 
 @pytest.fixture(scope="session")
@@ -155,69 +145,10 @@ def test_a_damaged_pair_is_refused_in_one_line(shipped: Path, tiny: Tiny, tmp_pa
     assert_refused(commands[command](), 4, PAIR_FILE, "its hash is another")
 
 
-# Where there is no run.
-
-
-def ship(shipped: Path, folder: Path, name: str = "little") -> Path:
-    return shutil.copytree(shipped, folder / "data" / "models" / name)
-
-
-def test_without_a_run_the_demo_takes_the_shipped_model_and_says_so(shipped: Path, in_folder: Path) -> None:
-    ship(shipped, in_folder)
-    ended = call(demo.main)
-    assert (ended.code, ended.err) == (0, f"model: data/models/little, {TOLD}\n")
-    assert all(sentence in ended.out for sentence in OF_ANYTHING)
-    assert not any(sentence in ended.out for sentence in OF_DOCUMENTATION)
-
-
-def test_of_several_shipped_models_the_last_by_name_is_taken(shipped: Path, in_folder: Path) -> None:
-    for name in ("b", "c", "a"):
-        ship(shipped, in_folder, name)
-    (in_folder / "data" / "models" / "z").mkdir()
-    assert "model: data/models/c, " in call(demo.main).err
-
-
-def test_with_a_run_the_shipped_model_is_not_taken(finished: Finished, shipped: Path, in_folder: Path) -> None:
-    broken = ship(shipped, in_folder)
-    (broken / PAIR_FILE).write_bytes(b"broken")
-    shutil.copytree(finished.folder, in_folder / "runs" / "mine")
-    ended = call(demo.main)
-    assert ended.code == 0, ended.err
-    assert TOLD not in ended.err
-    assert all(sentence in ended.out for sentence in OF_DOCUMENTATION)
-
-
-def test_without_either_the_demo_says_how_to_make_a_run(in_folder: Path) -> None:
-    (in_folder / "data" / "models" / "empty").mkdir(parents=True)
-    assert_refused(call(demo.main), 2, "holds no finished run; train one first")
-
-
-def without_model(tiny: Tiny) -> list[str]:
-    argv = tiny.options(Path("x"), None, *QUICK)
-    place = argv.index("--model")
-    return [*argv[:place], *argv[place + 2 :]]
-
-
-def test_without_a_run_fine_tuning_takes_the_shipped_model_and_says_so(
-    shipped: Path, tiny: Tiny, in_folder: Path
-) -> None:
-    ship(shipped, in_folder)
-    ended = call(finetune.main, *without_model(tiny))
-    assert ended.code == 0, ended.err
-    assert f"model: data/models/little, {TOLD}" in ended.err
-    assert (in_folder / "runs" / "cola-little" / "results.json").is_file()
-
-
-def test_with_a_run_fine_tuning_does_not_take_the_shipped_model(
-    finished: Finished, shipped: Path, tiny: Tiny, in_folder: Path
-) -> None:
-    ship(shipped, in_folder)
-    shutil.copytree(finished.folder, in_folder / "runs" / "mine")
-    ended = call(finetune.main, *without_model(tiny))
-    assert ended.code == 0, ended.err
-    assert "model: runs/mine, the newest run" in ended.err
-    assert TOLD not in ended.err
-
-
-def test_built_in_sentences_for_any_text_have_no_one_and_two_masks() -> None:
-    assert {sentence.count(demo.MASK) for sentence in OF_ANYTHING} == {0, 1, 2}
+def test_a_run_begins_with_the_parts_a_path_means(shipped: Path) -> None:
+    parts = {}
+    for place in ("", PAIR_FILE, "discriminator", "generator"):
+        files = find_files(shipped / place)
+        parts[place] = (files.encoder.part, files.generator and files.generator.part)
+    both = ("discriminator", "generator")
+    assert parts == {"": both, PAIR_FILE: both, "discriminator": both, "generator": ("generator", None)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -141,6 +142,14 @@ def test_folder_of_a_configuration_means_its_own_model(folder: Path, part: str) 
     assert [locate(folder / part, "generator").part, locate_encoder(folder / part).part] == [part, part]
 
 
+@pytest.mark.parametrize("part", ["generator", "discriminator"])
+def test_it_does_so_by_whatever_name(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    (tmp_path / "link").symlink_to(folder / part)
+    assert locate_encoder(tmp_path / "link").part == part
+    monkeypatch.chdir(folder / part)
+    assert [locate_encoder(Path(name)).part for name in (".", f"../{part}")] == [part, part]
+
+
 def test_a_model_of_its_own_in_such_a_folder_comes_first(folder: Path, pair: Electra) -> None:
     write_safetensors(to_stock(pair.generator.state_dict()), folder / "generator" / "model.safetensors")
     assert locate(folder / "generator", "generator").weights.name == "model.safetensors"
@@ -159,8 +168,15 @@ def mapping_of(folder: Path, part: str) -> Tensor:
 
 
 def test_a_fine_tuned_model_is_not_looked_for_in_a_pair(folder: Path) -> None:
-    with pytest.raises(UsageError, match="but discriminator/ and generator/"):
+    with pytest.raises(UsageError, match=r"no fine-tuned model; name a folder that Finetuning\.py wrote"):
         locate(folder, "model")
+
+
+def test_a_fine_tuned_model_beside_a_pair_is_found(folder: Path, pair: Electra) -> None:
+    (folder / "model").mkdir()
+    shutil.copy(folder / "generator" / "config.json", folder / "model")
+    write_safetensors(to_stock(pair.generator.state_dict()), folder / "model" / "model.safetensors")
+    assert locate(folder, "model").weights == folder / "model" / "model.safetensors"
 
 
 def test_a_missing_configuration_is_named(folder: Path) -> None:
@@ -203,6 +219,14 @@ CHANGES: dict[str, tuple[Callable[[Tensors], object], str]] = {
     "no table": (lambda t: t.pop(TABLE), f"has no {TABLE}"),
     "no tables at all": (lambda t: [t.pop(name) for name in [*t] if name.startswith("embed")], "has no embeddings."),
     "no generator": (lambda t: [t.pop(name) for name in [*t] if name.startswith("gen")], "has no generator.encoder."),
+    "no masked-token head": (
+        lambda t: [t.pop(name) for name in [*t] if name.startswith("generator.pred")],
+        "has no generator.predictions.",
+    ),
+    "no detection head": (
+        lambda t: [t.pop(name) for name in [*t] if ".discriminator_pred" in name],
+        "has no discriminator.discriminator_predictions.",
+    ),
     "half a layer": (lambda t: t.pop(MAPPING), "has no encoder.embedding_hidden_mapping_in.weight"),
     "another shape": (lambda t: t.update({MAPPING: t[MAPPING].T.contiguous()}), "has shape"),
     "a third model": (lambda t: t.update({"teacher.encoder.a": t[MAPPING].clone()}), "holds teacher.encoder.a"),
@@ -223,6 +247,15 @@ def test_what_is_no_whole_pair_is_refused_with_the_reason(folder: Path, pair: El
     write_safetensors(tensors, folder / PAIR_FILE)
     found = refusal(lambda: [generator_of(read_each(both(folder))[0], PAIR_FILE), *read_each(both(folder))])
     assert words in found
+
+
+@pytest.mark.parametrize("part", ["generator", "discriminator"])
+def test_configurations_that_read_the_shared_tables_differently_are_refused(folder: Path, part: str) -> None:
+    config = folder / "generator" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"layer_norm_eps": 1e-3}))
+    assert "share their tables, but layer_norm_eps is" in refusal(
+        lambda: read_stored(locate(folder / part, "generator"))
+    )
 
 
 def test_half_precision_anywhere_else_is_refused(folder: Path) -> None:

@@ -9,7 +9,6 @@ import ctypes
 import gc
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache, partial
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from electra_albert.apps.bench.timing import now
+from electra_albert.apps.made_with import commit, first_line, processor
 
 if TYPE_CHECKING:
     import torch
@@ -148,10 +148,10 @@ def environment(config: BenchConfig, device: torch.device) -> dict[str, Any]:
     from electra_albert.training.allocator import keep_freed_memory
 
     stamp = {
-        "commit": _commit(),
+        "commit": commit(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "transformers", "tokenizers")},
-        "cpu": _processor(),
+        "cpu": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(),
         "libc": " ".join(platform.libc_ver()),
@@ -161,31 +161,5 @@ def environment(config: BenchConfig, device: torch.device) -> dict[str, Any]:
     }
     if device.type == "cpu":  # training.distributed.start has asked for it before; asked again, it only answers
         return stamp | {"keeps_freed_memory": keep_freed_memory()}
-    driver = _answer("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    driver = first_line("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return stamp | {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda, "driver": driver}
-
-
-def _commit() -> str | None:
-    """The commit of the checkout that this package lies in, marked where files differ from it; None without one."""
-    root = Path(__file__).parents[3]
-    if not (root / ".git").exists():  # installed: what git would find here is another project's
-        return None
-    return _answer("git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-
-
-def _answer(*command: str) -> str | None:
-    """The first line that a program prints, or None where it is not there or fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.partition("\n")[0].strip() or None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())

@@ -1,0 +1,128 @@
+"""The model that is taken where none is named: the newest finished run, else what comes with the checkout."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from electra_albert.apps import default_model, demo, finetune
+from electra_albert.apps.demo_sentences import OF_ANYTHING, OF_DOCUMENTATION
+from electra_albert.apps.inference import load_model
+from electra_albert.model.pair_file import PAIR_FILE
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import ROOT, assert_refused, call
+from tests.apps.tiny_tasks import Tiny, cola
+
+QUICK = ("--max_steps", 3, "--logging_steps", 1)
+TOLD = "which comes with the checkout (runs/ holds no finished run)"
+COMMITTED = ROOT / "data" / "models"
+LARGEST_BYTES = 10_000_000  # of the weights that come with a checkout
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Tiny:
+    return cola(tmp_path / "tasks")
+
+
+def ship(shipped: Path, folder: Path, name: str = "little") -> Path:
+    return shutil.copytree(shipped, folder / "data" / "models" / name)
+
+
+def test_without_a_run_the_demo_takes_the_shipped_model_and_says_so(shipped: Path, in_folder: Path) -> None:
+    ship(shipped, in_folder)
+    ended = call(demo.main)
+    assert (ended.code, ended.err) == (0, f"model: data/models/little, {TOLD}\n")
+    assert all(sentence in ended.out for sentence in OF_ANYTHING)
+    assert not any(sentence in ended.out for sentence in OF_DOCUMENTATION)
+
+
+def test_of_several_shipped_models_the_last_by_name_is_taken(shipped: Path, in_folder: Path) -> None:
+    for name in ("b", "c", "a"):
+        ship(shipped, in_folder, name)
+    (in_folder / "data" / "models" / "z").mkdir()
+    assert "model: data/models/c, " in call(demo.main).err
+
+
+def test_with_a_run_the_shipped_model_is_not_taken(finished: Finished, shipped: Path, in_folder: Path) -> None:
+    broken = ship(shipped, in_folder)
+    (broken / PAIR_FILE).write_bytes(b"broken")
+    shutil.copytree(finished.folder, in_folder / "runs" / "mine")
+    ended = call(demo.main)
+    assert ended.code == 0, ended.err
+    assert TOLD not in ended.err
+    assert all(sentence in ended.out for sentence in OF_DOCUMENTATION)
+
+
+def test_without_either_the_demo_says_how_to_make_a_run(in_folder: Path) -> None:
+    (in_folder / "data" / "models" / "empty").mkdir(parents=True)
+    assert_refused(call(demo.main), 2, "holds no finished run; train one first")
+
+
+def test_it_is_looked_for_in_the_checkout_that_the_code_lies_in() -> None:
+    assert default_model.SHIPPED == COMMITTED
+
+
+def test_it_is_found_from_any_working_folder(shipped: Path, in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = ship(shipped, in_folder)
+    (in_folder / "elsewhere").mkdir()
+    monkeypatch.chdir(in_folder / "elsewhere")
+    ended = call(demo.main)
+    assert (ended.code, ended.err) == (0, f"model: {placed}, {TOLD}\n")
+
+
+@pytest.mark.parametrize("place", ["unfinished", "deeper/mine"])
+def test_a_run_that_is_not_finished_or_lies_deeper_is_not_taken(
+    finished: Finished, shipped: Path, in_folder: Path, place: str
+) -> None:
+    ship(shipped, in_folder)
+    run = in_folder / "runs" / place
+    shutil.copytree(finished.folder, run)
+    if place == "unfinished":
+        shutil.rmtree(run / "generator")
+    assert call(demo.main).err == f"model: data/models/little, {TOLD}\n"
+
+
+def test_models_that_come_with_the_checkout_are_small_whole_and_fill_masks() -> None:
+    models = [file.parent for file in sorted(COMMITTED.glob(f"*/{PAIR_FILE}"))]
+    if not models:
+        pytest.skip("no model comes with this checkout")
+    for folder in models:
+        assert (folder / PAIR_FILE).stat().st_size < LARGEST_BYTES
+        subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=folder, check=True, capture_output=True)
+        model = load_model(folder, "cpu")
+        assert model.discriminator is not None
+        assert [len(guesses) for guesses in [model.fill_mask("Paris is the [MASK] of France.")]] == [5]
+
+
+def without_model(tiny: Tiny) -> list[str]:
+    argv = tiny.options(Path("x"), None, *QUICK)
+    place = argv.index("--model")
+    return [*argv[:place], *argv[place + 2 :]]
+
+
+def test_without_a_run_fine_tuning_takes_the_shipped_model_and_says_so(
+    shipped: Path, tiny: Tiny, in_folder: Path
+) -> None:
+    ship(shipped, in_folder)
+    ended = call(finetune.main, *without_model(tiny))
+    assert ended.code == 0, ended.err
+    assert f"model: data/models/little, {TOLD}" in ended.err
+    assert (in_folder / "runs" / "cola-little" / "results.json").is_file()
+
+
+def test_with_a_run_fine_tuning_does_not_take_the_shipped_model(
+    finished: Finished, shipped: Path, tiny: Tiny, in_folder: Path
+) -> None:
+    ship(shipped, in_folder)
+    shutil.copytree(finished.folder, in_folder / "runs" / "mine")
+    ended = call(finetune.main, *without_model(tiny))
+    assert ended.code == 0, ended.err
+    assert "model: runs/mine, the newest run" in ended.err
+    assert TOLD not in ended.err
+
+
+def test_built_in_sentences_for_any_text_have_no_one_and_two_masks() -> None:
+    assert {sentence.count(demo.MASK) for sentence in OF_ANYTHING} == {0, 1, 2}
