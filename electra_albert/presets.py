@@ -50,7 +50,7 @@ PRESETS: dict[str, PretrainConfig] = {
         training=TrainingConfig(
             max_steps=4000,
             per_device_train_batch_size=32,
-            learning_rate=1e-3,
+            learning_rate=5e-4,
             warmup_steps=200,
             eval_steps=1000,
             save_steps=500,
@@ -63,7 +63,7 @@ PRESETS: dict[str, PretrainConfig] = {
             hidden_act=_ACTIVATION,
             initialization="local",
         ),
-        rtd=RtdConfig(mask_rate=0.2, generator_size=0.5),
+        rtd=RtdConfig(mask_rate=0.2, generator_size=0.5, generator_layers=1, generator_rate=4.0),
     ),
     # Batch and rate of small to large: ELECTRA's table for the size; xlarge and xxlarge inherit large's. The batch is
     # rows x micro-batches on one device; on more devices lower gradient_accumulation_steps as much.

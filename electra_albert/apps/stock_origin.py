@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.apps.run_folder import CONFIG
+from electra_albert.config import RtdConfig
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.presets import PRESETS
 
@@ -82,14 +83,16 @@ def stock_options(folder: Path) -> dict[str, Any]:
     narrower = [name for name, preset in PRESETS.items() if preset.model.hidden_size <= shape.hidden_size]
     preset, positions = narrower[-1] if narrower else "tiny", shape.max_position_embeddings
     model = {name: value for name, value in asdict(shape).items() if name not in _NOT_OF_THE_SHAPE}
-    options: dict[str, Any] = {"preset": preset, "model": model, "tokenizer": str(files.encoder.tokenizer)}
+    # What a preset says of the generator is for weights that begin at random.
+    rtd: dict[str, Any] = {"generator_layers": None, "generator_rate": RtdConfig.generator_rate}
+    options: dict[str, Any] = {"preset": preset, "model": model, "tokenizer": str(files.encoder.tokenizer), "rtd": rtd}
     if positions < max(sizes.corpus.max_seq_length for sizes in PRESETS.values()):
         options["max_seq_length"] = min(PRESETS[preset].corpus.max_seq_length, positions)
     if files.generator is not None:
         generator = read_config(files.generator.config)
-        options["rtd"] = {"generator_size": generator.hidden_size / shape.hidden_size}
+        rtd["generator_size"] = generator.hidden_size / shape.hidden_size
         if generator.num_hidden_layers != shape.num_hidden_layers:
-            options["rtd"]["generator_layers"] = generator.num_hidden_layers
+            rtd["generator_layers"] = generator.num_hidden_layers
     return options
 
 

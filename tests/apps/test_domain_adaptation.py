@@ -122,6 +122,7 @@ def test_a_generator_of_the_same_size_is_the_masked_language_model_itself(desk: 
     assert "new: discriminator predictions\n" in said
     expected = stock_mlm_loss(load_stock(origin, ALBERT), masked_held_out(job))
     assert held_out_loss(job, "generator_loss") == pytest.approx(expected, rel=1e-5)
+    assert job.config.rtd.generator_rate == 1  # the preset's is for random weights
     adapt(desk, origin, tmp_path / "run", *same_size)
     assert not (tmp_path / "run" / "generator_warmup").exists()
 

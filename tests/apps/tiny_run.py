@@ -70,6 +70,7 @@ def options(corpus: Path, prepared: Path, output: Path | None, *more: object) ->
         "model.initialization": "normal",
         "rtd.mask_rate": 0.15,
         "rtd.generator_size": 0.5,
+        "rtd.generator_rate": 1.0,
         "max_steps": STEPS,
         "warmup_steps": 5,
         "learning_rate": 0.002,
