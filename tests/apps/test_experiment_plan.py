@@ -25,6 +25,7 @@ arms:
   from stock: {like: as it comes, weights: stock}
 finetuning: {seeds: 3, options: {num_train_epochs: 2}, tasks: {cola: , rte: {num_train_epochs: 5}}}
 """
+PLANS = sorted((Path(__file__).parents[2] / "experiments").glob("*.yaml"))
 
 
 def write(folder: Path, text: str) -> Path:
@@ -166,3 +167,11 @@ def test_a_plan_that_cannot_be_meant_is_refused(case: str, tmp_path: Path) -> No
         read_plan(write(tmp_path, text))
     assert complaint in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("file", PLANS, ids=lambda file: file.stem)
+def test_every_plan_that_comes_with_the_checkout_can_be_run(file: Path, tmp_path: Path) -> None:
+    plan = read_plan(file)
+    for stage in pretraining_stages(plan, Site(tmp_path, "docs"), plan.arms):
+        preset, _ = parse_pretraining(stage.command[1:], stage.command[0])
+        assert preset == plan.arm(stage.arm).options["preset"]

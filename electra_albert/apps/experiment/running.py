@@ -46,7 +46,7 @@ def run_stages(stages: Sequence[Stage], site: Site, say: Say) -> list[Ended]:
     with _Commands(site) as commands, ThreadPoolExecutor(site.jobs) as pool:
         try:
             return list(pool.map(lambda stage: _run(stage, commands, say), waiting))
-        except BaseException:
+        except BaseException:  # an interrupt above all: what runs is to save and end before it is told on
             pool.shutdown(wait=False, cancel_futures=True)
             commands.stop()
             raise
