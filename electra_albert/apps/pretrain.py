@@ -128,7 +128,7 @@ def _open_run_folder(run: Run, job: Job, preset: str, argv: Sequence[str]) -> No
     with main_first(run.world):
         if run.world.is_main:
             try:
-                describe_run(folder, preset, job.config, argv, dict(run.settings))
+                describe_run(folder, preset, job.config, ["Pretraining.py", *argv], dict(run.settings))
                 save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", job.config.model.max_position_embeddings)
             except OSError as error:
                 raise UsageError(

@@ -141,9 +141,12 @@ def check_is_ours(folder: Path) -> None:
 
 
 def describe_run(
-    folder: Path, preset: str, config: PretrainConfig, argv: Sequence[str], settings: dict[str, Any]
+    folder: Path, preset: str, config: PretrainConfig, command: Sequence[str], settings: dict[str, Any]
 ) -> None:
-    """Write config.yaml, which --config takes again, command.txt and environment.json, each at one stroke."""
+    """Write config.yaml, which --config takes again, command.txt and environment.json, each at one stroke.
+
+    `command` is what was typed behind `python`.
+    """
     import yaml
 
     options = {"preset": preset, **as_settings(config)}
@@ -153,7 +156,7 @@ def describe_run(
     if config.run.init_from is not None:
         options["tokenizer"] = str(folder / "tokenizer")  # its own, which stays when the other run goes
     write_whole(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
-    write_whole(folder / COMMAND, shlex.join(["python", "Pretraining.py", *argv]) + "\n")
+    write_whole(folder / COMMAND, shlex.join(["python", *command]) + "\n")
     write_whole(folder / ENVIRONMENT, json.dumps({**environment(), "settings": settings}, indent=2) + "\n")
 
 

@@ -59,8 +59,10 @@ class RunLock:
     The system drops the lock when its holder dies, so a stale file is taken over. A second run is a UsageError.
     """
 
+    NAME = "run.lock"
+
     def __init__(self, folder: Path) -> None:
-        self._path = folder / "run.lock"
+        self._path = folder / self.NAME
         self._file = -1
 
     def __enter__(self) -> RunLock:

@@ -17,11 +17,12 @@ from electra_albert.apps.bench.contenders import (
     check_stock,
     make_ready,
     our_contenders,
+    stock_contender,
     stock_contenders,
 )
 from electra_albert.apps.bench.step import measure_step
 from electra_albert.apps.bench.stock import StockPair, check_same_function, draw
-from electra_albert.config import PretrainConfig, RtdConfig
+from electra_albert.config import PretrainConfig, RtdConfig, TrainingConfig
 from electra_albert.contracts import Batch, DataError, UserError
 from electra_albert.objectives.masking import SpecialIds
 from electra_albert.objectives.rtd import ReplacedTokenDetection
@@ -101,6 +102,20 @@ def test_what_computes_another_function_is_refused(
 def test_stock_shares_what_ours_shares(ours: ReplacedTokenDetection) -> None:
     pair = StockPair(ours, is_tuned=False)
     assert sum(p.numel() for p in pair.parameters()) == sum(p.numel() for p in ours.parameters())
+
+
+def test_stock_trains_each_parameter_at_the_rate_that_ours_trains_it_at(ours: ReplacedTokenDetection) -> None:
+    """Found in review: stock's generator had a quarter of the rate of the run that it was compared with."""
+    ours.rtd = replace(ours.rtd, generator_rate=4.0, discriminator_rate=0.5)
+    scales = ours.rate_scales
+    assert scales is not None
+    assert set(scales.values()) == {0.5, 1.0, 4.0}
+    with torch.no_grad():
+        for name, parameter in ours.named_parameters():
+            parameter.fill_(scales[name])
+    stock = StockPair(ours, is_tuned=False)
+    for group in stock_contender(stock, TrainingConfig(), WORLD, "fp32").optimizer.param_groups:
+        assert all((parameter == group["rate_scale"]).all() for parameter in group["params"])
 
 
 def test_stock_draws_follow_the_softmax() -> None:

@@ -95,7 +95,7 @@ def our_contender(
     """One update by the training loop's own pieces, its guard and its sums for the log among them."""
     monitor = Monitor(Path(), training.max_steps, is_main=False)  # writes nothing
     run = Run(Path(), training, world, monitor, StopSignal(), arithmetic)
-    optimizer = build_optimizer(objective, training)
+    optimizer = build_optimizer(objective, training, objective.rate_scales)
     guard, tally = UpdateGuard(world.device), Tally(world.device)
     has_overflowed = torch.zeros((), dtype=torch.bool, device=world.device)  # fp16's; there is no loss scale here
     objective.train()
@@ -131,8 +131,8 @@ def stock_contenders(
 
 
 def stock_contender(pair: StockPair, training: TrainingConfig, world: World, arithmetic: Arithmetic) -> Contender:
-    """One update as a plain training script makes it, with the same optimiser and clipping."""
-    optimizer = build_optimizer(pair, training)
+    """One update as a plain training script makes it, with the same optimiser, rates and clipping."""
+    optimizer = build_optimizer(pair, training, pair.rate_scales)
     pair.train()
 
     def update(batch: Batch, step: int) -> None:

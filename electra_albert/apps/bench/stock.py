@@ -60,6 +60,16 @@ class StockPair(nn.Module):
         self.discriminator.load_state_dict(body)
         self.discriminator_predictions.load_state_dict(head)
 
+    @property
+    def rate_scales(self) -> dict[str, float]:
+        """What each parameter's learning rate is multiplied with, by name: as ours, the shared tables by one."""
+        generator, discriminator = self.rtd.generator_rate, self.rtd.discriminator_rate
+        own = {"generator.albert.embeddings.": 1.0, "generator.": generator, "discriminator": discriminator}
+        return {
+            name: next(rate for start, rate in own.items() if name.startswith(start))
+            for name, _ in self.named_parameters()
+        }
+
     def use_attention(self, kind: str) -> None:
         """Switch both networks to one of ATTENTIONS."""
         self.generator.set_attn_implementation(kind)

@@ -3,8 +3,8 @@
     python -m electra_albert.apps.experiment.stock --like runs/mine --output_dir runs/stock
 
 What it is: AlbertForMaskedLM and AlbertModel with ELECTRA's head on one embeddings module, as they come, in a plain
-loop; the optimiser, the peak rate and the batches are those of the run. The rate follows the run's schedule by the
-share of the time that has passed, so that it ends where the run's ends, whatever number of updates that is.
+loop; the optimiser, the rates of each part and the batches are those of the run. They follow the run's schedule by the
+share of the time that has passed, so that they end where the run's end, whatever number of updates that is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from electra_albert.apps.command_line import check_can_write, make_parser, parse, parse_pretraining, run_app
 from electra_albert.apps.experiment.findings import training_seconds
-from electra_albert.apps.run_folder import CONFIG, describe_run, write_whole
+from electra_albert.apps.run_folder import COMMAND, CONFIG, describe_run, write_whole
 from electra_albert.contracts import UsageError
 from electra_albert.training.metrics_file import read_metrics
 
@@ -30,11 +30,14 @@ if TYPE_CHECKING:
     from electra_albert.contracts import Metrics
     from electra_albert.training.distributed import World
 
+_MODULE = ("-m", "electra_albert.apps.experiment.stock")
+
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
     like, folder, asked = _parse(argv)
     check_can_write(folder)
+    _check_is_free(folder)
     seconds = asked or training_seconds(read_metrics(like / "metrics.jsonl"))
     if not seconds:
         raise UsageError(f"--like {like}: its metrics.jsonl tells of no update; name a run that was trained")
@@ -42,6 +45,7 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.objectives.rtd import ReplacedTokenDetection
     from electra_albert.objectives.rtd_sop import ReplacedTokenDetectionWithOrder
     from electra_albert.training.distributed import start
+    from electra_albert.training.guards import RunLock
 
     preset, config = parse_pretraining(["--config", str(like / CONFIG), "--output_dir", str(folder)], "Pretraining.py")
     world = start(config.run.device)
@@ -51,13 +55,24 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"--like {like}: stock has a composition for objective rtd only; name a run of that")
     if config.training.gradient_accumulation_steps > 1:
         raise UsageError(f"--like {like}: it gathers gradients of several micro-batches, stock's loop does not")
-    folder.mkdir(parents=True, exist_ok=True)
-    describe_run(folder, preset, job.config, argv, job_settings(preset, job, world))
-    contender, pair = _contender(job, world)
-    row = _train(contender, job, seconds)
-    _take_back(pair, job)
-    _finish(job, folder, row, world)
+    with RunLock(folder):
+        describe_run(folder, preset, job.config, [*_MODULE, *argv], job_settings(preset, job, world))
+        contender, pair = _contender(job, world)
+        row = _train(contender, job, seconds)
+        _take_back(pair, job)
+        _finish(job, folder, row, world)
     return 0
+
+
+def _check_is_free(folder: Path) -> None:
+    """UsageError where the folder holds anything but an earlier attempt of this, which has nothing to go on from."""
+    from electra_albert.training.guards import RunLock
+
+    command = folder / COMMAND
+    if command.is_file() and command.read_text(encoding="utf-8").split()[1:3] == list(_MODULE):
+        return
+    if folder.exists() and any(file.name != RunLock.NAME for file in folder.iterdir()):
+        raise UsageError(f"{folder} is not empty and not of this command; choose another --output_dir")
 
 
 def _contender(job: Job, world: World) -> tuple[Contender, StockPair]:
@@ -95,7 +110,7 @@ def _train(contender: Contender, job: Job, seconds: float) -> Metrics:
         steps += 1
         rate = learning_rate(max(1, math.ceil(share * training.max_steps)), training)
         for group in contender.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["rate_scale"]
         for batch in micro_batches:
             contender.update(batch, steps)
             tokens += int(batch.attention_mask.sum())
