@@ -33,7 +33,7 @@ class Filled(NamedTuple):
     """A text with masks, and what the generator would write at them."""
 
     proposals: list[list[Proposal]]  # of each mask, the likeliest first
-    ids: torch.Tensor  # [1, L], special tokens included, each mask filled by the likeliest token that is text
+    ids: torch.Tensor  # [1, L], as the text would be cut with each mask filled by the likeliest token that is text
 
 
 def with_own_mask(text: str, tokenizer: Any) -> str:
@@ -93,7 +93,19 @@ def fill(generator: Generator, tokenizer: Any, ids: torch.Tensor, top_k: int) ->
     logits[:, tokenizer.all_special_ids] = -math.inf
     filled = ids.clone()
     filled[is_mask] = logits.argmax(-1).to(ids.device)
-    return Filled(propose(tokenizer, ids[0].tolist(), guesses), filled)
+    proposals = propose(tokenizer, ids[0].tolist(), guesses)
+    return Filled(proposals, filled[~_is_mark_after_mask(ids, is_mask, tokenizer)][None])
+
+
+def _is_mark_after_mask(ids: torch.Tensor, is_mask: torch.Tensor, tokenizer: Any) -> torch.Tensor:
+    """Where a word's mark stands alone behind a mask, between it and such as a full stop: bool [1, L].
+
+    Behind a mask the tokenizer begins a new word; behind a word it does not, so a filled text has no such mark.
+    """
+    marks = tokenizer.convert_tokens_to_ids([mark for mark in WORD_MARKS if mark])
+    known = torch.tensor([mark for mark in marks if mark != tokenizer.unk_token_id], dtype=ids.dtype)
+    follows_mask = torch.cat([torch.zeros_like(is_mask[:, :1]), is_mask[:, :-1]], 1)
+    return follows_mask & torch.isin(ids, known)
 
 
 def likeliest(logits: torch.Tensor, top_k: int, allowed: torch.Tensor | None = None) -> list[list[Guess]]:

@@ -14,7 +14,8 @@ import torch
 
 from electra_albert.apps import demo, export
 from electra_albert.apps.demo_sentences import OF_DOCUMENTATION
-from electra_albert.apps.fill_mask import Verdict
+from electra_albert.apps.fill_mask import Verdict, encode, fill
+from electra_albert.apps.inference import load_model
 from electra_albert.corpus.tokenizer import Piece
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, call, finish, start
@@ -190,6 +191,19 @@ def test_without_a_discriminator_there_are_no_verdicts(finished: Finished, sente
     assert "replaced?" not in ended.out
     beside = call(demo.main, "--gen", model, "--disc", finished.folder, "--input", sentences)
     assert beside.out.count("replaced?") == 3
+
+
+def test_a_filled_text_is_judged_without_the_mark_that_the_tokenizer_puts_behind_a_mask(finished: Finished) -> None:
+    """Found by looking: "[MASK]." is cut into a mask, an empty piece and the full stop, and all were judged."""
+    model = load_model(finished.folder, "cpu")
+    assert model.generator is not None
+    ids = encode("The owl saw the [MASK].", model.tokenizer, 64)
+    empty = model.tokenizer.convert_tokens_to_ids("▁")
+    assert ids[0, -3] == empty
+    filled = fill(model.generator, model.tokenizer, ids, 1).ids
+    assert filled.shape == (1, ids.shape[1] - 1)
+    assert filled[0, -2:].tolist() == ids[0, -2:].tolist()
+    assert filled[0, :-3].tolist() == ids[0, :-4].tolist()
 
 
 @pytest.mark.parametrize(("name", "verdicts"), [("generator", 3), ("mine", 0)])
