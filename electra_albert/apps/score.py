@@ -29,7 +29,9 @@ def main(argv: Sequence[str]) -> int:
     options = _parse(argv)
     texts = [Path(name) for name in options.text or ()]
     pairs = None if options.pairs is None else Path(options.pairs)
-    _require_files(texts, pairs)
+    inputs = _require_files(texts, pairs)
+    if options.output is not None:
+        _check_output(Path(options.output), inputs)
     from electra_albert.apps.inference import load_model
     from electra_albert.apps.score_pairs import score_pairs
     from electra_albert.apps.score_text import score_text
@@ -77,22 +79,28 @@ def _parse(argv: Sequence[str]) -> Namespace:
         raise UsageError("there is nothing to score; give --text, --pairs or both")
     if options.max_pairs is not None and options.max_pairs < 1:
         raise UsageError(f"--max_pairs {options.max_pairs} must be at least 1")
-    if options.output is not None:
-        check_can_write(Path(options.output).absolute().parent)
-        if Path(options.output).is_dir():
-            raise UsageError(f"--output {options.output} is a folder; name a file")
+    if options.max_pairs is not None and options.pairs is None:
+        raise UsageError("--max_pairs is of --pairs, which is not given; name the pairs or leave it out")
     return options
 
 
-def _require_files(texts: Sequence[Path], pairs: Path | None) -> None:
-    """UsageError for what is not there, before anything is computed."""
+def _require_files(texts: Sequence[Path], pairs: Path | None) -> list[Path]:
+    """All files that will be read; UsageError for what is not there, before anything is computed."""
     from electra_albert.apps.score_pairs import pair_files
     from electra_albert.apps.score_text import require_file
 
     for file in texts:
         require_file(file)
-    if pairs is not None:
-        pair_files(pairs)
+    return [*texts, *([] if pairs is None else pair_files(pairs))]
+
+
+def _check_output(output: Path, inputs: Sequence[Path]) -> None:
+    """UsageError unless `output` can be written and is none of what is read."""
+    check_can_write(output.absolute().parent)
+    if output.is_dir():
+        raise UsageError(f"--output {output} is a folder; name a file")
+    if output.exists() and any(output.samefile(file) for file in inputs):
+        raise UsageError(f"--output {output} is what is to be scored, which is not overwritten; name another file")
 
 
 def _left_out(model: InferenceModel, has_text: bool, has_pairs: bool) -> list[str]:
@@ -213,13 +221,17 @@ def _write(options: Namespace, model: InferenceModel, scores: dict[str, Any]) ->
     from electra_albert.corpus.tokenizer import fingerprint
 
     output = Path(options.output)
-    output.parent.mkdir(parents=True, exist_ok=True)
     told = {
         "model": options.model,
         "weights": weights_of(Path(options.model)),
         "tokenizer": fingerprint(model.tokenizer),
     }
-    write_json(output, {**told, "options": {name: options[name] for name in _OPTIONS}, **scores})
+    content = {**told, "options": {name: options[name] for name in _OPTIONS}, **scores}
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_json(output, content)
+    except OSError as error:
+        raise UsageError(f"--output {output} cannot be written ({error.strerror}); name a file elsewhere") from None
     print(f"wrote {output}", file=sys.stderr)
 
 
