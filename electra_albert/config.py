@@ -143,19 +143,16 @@ class RtdConfig:
     def generator(self, discriminator: ModelConfig) -> ModelConfig:
         """The generator's shape: narrower, heads of the same size where they fit, and as deep unless told.
 
-        It shares parameters between its passes as the discriminator does: in as many groups, or not at all.
-        Raises ValueError where its passes cannot be divided into so many.
+        It shares parameters between its passes as the discriminator does: in as many groups, or as it has passes where
+        those are fewer, or not at all. Raises ValueError where its passes cannot be divided into so many groups.
         """
         heads = max(1, round(discriminator.num_attention_heads * self.generator_size))
         hidden_size = max(1, round(discriminator.hidden_size * self.generator_size / heads)) * heads
         intermediate_size = max(1, round(discriminator.intermediate_size * self.generator_size))
         layers, groups = self.generator_layers or discriminator.num_hidden_layers, discriminator.num_hidden_groups
-        if groups == discriminator.num_hidden_layers:
-            groups = layers
-        _require(
-            layers % groups == 0,
-            f"generator_layers={layers} is not a multiple of num_hidden_groups={groups}",
-        )
+        groups = layers if groups == discriminator.num_hidden_layers else min(groups, layers)
+        told = f"rtd.generator_layers={layers} is not a multiple of model.num_hidden_groups={groups}"
+        _require(layers % groups == 0, f"{told}; give a number of passes that is")
         return replace(
             discriminator,
             hidden_size=hidden_size,
@@ -382,7 +379,8 @@ class PretrainConfig:
         _require(length <= positions, f"max_seq_length={length} exceeds model.max_position_embeddings={positions}")
         segments = self.model.type_vocab_size
         _require(segments >= 2, f"model.type_vocab_size={segments}: rows have two segments, so 2 at least are needed")
-        self.rtd.generator(self.model)  # raises where there is no such shape
+        if self.run.objective.startswith("rtd"):
+            self.rtd.generator(self.model)  # raises where there is no such shape
 
     @property
     def generator_warmup_steps(self) -> int:

@@ -122,7 +122,9 @@ def test_generator_is_as_deep_and_a_quarter_as_wide_with_heads_of_the_same_size(
     assert generator.num_hidden_layers == discriminator.num_hidden_layers
 
 
-@pytest.mark.parametrize(("groups", "layers", "expected"), [(1, 3, 1), (3, 6, 3), (12, 4, 4), (12, 12, 12), (3, 12, 3)])
+@pytest.mark.parametrize(
+    ("groups", "layers", "expected"), [(1, 3, 1), (3, 6, 3), (12, 4, 4), (12, 12, 12), (3, 12, 3), (3, 1, 1), (3, 2, 2)]
+)
 def test_a_generator_of_another_depth_shares_parameters_as_its_discriminator_does(
     groups: int, layers: int, expected: int
 ) -> None:
@@ -133,8 +135,10 @@ def test_a_generator_of_another_depth_shares_parameters_as_its_discriminator_doe
 
 def test_a_depth_that_the_groups_do_not_divide_is_refused_before_anything_is_built() -> None:
     shape = replace(PRESETS["small"].model, num_hidden_groups=3)
-    with pytest.raises(ValueError, match="generator_layers=4 is not a multiple of num_hidden_groups=3"):
+    with pytest.raises(ValueError, match="_layers=4 is not a multiple of model\\.num_hidden_groups=3; give"):
         replace(PRESETS["small"], model=shape, rtd=RtdConfig(generator_layers=4))
+    alone = replace(PRESETS["small"], model=shape, rtd=RtdConfig(generator_layers=4), run=RunConfig(objective="mlm"))
+    assert alone.model == shape  # an objective without that generator does not ask for its shape
 
 
 @pytest.mark.parametrize("size", [0.01, 0.1, 0.25, 0.3, 1 / 3, 0.5, 0.77, 1.0])
