@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from electra_albert.apps.run_folder import CONFIG
 from electra_albert.contracts import UsageError
 
 RUNS = Path("runs")  # where the commands are typed
@@ -42,6 +43,7 @@ def default_model() -> DefaultModel:
 def newest_run(runs: Path) -> Path:
     """The run whose generator was written last; UsageError, with what to type, where there is none."""
     exported = [path.parent.parent for path in runs.glob("*/generator/config.json")]
+    exported = [folder for folder in exported if (folder / CONFIG).is_file()]  # a pair that was copied there has none
     if not exported:
         raise UsageError(f"{runs}/ holds no finished run; train one first: python Pretraining.py")
     return max(exported, key=lambda run: (run / "generator" / "config.json").stat().st_mtime_ns)

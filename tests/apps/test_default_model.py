@@ -73,6 +73,12 @@ def test_it_is_found_from_any_working_folder(shipped: Path, in_folder: Path, mon
     assert (ended.code, ended.err) == (0, f"model: {placed}, {TOLD}\n")
 
 
+def test_a_pair_that_was_copied_to_the_runs_is_none_of_them(finished: Finished, shipped: Path, in_folder: Path) -> None:
+    run = shutil.copytree(finished.folder, in_folder / "runs" / "mine")
+    shutil.copytree(shipped, in_folder / "runs" / "pair", copy_function=shutil.copy)  # written later
+    assert default_model.newest_run(in_folder / "runs") == run
+
+
 @pytest.mark.parametrize("place", ["unfinished", "deeper/mine"])
 def test_a_run_that_is_not_finished_or_lies_deeper_is_not_taken(
     finished: Finished, shipped: Path, in_folder: Path, place: str
