@@ -14,7 +14,7 @@ from electra_albert.apps.export_folder import LARGEST_CARD_BYTES
 from electra_albert.apps.model_card import FOR_ITS_MAKER, marked
 from electra_albert.apps.pair_paths import last_name
 from electra_albert.apps.pair_repeat import repeat_lines
-from electra_albert.contracts import UsageError
+from electra_albert.contracts import UsageError, UserError
 
 if TYPE_CHECKING:
     from electra_albert.apps.export_pair import Pair
@@ -160,13 +160,32 @@ def _run_lines(source: Path) -> list[str]:
 def _training_line(options: dict[str, Any], last: Metrics) -> str:
     told = {name: options.get(name, "?") for name in ("objective", "preset", "max_seq_length", "seed")}
     line = (
-        f"Objective `{told['objective']}`, preset `{told['preset']}`, corpus "
-        f"`{last_name(str(options.get('corpus', '?')))}`, rows of {told['max_seq_length']} tokens, seed {told['seed']}"
+        f"Objective `{told['objective']}`, preset `{told['preset']}`, corpus {_corpus_told(options)}, rows of "
+        f"{told['max_seq_length']} tokens, seed {told['seed']}"
     )
     if options.get("init_from"):
         line += f", beginning with the weights of `{last_name(str(options['init_from']))}`"
     length = [f"{last[name]:,} {unit}" for name, unit in (("step", "steps"), ("tokens", "tokens")) if last.get(name)]
     return f"{line}: {' and '.join(length)}." if length else f"{line}."
+
+
+def _corpus_told(options: dict[str, Any]) -> str:
+    """The corpus by its last name, and of a list of sources what it lists, where it can still be read."""
+    from electra_albert.corpus.mixture import read_sources
+
+    corpus = str(options.get("corpus", "?"))
+    name = f"`{last_name(corpus)}`"
+    try:
+        sources = read_sources(corpus, str(options.get("text_column", "text")))
+    except UserError:  # moved or changed since; it was checked when the run was made
+        return name
+    if [source.corpus for source in sources] == [corpus]:
+        return name
+    listed = ", ".join(
+        f"`{last_name(each.corpus)}`" + (f" of weight {each.weight:g}" if each.weight is not None else "")
+        for each in sources
+    )
+    return f"{name} ({listed})"
 
 
 def _metrics_table(metrics: Metrics) -> list[str]:

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from electra_albert.apps import export
 from electra_albert.apps.command_line import parse_pretraining
@@ -45,6 +46,28 @@ def test_card_tells_the_run_and_nothing_of_the_machine(finished: Finished, card:
     assert "Pretraining.py --corpus tales.txt" in card
     for told in ("Objective `rtd`", "corpus `tales.txt`", "20 steps", "| discriminator auc |", "hidden_size | 16 | 32"):
         assert told in card
+
+
+@pytest.mark.parametrize(
+    ("listed", "told"),
+    [
+        ("- {corpus: tales.txt}\n- {corpus: wiki/*.txt}\n", "corpus `mine.yaml` (`tales.txt`, `*.txt`), rows"),
+        ("- {corpus: tales.txt, weight: 2}\n", "corpus `mine.yaml` (`tales.txt` of weight 2), rows"),
+        (None, "corpus `mine.yaml`, rows"),
+    ],
+)
+def test_sources_of_a_mixture_are_told_as_long_as_it_is_there(
+    run: Path, tmp_path: Path, listed: str | None, told: str
+) -> None:
+    options = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    options["corpus"] = str(tmp_path / "mine.yaml")
+    (run / "config.yaml").write_text(yaml.safe_dump(options), encoding="utf-8")
+    if listed is not None:
+        (tmp_path / "tales.txt").write_text("A tale.\n", encoding="utf-8")
+        (tmp_path / "mine.yaml").write_text(listed, encoding="utf-8")
+    card = card_of(run, tmp_path / "little")
+    assert told in card
+    assert str(tmp_path) not in card
 
 
 def test_options_of_the_card_make_the_configuration_of_the_run(finished: Finished, card: str, tmp_path: Path) -> None:
