@@ -9,8 +9,10 @@ import pytest
 from electra_albert.apps.command_line import parse_pretraining
 from electra_albert.apps.estimate import step_flops
 from electra_albert.apps.experiment.plan import read_plan
-from electra_albert.apps.experiment.stages import Site, judging_stages, pretraining_stages, steps_for, stock_stages
+from electra_albert.apps.experiment.stages import Site, all_stages, pretraining_stages, steps_for
+from electra_albert.apps.finetune_options import parse_finetuning
 from electra_albert.contracts import UsageError
+from electra_albert.presets import PRESETS
 
 PLAN = """
 title: Two rates
@@ -40,7 +42,7 @@ def value_of(command: list[str], name: str) -> str:
 
 def test_an_arm_differs_from_the_others_in_its_own_options_only(tmp_path: Path) -> None:
     plan, site = read_plan(write(tmp_path, PLAN)), Site(tmp_path, "corpus.txt")
-    stages = pretraining_stages(plan, site, plan.arms)
+    stages = pretraining_stages(plan, site)
     assert [(stage.arm, stage.name) for stage in stages] == [
         ("as it comes", "pretraining-7"),
         ("faster", "pretraining-1"),
@@ -68,14 +70,14 @@ def test_every_arm_may_spend_the_same_operations(tmp_path: Path) -> None:
 
 def test_the_warm_up_is_a_share_of_the_updates(tmp_path: Path) -> None:
     plan, site = read_plan(write(tmp_path, PLAN)), Site(tmp_path, "corpus.txt")
-    for stage in pretraining_stages(plan, site, plan.arms):
+    for stage in pretraining_stages(plan, site):
         steps, warmup = (int(value_of(stage.command, name)) for name in ("max_steps", "warmup_steps"))
         assert warmup == round(0.25 * steps)
 
 
 def test_without_a_number_of_updates_the_warm_up_is_a_share_of_the_presets(tmp_path: Path) -> None:
     plan = read_plan(write(tmp_path, "warmup_share: 0.5\narms: {a: {preset: tiny}}"))
-    (stage,) = pretraining_stages(plan, Site(tmp_path, "corpus.txt"), plan.arms)
+    (stage,) = pretraining_stages(plan, Site(tmp_path, "corpus.txt"))
     _, config = parse_pretraining(stage.command[1:], "Pretraining.py")
     assert config.training.warmup_steps == config.training.max_steps / 2 > 0
 
@@ -85,7 +87,7 @@ def test_stock_has_the_seeds_and_options_of_the_arm_it_is_like_and_random_weight
 ) -> None:
     arms = "arms: {s: {like: a, weights: stock}, r: {like: a, weights: random}, a: {seeds: [4, 5], preset: tiny}}"
     plan = read_plan(write(tmp_path, f"seeds: [9]\n{arms}"))
-    stages = stock_stages(plan, Site(tmp_path, "corpus.txt"), plan.arms)
+    _, stages, _ = all_stages(plan, Site(tmp_path, "corpus.txt"))
     assert [stage.name for stage in stages] == ["pretraining-4", "pretraining-5"]
     assert [value_of(stage.command, "like") for stage in stages] == [str(tmp_path / f"a/seed-{n}") for n in (4, 5)]
     assert [value_of(stage.command, "output_dir") for stage in stages] == [
@@ -98,9 +100,9 @@ def test_stock_has_the_seeds_and_options_of_the_arm_it_is_like_and_random_weight
 def test_random_weights_take_the_shape_and_stock_the_rows_of_the_arm_they_are_like(tmp_path: Path) -> None:
     plan, site = read_plan(write(tmp_path, PLAN)), Site(tmp_path, "corpus.txt", data_dir="GLUE", texts=("held.txt",))
     run = tmp_path / "as-it-comes" / "seed-7"
-    (stock,) = stock_stages(plan, site, plan.arms)
+    _, (stock,), judging = all_stages(plan, site)
     assert value_of(stock.command, "like") == str(run)
-    judged = {(stage.arm, stage.name): stage.command for stage in judging_stages(plan, site, plan.arms)}
+    judged = {(stage.arm, stage.name): stage.command for stage in judging}
     assert value_of(judged["untrained", "cola"], "model") == str(run)
     assert value_of(judged["untrained", "cola"], "from_scratch") == "true"
     assert "--from_scratch" not in judged["from stock", "cola"]
@@ -110,10 +112,24 @@ def test_random_weights_take_the_shape_and_stock_the_rows_of_the_arm_they_are_li
 
 def test_a_task_may_have_options_of_its_own(tmp_path: Path) -> None:
     plan, site = read_plan(write(tmp_path, PLAN)), Site(tmp_path, "corpus.txt", data_dir="GLUE")
-    judged = {(stage.arm, stage.name): stage.command for stage in judging_stages(plan, site, plan.arms)}
+    judged = {(stage.arm, stage.name): stage.command for stage in all_stages(plan, site)[2]}
     epochs = [value_of(judged["faster", task], "num_train_epochs") for task in ("cola", "rte")]
     assert epochs == ["2", "5"]
     assert value_of(judged["faster", "rte"], "seeds") == "3"
+
+
+def test_null_is_typed_and_not_left_out(tmp_path: Path) -> None:
+    options = "{preset: tiny, rtd.generator_layers: null}"
+    tasks = "{options: {early_stopping_patience: null}, tasks: {cola: {max_steps: null, double_unordered: true}}}"
+    plan = read_plan(write(tmp_path, f"arms: {{a: {options}}}\nfinetuning: {tasks}"))
+    (made,), _, (task,) = all_stages(plan, Site(tmp_path, "corpus.txt", data_dir="GLUE"))
+    assert value_of(made.command, "rtd.generator_layers") == "null"
+    assert parse_pretraining(made.command[1:], "Pretraining.py")[1].rtd.generator_layers is None
+    assert PRESETS["tiny"].rtd.generator_layers is not None
+    assert "--tokenizer" not in made.command
+    assert value_of(task.command, "early_stopping_patience") == value_of(task.command, "max_steps") == "null"
+    tuning = parse_finetuning(task.command[1:]).tuning
+    assert (tuning.early_stopping_patience, tuning.max_steps, tuning.double_unordered) == (None, None, True)
 
 
 REFUSED = {
@@ -172,6 +188,6 @@ def test_a_plan_that_cannot_be_meant_is_refused(case: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("file", PLANS, ids=lambda file: file.stem)
 def test_every_plan_that_comes_with_the_checkout_can_be_run(file: Path, tmp_path: Path) -> None:
     plan = read_plan(file)
-    for stage in pretraining_stages(plan, Site(tmp_path, "docs"), plan.arms):
+    for stage in pretraining_stages(plan, Site(tmp_path, "docs")):
         preset, _ = parse_pretraining(stage.command[1:], stage.command[0])
         assert preset == plan.arm(stage.arm).options["preset"]

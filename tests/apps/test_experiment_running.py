@@ -1,41 +1,34 @@
-"""Stages are run once, noted before and after, and told of; what can be refused is refused before the first of them."""
+"""Stages are run once, noted before and after, and told of."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import threading
 from pathlib import Path
 
 import pytest
 
-from electra_albert.apps.experiment.checks import check_experiment
 from electra_albert.apps.experiment.findings import find
-from electra_albert.apps.experiment.plan import Plan, read_plan
-from electra_albert.apps.experiment.records import Record, Stage, check_records, read_record, write_record
+from electra_albert.apps.experiment.records import Record, Stage, read_record
 from electra_albert.apps.experiment.running import run_stages
-from electra_albert.apps.experiment.stages import Site, all_stages
-from electra_albert.contracts import UsageError
+from electra_albert.apps.experiment.stages import Site
+from tests.apps.tiny_plan import find_stage, note, planned
 
 SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
 record, what = Path(sys.argv[1]), sys.argv[2]
 print(record.read_text() if what == "record" else os.environ.get("OMP_NUM_THREADS"), flush=True)
-if what == "wait":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+if what.startswith("leave"):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(what.split()[1])))
+if what.startswith(("leave", "idle")):
     os.kill(os.getppid(), signal.SIGTERM)
     time.sleep(30)
 if what == "die":
     os.kill(os.getpid(), signal.SIGKILL)
 if what == "fail":
     sys.exit("error: this is why")
-"""
-PLAN = """
-pretraining: {preset: tiny}
-arms: {a: {seeds: [1, 2]}, r: {like: a, weights: random}, s: {like: a, weights: stock}}
-finetuning: {tasks: {cola: }}
 """
 
 
@@ -47,6 +40,7 @@ def stage(folder: Path, what: str, name: str = "pretraining-1") -> Stage:
     script = folder / "script.py"
     script.write_text(SCRIPT, encoding="utf-8")
     arm = folder / "a"
+    (arm / "out").mkdir(parents=True, exist_ok=True)
     return Stage("a", name, [str(script), str(arm / "stages" / f"{name}.json"), what], arm, arm / "out")
 
 
@@ -109,13 +103,23 @@ def test_cores_are_divided_but_a_number_of_threads_that_is_set_is_the_users(
 
 def test_what_stops_the_runner_stops_its_commands_and_lets_none_begin(tmp_path: Path) -> None:
     assert threading.current_thread() is threading.main_thread()  # where signals are handled
-    running, waiting = stage(tmp_path, "wait"), stage(tmp_path, "record", "cola")
+    running, waiting = stage(tmp_path, "leave 75"), stage(tmp_path, "record", "cola")
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
         run_stages([running, waiting], Site(tmp_path, "c"), say_nothing)
     assert record_of(running).exit_code == 75
     assert not waiting.log.exists()
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize(("what", "code"), [("idle", 75), ("leave 130", 75), ("leave 3", 3)])
+def test_a_command_that_saves_nothing_when_the_runner_is_stopped_was_stopped_and_did_not_fail(
+    what: str, code: int, tmp_path: Path
+) -> None:
+    made = stage(tmp_path, what)
+    with pytest.raises(KeyboardInterrupt):
+        run_stages([made], Site(tmp_path, "c"), say_nothing)
+    assert record_of(made).exit_code == code
 
 
 def test_a_record_of_before_there_were_exit_codes_tells_of_what_ended_well(tmp_path: Path) -> None:
@@ -126,36 +130,24 @@ def test_a_record_of_before_there_were_exit_codes_tells_of_what_ended_well(tmp_p
     assert run_stages([made], Site(tmp_path, "c"), say_nothing) == []
 
 
-def planned(folder: Path, text: str = PLAN, **site: object) -> tuple[Plan, Site, list[Stage]]:
-    file = folder / "plan.yaml"
-    file.write_text(text, encoding="utf-8")
-    plan, place = read_plan(file), Site(folder / "out", "corpus.txt", **site)  # type: ignore[arg-type]
-    return plan, place, [made for phase in all_stages(plan, place) for made in phase]
-
-
-def note(stages: list[Stage], arm: str, name: str, exit_code: int | None, error: str = "") -> None:
-    (made,) = [each for each in stages if (each.arm, each.name) == (arm, name)]
-    write_record(made.record, Record(made.command, exit_code, error))
-
-
 def ready(stages: list[Stage]) -> set[tuple[str, str]]:
     return {(made.arm, made.name) for made in stages if made.is_ready}
 
 
 def test_an_arm_is_judged_where_its_first_seed_is_sound_whatever_became_of_the_others(tmp_path: Path) -> None:
     _, _, stages = planned(tmp_path, data_dir="GLUE", texts=("held.txt",))
-    note(stages, "a", "pretraining-1", 0)
-    note(stages, "a", "pretraining-2", 5)
+    note(find_stage(stages, "a", "pretraining-1"), 0)
+    note(find_stage(stages, "a", "pretraining-2"), 5)
     judged = {("a", "scores"), ("a", "cola"), ("r", "cola")}
     assert ready(stages) == {("a", "pretraining-1"), ("a", "pretraining-2"), ("s", "pretraining-1"), *judged}
-    note(stages, "a", "pretraining-1", None)
+    note(find_stage(stages, "a", "pretraining-1"), None)
     assert ready(stages) == {("a", "pretraining-1"), ("a", "pretraining-2")}
 
 
 def test_failures_of_earlier_calls_are_told_and_what_could_not_begin_with_the_reason(tmp_path: Path) -> None:
     plan, site, stages = planned(tmp_path, data_dir="GLUE")
-    note(stages, "a", "pretraining-1", 5, "error: training diverged")
-    note(stages, "a", "pretraining-2", 75)
+    note(find_stage(stages, "a", "pretraining-1"), 5, "error: training diverged")
+    note(find_stage(stages, "a", "pretraining-2"), 75)
     failures = {found.arm.name: found.failures for found in find(plan, site, stages)}
     reason = "since pretraining-1 of a ended with exit code 5: error: training diverged"
     assert failures["a"] == [
@@ -166,75 +158,3 @@ def test_failures_of_earlier_calls_are_told_and_what_could_not_begin_with_the_re
     assert failures["r"] == [f"not run: cola, {reason}"]
     stopped = "not run: pretraining-2, since pretraining-2 of a was stopped and can go on"
     assert failures["s"] == [f"not run: pretraining-1, {reason}", stopped]
-
-
-def test_a_task_made_by_another_command_is_refused_by_its_folder_and_scores_are_made_anew(tmp_path: Path) -> None:
-    _, site, stages = planned(tmp_path, data_dir="GLUE", texts=("held.txt",))
-    for made in stages:
-        write_record(made.record, Record(made.command, 0))
-    scores, task = site.output_dir / "a" / "scores.json", site.output_dir / "a" / "cola"
-    scores.write_text("{}", encoding="utf-8")
-    _, _, changed = planned(
-        tmp_path, PLAN.replace("cola: ", "cola: {num_train_epochs: 5}"), data_dir="GLUE", texts=("b",)
-    )
-    check_records(changed)  # nothing is there that could be mixed up
-    assert not [made for made in changed if made.name == "scores" and made.is_done]
-    task.mkdir()
-    with pytest.raises(UsageError, match=rf"num_train_epochs is new.* remove {task} to") as refused:
-        check_records(changed)
-    assert "\n" not in str(refused.value)
-
-
-def glue(folder: Path) -> Path:
-    (folder / "glue" / "CoLA").mkdir(parents=True)
-    for name in ("train.tsv", "dev.tsv"):
-        (folder / "glue" / "CoLA" / name).write_text("gj04\t1\t\tThe owl left.\n", encoding="utf-8")
-    return folder / "glue"
-
-
-REFUSED = {
-    "a misspelt option": (
-        "preset: tiny",
-        "preset: tiny, lerning_rate: 1",
-        {},
-        "arm a: there is no option --lerning_rate",
-    ),
-    "stock like masked tokens": ("preset: tiny", "objective: mlm", {}, "arm a: s is like it, but stock"),
-    "stock with accumulation": ("preset: tiny", "gradient_accumulation_steps: 4", {}, "arm a: s is like it, but stock"),
-    "a text": ("", "", {"texts": ("nosuch.txt",)}, "--text nosuch.txt: no such file"),
-    "pairs": ("", "", {"pairs": "nosuch"}, "--pairs nosuch: no such file"),
-    "a folder of tasks": ("", "", {"data_dir": "/no/such/folder"}, "--data_dir /no/such/folder: no such folder"),
-    "a task": ("cola:", "colaa:", {"data_dir": "glue"}, "--task colaa: no such task"),
-    "all tasks": ("cola:", "glue:", {"data_dir": "glue"}, "this takes one task"),
-    "a task that is not there": ("cola:", "rte:", {"data_dir": "glue"}, "--task rte: no training data in"),
-    "an option of a task": (
-        "cola: ",
-        "cola: {epochs: 1}",
-        {"data_dir": "glue"},
-        "task cola: there is no option --epochs",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_a_late_command_would_refuse_is_refused_before_the_first(case: str, tmp_path: Path) -> None:
-    old, new, given, complaint = REFUSED[case]
-    given = {**given, "data_dir": str(glue(tmp_path))} if given.get("data_dir") == "glue" else given
-    plan, site, stages = planned(tmp_path, PLAN.replace(old, new, 1), **given)
-    with pytest.raises(UsageError) as refused:
-        check_experiment(plan, site, stages, plan.arms)
-    assert complaint in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-def test_an_experiment_without_faults_passes_and_an_arm_alone_only_where_the_one_it_is_like_is_made(
-    tmp_path: Path,
-) -> None:
-    plan, site, stages = planned(tmp_path, data_dir=str(glue(tmp_path)))
-    check_experiment(plan, site, stages, plan.arms)
-    alone = [made for made in stages if made.arm == "r"]
-    with pytest.raises(UsageError, match="it is like a, of which seed 1 has not been pretrained; name a too"):
-        check_experiment(plan, site, alone, [plan.arm("r")])
-    note(stages, "a", "pretraining-1", 0)
-    check_experiment(plan, site, alone, [plan.arm("r")])
-    assert not os.path.exists(site.output_dir / "r")

@@ -148,7 +148,9 @@ def test_pairs_are_told_by_each_way_that_an_arm_has() -> None:
 
 def test_every_failure_is_told_under_its_arm_and_a_bar_in_a_name_breaks_no_table() -> None:
     text = told(found("a|b", run(1, 20, 3.0), failures=["cola ended with exit code 3: why", "rte was stopped"]))
-    assert text.endswith("Failed or stopped:\n\n- a|b: cola ended with exit code 3: why\n- a|b: rte was stopped\n")
+    assert text.endswith(
+        "Failed, stopped or made otherwise:\n\n- a|b: cola ended with exit code 3: why\n- a|b: rte was stopped\n"
+    )
     assert r"| a\|b | 1 |" in text
 
 

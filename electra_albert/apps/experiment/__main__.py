@@ -25,11 +25,14 @@ from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns 0, or the exit code of the first command that failed."""
     plan, site, names = _parse(argv)
-    arms = [plan.arm(name) for name in dict.fromkeys(names)] or list(plan.arms)
-    asked = {arm.name for arm in arms}
+    asked = {plan.arm(name).name for name in names or [arm.name for arm in plan.arms]}
     check_can_write(site.output_dir)
     phases = all_stages(plan, site)
-    check_experiment(plan, site, [stage for phase in phases for stage in phase if stage.arm in asked], arms)
+    check_experiment(plan, site, [stage for phase in phases for stage in phase if stage.arm in asked])
+    if plan.tasks and site.data_dir is None:
+        _say("notice: no task is trained; --data_dir says where their data lie")
+    if site.data_dir is not None and not plan.tasks:
+        _say("notice: --data_dir has no effect, since the plan has no tasks")
     site.output_dir.mkdir(parents=True, exist_ok=True)
     failed: list[Ended] = []
     try:
@@ -79,6 +82,8 @@ def _parse(argv: Sequence[str]) -> tuple[Plan, Site, list[str]]:
     for name in ("jobs", "max_pairs"):
         if options[name] is not None and options[name] < 1:
             raise UsageError(f"{name}={options[name]} must be at least 1")
+    if options.max_pairs is not None and options.pairs is None:
+        raise UsageError("--max_pairs has no effect without --pairs; leave it out")
     plan = read_plan(Path(options.plan))
     site = Site(
         output_dir=Path(options.output_dir),

@@ -2,43 +2,73 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from electra_albert.apps.experiment.plan import Arm, Plan
-from electra_albert.apps.experiment.records import Stage, check_records
-from electra_albert.apps.experiment.stages import Site
+from electra_albert.apps.experiment.plan import Plan
+from electra_albert.apps.experiment.records import PRETRAINING, Stage, check_records, records_of
+from electra_albert.apps.experiment.stages import Site, finetuning_command
+from electra_albert.config import BUILT_IN_CORPUS
 from electra_albert.contracts import UsageError
 
 
-def check_experiment(plan: Plan, site: Site, stages: Sequence[Stage], arms: Sequence[Arm]) -> None:
+def check_experiment(plan: Plan, site: Site, stages: Sequence[Stage]) -> None:
     """UsageError for an option, a task or a path that some stage would refuse, and for what was made otherwise.
 
-    stages are those of the arms that are asked for; what these are like must be among them or have been made.
+    stages are those of the arms that are asked for; what these are like must be among them or have been made. Raises
+    DataError for a corpus or pairs that cannot be read, CheckpointError for a damaged record.
     """
-    _check_paths(site)
+    for arm in plan.arms:
+        records_of(site.folder(arm))
+    if any(stage.name.startswith(PRETRAINING) and not stage.is_done for stage in stages):
+        _check_corpus(site.corpus)
+        _check_tokenizer(site)
+    _check_judges(site)
     for stage in stages:
         with _told(f"arm {stage.arm}"):
             if stage.command[0] == "Pretraining.py":
                 _check_pretraining(plan, stage)
-    tasks = {(stage.name, "--from_scratch" in stage.command): stage for stage in stages if _is_task(stage)}
-    for stage in tasks.values():
-        _check_task(stage)
-    _check_order(plan, site, arms)
+    for task in plan.tasks:
+        _check_task(plan, site, task)
+    _check_order(stages)
     check_records(stages)
 
 
-def _check_paths(site: Site) -> None:
+def _check_corpus(corpus: str) -> None:
+    """Raises as Pretraining.py would where it has no such text; what is on the hub is fetched when its turn comes."""
+    from electra_albert.corpus.hub import hub_name
+    from electra_albert.corpus.mixture import read_sources
+    from electra_albert.corpus.sources import find_files
+
+    for source in read_sources(corpus, "text"):
+        name = source.corpus
+        is_here = os.path.lexists(name) or Path(name).parent.exists() or hub_name(name) is None
+        if is_here and name != BUILT_IN_CORPUS:
+            find_files(name, Counter())
+
+
+def _check_tokenizer(site: Site) -> None:
+    if site.tokenizer is not None:
+        from electra_albert.corpus.tokenizer_files import vocabulary_file
+
+        vocabulary_file(Path(site.tokenizer))
+
+
+def _check_judges(site: Site) -> None:
+    """Raises as apps.score would for texts that are not there and for pairs that are none."""
     if site.texts:
         from electra_albert.apps.score_text import require_file
 
         for text in site.texts:
             require_file(Path(text))
     if site.pairs is not None:
-        from electra_albert.apps.score_pairs import pair_files
+        from electra_albert.apps.score_pairs import pair_files, read_pairs
 
-        pair_files(Path(site.pairs))
+        for file in pair_files(Path(site.pairs)):
+            read_pairs(file)
 
 
 def _check_pretraining(plan: Plan, stage: Stage) -> None:
@@ -59,39 +89,34 @@ def _check_pretraining(plan: Plan, stage: Stage) -> None:
         )
 
 
-def _is_task(stage: Stage) -> bool:
-    return stage.command[0] == "Finetuning.py"
-
-
-def _check_task(stage: Stage) -> None:
+def _check_task(plan: Plan, site: Site, name: str) -> None:
+    """A task's options, and its data where these are on this machine."""
     from electra_albert.apps.finetune_options import parse_finetuning, refuse_idle_options
     from electra_albert.tasks.examples import Report
     from electra_albert.tasks.hub import looks_like_hub
     from electra_albert.tasks.locating import locate
     from electra_albert.tasks.registry import find_task
 
-    argv = stage.command[1:]
-    with _told(f"task {stage.name}"):
+    argv = finetuning_command(plan, name, {"data_dir": site.data_dir})[1:]
+    with _told(f"task {name}"):
         config = parse_finetuning(argv)
     task = find_task(str(config.data.task))  # which refuses all of GLUE at once
-    refuse_idle_options(argv, config)
-    folder = str(config.data.data_dir)
-    if Path(folder).exists() or not looks_like_hub(folder):  # what is on the hub is fetched when its turn comes
+    with _told(f"task {name}"):
+        refuse_idle_options(argv, config)
+    folder = site.data_dir
+    if folder is not None and (Path(folder).exists() or not looks_like_hub(folder)):  # the hub's is fetched later
         locate(task, config.data, Report(), needs_test=False, is_trained=config.tuning.is_training)
 
 
-def _check_order(plan: Plan, site: Site, arms: Sequence[Arm]) -> None:
-    """UsageError where an arm is asked for without the one it is like, which has not been made either."""
-    names = {arm.name for arm in arms}
-    for arm in arms:
-        if arm.like is None or arm.like in names:
-            continue
-        like = plan.arm(arm.like)
-        missing = [seed for seed in arm.seeds if not site.weights(like, seed).is_met]
-        if missing:
+def _check_order(stages: Sequence[Stage]) -> None:
+    """UsageError where an arm is asked for without the one it is like, which has not been made as it is now either."""
+    asked = {stage.arm for stage in stages}
+    for stage in stages:
+        needed = stage.needs
+        if needed is not None and needed.arm not in asked and not needed.is_done:
             raise UsageError(
-                f"--arms {arm.name}: it is like {like.name}, of which seed {missing[0]} has not been pretrained; "
-                f"name {like.name} too"
+                f"--arms {stage.arm}: it is like {needed.arm}, of which {needed.name} "
+                f"{needed.trouble() or 'has not been made'}; name {needed.arm} too"
             )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from electra_albert.apps.command_line import parse_pretraining
 from electra_albert.apps.estimate import step_flops
 from electra_albert.apps.experiment.plan import Arm, Plan
-from electra_albert.apps.experiment.records import PRETRAINING, Record, Stage, read_record, records_of
-from electra_albert.apps.experiment.stages import Site
+from electra_albert.apps.experiment.records import PRETRAINING, Record, Stage, read_object, records_of
+from electra_albert.apps.experiment.stages import TASK_RESULTS, Site
 from electra_albert.apps.run_folder import CONFIG, recorded_settings
 from electra_albert.contracts import Metrics
 from electra_albert.training.metrics_file import read_metrics
@@ -87,13 +86,16 @@ def find(plan: Plan, site: Site, stages: Sequence[Stage]) -> list[Findings]:
 
 
 def _find(plan: Plan, site: Site, arm: Arm, stages: Sequence[Stage]) -> Findings:
-    folder = site.folder(arm)
-    records = records_of(folder)
+    folder, noted = site.folder(arm), records_of(site.folder(arm))
+    others = {stage.name for stage in stages if stage.name in noted and stage.other_than(noted[stage.name])}
+    records = {name: record for name, record in noted.items() if name not in others}
     done = {name for name, record in records.items() if record.is_done}
-    results = {task: _read(folder / task / "results.json") for task in plan.tasks if task in done}
+    read = {task: _read(folder / task / TASK_RESULTS) for task in plan.tasks if task in done}
+    results = {task: found for task, found in read.items() if found}
     runs = []
     if arm.weights != "random":
-        found = [_pretrained(site, arm, seed, records.get(f"{PRETRAINING}{seed}")) for seed in arm.seeds]
+        seeds = [seed for seed in arm.seeds if f"{PRETRAINING}{seed}" not in others]
+        found = [_pretrained(site, arm, seed, records.get(f"{PRETRAINING}{seed}")) for seed in seeds]
         runs = [run for run in found if run is not None]
     return Findings(
         arm,
@@ -101,20 +103,19 @@ def _find(plan: Plan, site: Site, arm: Arm, stages: Sequence[Stage]) -> Findings
         {task: tuple(found["metrics"][found["main_metric"]]["values"]) for task, found in results.items()},
         {task: found["main_metric"] for task, found in results.items()},
         _read(folder / "scores.json") if _SCORES in done else {},
-        _failures(records, stages),
+        _failures(noted, stages),
     )
 
 
 def _failures(records: Mapping[str, Record], stages: Sequence[Stage]) -> list[str]:
-    """What did not end well, and what could not begin because of something that did not."""
-    told = [f"{name} {record.tell()}" for name, record in records.items() if not record.is_done]
+    """What did not end well or does not hold any more, and what could not begin because of such a thing."""
+    troubles = {name: "" if record.is_done else record.tell() for name, record in records.items()}
+    troubles |= {stage.name: stage.trouble() for stage in stages if stage.name in records}
+    told = [f"{name} {trouble}" for name, trouble in troubles.items() if trouble]
     held: dict[str, list[str]] = {}
     for stage in stages:
-        if stage.name in records or stage.needs is None:
-            continue
-        needed = read_record(stage.needs.record)
-        if needed is not None and not needed.is_done:
-            held.setdefault(f"{stage.needs.told} {needed.tell()}", []).append(stage.name)
+        if stage.name not in records and stage.needs is not None and (trouble := stage.needs.trouble()):
+            held.setdefault(f"{stage.needs.told} {trouble}", []).append(stage.name)
     return told + [f"not run: {', '.join(names)}, since {reason}" for reason, names in held.items()]
 
 
@@ -152,8 +153,7 @@ def _read(file: Path) -> dict[str, Any]:
     """A JSON object on file; empty where there is none."""
     if not file.is_file():
         return {}
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return content
+    return read_object(file)
 
 
 def as_record(plan: Plan, site: Site, found: Sequence[Findings]) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from electra_albert.apps.run_folder import write_whole
-from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError
+from electra_albert.contracts import STOPPED_BY_SIGNAL, CheckpointError, UsageError
+from electra_albert.corpus.writing import name_beside
 
 RECORDS = "stages"  # the folder of an arm's records and logs
 PRETRAINING = "pretraining-"  # and the seed: the name of the stages that make weights
@@ -23,6 +25,7 @@ class Record(NamedTuple):
     seconds: float = 0.0  # of all attempts by this command
     threads: int | None = None  # of each process; None in records made before they were noted, as are jobs
     jobs: int | None = None  # commands that ran at once
+    made_of: str | None = None  # of what it needs: how that was made; None also in records of before that was noted
 
     @property
     def is_done(self) -> bool:
@@ -38,19 +41,6 @@ class Record(NamedTuple):
         return f"ended with exit code {self.exit_code}" + (f": {self.error}" if self.error else "")
 
 
-class Need(NamedTuple):
-    """A stage without which another cannot begin."""
-
-    told: str  # its name
-    record: Path
-
-    @property
-    def is_met(self) -> bool:
-        """Whether that stage has ended well."""
-        found = read_record(self.record)
-        return found is not None and found.is_done
-
-
 class Stage(NamedTuple):
     """One command, and where it is noted how it went."""
 
@@ -59,12 +49,18 @@ class Stage(NamedTuple):
     command: list[str]  # without the interpreter
     folder: Path  # of the arm
     output: Path  # what the command makes
-    needs: Need | None = None
+    needs: Stage | None = None  # without which it cannot begin
+    result: str = ""  # the file of the output that is read here, where that is a folder
+
+    @property
+    def told(self) -> str:
+        """Its name among those of all arms."""
+        return f"{self.name} of {self.arm}"
 
     @property
     def record(self) -> Path:
         """The file of its record."""
-        return record_file(self.folder, self.name)
+        return self.folder / RECORDS / f"{self.name}.json"
 
     @property
     def log(self) -> Path:
@@ -72,34 +68,81 @@ class Stage(NamedTuple):
         return self.record.with_suffix(".log")
 
     @property
+    def made_by(self) -> str:
+        """What tells how it is made: a hash of its command and of those before it, since these name only paths."""
+        return hashlib.blake2b(json.dumps([self.command, self.made_of]).encode(), digest_size=16).hexdigest()
+
+    @property
+    def made_of(self) -> str | None:
+        """How what it needs is made."""
+        return None if self.needs is None else self.needs.made_by
+
+    @property
     def is_ready(self) -> bool:
         """Whether what it needs has been made."""
-        return self.needs is None or self.needs.is_met
+        return self.needs is None or self.needs.is_done
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended well by this very command."""
+        """Whether it has ended well, by this very command, of what is there now, and what it made is there."""
+        return read_record(self.record) is not None and not self.trouble()
+
+    def trouble(self) -> str:
+        """Why it is not done although it was begun, in words; empty where it is done or was never begun."""
         found = read_record(self.record)
-        return found is not None and found.is_done and found.command == self.command
+        if found is None:
+            return ""
+        if not found.is_done:
+            return found.tell()
+        if other := self.other_than(found):
+            return f"tells of {other}"
+        result = self.output / self.result
+        return "" if result.exists() else f"has lost {result}"
 
-
-def record_file(folder: Path, name: str) -> Path:
-    """Where the stage of that name is noted, in the folder of its arm."""
-    return folder / RECORDS / f"{name}.json"
+    def other_than(self, noted: Record) -> str:
+        """What the record tells of, in words, where that is not this stage; empty where it is."""
+        if noted.command != self.command:
+            changed = [word for word in self.command if word not in noted.command] or ["something left out"]
+            return f"another command ({changed[0]} is new)"
+        if self.needs is None or noted.made_of in (None, self.made_of):
+            return ""
+        return f"another {self.needs.told}"
 
 
 def read_record(file: Path) -> Record | None:
-    """What is noted there; None where nothing is."""
+    """What is noted there; None where nothing is. Raises CheckpointError where it is no record."""
     if not file.is_file():
         return None
-    content = json.loads(file.read_text(encoding="utf-8"))
-    return Record(**{"exit_code": 0, **content})  # at first only stages that had ended well were noted, without a code
+    content = read_object(file)
+    try:  # at first only stages that had ended well were noted, without a code
+        record = Record(**{"exit_code": 0, **content})
+    except TypeError:
+        record = None
+    if record is None or not isinstance(record.command, list):
+        raise CheckpointError(f"{file} is no record of a stage; remove it to have the stage made anew")
+    return record
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """The JSON object in a file; CheckpointError where it holds none."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{file} is damaged: it holds no JSON object; remove it to have it made anew")
+    return content
 
 
 def write_record(file: Path, record: Record) -> None:
-    """Note it, at one stroke."""
+    """Note it, at one stroke, so that it is whole even where the machine fails."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, json.dumps(record._asdict(), indent=2) + "\n")
+    beside = name_beside(file)
+    with beside.open("x", encoding="utf-8") as opened:
+        opened.write(json.dumps(record._asdict(), indent=2) + "\n")
+        opened.flush()
+        os.fsync(opened.fileno())
+    os.replace(beside, file)
 
 
 def records_of(folder: Path) -> dict[str, Record]:
@@ -109,18 +152,29 @@ def records_of(folder: Path) -> dict[str, Record]:
 
 
 def check_records(stages: Iterable[Stage]) -> None:
-    """UsageError where a stage would mix what it makes with what another command has made.
+    """UsageError where a stage would mix what it makes with what another command, or another model, has made.
 
     Scores are the exception: they are one file, which is written anew.
     """
-    for stage in stages:
-        before = read_record(stage.record)
-        if before is None or before.command == stage.command or stage.output.is_file() or not stage.output.exists():
-            continue
-        changed = [word for word in stage.command if word not in before.command] or ["something left out"]
-        # What has been made of pretrained weights goes with them.
-        made_anew = stage.folder if stage.name.startswith(PRETRAINING) else stage.output
+    mixed = {
+        stage.record: (other, _made_anew(stage, before))
+        for stage in stages
+        if (before := read_record(stage.record)) is not None
+        and (other := stage.other_than(before))
+        and stage.output.is_dir()
+    }
+    if mixed:
+        record, (other, _) = next(iter(mixed.items()))
+        folders = {folder: None for _, folder in mixed.values()}
+        outermost = [str(folder) for folder in folders if not folders.keys() & set(folder.parents)]
         raise UsageError(
-            f"{stage.record} tells of another command ({changed[0]} is new); choose another --output_dir, or remove "
-            f"{made_anew} to have it made anew"
+            f"{record} tells of {other}; choose another --output_dir, or remove {' and '.join(outermost)} to have it "
+            "made anew"
         )
+
+
+def _made_anew(stage: Stage, before: Record) -> Path:
+    """What goes with what the stage has made: all of the arm, where that was made of it or of the same weights."""
+    is_of_another_arm = stage.needs is not None and stage.needs.arm != stage.arm
+    goes_whole = is_of_another_arm and before.command == stage.command
+    return stage.folder if goes_whole or stage.name.startswith(PRETRAINING) else stage.output

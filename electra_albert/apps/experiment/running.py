@@ -24,6 +24,8 @@ Say = Callable[[str], None]
 _ROOT = Path(__file__).resolve().parents[3]  # of the checkout, where the scripts are
 _END_OF_LOG = 16_000  # bytes that are looked at for what went wrong
 _THREADS = "OMP_NUM_THREADS"
+# How a command ends that was interrupted and has nothing to save, by itself or by the error it turned that into.
+_INTERRUPTED = (-signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)
 
 
 class Ended(NamedTuple):
@@ -54,8 +56,8 @@ def run_stages(stages: Sequence[Stage], site: Site, say: Say) -> list[Ended]:
 
 def _run(stage: Stage, commands: _Commands, say: Say) -> Ended:
     before = read_record(stage.record)
-    spent = before.seconds if before is not None and before.command == stage.command else 0.0
-    record = Record(stage.command, None, "", spent, commands.threads, commands.jobs)
+    spent = before.seconds if before is not None and not stage.other_than(before) else 0.0
+    record = Record(stage.command, None, "", spent, commands.threads, commands.jobs, stage.made_of)
     write_record(stage.record, record)
     said = stage.log.stat().st_size if stage.log.is_file() else 0
     began = time.monotonic()
@@ -101,7 +103,10 @@ class _Commands:
         signal.signal(signal.SIGTERM, self._before)
 
     def call(self, command: Sequence[str], log: Path) -> int:
-        """Run a command of this checkout to its end, its output in `log`; returns the exit code, or minus a signal."""
+        """Run a command of this checkout to its end, its output in `log`; returns the exit code, or minus a signal.
+
+        What ends by being told to has been stopped, whether or not it says so by its exit code.
+        """
         script = [command[0]] if command[0] == "-m" else [str(_ROOT / command[0])]
         with log.open("ab") as output:
             with self._lock:
@@ -112,7 +117,8 @@ class _Commands:
                 )
                 self._running.add(process)
             try:
-                return process.wait()
+                code = process.wait()
+                return STOPPED_BY_SIGNAL if self._is_stopping and code in _INTERRUPTED else code
             finally:
                 self._running.discard(process)
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from electra_albert.apps.experiment.plan import Arm, Options, Plan
-from electra_albert.apps.experiment.records import PRETRAINING, Need, Stage, record_file
+from electra_albert.apps.experiment.records import PRETRAINING, Stage
 from electra_albert.contracts import UsageError
 
 if TYPE_CHECKING:
     from electra_albert.config import PretrainConfig
+
+TASK_RESULTS = "results.json"  # which Finetuning.py writes last
 
 
 @dataclass(frozen=True)
@@ -39,27 +41,27 @@ class Site:
         """The folder of an arm's pretraining, by default of the seed that is judged further: the first."""
         return self.folder(arm) / f"seed-{arm.seeds[0] if seed is None else seed}"
 
-    def weights(self, arm: Arm, seed: int | None = None) -> Need:
-        """What a stage needs that begins with the weights, or the shape, of that run."""
-        name = f"{PRETRAINING}{arm.seeds[0] if seed is None else seed}"
-        return Need(f"{name} of {arm.name}", record_file(self.folder(arm), name))
-
 
 def all_stages(plan: Plan, site: Site) -> list[list[Stage]]:
     """The stages of every arm, phase by phase."""
-    return [phase(plan, site, plan.arms) for phase in (pretraining_stages, stock_stages, judging_stages)]
+    ours = pretraining_stages(plan, site)
+    stock = stock_stages(plan, site, ours)
+    return [ours, stock, judging_stages(plan, site, [*ours, *stock])]
 
 
-def pretraining_stages(plan: Plan, site: Site, arms: Sequence[Arm]) -> list[Stage]:
+def pretraining_stages(plan: Plan, site: Site) -> list[Stage]:
     """Pretraining of every arm that has one, with each of its seeds."""
-    pretrained = [arm for arm in arms if arm.weights == "pretrained"]
+    pretrained = [arm for arm in plan.arms if arm.weights == "pretrained"]
     return [_pretraining(plan, site, arm, seed) for arm in pretrained for seed in arm.seeds]
 
 
-def stock_stages(plan: Plan, site: Site, arms: Sequence[Arm]) -> list[Stage]:
-    """Training of the stock composition, for the time that the pretraining of another arm took, seed by seed."""
+def stock_stages(plan: Plan, site: Site, made: Sequence[Stage]) -> list[Stage]:
+    """Training of the stock composition, for the time that the pretraining of another arm took, seed by seed.
+
+    made: the stages of phase one.
+    """
     stages = []
-    for arm in arms:
+    for arm in plan.arms:
         if arm.weights != "stock" or arm.like is None:
             continue
         like, folder = plan.arm(arm.like), site.folder(arm)
@@ -67,48 +69,51 @@ def stock_stages(plan: Plan, site: Site, arms: Sequence[Arm]) -> list[Stage]:
             run = site.run(arm, seed)
             told = _words({"like": site.run(like, seed), "output_dir": run})
             command = ["-m", "electra_albert.apps.experiment.stock", *told]
-            stages.append(Stage(arm.name, f"{PRETRAINING}{seed}", command, folder, run, site.weights(like, seed)))
+            stages.append(Stage(arm.name, f"{PRETRAINING}{seed}", command, folder, run, _weights(made, like, seed)))
     return stages
 
 
-def judging_stages(plan: Plan, site: Site, arms: Sequence[Arm]) -> list[Stage]:
-    """Scores without fine-tuning, then fine-tuning on every task; of each arm's first seed."""
+def judging_stages(plan: Plan, site: Site, made: Sequence[Stage]) -> list[Stage]:
+    """Scores without fine-tuning, then fine-tuning on every task; of each arm's first seed.
+
+    made: the stages of the phases before.
+    """
     stages = []
-    for arm in arms:
-        made = plan.arm(arm.like) if arm.weights == "random" and arm.like else arm
-        model, needs, folder = site.run(made), site.weights(made), site.folder(arm)
+    for arm in plan.arms:
+        begun = plan.arm(arm.like) if arm.weights == "random" and arm.like else arm
+        model, needs, folder = site.run(begun), _weights(made, begun, begun.seeds[0]), site.folder(arm)
         if (site.texts or site.pairs) and arm.weights != "random":
             file = folder / "scores.json"
             stages.append(Stage(arm.name, "scores", _scoring(site, model, file), folder, file, needs))
-        if site.data_dir is None:
-            continue
-        for task, options in plan.tasks.items():
-            told = {
-                "task": task,
-                "data_dir": site.data_dir,
-                "model": model,
-                "output_dir": folder / task,
-                "seeds": plan.task_seeds,
-                **plan.task_options,
-                **options,
-            }
-            if arm.weights == "random":
-                told["from_scratch"] = True
-            stages.append(Stage(arm.name, task, ["Finetuning.py", *_words(told)], folder, folder / task, needs))
+        for task in plan.tasks if site.data_dir is not None else ():
+            output = folder / task
+            command = finetuning_command(plan, task, {"data_dir": site.data_dir, "model": model, "output_dir": output})
+            command += ["--from_scratch", "true"] if arm.weights == "random" else []
+            stages.append(Stage(arm.name, task, command, folder, output, needs, TASK_RESULTS))
     return stages
+
+
+def finetuning_command(plan: Plan, task: str, places: Options) -> list[str]:
+    """What trains a task of the plan, with where its data, the model and the results lie."""
+    told = {"task": task, **places, "seeds": plan.task_seeds, **plan.task_options, **plan.tasks[task]}
+    return ["Finetuning.py", *_words(told)]
+
+
+def _weights(made: Sequence[Stage], arm: Arm, seed: int) -> Stage:
+    """The stage that makes the weights of an arm."""
+    return next(stage for stage in made if (stage.arm, stage.name) == (arm.name, f"{PRETRAINING}{seed}"))
 
 
 def _pretraining(plan: Plan, site: Site, arm: Arm, seed: int) -> Stage:
     run = site.run(arm, seed)
     options = {
         "corpus": site.corpus,
-        "tokenizer": site.tokenizer,
+        **({"tokenizer": site.tokenizer} if site.tokenizer is not None else {}),
         "prepared_dir": site.prepared_dir,
         **arm.options,
         "seed": seed,
         "output_dir": run,
     }
-    options = {name: value for name, value in options.items() if value is not None}
     try:
         if plan.flops is not None:
             options["max_steps"] = steps_for(plan.flops, options)
@@ -147,5 +152,10 @@ def _scoring(site: Site, model: Path, file: Path) -> list[str]:
 
 def _words(options: Options) -> list[str]:
     """Options as they are typed."""
-    told = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
-    return [word for name, value in told.items() for word in (f"--{name}", value)]
+    return [word for name, value in options.items() for word in (f"--{name}", _word(value))]
+
+
+def _word(value: object) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -32,7 +32,7 @@ def format_findings(plan: Plan, found: Sequence[Findings]) -> str:
         parts += ["", *_score_table(found)]
     failures = [f"- {each.arm.name}: {failure}" for each in found for failure in each.failures]
     if failures:
-        parts += ["", "Failed or stopped:", "", *failures]
+        parts += ["", "Failed, stopped or made otherwise:", "", *failures]
     return "\n".join(parts) + "\n"
 
 
