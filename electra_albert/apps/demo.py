@@ -114,7 +114,7 @@ def _answer(rewriter: Rewriter, sentences: list[tuple[int, str]], top_k: int) ->
         if has_mask(text, tokenizer):
             with naming_line(number):
                 ids = encode(text, tokenizer, rewriter.longest)
-            filled[number] = fill(rewriter.generator, tokenizer, ids, top_k)
+            filled[number] = fill(rewriter.generator, tokenizer, text, ids, top_k)
     rewritten = iter(rewrite(rewriter, [line for line in sentences if line[0] not in filled]))
     return [filled[number] if number in filled else next(rewritten) for number, _ in sentences]
 

@@ -76,13 +76,14 @@ def fill_masks(generator: Generator, tokenizer: Any, text: str, top_k: int) -> l
     Raises DataError where there is no mask or the text is too long.
     """
     ids = encode(text, tokenizer, generator.config.max_position_embeddings)
-    return fill(generator, tokenizer, ids, top_k).proposals
+    return fill(generator, tokenizer, text, ids, top_k).proposals
 
 
-def fill(generator: Generator, tokenizer: Any, ids: torch.Tensor, top_k: int) -> Filled:
-    """The `top_k` likeliest tokens at each mask, and the row with the masks filled. ids int64 [1, L], one mask or more.
+def fill(generator: Generator, tokenizer: Any, text: str, ids: torch.Tensor, top_k: int) -> Filled:
+    """The `top_k` likeliest tokens at each mask, and the row with the masks filled.
 
-    A special token may be proposed, as in the fill-mask pipeline, but is not filled in: it is no text.
+    ids int64 [1, L], those of the text as `encode` gives them, with one mask or more. A special token may be proposed,
+    as in the fill-mask pipeline, but is not filled in: it is no text.
     """
     is_mask = ids == tokenizer.mask_token_id
     with torch.no_grad():
@@ -94,18 +95,20 @@ def fill(generator: Generator, tokenizer: Any, ids: torch.Tensor, top_k: int) ->
     filled = ids.clone()
     filled[is_mask] = logits.argmax(-1).to(ids.device)
     proposals = propose(tokenizer, ids[0].tolist(), guesses)
-    return Filled(proposals, filled[~_is_mark_after_mask(ids, is_mask, tokenizer)][None])
+    return Filled(proposals, filled[~_is_mark_behind_mask(text, ids, is_mask, tokenizer)][None])
 
 
-def _is_mark_after_mask(ids: torch.Tensor, is_mask: torch.Tensor, tokenizer: Any) -> torch.Tensor:
-    """Where a word's mark stands alone behind a mask, between it and such as a full stop: bool [1, L].
+def _is_mark_behind_mask(text: str, ids: torch.Tensor, is_mask: torch.Tensor, tokenizer: Any) -> torch.Tensor:
+    """Where the mark of a word stands behind a mask though the text has no space there, as in "[MASK].": bool [1, L].
 
-    Behind a mask the tokenizer begins a new word; behind a word it does not, so a filled text has no such mark.
+    Behind a mask the tokenizer begins a new word; behind a word it would not, so a filled text has no such mark.
     """
     marks = tokenizer.convert_tokens_to_ids([mark for mark in WORD_MARKS if mark])
     known = torch.tensor([mark for mark in marks if mark != tokenizer.unk_token_id], dtype=ids.dtype)
-    follows_mask = torch.cat([torch.zeros_like(is_mask[:, :1]), is_mask[:, :-1]], 1)
-    return follows_mask & torch.isin(ids, known)
+    behind = with_own_mask(text, tokenizer).split(tokenizer.mask_token)[1:]
+    is_close = torch.tensor([not part[:1].isspace() for part in behind])
+    follows = torch.zeros_like(is_mask).masked_scatter(is_mask, is_close).roll(1)
+    return follows & torch.isin(ids, known)
 
 
 def likeliest(logits: torch.Tensor, top_k: int, allowed: torch.Tensor | None = None) -> list[list[Guess]]:

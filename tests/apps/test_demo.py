@@ -197,10 +197,11 @@ def test_a_filled_text_is_judged_without_the_mark_that_the_tokenizer_puts_behind
     """Found by looking: "[MASK]." is cut into a mask, an empty piece and the full stop, and all were judged."""
     model = load_model(finished.folder, "cpu")
     assert model.generator is not None
-    ids = encode("The owl saw the [MASK].", model.tokenizer, 64)
+    text = "The owl saw the [MASK]."
+    ids = encode(text, model.tokenizer, 64)
     empty = model.tokenizer.convert_tokens_to_ids("▁")
     assert ids[0, -3] == empty
-    filled = fill(model.generator, model.tokenizer, ids, 1).ids
+    filled = fill(model.generator, model.tokenizer, text, ids, 1).ids
     assert filled.shape == (1, ids.shape[1] - 1)
     assert filled[0, -2:].tolist() == ids[0, -2:].tolist()
     assert filled[0, :-3].tolist() == ids[0, :-4].tolist()

@@ -263,21 +263,28 @@ def test_a_mask_is_written_alike_whatever_the_tokenizer_calls_its_own(tmp_path: 
 
 
 def test_what_is_filled_for_the_judge_is_what_is_written(rewriter: Rewriter) -> None:
-    """The tokens themselves, also where their text would be cut into others. A special token is never filled in."""
+    """The tokens themselves, also where their text would be cut into others, but for marks without text behind a mask.
+
+    A special token is never filled in.
+    """
     text = "[MASK][MASK] sees x[MASK]y [MASK]."
     ids = encode_masked(text, rewriter.tokenizer, LONGEST)
     bias = rewriter.generator.predictions.bias
     with torch.no_grad():
         before = bias.clone()
         bias[rewriter.tokenizer.all_special_ids] += 300
-        filled = fill(rewriter.generator, rewriter.tokenizer, ids, 1)
+        filled = fill(rewriter.generator, rewriter.tokenizer, text, ids, 1)
         (written,) = rewrite(rewriter, [(1, text)])
         bias.copy_(before)
     is_mask = ids == rewriter.tokenizer.mask_token_id
-    assert torch.equal(filled.ids[~is_mask], ids[~is_mask])
-    drawn = dict(enumerate(filled.ids[0, 1:-1].tolist()))
+    is_mark = (ids == rewriter.tokenizer.convert_tokens_to_ids("▁")) & is_mask.roll(1)
+    assert is_mark.sum() == 3
+    is_mark[0, is_mark[0].nonzero()[0]] = False  # " sees" has a space of its own
+    whole = ids.masked_scatter(~is_mark, filled.ids)
+    assert torch.equal(whole[~is_mask], ids[~is_mask])
+    drawn = dict(enumerate(whole[0, 1:-1].tolist()))
     assert written.sequence == replace_by_hand(rewriter.tokenizer, text, drawn).sequence
-    assert not set(filled.ids[is_mask].tolist()) & set(rewriter.tokenizer.all_special_ids)
+    assert not set(whole[is_mask].tolist()) & set(rewriter.tokenizer.all_special_ids)
     assert {guesses[0]["token"] for guesses in filled.proposals} <= set(rewriter.tokenizer.all_special_ids)
 
 
