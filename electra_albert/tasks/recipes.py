@@ -62,6 +62,8 @@ _ALBERT_OTHERS: dict[str, Any] = {
     "attention_probs_dropout_prob": 0.0,
 }
 _OTHERS_LENGTH = 128
+# The task that is made where none is named. It makes 150 updates, in which twice the published rate gets further.
+_MADE, _MADE_RATE = "docs", 6e-4
 _DATA_OF = {"ax": "mnli"}  # scored with a model of another task
 _WITH_WINDOWS = frozenset({"squad", "squad_v2"})
 _DOC_STRIDE = 128
@@ -84,8 +86,9 @@ def recipe(family: Family, task_name: str, model: ModelConfig) -> dict[str, Any]
 def _electra(task_name: str, model: ModelConfig) -> dict[str, Any]:
     """Paper: ELECTRA appendix B; the code's defaults differ (1e-4 for small models, weight decay 0.01)."""
     is_small, is_large = model.hidden_size <= 256, model.hidden_size >= 1024
+    small_rate = _MADE_RATE if task_name == _MADE else 3e-4
     return {
-        "learning_rate": 3e-4 if is_small else 5e-5 if is_large else 1e-4,
+        "learning_rate": small_rate if is_small else 5e-5 if is_large else 1e-4,
         "per_device_train_batch_size": 32,
         "num_train_epochs": ELECTRA_EPOCHS.get(task_name, 3.0),
         "max_seq_length": ELECTRA_LENGTHS.get(task_name, _OTHERS_LENGTH),

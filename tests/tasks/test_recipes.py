@@ -136,6 +136,12 @@ def test_electra_rates_go_by_size(model: ModelConfig, rate: float, decay: float)
     assert (options["learning_rate"], options["layer_decay"]) == (rate, decay)
 
 
+def test_the_task_of_150_updates_alone_has_twice_the_rate_and_for_small_models_alone() -> None:
+    rates = {task: [recipe("electra", task, model)["learning_rate"] for model in (SMALL, BASE)] for task in TASKS}
+    assert rates.pop("docs") == [6e-4, 1e-4]
+    assert all(pair == [3e-4, 1e-4] for pair in rates.values())
+
+
 def test_electra_takes_ten_passes_on_the_two_smallest_tasks_and_two_on_squad() -> None:
     epochs = {task: recipe("electra", task, BASE)["num_train_epochs"] for task in TASKS}
     assert {task: count for task, count in epochs.items() if count != 3} == {
