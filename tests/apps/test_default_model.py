@@ -14,7 +14,7 @@ from electra_albert.apps.inference import load_model
 from electra_albert.model.pair_file import PAIR_FILE
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, assert_refused, call
-from tests.apps.tiny_tasks import Tiny, cola
+from tests.apps.tiny_tasks import Tiny, cola, results
 
 QUICK = ("--max_steps", 3, "--logging_steps", 1)
 TOLD = "which comes with the checkout (runs/ holds no finished run)"
@@ -93,14 +93,29 @@ def test_a_run_that_is_not_finished_or_lies_deeper_is_not_taken(
 
 def test_models_that_come_with_the_checkout_are_small_whole_and_fill_masks() -> None:
     models = [file.parent for file in sorted(COMMITTED.glob(f"*/{PAIR_FILE}"))]
-    if not models:
-        pytest.skip("no model comes with this checkout")
+    assert models
     for folder in models:
         assert (folder / PAIR_FILE).stat().st_size < LARGEST_BYTES
         subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=folder, check=True, capture_output=True)
         model = load_model(folder, "cpu")
         assert model.discriminator is not None
-        assert [len(guesses) for guesses in [model.fill_mask("Paris is the [MASK] of France.")]] == [5]
+        guesses = model.fill_mask("The book was written in the nineteenth [MASK].")
+        assert (guesses[0]["token_str"], len(guesses)) == ("century", 5)
+        assert guesses[0]["score"] > 0.5
+
+
+@pytest.mark.slow
+def test_what_comes_with_the_checkout_is_fine_tuned_well_above_chance_by_the_bare_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = call(finetune.main)
+    assert ended.code == 0, ended.err
+    assert TOLD in ended.err
+    (folder,) = (tmp_path / "runs").glob("docs-*")
+    (accuracy,) = results(folder)["metrics"]["accuracy"]["values"]
+    labels = len((folder / "confusion.tsv").read_text(encoding="utf-8").splitlines()[0].split("\t")) - 1
+    assert accuracy > 1.5 / labels
 
 
 def without_model(tiny: Tiny) -> list[str]:
