@@ -45,13 +45,8 @@ def run_stages(stages: Sequence[Stage], site: Site, say: Say) -> list[Ended]:
     waiting = [stage for stage in stages if not stage.is_done]
     if waiting:
         say(f"{len(waiting)} of {len(stages)} to be run, {site.jobs} at once")
-    with _Commands(site) as commands, ThreadPoolExecutor(site.jobs) as pool:
-        try:
-            return list(pool.map(lambda stage: _run(stage, commands, say), waiting))
-        except BaseException:  # an interrupt above all: what runs is to save and end before it is told on
-            pool.shutdown(wait=False, cancel_futures=True)
-            commands.stop()
-            raise
+    with ThreadPoolExecutor(site.jobs) as pool, _Commands(site) as commands:  # the commands are ended, then waited for
+        return list(pool.map(lambda stage: _run(stage, commands, say), waiting))  # an error cancels what waits
 
 
 def _run(stage: Stage, commands: _Commands, say: Say) -> Ended:
@@ -83,7 +78,7 @@ def _last_line(log: Path, said: int) -> str:
 
 
 class _Commands:
-    """Processes that end with this one: what stops it stops them."""
+    """Processes that end with this one: what stops it, an interrupt above all, lets them save and end."""
 
     def __init__(self, site: Site) -> None:
         # A number of threads that the user has set is the user's; else the cores are divided.
@@ -99,7 +94,9 @@ class _Commands:
         self._before = signal.signal(signal.SIGTERM, _interrupt)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.stop()
         signal.signal(signal.SIGTERM, self._before)
 
     def call(self, command: Sequence[str], log: Path) -> int:
