@@ -29,9 +29,9 @@ def main(argv: Sequence[str]) -> int:
     options = _parse(argv)
     texts = [Path(name) for name in options.text or ()]
     pairs = None if options.pairs is None else Path(options.pairs)
-    inputs = _require_files(texts, pairs)
+    _require_files(texts, pairs)
     if options.output is not None:
-        _check_output(Path(options.output), inputs)
+        _check_output(Path(options.output))
     from electra_albert.apps.inference import load_model
     from electra_albert.apps.score_pairs import score_pairs
     from electra_albert.apps.score_text import score_text
@@ -80,27 +80,39 @@ def _parse(argv: Sequence[str]) -> Namespace:
     if options.max_pairs is not None and options.max_pairs < 1:
         raise UsageError(f"--max_pairs {options.max_pairs} must be at least 1")
     if options.max_pairs is not None and options.pairs is None:
-        raise UsageError("--max_pairs is of --pairs, which is not given; name the pairs or leave it out")
+        raise UsageError("--max_pairs has no effect without --pairs; leave it out")
     return options
 
 
-def _require_files(texts: Sequence[Path], pairs: Path | None) -> list[Path]:
-    """All files that will be read; UsageError for what is not there, before anything is computed."""
+def _require_files(texts: Sequence[Path], pairs: Path | None) -> None:
+    """UsageError for what is not there, before anything is computed."""
     from electra_albert.apps.score_pairs import pair_files
     from electra_albert.apps.score_text import require_file
 
     for file in texts:
         require_file(file)
-    return [*texts, *([] if pairs is None else pair_files(pairs))]
+    if pairs is not None:
+        pair_files(pairs)
 
 
-def _check_output(output: Path, inputs: Sequence[Path]) -> None:
-    """UsageError unless `output` can be written and is none of what is read."""
+def _check_output(output: Path) -> None:
+    """UsageError unless `output` can be written and is new, or holds scores: a text or a model is not written over."""
     check_can_write(output.absolute().parent)
     if output.is_dir():
         raise UsageError(f"--output {output} is a folder; name a file")
-    if output.exists() and any(output.samefile(file) for file in inputs):
-        raise UsageError(f"--output {output} is what is to be scored, which is not overwritten; name another file")
+    if output.exists() and not _holds_scores(output):
+        raise UsageError(f"--output {output} is there and holds no scores, so it stays as it is; name another file")
+
+
+def _holds_scores(file: Path) -> bool:
+    """Whether that is a file that --output has written."""
+    import json
+
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and {"weights", "tokenizer", "options"} <= content.keys()
 
 
 def _left_out(model: InferenceModel, has_text: bool, has_pairs: bool) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -241,10 +242,10 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
         (("--pairs", "nowhere"), ["--pairs nowhere: no such file or folder"]),
         (("--pairs", ""), ["--pairs is empty"]),
         (("--pairs", "p.jsonl", "--max_pairs", 0), ["--max_pairs 0 must be at least 1"]),
-        (("--text", "p.jsonl", "--max_pairs", 3), ["--max_pairs is of --pairs, which is not given"]),
+        (("--text", "p.jsonl", "--max_pairs", 3), ["--max_pairs has no effect without --pairs"]),
         (("--pairs", "p.jsonl", "--output", "."), ["--output . is a folder"]),
-        (("--pairs", ".", "--output", "./p.jsonl"), ["is what is to be scored, which is not overwritten"]),
-        (("--text", "p.jsonl", "--output", "p.jsonl"), ["is what is to be scored, which is not overwritten"]),
+        (("--pairs", ".", "--output", "./p.jsonl"), ["p.jsonl is there and holds no scores"]),
+        (("--text", "p.jsonl", "--output", "p.jsonl"), ["p.jsonl is there and holds no scores"]),
         (("--pairs", "p.jsonl", "--output", "/proc/no/s.json"), ["/proc/no/s.json cannot be written ("]),
         (("--pairs", "p.jsonl", "--output", "p.jsonl/scores.json"), ["cannot write into", "is a file"]),
         (("--texts", "p.jsonl"), ["there is no option --texts", "did you mean --text?"]),
@@ -255,6 +256,22 @@ def test_a_wrong_option_is_refused(
 ) -> None:
     (in_folder / "p.jsonl").write_text(json.dumps(PAIRS[0]), encoding="utf-8")
     assert_refused(run("--model", finished.folder, *argv), 2, *words)
+
+
+@pytest.mark.parametrize("file", ["generator/model.safetensors", "generator/config.json", "generator/tokenizer.json"])
+def test_no_file_of_the_model_is_written_over(finished: Finished, tmp_path: Path, pairs: Path, file: str) -> None:
+    run_folder = shutil.copytree(finished.folder, tmp_path / "run")
+    before = (run_folder / file).read_bytes()
+    refused = run("--model", run_folder, "--pairs", pairs, "--output", run_folder / file)
+    assert_refused(refused, 2, f"{file} is there and holds no scores")
+    assert (run_folder / file).read_bytes() == before
+
+
+def test_earlier_scores_are_written_over(finished: Finished, tmp_path: Path, pairs: Path) -> None:
+    file = tmp_path / "scores.json"
+    for most in (1, 2):
+        assert run("--model", finished.folder, "--pairs", pairs, "--max_pairs", most, "--output", file).code == 0
+    assert json.loads(file.read_text(encoding="utf-8"))["options"]["max_pairs"] == 2
 
 
 def test_a_model_without_any_head_asked_for_is_refused(
