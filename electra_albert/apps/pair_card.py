@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from electra_albert.apps.export_folder import LARGEST_CARD_BYTES
 from electra_albert.apps.model_card import FOR_ITS_MAKER, marked
 from electra_albert.apps.pair_paths import last_name
-from electra_albert.apps.pair_repeat import repeat_lines
-from electra_albert.contracts import UsageError, UserError
+from electra_albert.apps.pair_repeat import recorded, repeat_lines
+from electra_albert.contracts import UsageError
 
 if TYPE_CHECKING:
     from electra_albert.apps.export_pair import Pair
@@ -150,17 +150,18 @@ def _run_lines(source: Path) -> list[str]:
     evaluations = read_evaluations(source, EVALUATION_PREFIX) if has_metrics else []
     if (source / CONFIG).is_file():
         options = read_options(source / CONFIG, f"{source}: its {CONFIG}")
-        lines += _section("Training", _training_line(options, evaluations[-1] if evaluations else {}))
+        told = _corpus_told(str(options.get("corpus", "?")), recorded(source).get("sources"))
+        lines += _section("Training", _training_line(options, told, evaluations[-1] if evaluations else {}))
         lines += repeat_lines(source, options)
     if evaluations:
         lines += _section("On held-out text of the same corpus", *_metrics_table(evaluations[-1]))
     return lines
 
 
-def _training_line(options: dict[str, Any], last: Metrics) -> str:
+def _training_line(options: dict[str, Any], corpus: str, last: Metrics) -> str:
     told = {name: options.get(name, "?") for name in ("objective", "preset", "max_seq_length", "seed")}
     line = (
-        f"Objective `{told['objective']}`, preset `{told['preset']}`, corpus {_corpus_told(options)}, rows of "
+        f"Objective `{told['objective']}`, preset `{told['preset']}`, corpus {corpus}, rows of "
         f"{told['max_seq_length']} tokens, seed {told['seed']}"
     )
     if options.get("init_from"):
@@ -169,21 +170,14 @@ def _training_line(options: dict[str, Any], last: Metrics) -> str:
     return f"{line}: {' and '.join(length)}." if length else f"{line}."
 
 
-def _corpus_told(options: dict[str, Any]) -> str:
-    """The corpus by its last name, and of a list of sources what it lists, where it can still be read."""
-    from electra_albert.corpus.mixture import read_sources
-
-    corpus = str(options.get("corpus", "?"))
+def _corpus_told(corpus: str, sources: object) -> str:
+    """The corpus by its last name, and of a list of sources what it listed when the run began."""
     name = f"`{last_name(corpus)}`"
-    try:
-        sources = read_sources(corpus, str(options.get("text_column", "text")))
-    except UserError:  # moved or changed since; it was checked when the run was made
-        return name
-    if [source.corpus for source in sources] == [corpus]:
+    if not isinstance(sources, list) or not sources:
         return name
     listed = ", ".join(
-        f"`{last_name(each.corpus)}`" + (f" of weight {each.weight:g}" if each.weight is not None else "")
-        for each in sources
+        f"`{last_name(source['corpus'])}`" + (f" of weight {source['weight']:g}" if source["weight"] else "")
+        for source in sources
     )
     return f"{name} ({listed})"
 

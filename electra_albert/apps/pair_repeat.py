@@ -58,7 +58,7 @@ def _command(file: Path) -> str:
 
 def _machine_line(run: Path) -> str:
     """Where and with which code the run was computed, as far as it has recorded that."""
-    found = _recorded(run)
+    found = recorded(run)
     packages = found.get("packages")
     versions = packages if isinstance(packages, dict) else {}
     commit = f"commit `{found['commit']}`" if found.get("commit") else "a commit that was not recorded"
@@ -69,8 +69,8 @@ def _machine_line(run: Path) -> str:
     return f"Computed on {machine}{told}, by the code of {commit}."
 
 
-def _recorded(run: Path) -> dict[str, Any]:
-    """What environment.json holds; nothing where it is not there."""
+def recorded(run: Path) -> dict[str, Any]:
+    """What a run's environment.json holds; nothing where it is not there."""
     from electra_albert.apps.run_folder import ENVIRONMENT
 
     file = run / ENVIRONMENT

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from electra_albert.config import GROUPS, PretrainConfig, as_settings
-from electra_albert.contracts import NOT_YAML, CheckpointError, Metrics, UsageError
+from electra_albert.config import GROUPS, CorpusConfig, PretrainConfig, as_settings
+from electra_albert.contracts import NOT_YAML, CheckpointError, Metrics, UsageError, UserError
 from electra_albert.corpus.writing import name_beside
 
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
@@ -157,7 +157,20 @@ def describe_run(
         options["tokenizer"] = str(folder / "tokenizer")  # its own, which stays when the other run goes
     write_whole(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
     write_whole(folder / COMMAND, shlex.join(["python", *command]) + "\n")
-    write_whole(folder / ENVIRONMENT, json.dumps({**environment(), "settings": settings}, indent=2) + "\n")
+    record = {**environment(), "sources": _sources(config.corpus), "settings": settings}
+    write_whole(folder / ENVIRONMENT, json.dumps(record, indent=2) + "\n")
+
+
+def _sources(corpus: CorpusConfig) -> list[dict[str, Any]]:
+    """What a list of sources holds now; nothing of another corpus, or where only what was prepared of it is left."""
+    from electra_albert.corpus.mixture import read_sources
+
+    try:
+        sources = read_sources(corpus.corpus, corpus.text_column)
+    except UserError:
+        return []
+    listed = [] if [source.corpus for source in sources] == [corpus.corpus] else sources
+    return [{"corpus": source.corpus, "weight": source.weight} for source in listed]
 
 
 def write_whole(file: Path, text: str) -> None:

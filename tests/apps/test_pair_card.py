@@ -9,12 +9,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 from electra_albert.apps import export
 from electra_albert.apps.command_line import parse_pretraining
 from electra_albert.apps.pair_paths import without_folders
 from electra_albert.apps.pair_repeat import chosen_options
+from electra_albert.apps.run_folder import describe_run, recorded_settings
 from electra_albert.config import as_settings
 from electra_albert.presets import PRESETS
 from tests.apps.conftest import Finished
@@ -56,15 +56,17 @@ def test_card_tells_the_run_and_nothing_of_the_machine(finished: Finished, card:
         (None, "corpus `mine.yaml`, rows"),
     ],
 )
-def test_sources_of_a_mixture_are_told_as_long_as_it_is_there(
+def test_the_sources_that_a_mixture_had_when_the_run_began_are_told(
     run: Path, tmp_path: Path, listed: str | None, told: str
 ) -> None:
-    options = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
-    options["corpus"] = str(tmp_path / "mine.yaml")
-    (run / "config.yaml").write_text(yaml.safe_dump(options), encoding="utf-8")
+    settings = recorded_settings(run)
+    mixture = tmp_path / "mine.yaml"
+    (tmp_path / "tales.txt").write_text("A tale.\n", encoding="utf-8")
     if listed is not None:
-        (tmp_path / "tales.txt").write_text("A tale.\n", encoding="utf-8")
-        (tmp_path / "mine.yaml").write_text(listed, encoding="utf-8")
+        mixture.write_text(listed, encoding="utf-8")
+    preset, config = parse_pretraining(["--config", str(run / "config.yaml"), "--corpus", str(mixture)], "x")
+    describe_run(run, preset, config, ["Pretraining.py"], settings)
+    mixture.write_text("- {corpus: tales.txt, weight: 7}\n", encoding="utf-8")  # as it is now does not count
     card = card_of(run, tmp_path / "little")
     assert told in card
     assert str(tmp_path) not in card
