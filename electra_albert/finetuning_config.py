@@ -15,6 +15,7 @@ DERIVED = frozenset({"max_steps", "warmup_steps", "eval_steps", "eval_examples",
 
 
 PREDICT_TEST = "test"  # --predict test: the task's own test sets
+DOCS = "docs"  # the task that is made of the installed documentation where none is named
 
 
 def _require(claim: bool, message: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from electra_albert.apps.command_line import report
 from electra_albert.apps.finetune_options import parse_finetuning, refuse_idle_options, with_recipe
 from electra_albert.contracts import UsageError, UserError
-from electra_albert.finetuning_config import PREDICT_TEST
+from electra_albert.finetuning_config import DOCS, PREDICT_TEST
 
 if TYPE_CHECKING:
     from electra_albert.apps.finetune_start import Start
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from electra_albert.tasks.registry import Task
 
 RUNS = Path("runs")
-ALL_OF_GLUE, CUSTOM, DOCS = "glue", "custom", "docs"
+ALL_OF_GLUE, CUSTOM = "glue", "custom"
 
 
 def main(argv: Sequence[str]) -> int:

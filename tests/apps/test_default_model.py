@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from electra_albert.apps.demo_sentences import OF_ANYTHING, OF_DOCUMENTATION
 from electra_albert.apps.inference import load_model
 from electra_albert.model.pair_file import PAIR_FILE
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import ROOT, assert_refused, call
+from tests.apps.tiny_run import ROOT, assert_refused, call, sha256
 from tests.apps.tiny_tasks import Tiny, cola, results
 
 QUICK = ("--max_steps", 3, "--logging_steps", 1)
@@ -96,7 +95,9 @@ def test_models_that_come_with_the_checkout_are_small_whole_and_fill_masks() -> 
     assert models
     for folder in models:
         assert (folder / PAIR_FILE).stat().st_size < LARGEST_BYTES
-        subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=folder, check=True, capture_output=True)
+        for line in (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines():
+            digest, name = line.split("  ", 1)
+            assert sha256(folder / name) == digest
         model = load_model(folder, "cpu")
         assert model.discriminator is not None
         guesses = model.fill_mask("The book was written in the nineteenth [MASK].")
@@ -105,7 +106,7 @@ def test_models_that_come_with_the_checkout_are_small_whole_and_fill_masks() -> 
 
 
 @pytest.mark.slow
-def test_what_comes_with_the_checkout_is_fine_tuned_well_above_chance_by_the_bare_command(
+def test_what_comes_with_the_checkout_is_fine_tuned_by_the_bare_command_to_more_than_random_weights_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -115,7 +116,7 @@ def test_what_comes_with_the_checkout_is_fine_tuned_well_above_chance_by_the_bar
     (folder,) = (tmp_path / "runs").glob("docs-*")
     (accuracy,) = results(folder)["metrics"]["accuracy"]["values"]
     labels = len((folder / "confusion.tsv").read_text(encoding="utf-8").splitlines()[0].split("\t")) - 1
-    assert accuracy > 1.5 / labels
+    assert accuracy > 1.8 / labels  # random weights have reached 1.65 / labels, and the model 2.0 and more
 
 
 def without_model(tiny: Tiny) -> list[str]:
