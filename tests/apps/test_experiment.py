@@ -104,7 +104,7 @@ def test_an_arm_is_not_mixed_with_one_that_was_made_otherwise(made: Made, finish
     argv = write_plan(tmp_path / "plan.yaml", finished, shared={"learning_rate": 0.001, "seeds": [1, 2]})
     ended = call(main, *argv, "--output_dir", made.folder)
     assert ended.code == 2
-    assert "tells of another command (0.001 is new); choose another --output_dir" in ended.err
+    assert "tells of another command (--learning_rate 0.001, which was 0.002); choose another --output_dir" in ended.err
 
 
 def test_the_stock_composition_had_the_time_of_the_run_it_is_like(made: Made) -> None:

@@ -9,6 +9,7 @@ import pytest
 from electra_albert.apps.experiment.__main__ import main
 from electra_albert.apps.experiment.checks import check_experiment
 from electra_albert.contracts import UserError
+from electra_albert.training.guards import RunLock
 from tests.apps.tiny_plan import PLAN, find_stage, note, planned
 from tests.apps.tiny_run import Ended, assert_refused, call
 
@@ -40,6 +41,7 @@ REFUSED = {
     "a task": ("cola:", "colaa:", {"data_dir": "glue"}, "--task colaa: no such task"),
     "all tasks": ("cola:", "glue:", {}, "this takes one task"),
     "a task that is not there": ("cola:", "rte:", {"data_dir": "glue"}, "--task rte: no training data in"),
+    "a task that is not trained": ("cola: ", "cola: {num_train_epochs: 0}", {}, "task cola: it would only be scored"),
     "an option of a task": ("cola: ", "cola: {epochs: 1}", {}, "task cola: there is no option --epochs"),
     "an option that another task has": ("cola: ", "cola: {race_level: high}", {}, "task cola: --race_level has no"),
 }
@@ -110,10 +112,34 @@ def test_pairs_at_most_without_pairs_are_refused(tmp_path: Path) -> None:
 
 def test_tasks_without_data_and_data_without_tasks_are_told(tmp_path: Path) -> None:
     tasks, none, data = PLAN, PLAN[: PLAN.index("finetuning")], ("--data_dir", glue(tmp_path))
-    lacking, idle, quiet = told(tmp_path, tasks), told(tmp_path, none, *data), told(tmp_path, none)
+    lacking, idle, without = told(tmp_path, tasks), told(tmp_path, none, *data), told(tmp_path, none)
+    nothing = "notice: nothing is done for r, since the plan has no tasks\n"
     assert lacking.err == "notice: no task is trained; --data_dir says where their data lie\n"
-    assert idle.err == "notice: --data_dir has no effect, since the plan has no tasks\n"
-    assert (lacking.code, idle.code, quiet.code, quiet.err) == (0, 0, 0, "")
+    assert idle.err == f"{nothing}notice: --data_dir has no effect, since the plan has no tasks\n"
+    assert (lacking.code, idle.code, without.code, without.err) == (0, 0, 0, nothing)
+
+
+def test_random_weights_asked_for_by_name_where_none_are_fine_tuned_are_refused(tmp_path: Path) -> None:
+    tasks, none = PLAN, PLAN[: PLAN.index("finetuning")]
+    reason = "--arms r: random weights are only fine-tuned, and"
+    assert_refused(told(tmp_path, tasks, "--arms", "r"), 2, f"{reason} --data_dir is not given")
+    assert_refused(told(tmp_path, none, "--arms", "r"), 2, f"{reason} the plan has no tasks")
+
+
+def test_an_experiment_that_runs_already_is_refused(tmp_path: Path) -> None:
+    with RunLock(tmp_path / "out"):
+        assert_refused(told(tmp_path, PLAN), 2, "out is in use by another run")
+
+
+def test_a_place_is_the_same_however_it_is_spelt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text, data = PLAN, str(glue(tmp_path).relative_to(tmp_path))
+    _, site, stages = planned(tmp_path, text, corpus="corpus.txt", data_dir=data)
+    for made in stages:
+        note(made)
+    places = "--corpus", "./corpus.txt", "--data_dir", f"{data}/", "--output_dir", site.output_dir
+    ended = call(main, "--plan", "plan.yaml", *places)
+    assert (ended.code, ended.err) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def made_all(folder: Path, text: str = PLAN, **given: object) -> tuple[Site, lis
 
 
 def replanned(folder: Path, text: str, **given: object) -> list[Stage]:
-    return planned(folder, text, data_dir="GLUE", **{"texts": ("held.txt",), **given})[2]
+    return planned(folder, text, **{"data_dir": "GLUE", "texts": ("held.txt",), **given})[2]
 
 
 def undone(stages: list[Stage]) -> set[tuple[str, str]]:
@@ -77,14 +77,28 @@ def test_only_what_is_of_the_changed_weights_is_refused(tmp_path: Path) -> None:
     assert not other.folder.is_relative_to(site.output_dir / "a")
 
 
-def test_records_that_do_not_say_what_they_were_made_of_are_taken_as_they_are(tmp_path: Path) -> None:
-    _, stages = made_all(tmp_path)
-    for made in stages:
-        content = json.loads(made.record.read_text(encoding="utf-8"))
-        assert (content.pop("made_of") is None) == (made.needs is None)
-        made.record.write_text(json.dumps(content), encoding="utf-8")
+def test_the_order_of_options_and_the_place_of_what_was_made_change_nothing(tmp_path: Path) -> None:
+    options = PLAN.replace("preset: tiny", "preset: tiny, learning_rate: .5, max_steps: 3")
+    site, _ = made_all(tmp_path, options)
+    moved = site.output_dir.rename(tmp_path / "moved")
+    turned = PLAN.replace("preset: tiny", "max_steps: 3, learning_rate: .5, preset: tiny")
+    stages = replanned(tmp_path, turned, output_dir=moved, prepared_dir="elsewhere")
     check_records(stages)
     assert undone(stages) == set()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        ("learning_rate: .5", "learning_rate: .25", "--learning_rate 0.25, which was 0.5"),
+        ("learning_rate: .5", "max_steps: 3", "--max_steps is new"),
+        ("learning_rate: .5, max_steps: 3", "max_steps: 3", "--learning_rate is gone"),
+    ],
+)
+def test_what_a_command_asked_for_before_is_told(before: str, now: str, told: str, tmp_path: Path) -> None:
+    made_all(tmp_path, PLAN.replace("preset: tiny", f"preset: tiny, {before}"))
+    with pytest.raises(UsageError, match=rf"tells of another command \({told}\); choose"):
+        check_records(replanned(tmp_path, PLAN.replace("preset: tiny", f"preset: tiny, {now}")))
 
 
 def test_a_command_notes_what_it_was_made_of(tmp_path: Path) -> None:
@@ -97,7 +111,7 @@ def test_a_command_notes_what_it_was_made_of(tmp_path: Path) -> None:
     noted = read_record(second.record)
     assert noted is not None
     assert noted.made_of == first.made_by
-    assert second._replace(needs=first._replace(command=["x"])).made_of != noted.made_of
+    assert second._replace(needs=first._replace(command=["other.py"])).made_of != noted.made_of
 
 
 def test_a_task_made_by_another_command_is_refused_by_its_folder_and_scores_are_made_anew(tmp_path: Path) -> None:
@@ -126,11 +140,16 @@ def test_what_is_lost_is_told_and_made_again(tmp_path: Path) -> None:
     assert failures["s"] == [f"pretraining-2 has lost {site.output_dir / 's' / 'seed-2'}"]
 
 
-def test_what_the_plan_says_otherwise_now_is_left_out_of_what_is_found_and_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [{}, {"data_dir": None, "texts": ()}], ids=["all", "without data and texts"])
+def test_what_the_plan_says_otherwise_now_is_left_out_of_what_is_found_and_told(
+    given: dict[str, object], tmp_path: Path
+) -> None:
     site, stages = made_all(tmp_path)
     for made in stages:
         if made.name == "cola":
             (made.output / "results.json").write_text(json.dumps(RESULTS), encoding="utf-8")
+        if made.name == "scores":
+            made.output.write_text('{"text": []}', encoding="utf-8")
         if made.name == "pretraining-1":
             (made.output / "metrics.jsonl").write_text('{"step": 1}\n', encoding="utf-8")
             (made.output / "config.yaml").write_text("preset: tiny\n", encoding="utf-8")
@@ -139,11 +158,25 @@ def test_what_the_plan_says_otherwise_now_is_left_out_of_what_is_found_and_told(
     before = find(plan, site, stages)
     assert all(found.tasks == {"cola": (0.5, 0.6)} for found in before)
     assert [[run.seed for run in found.runs] for found in before] == [[1], [], [1]]
-    changed = replanned(tmp_path, CHANGED)
+    assert [bool(found.scores) for found in before] == [True, False, True]
+    changed = replanned(tmp_path, CHANGED, **given)
     plan, _, _ = planned(tmp_path, CHANGED)
     for found in find(plan, site, changed):
-        assert (found.tasks, found.runs) == ({}, [])
+        assert (found.tasks, found.runs, found.scores) == ({}, [], {})
         assert f"cola tells of another pretraining-1 of {'s' if found.arm.name == 's' else 'a'}" in found.failures
+
+
+@pytest.mark.parametrize("lost", ["config.yaml", "environment.json"])
+def test_a_run_that_lost_what_it_says_of_itself_is_told_with_what_to_remove(lost: str, tmp_path: Path) -> None:
+    site, stages = made_all(tmp_path)
+    run = site.output_dir / "a" / "seed-1"
+    (run / "metrics.jsonl").write_text('{"step": 1}\n', encoding="utf-8")
+    (run / "config.yaml").write_text("preset: tiny\n", encoding="utf-8")
+    (run / "environment.json").write_text('{"settings": {"model": {"vocab_size": 300}}}', encoding="utf-8")
+    (run / lost).unlink()
+    plan, _, _ = planned(tmp_path)
+    with pytest.raises(CheckpointError, match=rf"{run} lacks .*{lost}.*; remove it"):
+        find(plan, site, stages)
 
 
 def test_a_record_has_reached_the_disk_before_it_takes_its_name(

@@ -8,6 +8,7 @@ import pytest
 
 from electra_albert.apps.command_line import parse_pretraining
 from electra_albert.apps.estimate import step_flops
+from electra_albert.apps.experiment.checks import check_experiment
 from electra_albert.apps.experiment.plan import read_plan
 from electra_albert.apps.experiment.stages import Site, all_stages, pretraining_stages, steps_for
 from electra_albert.apps.finetune_options import parse_finetuning
@@ -187,7 +188,7 @@ def test_a_plan_that_cannot_be_meant_is_refused(case: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("file", PLANS, ids=lambda file: file.stem)
 def test_every_plan_that_comes_with_the_checkout_can_be_run(file: Path, tmp_path: Path) -> None:
-    plan = read_plan(file)
-    for stage in pretraining_stages(plan, Site(tmp_path, "docs")):
-        preset, _ = parse_pretraining(stage.command[1:], stage.command[0])
-        assert preset == plan.arm(stage.arm).options["preset"]
+    plan, site = read_plan(file), Site(tmp_path, "docs", data_dir="owner/glue")
+    stages = [stage for phase in all_stages(plan, site) for stage in phase]
+    check_experiment(plan, site, stages)
+    assert {stage.arm for stage in stages} == {arm.name for arm in plan.arms}

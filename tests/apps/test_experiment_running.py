@@ -122,14 +122,6 @@ def test_a_command_that_saves_nothing_when_the_runner_is_stopped_was_stopped_and
     assert record_of(made).exit_code == code
 
 
-def test_a_record_of_before_there_were_exit_codes_tells_of_what_ended_well(tmp_path: Path) -> None:
-    made = stage(tmp_path, "fail")
-    made.record.parent.mkdir(parents=True)
-    made.record.write_text(json.dumps({"command": made.command, "seconds": 1.5}), encoding="utf-8")
-    assert made.is_done
-    assert run_stages([made], Site(tmp_path, "c"), say_nothing) == []
-
-
 def ready(stages: list[Stage]) -> set[tuple[str, str]]:
     return {(made.arm, made.name) for made in stages if made.is_ready}
 

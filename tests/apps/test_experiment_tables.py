@@ -183,7 +183,7 @@ def test_the_record_holds_what_the_tables_leave_out() -> None:
 
 
 def drawn(all_found: list[Findings], file: Path, title: str = "A title") -> bytes:
-    assert draw_curves(title, all_found, file)
+    draw_curves(title, all_found, file)
     return file.read_bytes()
 
 
@@ -197,9 +197,10 @@ def test_a_single_evaluation_is_seen_in_the_curves(tmp_path: Path) -> None:
     assert drawn([alone], tmp_path / "alone.png").startswith(b"\x89PNG")
 
 
-def test_nothing_is_drawn_where_nothing_was_evaluated(tmp_path: Path) -> None:
-    assert not draw_curves("A title", [found("a", run(1, 100))], tmp_path / "none.png")
-    assert not (tmp_path / "none.png").exists()
+def test_nothing_is_drawn_where_nothing_was_evaluated_nor_is_what_was_drawn_before_kept(tmp_path: Path) -> None:
+    drawn([found("a", run(1, 60, 5.5))], tmp_path / "curves.png")
+    draw_curves("A title", [found("a", run(1, 100))], tmp_path / "curves.png")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.filterwarnings("error")

@@ -9,8 +9,9 @@ Typed again it goes on where it was stopped. results.md, results.json and curves
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
@@ -20,6 +21,7 @@ from electra_albert.apps.experiment.records import Stage
 from electra_albert.apps.experiment.running import Ended, run_stages
 from electra_albert.apps.experiment.stages import Site, all_stages
 from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError
+from electra_albert.training.guards import RunLock
 
 
 def main(argv: Sequence[str]) -> int:
@@ -28,24 +30,35 @@ def main(argv: Sequence[str]) -> int:
     asked = {plan.arm(name).name for name in names or [arm.name for arm in plan.arms]}
     check_can_write(site.output_dir)
     phases = all_stages(plan, site)
-    check_experiment(plan, site, [stage for phase in phases for stage in phase if stage.arm in asked])
-    if plan.tasks and site.data_dir is None:
-        _say("notice: no task is trained; --data_dir says where their data lie")
-    if site.data_dir is not None and not plan.tasks:
-        _say("notice: --data_dir has no effect, since the plan has no tasks")
-    site.output_dir.mkdir(parents=True, exist_ok=True)
+    stages = [stage for phase in phases for stage in phase if stage.arm in asked]
+    check_experiment(plan, site, stages)
+    _tell_idle(plan, site, names, asked - {stage.arm for stage in stages})
     failed: list[Ended] = []
-    try:
-        for phase in phases:
-            ready = [stage for stage in phase if stage.arm in asked and stage.is_ready]
-            failed += [ended for ended in run_stages(ready, site, _say) if ended.exit_code]
-            text = _tell(plan, site, phases)
-    except KeyboardInterrupt:
-        _tell(plan, site, phases)
-        _say("stopped; the same command goes on")
-        return STOPPED_BY_SIGNAL
+    with RunLock(site.output_dir):
+        try:
+            for phase in phases:
+                ready = [stage for stage in phase if stage.arm in asked and stage.is_ready]
+                failed += [ended for ended in run_stages(ready, site, _say) if ended.exit_code]
+                text = _tell(plan, site, phases)
+        except KeyboardInterrupt:
+            _tell(plan, site, phases)
+            _say("stopped; the same command goes on")
+            return STOPPED_BY_SIGNAL
     print(text, flush=True)
     return failed[0].exit_code if failed else 0
+
+
+def _tell_idle(plan: Plan, site: Site, names: Sequence[str], idle: Set[str]) -> None:
+    """Say what has no effect; UsageError where that is an arm that was asked for by name."""
+    lacking = "--data_dir is not given" if plan.tasks else "the plan has no tasks"
+    for name in (name for name in names if name in idle):
+        raise UsageError(f"--arms {name}: random weights are only fine-tuned, and {lacking}")
+    if plan.tasks and site.data_dir is None:
+        _say("notice: no task is trained; --data_dir says where their data lie")
+    elif idle:
+        _say(f"notice: nothing is done for {', '.join(sorted(idle))}, since {lacking}")
+    if site.data_dir is not None and not plan.tasks:
+        _say("notice: --data_dir has no effect, since the plan has no tasks")
 
 
 def _tell(plan: Plan, site: Site, phases: Sequence[Sequence[Stage]]) -> str:
@@ -67,15 +80,15 @@ def _tell(plan: Plan, site: Site, phases: Sequence[Sequence[Stage]]) -> str:
 
 def _parse(argv: Sequence[str]) -> tuple[Plan, Site, list[str]]:
     parser = make_parser("python -m electra_albert.apps.experiment", "Run every arm of a plan and tell what was found.")
-    parser.add_argument("--plan", type=str, required=True, help="A YAML file of arms, such as those in experiments/.")
+    parser.add_argument("--plan", type=str, required=True, help="A YAML file of arms (docs/experiments.md).")
     parser.add_argument("--output_dir", type=str, required=True, help="A folder for all runs and what was found.")
-    parser.add_argument("--corpus", type=str, required=True, help="As Pretraining.py takes it.")
-    parser.add_argument("--tokenizer", type=str | None, default=None, help="As Pretraining.py takes it.")
-    parser.add_argument("--prepared_dir", type=str, default="data/prepared", help="As Pretraining.py takes it.")
-    parser.add_argument("--data_dir", type=str | None, default=None, help="Of the tasks; without it none is trained.")
+    parser.add_argument("--corpus", type=str, required=True, help="The text of every arm, as for Pretraining.py.")
+    parser.add_argument("--tokenizer", type=str | None, default=None, help="One for all arms, instead of training it.")
+    parser.add_argument("--prepared_dir", type=str, default="data/prepared", help="Where token stores are kept.")
+    parser.add_argument("--data_dir", type=str | None, default=None, help="Data of the tasks, or none is trained.")
     parser.add_argument("--text", type=str, nargs="+", default=[], help="Held-out texts to score models on.")
     parser.add_argument("--pairs", type=str | None, default=None, help="Minimal pairs to score models on.")
-    parser.add_argument("--max_pairs", type=int | None, default=None, help="Of each set of pairs; by default all.")
+    parser.add_argument("--max_pairs", type=int | None, default=None, help="Score the first so many of each set.")
     parser.add_argument("--jobs", type=int, default=1, help="Commands that run at once and share the cores.")
     parser.add_argument("--arms", type=str, nargs="+", default=[], help="Arms to run; by default all.")
     options = parse(parser, argv)
@@ -87,16 +100,21 @@ def _parse(argv: Sequence[str]) -> tuple[Plan, Site, list[str]]:
     plan = read_plan(Path(options.plan))
     site = Site(
         output_dir=Path(options.output_dir),
-        corpus=options.corpus,
-        tokenizer=options.tokenizer,
+        corpus=_plain(options.corpus),
+        tokenizer=options.tokenizer and _plain(options.tokenizer),
         prepared_dir=options.prepared_dir,
-        data_dir=options.data_dir,
-        texts=tuple(options.text),
-        pairs=options.pairs,
+        data_dir=options.data_dir and _plain(options.data_dir),
+        texts=tuple(_plain(text) for text in options.text),
+        pairs=options.pairs and _plain(options.pairs),
         max_pairs=options.max_pairs,
         jobs=options.jobs,
     )
     return plan, site, list(options.arms)
+
+
+def _plain(path: str) -> str:
+    """The same place however it is spelt, since what was made is compared by it."""
+    return path and os.path.normpath(path)
 
 
 def _say(message: str) -> None:

@@ -32,7 +32,8 @@ def check_experiment(plan: Plan, site: Site, stages: Sequence[Stage]) -> None:
             if stage.command[0] == "Pretraining.py":
                 _check_pretraining(plan, stage)
     for task in plan.tasks:
-        _check_task(plan, site, task)
+        with _told(f"task {task}"):
+            _check_task(plan, site, task)
     _check_order(stages)
     check_records(stages)
 
@@ -98,14 +99,14 @@ def _check_task(plan: Plan, site: Site, name: str) -> None:
     from electra_albert.tasks.registry import find_task
 
     argv = finetuning_command(plan, name, {"data_dir": site.data_dir})[1:]
-    with _told(f"task {name}"):
-        config = parse_finetuning(argv)
+    config = parse_finetuning(argv)
     task = find_task(str(config.data.task))  # which refuses all of GLUE at once
-    with _told(f"task {name}"):
-        refuse_idle_options(argv, config)
+    refuse_idle_options(argv, config)
+    if not config.tuning.is_training:
+        raise UsageError("it would only be scored, and a pretrained model cannot be; train it, or leave it out")
     folder = site.data_dir
     if folder is not None and (Path(folder).exists() or not looks_like_hub(folder)):  # the hub's is fetched later
-        locate(task, config.data, Report(), needs_test=False, is_trained=config.tuning.is_training)
+        locate(task, config.data, Report(), needs_test=False, is_trained=True)
 
 
 def _check_order(stages: Sequence[Stage]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra_albert.apps.experiment.findings import Findings, Pretrained
+from electra_albert.corpus.writing import name_beside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,8 +25,8 @@ _WIDTH, _HEIGHT = 6.0, 4.2  # inches of one panel
 _MOST_COLOURS = 10  # after which lines are dashed, then dotted
 
 
-def draw_curves(title: str, found: Sequence[Findings], file: Path) -> bool:
-    """Write the picture (PNG); False, with none written, where no arm has been evaluated."""
+def draw_curves(title: str, found: Sequence[Findings], file: Path) -> None:
+    """Write the picture (PNG) at one stroke; where no arm has been evaluated there is none, nor an earlier one."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -32,7 +34,8 @@ def draw_curves(title: str, found: Sequence[Findings], file: Path) -> bool:
 
     panels = [name for name in _PANELS if any(_points(run, name)[0] for each in found for run in each.runs)]
     if not panels:
-        return False
+        file.unlink(missing_ok=True)
+        return
     figure, axes = pyplot.subplots(
         1, len(panels), figsize=(_WIDTH * len(panels), _HEIGHT), squeeze=False, layout="constrained"
     )
@@ -44,9 +47,10 @@ def draw_curves(title: str, found: Sequence[Findings], file: Path) -> bool:
     for told in legend.get_texts():
         told.set_parse_math(False)  # a name may hold dollar signs
     figure.suptitle(title, parse_math=False)
-    figure.savefig(file, dpi=110)
+    beside = name_beside(file)
+    figure.savefig(beside, dpi=110, format="png")
     pyplot.close(figure)
-    return True
+    os.replace(beside, file)
 
 
 def _draw_panel(panel: Axes, name: str, found: Sequence[Findings]) -> dict[str, Line2D]:

@@ -11,9 +11,9 @@ from electra_albert.apps.command_line import parse_pretraining
 from electra_albert.apps.estimate import step_flops
 from electra_albert.apps.experiment.plan import Arm, Plan
 from electra_albert.apps.experiment.records import PRETRAINING, Record, Stage, read_object, records_of
-from electra_albert.apps.experiment.stages import TASK_RESULTS, Site
-from electra_albert.apps.run_folder import CONFIG, recorded_settings
-from electra_albert.contracts import Metrics
+from electra_albert.apps.experiment.stages import TASK_RESULTS, Site, judged_weights
+from electra_albert.apps.run_folder import CONFIG, ENVIRONMENT, recorded_settings
+from electra_albert.contracts import CheckpointError, Metrics
 from electra_albert.training.metrics_file import read_metrics
 
 if TYPE_CHECKING:
@@ -82,12 +82,13 @@ def training_seconds(rows: Sequence[Metrics]) -> float:
 
 def find(plan: Plan, site: Site, stages: Sequence[Stage]) -> list[Findings]:
     """What is there of every arm of the plan, in its order; stages are those of all phases."""
-    return [_find(plan, site, arm, [stage for stage in stages if stage.arm == arm.name]) for arm in plan.arms]
+    return [_find(plan, site, arm, stages) for arm in plan.arms]
 
 
 def _find(plan: Plan, site: Site, arm: Arm, stages: Sequence[Stage]) -> Findings:
     folder, noted = site.folder(arm), records_of(site.folder(arm))
-    others = {stage.name for stage in stages if stage.name in noted and stage.other_than(noted[stage.name])}
+    mine, weights = [stage for stage in stages if stage.arm == arm.name], judged_weights(plan, arm, stages)
+    others = _others(noted, mine, weights)
     records = {name: record for name, record in noted.items() if name not in others}
     done = {name for name, record in records.items() if record.is_done}
     read = {task: _read(folder / task / TASK_RESULTS) for task in plan.tasks if task in done}
@@ -103,13 +104,24 @@ def _find(plan: Plan, site: Site, arm: Arm, stages: Sequence[Stage]) -> Findings
         {task: tuple(found["metrics"][found["main_metric"]]["values"]) for task, found in results.items()},
         {task: found["main_metric"] for task, found in results.items()},
         _read(folder / "scores.json") if _SCORES in done else {},
-        _failures(noted, stages),
+        _failures(noted, mine, others),
     )
 
 
-def _failures(records: Mapping[str, Record], stages: Sequence[Stage]) -> list[str]:
+def _others(noted: Mapping[str, Record], stages: Sequence[Stage], weights: Stage) -> dict[str, str]:
+    """What does not tell of the plan as it is now, and what it tells of; also what this call has no stage for."""
+    by_name = {stage.name: stage for stage in stages}
+    others = {name: by_name[name].other_than(record) for name, record in noted.items() if name in by_name}
+    for name, record in noted.items():
+        if name not in by_name and not name.startswith(PRETRAINING) and record.made_of != weights.made_by:
+            others[name] = f"another {weights.told}"
+    return {name: other for name, other in others.items() if other}
+
+
+def _failures(records: Mapping[str, Record], stages: Sequence[Stage], others: Mapping[str, str]) -> list[str]:
     """What did not end well or does not hold any more, and what could not begin because of such a thing."""
-    troubles = {name: "" if record.is_done else record.tell() for name, record in records.items()}
+    troubles = {name: f"tells of {others[name]}" if name in others else "" for name in records}
+    troubles |= {name: record.tell() for name, record in records.items() if not record.is_done}
     troubles |= {stage.name: stage.trouble() for stage in stages if stage.name in records}
     told = [f"{name} {trouble}" for name, trouble in troubles.items() if trouble]
     held: dict[str, list[str]] = {}
@@ -132,8 +144,13 @@ def _pretrained(site: Site, arm: Arm, seed: int, record: Record | None) -> Pretr
 
 def flops_of_an_update(run: Path, *, is_stock: bool) -> int:
     """Operations of one update of the run in that folder, counted from its shapes."""
+    settings = recorded_settings(run)
+    if not settings or not (run / CONFIG).is_file():
+        raise CheckpointError(
+            f"{run} lacks {CONFIG} or {ENVIRONMENT}, or what they hold; remove it to have it made anew"
+        )
     _, config = parse_pretraining(["--config", str(run / CONFIG), "--output_dir", str(run)], "Pretraining.py")
-    vocab_size = int(recorded_settings(run)["model"]["vocab_size"])  # the tokenizer's
+    vocab_size = int(settings["model"]["vocab_size"])  # the tokenizer's
     training, config = config.training, replace(config, model=replace(config.model, vocab_size=vocab_size))
     rows = training.per_device_train_batch_size * training.gradient_accumulation_steps
     return step_flops(config, rows) + (rows * stock_surplus(config) if is_stock else 0)

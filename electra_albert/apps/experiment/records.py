@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,8 @@ from electra_albert.corpus.writing import name_beside
 
 RECORDS = "stages"  # the folder of an arm's records and logs
 PRETRAINING = "pretraining-"  # and the seed: the name of the stages that make weights
+# Options that say where something lies, not what it is: that is known by the arm and by what its weights were made of.
+_PLACES = frozenset({"--prepared_dir", "--output_dir", "--output", "--model", "--like"})
 
 
 class Record(NamedTuple):
@@ -23,9 +25,9 @@ class Record(NamedTuple):
     exit_code: int | None  # None: begun, and not ended yet
     error: str = ""  # the last line it said, where it failed
     seconds: float = 0.0  # of all attempts by this command
-    threads: int | None = None  # of each process; None in records made before they were noted, as are jobs
+    threads: int | None = None  # of each process; None where the user's number is none
     jobs: int | None = None  # commands that ran at once
-    made_of: str | None = None  # of what it needs: how that was made; None also in records of before that was noted
+    made_of: str | None = None  # of what it needs: how that was made
 
     @property
     def is_done(self) -> bool:
@@ -69,8 +71,9 @@ class Stage(NamedTuple):
 
     @property
     def made_by(self) -> str:
-        """What tells how it is made: a hash of its command and of those before it, since these name only paths."""
-        return hashlib.blake2b(json.dumps([self.command, self.made_of]).encode(), digest_size=16).hexdigest()
+        """What tells how it is made: a hash of what its command asks for, and of those before it."""
+        asked = sorted(asked_for(self.command).items())
+        return hashlib.blake2b(json.dumps([asked, self.made_of]).encode(), digest_size=16).hexdigest()
 
     @property
     def made_of(self) -> str | None:
@@ -101,12 +104,30 @@ class Stage(NamedTuple):
 
     def other_than(self, noted: Record) -> str:
         """What the record tells of, in words, where that is not this stage; empty where it is."""
-        if noted.command != self.command:
-            changed = [word for word in self.command if word not in noted.command] or ["something left out"]
-            return f"another command ({changed[0]} is new)"
-        if self.needs is None or noted.made_of in (None, self.made_of):
-            return ""
-        return f"another {self.needs.told}"
+        if changed := _changed(asked_for(noted.command), asked_for(self.command)):
+            return f"another command ({changed})"
+        return "" if self.needs is None or noted.made_of == self.made_of else f"another {self.needs.told}"
+
+
+def asked_for(command: Sequence[str]) -> dict[str, str]:
+    """What a command is to do: the script, and the values of each option that is no mere place, in whatever order."""
+    name, asked = "script", {"script": list[str]()}
+    for word in command:
+        if word.startswith("--"):
+            name, asked[word] = word, []
+        else:
+            asked[name].append(word)
+    return {name: " ".join(values) for name, values in asked.items() if name not in _PLACES}
+
+
+def _changed(before: dict[str, str], now: dict[str, str]) -> str:
+    """The first difference between two commands, in words; empty where there is none."""
+    name = next((name for name in {**now, **before} if before.get(name) != now.get(name)), None)
+    if name is None:
+        return ""
+    if name not in now:
+        return f"{name} is gone"
+    return f"{name} is new" if name not in before else f"{name} {now[name]}, which was {before[name]}"
 
 
 def read_record(file: Path) -> Record | None:
@@ -114,8 +135,8 @@ def read_record(file: Path) -> Record | None:
     if not file.is_file():
         return None
     content = read_object(file)
-    try:  # at first only stages that had ended well were noted, without a code
-        record = Record(**{"exit_code": 0, **content})
+    try:
+        record = Record(**content)
     except TypeError:
         record = None
     if record is None or not isinstance(record.command, list):

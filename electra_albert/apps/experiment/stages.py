@@ -80,8 +80,8 @@ def judging_stages(plan: Plan, site: Site, made: Sequence[Stage]) -> list[Stage]
     """
     stages = []
     for arm in plan.arms:
-        begun = plan.arm(arm.like) if arm.weights == "random" and arm.like else arm
-        model, needs, folder = site.run(begun), _weights(made, begun, begun.seeds[0]), site.folder(arm)
+        needs, folder = judged_weights(plan, arm, made), site.folder(arm)
+        model = needs.output
         if (site.texts or site.pairs) and arm.weights != "random":
             file = folder / "scores.json"
             stages.append(Stage(arm.name, "scores", _scoring(site, model, file), folder, file, needs))
@@ -97,6 +97,15 @@ def finetuning_command(plan: Plan, task: str, places: Options) -> list[str]:
     """What trains a task of the plan, with where its data, the model and the results lie."""
     told = {"task": task, **places, "seeds": plan.task_seeds, **plan.task_options, **plan.tasks[task]}
     return ["Finetuning.py", *_words(told)]
+
+
+def judged_weights(plan: Plan, arm: Arm, made: Sequence[Stage]) -> Stage:
+    """The stage that makes the weights an arm is judged by; of random ones, those whose shape they have.
+
+    made: the stages that make weights, maybe among others.
+    """
+    begun = plan.arm(arm.like) if arm.weights == "random" and arm.like else arm
+    return _weights(made, begun, begun.seeds[0])
 
 
 def _weights(made: Sequence[Stage], arm: Arm, seed: int) -> Stage:
