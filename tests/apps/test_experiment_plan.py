@@ -165,6 +165,7 @@ REFUSED = {
     "no name": ("arms: {'': {}}", "an arm cannot be called ''"),
     "a name that no folder can have": (f"arms: {{{'x' * 101}: {{}}}}", "an arm cannot be called 'xxx"),
     "the name of a result": ("arms: {results.md: {}}", "an arm cannot be called 'results.md'"),
+    "the name of the lock": ("arms: {run.lock: {}}", "an arm cannot be called 'run.lock'"),
     "a folder of all tasks": (
         "arms: {a: {}}\nfinetuning: {options: {output_dir: x}}",
         "output_dir is said by the runner",

@@ -29,7 +29,7 @@ _OF_FINETUNING = ("seeds", "tasks", "options")
 _TOLD_BY_THE_RUNNER = ("corpus", "tokenizer", "prepared_dir", "output_dir", "seed", "config", "resume", "dry_run")
 _TOLD_OF_TASKS = ("task", "data_dir", "model", "output_dir", "seeds", "from_scratch", "resume", "config", "dry_run")
 _LONGEST_NAME = 100  # bytes of a folder's name
-_RESULTS = ("results.md", "results.json", "curves.png")  # which lie beside the arms
+_RESULTS = ("results.md", "results.json", "curves.png", "run.lock")  # what lies beside the arms
 _SEED = 42
 Options = Mapping[str, Any]
 
