@@ -97,8 +97,9 @@ def _electra(task_name: str, model: ModelConfig) -> dict[str, Any]:
         "weight_decay": 0.0,
         # Differs from ELECTRA: meant for 12 or 24 distinct layers; a shared block has few depths, so it lowers less.
         "layer_decay": 0.9 if is_large else 0.8,
-        "hidden_dropout_prob": 0.1,
-        "attention_probs_dropout_prob": 0.1,
+        # Differs from ELECTRA, which has 0.1 in pretraining and here: what was pretrained without any loses by it.
+        "hidden_dropout_prob": model.hidden_dropout_prob,
+        "attention_probs_dropout_prob": model.attention_probs_dropout_prob,
         "double_unordered": task_name in UNORDERED_PAIRS,
     }
 

@@ -113,10 +113,20 @@ def test_the_other_rows_of_albert_are_those_published(
 @pytest.mark.parametrize("task", TASKS)
 def test_electras_schedule_and_dropout_are_the_same_for_all_tasks_but_before_spans(task: str) -> None:
     options = recipe("electra", task, BASE)
-    names = ("lr_scheduler_type", "warmup_ratio", "weight_decay", "hidden_dropout_prob", "per_device_train_batch_size")
-    assert [options[name] for name in names] == ["electra", 0.1, 0.0, 0.1, 32]
-    assert options["attention_probs_dropout_prob"] == 0.1
+    names = ("lr_scheduler_type", "warmup_ratio", "weight_decay", "per_device_train_batch_size")
+    assert [options[name] for name in names] == ["electra", 0.1, 0.0, 32]
     assert options["classifier_dropout_prob"] == (0.0 if task.startswith("squad") else 0.1)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(("hidden", "attention"), [(0.0, 0.0), (0.1, 0.1), (0.2, 0.05)])
+def test_electras_recipe_keeps_the_dropout_that_the_encoder_was_pretrained_with(
+    task: str, hidden: float, attention: float
+) -> None:
+    options = recipe(
+        "electra", task, replace(SMALL, hidden_dropout_prob=hidden, attention_probs_dropout_prob=attention)
+    )
+    assert (options["hidden_dropout_prob"], options["attention_probs_dropout_prob"]) == (hidden, attention)
 
 
 @pytest.mark.parametrize(
