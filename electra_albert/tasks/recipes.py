@@ -2,7 +2,7 @@
 
 They were found for published sizes and full data. Steps and warm-ups are kept as shares of the training examples, so
 that they mean the same on a part of the data. One thing published is left out: neither code corrects Adam's moments for
-their start at zero, and without that fine-tuning on little data collapses more often.
+their start at zero, and without that fine-tuning on little data collapses more often. ELECTRA's dropout is the model's.
 """
 
 from __future__ import annotations
