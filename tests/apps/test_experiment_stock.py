@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import yaml
 from safetensors.torch import load_file
 
 from electra_albert.apps.experiment.stock import main
+from electra_albert.objectives.rtd import ReplacedTokenDetection
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call
 
@@ -50,6 +52,23 @@ def test_each_part_is_trained_at_the_rate_that_the_run_gives_it(run: Path, tmp_p
     assert moved["generator"] < 1e-6
     assert moved["discriminator"] > 1e-4
     assert moved["table"] > 1e-4
+
+
+def test_it_is_scored_as_a_run_is_without_gradients_and_in_its_arithmetic(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    options["precision"] = "bf16"
+    (run / "config.yaml").write_text(yaml.safe_dump(options), encoding="utf-8")
+    score, seen = ReplacedTokenDetection.score, []
+
+    def watched(self: ReplacedTokenDetection, *arguments: Any) -> Any:
+        seen.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
+        return score(self, *arguments)
+
+    monkeypatch.setattr(ReplacedTokenDetection, "score", watched)
+    train(run, tmp_path / "stock", 0.1)
+    assert set(seen) == {(False, True)}
 
 
 def test_its_folder_tells_the_command_that_made_it_and_is_made_anew_by_that_alone(run: Path, tmp_path: Path) -> None:

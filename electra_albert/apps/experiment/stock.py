@@ -14,6 +14,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,7 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.training.guards import RunLock
 
     preset, config = parse_pretraining(["--config", str(like / CONFIG), "--output_dir", str(folder)], "Pretraining.py")
+    config = replace(config, run=replace(config.run, torch_compile="none"))  # the models of ours here only lend weights
     world = start(config.run.device)
     job = make_job(config, world, _say)
     ours = job.objective
@@ -132,16 +134,20 @@ def _take_back(pair: StockPair, job: Job) -> None:
 
 
 def _finish(job: Job, folder: Path, row: Metrics, world: World) -> None:
-    """Score on held-out text, write the log, and export both models."""
+    """Score on held-out text as a run does, write the log, and export both models."""
+    import torch
+
     from electra_albert.apps.evaluation import score
     from electra_albert.apps.export_models import export_discriminator, export_generator
     from electra_albert.training.guards import StopSignal
     from electra_albert.training.monitor import EVALUATION_PREFIX, Monitor
     from electra_albert.training.run import Run
+    from electra_albert.training.step import autocast
 
     monitor = Monitor(folder, job.config.training.max_steps, is_main=False)
     run = Run(folder, job.config.training, world, monitor, StopSignal(), job.arithmetic)
-    found = score(job.objective.eval(), job, job.held_out, run) or {}
+    with torch.no_grad(), autocast(world.device, job.arithmetic):
+        found = score(job.objective.eval(), job, job.held_out, run) or {}
     evaluation = {"step": row["step"], **{f"{EVALUATION_PREFIX}{name}": value for name, value in found.items()}}
     write_whole(folder / "metrics.jsonl", "".join(json.dumps(each) + "\n" for each in (row, evaluation)))
     tokenizer, objective = job.prepared.tokenizer, job.objective.cpu()
