@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from electra_albert.apps.obstacles import told_in_one_line
 from electra_albert.contracts import Metrics
 from electra_albert.tasks.batches import eval_batches
 from electra_albert.tasks.kinds import KINDS
@@ -92,10 +93,10 @@ def _by_unit(outputs: np.ndarray, units: np.ndarray, rows: Rows) -> list[np.ndar
 
 @contextmanager
 def inference(objective: TaskObjective, job: TaskJob) -> Iterator[None]:
-    """Without gradients and dropout, in the arithmetic of the training."""
+    """Without gradients and dropout, in the arithmetic of the training. UsageError where a GPU's memory is full."""
     was_training = objective.training
     objective.eval()
     device: Any = next(objective.parameters()).device
-    with torch.no_grad(), autocast(device, job.arithmetic):
+    with told_in_one_line(job.training, "none"), torch.no_grad(), autocast(device, job.arithmetic):
         yield
     objective.train(was_training)

@@ -18,6 +18,7 @@ import numpy as np
 from electra_albert.apps.finetune_files import export_best, writing
 from electra_albert.apps.finetune_job import TaskJob, build_objective, data_fingerprint
 from electra_albert.apps.finetune_scoring import Scored, inference, score
+from electra_albert.apps.obstacles import told_in_one_line
 from electra_albert.apps.run_folder import write_whole
 from electra_albert.contracts import CheckpointError, Metrics
 from electra_albert.model.loading import load_task_model
@@ -132,7 +133,8 @@ def _run_seed(
             is_enough=watch.is_enough,
             settings={"seed": seed, "data": data_fingerprint(job)},
         )
-        outcome = train(objective, _batches(job, seed, world), watch.evaluate, run)
+        with told_in_one_line(training, "none"):
+            outcome = train(objective, _batches(job, seed, world), watch.evaluate, run)
         scored = None if outcome.is_stopped else watch.settle()
         if scored is None:
             return None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,7 +36,15 @@ def why_not_compiled(device: torch.device) -> str | None:
     named = os.environ.get(variable)
     if not any(shutil.which(name) for name in ([named] if named else usual)):
         return f"no C compiler is found: install {usual[0]} or name one in {variable}"
+    if not any((folder / "Python.h").is_file() for folder in _header_folders()):
+        return f"{_header_folders()[0]} has no Python.h: install Python's headers (python3-dev)"
     return None
+
+
+def _header_folders() -> list[Path]:
+    """Where Python's headers may be: Debian's Python names a local folder first, a moved one where it was built."""
+    named = (sysconfig.get_path("include"), sysconfig.get_path("include", "posix_prefix"))
+    return [Path(folder) for folder in (*named, sysconfig.get_config_var("INCLUDEPY")) if folder]
 
 
 def memory_of(device: torch.device) -> int:

@@ -43,6 +43,7 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
     from electra_albert.apps.closing import peak_memory_line, plan_lines
     from electra_albert.apps.estimate import estimate_lines
     from electra_albert.apps.job import job_settings, make_job
+    from electra_albert.apps.obstacles import told_in_one_line
     from electra_albert.apps.run_folder import check_is_ours
     from electra_albert.training.checkpoint import find_checkpoint, read_state
     from electra_albert.training.distributed import main_first
@@ -59,7 +60,8 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
         monitor = stack.enter_context(Monitor(folder, config.training.max_steps, is_main=world.is_main))
         found = find_checkpoint(folder / "checkpoints", config.run.resume, monitor.say)
         state = read_state(found) if found else None
-        job = make_job(config, world, monitor.say, state["settings"] if state else None)
+        with told_in_one_line(config.training, "none"):
+            job = make_job(config, world, monitor.say, state["settings"] if state else None)
         for line in plan_lines(job, world):
             monitor.say(line)
         if config.run.dry_run:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from electra_albert.apps import pretrain
+from electra_albert.apps import finetune, pretrain
 from electra_albert.apps.job import choose_compilation
 from electra_albert.apps.obstacles import memory_of, told_in_one_line, why_not_compiled
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import UsageError
+from electra_albert.objectives.rtd import ReplacedTokenDetection
+from electra_albert.tasks.objective import TaskObjective
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call, finish, start
+from tests.apps.tiny_tasks import cola
 
 CPU = torch.device("cpu")
 
@@ -41,12 +46,46 @@ def test_a_compiler_that_is_named_but_not_there_is_no_compiler(monkeypatch: pyte
     assert choose_compilation("auto", CPU) == "none"
 
 
+def test_without_the_headers_of_python_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert why_not_compiled(CPU) is None
+    monkeypatch.setattr(sysconfig, "get_path", lambda *_: str(tmp_path))
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda _: None)
+    assert "python3-dev" in str(why_not_compiled(CPU))
+    assert choose_compilation("auto", CPU) == "none"
+
+
 @pytest.mark.parametrize("is_checkpointed", [False, True])
 def test_a_full_gpu_is_told_with_the_options_that_help(is_checkpointed: bool) -> None:
     training = TrainingConfig(per_device_train_batch_size=48, gradient_checkpointing=is_checkpointed)
     with pytest.raises(UsageError, match="lower --per_device_train_batch_size 48") as refused, told(training):
         raise torch.OutOfMemoryError("CUDA out of memory")
     assert ("set --gradient_checkpointing true" in str(refused.value)) != is_checkpointed
+
+
+def no_memory(*_: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_a_gpu_too_full_for_the_check_before_training_is_told_in_one_line(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ReplacedTokenDetection, "forward", no_memory)
+    ended = call(pretrain.main, *finished.options(tmp_path / "run"))
+    assert_refused(ended, 2, "the memory does not suffice", "lower --per_device_train_batch_size")
+
+
+@pytest.mark.parametrize("is_training", [True, False], ids=["training", "scoring"])
+def test_fine_tuning_that_a_gpu_has_no_memory_for_is_told_in_one_line(
+    is_training: bool, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = TaskObjective.outputs
+
+    def fails(self: TaskObjective, *arguments: Any) -> Any:
+        return no_memory() if self.training is is_training else outputs(self, *arguments)
+
+    monkeypatch.setattr(TaskObjective, "outputs", fails)
+    argv = cola(tmp_path).options(finished.folder, tmp_path / "tuned", "--max_steps", 2)
+    assert_refused(call(finetune.main, *argv), 2, "the memory does not suffice", "--per_device_eval_batch_size 32")
 
 
 def told(training: TrainingConfig | None = None, compilation: str = "blocks") -> object:
