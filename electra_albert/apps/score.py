@@ -98,8 +98,8 @@ def _require_files(texts: Sequence[Path], pairs: Path | None) -> None:
 def _check_output(output: Path) -> None:
     """UsageError unless `output` can be written and is new, or holds scores: a text or a model is not written over."""
     check_can_write(output.absolute().parent)
-    if output.is_dir():
-        raise UsageError(f"--output {output} is a folder; name a file")
+    if output.exists() and not output.is_file():
+        raise UsageError(f"--output {output} is no file; name one")
     if output.exists() and not _holds_scores(output):
         raise UsageError(f"--output {output} is there and holds no scores, so it stays as it is; name another file")
 

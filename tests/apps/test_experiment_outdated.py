@@ -85,6 +85,9 @@ def test_the_order_of_options_and_the_place_of_what_was_made_change_nothing(tmp_
     stages = replanned(tmp_path, turned, output_dir=moved, prepared_dir="elsewhere")
     check_records(stages)
     assert undone(stages) == set()
+    changed = replanned(tmp_path, turned.replace("max_steps: 3", "max_steps: 4"), output_dir=moved)
+    with pytest.raises(UsageError, match=f"remove {moved / 'a'} and {moved / 's'} and {moved / 'r'} to have"):
+        check_records(changed)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +167,19 @@ def test_what_the_plan_says_otherwise_now_is_left_out_of_what_is_found_and_told(
     for found in find(plan, site, changed):
         assert (found.tasks, found.runs, found.scores) == ({}, [], {})
         assert f"cola tells of another pretraining-1 of {'s' if found.arm.name == 's' else 'a'}" in found.failures
+
+
+def test_a_task_of_other_options_is_left_out_and_told_where_its_data_are_not_named(tmp_path: Path) -> None:
+    site, stages = made_all(tmp_path)
+    for made in stages:
+        if made.name == "cola":
+            (made.output / "results.json").write_text(json.dumps(RESULTS), encoding="utf-8")
+    without = {"data_dir": None, "texts": ()}
+    plan, _, stages = planned(tmp_path, **without)
+    assert all(found.tasks == {"cola": (0.5, 0.6)} and not found.failures for found in find(plan, site, stages))
+    plan, _, stages = planned(tmp_path, PLAN.replace("cola: ", "cola: {num_train_epochs: 5}"), **without)
+    told = "cola tells of another command (--num_train_epochs is new)"
+    assert all((found.tasks, found.failures) == ({}, [told]) for found in find(plan, site, stages))
 
 
 @pytest.mark.parametrize("lost", ["config.yaml", "environment.json"])

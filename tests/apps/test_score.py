@@ -243,7 +243,7 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
         (("--pairs", ""), ["--pairs is empty"]),
         (("--pairs", "p.jsonl", "--max_pairs", 0), ["--max_pairs 0 must be at least 1"]),
         (("--text", "p.jsonl", "--max_pairs", 3), ["--max_pairs has no effect without --pairs"]),
-        (("--pairs", "p.jsonl", "--output", "."), ["--output . is a folder"]),
+        (("--pairs", "p.jsonl", "--output", "."), ["--output . is no file"]),
         (("--pairs", ".", "--output", "./p.jsonl"), ["p.jsonl is there and holds no scores"]),
         (("--text", "p.jsonl", "--output", "p.jsonl"), ["p.jsonl is there and holds no scores"]),
         (("--pairs", "p.jsonl", "--output", "/proc/no/s.json"), ["/proc/no/s.json cannot be written ("]),

@@ -9,7 +9,6 @@ Typed again it goes on where it was stopped. results.md, results.json and curves
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence, Set
 from pathlib import Path
@@ -113,8 +112,8 @@ def _parse(argv: Sequence[str]) -> tuple[Plan, Site, list[str]]:
 
 
 def _plain(path: str) -> str:
-    """The same place however it is spelt, since what was made is compared by it."""
-    return path and os.path.normpath(path)
+    """Without "./" and a trailing slash, since paths are compared by it; ".." may go through a link, and stays."""
+    return path and str(Path(path))
 
 
 def _say(message: str) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from electra_albert.apps.command_line import parse_pretraining
 from electra_albert.apps.estimate import step_flops
 from electra_albert.apps.experiment.plan import Arm, Plan
-from electra_albert.apps.experiment.records import PRETRAINING, Record, Stage, read_object, records_of
-from electra_albert.apps.experiment.stages import TASK_RESULTS, Site, judged_weights
+from electra_albert.apps.experiment.records import PRETRAINING, Record, Stage, asked_for, read_object, records_of
+from electra_albert.apps.experiment.stages import TASK_RESULTS, Site, judged_weights, task_stage
 from electra_albert.apps.run_folder import CONFIG, ENVIRONMENT, recorded_settings
 from electra_albert.contracts import CheckpointError, Metrics
 from electra_albert.training.metrics_file import read_metrics
@@ -88,7 +88,7 @@ def find(plan: Plan, site: Site, stages: Sequence[Stage]) -> list[Findings]:
 def _find(plan: Plan, site: Site, arm: Arm, stages: Sequence[Stage]) -> Findings:
     folder, noted = site.folder(arm), records_of(site.folder(arm))
     mine, weights = [stage for stage in stages if stage.arm == arm.name], judged_weights(plan, arm, stages)
-    others = _others(noted, mine, weights)
+    others = _others(noted, [*mine, *_tasks_not_asked_for(plan, site, arm, noted, mine, weights)], weights)
     records = {name: record for name, record in noted.items() if name not in others}
     done = {name for name, record in records.items() if record.is_done}
     read = {task: _read(folder / task / TASK_RESULTS) for task in plan.tasks if task in done}
@@ -106,6 +106,15 @@ def _find(plan: Plan, site: Site, arm: Arm, stages: Sequence[Stage]) -> Findings
         _read(folder / "scores.json") if _SCORES in done else {},
         _failures(noted, mine, others),
     )
+
+
+def _tasks_not_asked_for(
+    plan: Plan, site: Site, arm: Arm, noted: Mapping[str, Record], asked: Sequence[Stage], weights: Stage
+) -> list[Stage]:
+    """The plan's tasks that were trained before, by a call with --data_dir, as that call would train them now."""
+    names = (plan.tasks.keys() & noted.keys()) - {stage.name for stage in asked}
+    data = {name: asked_for(noted[name].command).get("--data_dir") for name in names}
+    return [task_stage(plan, replace(site, data_dir=data[name]), arm, name, weights) for name in names]
 
 
 def _others(noted: Mapping[str, Record], stages: Sequence[Stage], weights: Stage) -> dict[str, str]:

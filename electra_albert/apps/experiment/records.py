@@ -197,5 +197,5 @@ def check_records(stages: Iterable[Stage]) -> None:
 def _made_anew(stage: Stage, before: Record) -> Path:
     """What goes with what the stage has made: all of the arm, where that was made of it or of the same weights."""
     is_of_another_arm = stage.needs is not None and stage.needs.arm != stage.arm
-    goes_whole = is_of_another_arm and before.command == stage.command
+    goes_whole = is_of_another_arm and asked_for(before.command) == asked_for(stage.command)
     return stage.folder if goes_whole or stage.name.startswith(PRETRAINING) else stage.output

@@ -81,16 +81,20 @@ def judging_stages(plan: Plan, site: Site, made: Sequence[Stage]) -> list[Stage]
     stages = []
     for arm in plan.arms:
         needs, folder = judged_weights(plan, arm, made), site.folder(arm)
-        model = needs.output
         if (site.texts or site.pairs) and arm.weights != "random":
             file = folder / "scores.json"
-            stages.append(Stage(arm.name, "scores", _scoring(site, model, file), folder, file, needs))
+            stages.append(Stage(arm.name, "scores", _scoring(site, needs.output, file), folder, file, needs))
         for task in plan.tasks if site.data_dir is not None else ():
-            output = folder / task
-            command = finetuning_command(plan, task, {"data_dir": site.data_dir, "model": model, "output_dir": output})
-            command += ["--from_scratch", "true"] if arm.weights == "random" else []
-            stages.append(Stage(arm.name, task, command, folder, output, needs, TASK_RESULTS))
+            stages.append(task_stage(plan, site, arm, task, needs))
     return stages
+
+
+def task_stage(plan: Plan, site: Site, arm: Arm, task: str, needs: Stage) -> Stage:
+    """Fine-tuning of the weights that `needs` makes on one task, or of random ones of their shape."""
+    output = site.folder(arm) / task
+    command = finetuning_command(plan, task, {"data_dir": site.data_dir, "model": needs.output, "output_dir": output})
+    command += ["--from_scratch", "true"] if arm.weights == "random" else []
+    return Stage(arm.name, task, command, site.folder(arm), output, needs, TASK_RESULTS)
 
 
 def finetuning_command(plan: Plan, task: str, places: Options) -> list[str]:
