@@ -102,9 +102,9 @@ class TuningConfig:
     classifier_dropout_prob: float = 0.1
     """Dropout before the classifier."""
     hidden_dropout_prob: float | None = None
-    """Dropout in the encoder; by default the model's own."""
+    """Dropout in the encoder; by default the recipe's, which for electra is the model's own."""
     attention_probs_dropout_prob: float | None = None
-    """Dropout on the attention weights; by default the model's own."""
+    """Dropout on the attention weights; by default as in the encoder."""
     dropout_samples: int = 1
     """Dropout masks before the classifier whose losses are averaged (multi-sample dropout)."""
     seeds: int = 1

@@ -1,8 +1,9 @@
 """Published fine-tuning settings of ELECTRA and of ALBERT, as rows of data.
 
 They were found for published sizes and full data. Steps and warm-ups are kept as shares of the training examples, so
-that they mean the same on a part of the data. One thing published is left out: neither code corrects Adam's moments for
-their start at zero, and without that fine-tuning on little data collapses more often. ELECTRA's dropout is the model's.
+that they mean the same on a part of the data. Two things differ. Adam's moments are corrected for their start at zero,
+which neither code does: fine-tuning on little data collapses less often. And with ELECTRA's settings the encoder keeps
+the dropout of its own pretraining.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def _electra(task_name: str, model: ModelConfig) -> dict[str, Any]:
         "weight_decay": 0.0,
         # Differs from ELECTRA: meant for 12 or 24 distinct layers; a shared block has few depths, so it lowers less.
         "layer_decay": 0.9 if is_large else 0.8,
-        # Differs from ELECTRA, which has 0.1 in pretraining and here: what was pretrained without any loses by it.
+        # Differs from ELECTRA, which has 0.1 in pretraining and here: what was pretrained without mostly loses by it.
         "hidden_dropout_prob": model.hidden_dropout_prob,
         "attention_probs_dropout_prob": model.attention_probs_dropout_prob,
         "double_unordered": task_name in UNORDERED_PAIRS,
