@@ -10,7 +10,7 @@ import torch
 from electra_albert.apps.closing import guesses_in_markdown
 from electra_albert.apps.scores import OLD_TEXT_PREFIX
 from electra_albert.corpus.batches import eval_batches
-from electra_albert.objectives.evaluation import Detections, detection_scores
+from electra_albert.objectives.evaluation import Detections, detection_scores, is_discriminator_idle
 from electra_albert.training.distributed import gather_objects
 from electra_albert.training.monitor import Tally, mean, weighted_sum
 
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from electra_albert.objectives.pretraining import PretrainingObjective
     from electra_albert.training.loop import Evaluate
     from electra_albert.training.run import Run
+
+_IDLE = (
+    "warning: the discriminator finds replaced tokens no better than chance, while the generator learns. A rate too "
+    "high for many layers makes all its vectors alike: if this lasts, begin anew with --rtd.discriminator_rate {rate:g}"
+)
 
 
 def evaluator(job: Job, run: Run) -> Evaluate:
@@ -35,6 +40,8 @@ def evaluator(job: Job, run: Run) -> Evaluate:
             if old is None:
                 return None
             metrics |= {f"{OLD_TEXT_PREFIX}{name}": old[name] for name in ("loss", *job.objective.weights)}
+        if is_discriminator_idle(metrics):
+            run.monitor.say(_IDLE.format(rate=job.config.rtd.discriminator_rate / 4))
         if run.world.is_main:
             run.monitor.text(step, "guesses", guesses_in_markdown(job))
         return metrics

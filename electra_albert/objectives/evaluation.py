@@ -19,6 +19,8 @@ from electra_albert.contracts import Metrics, Term
 from electra_albert.objectives.masking import Targets
 
 _CHANCE_AUC = 0.5
+_IDLE_AUC = 0.52  # a discriminator below it finds nothing: over 30,000 tokens chance keeps below .51
+_KNOWING_NATS = 1.0  # a generator so far below the token frequencies puts in what can be found by its neighbours
 
 
 class Unigram(NamedTuple):
@@ -102,6 +104,14 @@ def has_learned(metrics: Metrics) -> bool:
         bars.append((metrics["discriminator_auc"], 1.3, _CHANCE_AUC))
         bars.append((metrics["discriminator_average_precision"], 1.5, metrics["replaced_fraction"]))
     return all(_reaches(score, times, chance) for score, times, chance in bars)
+
+
+def is_discriminator_idle(metrics: Metrics) -> bool:
+    """Whether the discriminator does no better than chance although the generator has learned what neighbours tell."""
+    auc, loss, floor = (metrics.get(name) for name in ("discriminator_auc", "generator_loss", "unigram_loss"))
+    if auc is None or loss is None or floor is None:
+        return False
+    return auc < _IDLE_AUC and loss < floor - _KNOWING_NATS
 
 
 def _reaches(score: float | None, times: float, chance: float | None) -> bool:

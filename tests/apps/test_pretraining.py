@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.apps import pretrain
+from electra_albert.apps import evaluation, pretrain
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, call, options, outcome, rows
 
@@ -143,3 +143,16 @@ def test_without_output_dir_a_run_is_named_after_corpus_and_preset(finished: Fin
     assert ended.code == 0, ended.err
     assert [path.name for path in (in_folder / "runs").iterdir()] == ["tales-tiny"]
     assert ended.out.endswith(" LM_DEMO.py\n")
+
+
+def test_a_discriminator_that_learns_nothing_is_told_while_there_is_time(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "is_discriminator_idle", lambda metrics: "discriminator_auc" in metrics)
+    argv = finished.options(tmp_path / "run", "--max_steps", 1, "--rtd.discriminator_rate", 0.5)
+    ended = call(pretrain.main, *argv)
+    assert ended.code == 0, ended.err
+    told = "no better than chance, while the generator learns"
+    assert told in ended.err
+    assert "begin anew with --rtd.discriminator_rate 0.125" in ended.err
+    assert told not in finished.ended.err

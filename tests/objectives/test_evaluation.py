@@ -14,6 +14,7 @@ from electra_albert.objectives.evaluation import (
     baseline_terms,
     detection_scores,
     has_learned,
+    is_discriminator_idle,
 )
 from tests.objectives.toy import MODEL, SPECIAL, STEP, make_batch, make_objective
 
@@ -134,6 +135,31 @@ def test_run_above_every_bar_has_learned() -> None:
 )
 def test_run_below_any_bar_or_without_a_number_has_not_learned(change: Metrics) -> None:
     assert not has_learned(LEARNED | change)
+
+
+IDLE: Metrics = {"discriminator_auc": 0.502, "generator_loss": 4.7, "unigram_loss": 6.4}
+
+
+def test_chance_beside_a_generator_that_learns_is_an_idle_discriminator() -> None:
+    assert is_discriminator_idle(IDLE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"discriminator_auc": 0.54},
+        {"generator_loss": 6.3},
+        *({name: None} for name in IDLE),
+        *({name: math.nan} for name in IDLE),
+    ],
+    ids=str,
+)
+def test_a_discriminator_that_finds_some_or_has_little_to_find_is_not_idle(change: Metrics) -> None:
+    assert not is_discriminator_idle(IDLE | change)
+
+
+def test_without_a_discriminator_none_is_idle() -> None:
+    assert not is_discriminator_idle({"mlm_loss": 4.7, "unigram_loss": 6.4})
 
 
 MLM_LEARNED: Metrics = {"mlm_accuracy": 0.20, "most_frequent_accuracy": 0.05}
