@@ -104,18 +104,23 @@ def test_confusion_matrix_equals_scikit_learn(values: Values) -> None:
 
 
 @LAW
-@given(arrays(np.float64, st.tuples(st.integers(3, 20), st.just(2)), elements=st.integers(-8, 8).map(lambda n: n / 4)))
-def test_correlations_equal_scipy(values: Values) -> None:
+@given(
+    arrays(np.float64, st.tuples(st.integers(2, 20), st.just(2)), elements=st.integers(-8, 8).map(lambda n: n / 4)),
+    st.sampled_from([0.0, 1.0, 5e4]),
+    st.sampled_from([1.0, 1e-6, 1e-12, 1e-15, 1e-160, 1e-200, 1e-300]),
+)
+def test_correlations_equal_scipy_of_nearly_constant_predictions_too(
+    values: Values, centre: float, spread: float
+) -> None:
     from scipy.stats import pearsonr, spearmanr
 
+    values[:, 0] = centre + spread * values[:, 0]
     predicted, gold = values.T
     scores = MEASURES["regression"](values)
     assert scores["mean_squared_error"] == pytest.approx(float(((predicted - gold) ** 2).mean()), abs=ROUNDING)
-    if np.ptp(predicted) == 0 or np.ptp(gold) == 0:
-        assert scores["pearson"] == scores["spearman"] == 0.0
-        return
-    assert scores["pearson"] == pytest.approx(pearsonr(predicted, gold).statistic, abs=ROUNDING)
-    assert scores["spearman"] == pytest.approx(spearmanr(predicted, gold).statistic, abs=ROUNDING)
+    with warnings.catch_warnings(action="ignore"):  # where one side is constant scipy gives nan, and we 0
+        expected = [float(np.nan_to_num(found(predicted, gold).statistic)) for found in (pearsonr, spearmanr)]
+    assert [scores["pearson"], scores["spearman"]] == expected
 
 
 def official_best(values: Values, of_span: int) -> tuple[float, float]:
@@ -206,15 +211,9 @@ def test_f1_is_zero_without_a_positive() -> None:
     assert MEASURES["classification"](pairs((0, 0), (0, 0)))["f1"] == 0.0
 
 
-@pytest.mark.parametrize("values", [pairs((2, 1), (2, 3)), pairs((1, 2), (3, 2)), pairs((2, 2))])
-def test_numbers_all_alike_have_correlations_of_zero(values: Values) -> None:
-    scores = MEASURES["regression"](values)
+def test_a_single_number_has_correlations_of_zero() -> None:
+    scores = MEASURES["regression"](pairs((2, 2)))
     assert scores["pearson"] == scores["spearman"] == 0.0
-
-
-def test_numbers_too_close_for_arithmetic_have_a_finite_correlation() -> None:
-    # The square of the spread is too small for a float64.
-    assert MEASURES["regression"](pairs((0, 1), (1e-200, 2), (0, 3)))["pearson"] == 0.0
 
 
 def test_tags_without_any_entity_score_zero() -> None:
