@@ -15,7 +15,7 @@ from electra_albert.apps.experiment.stages import Site
 from electra_albert.contracts import CheckpointError, UsageError
 from tests.apps.tiny_plan import PLAN, find_stage, note, planned
 
-RESULTS = {"main_metric": "accuracy", "metrics": {"accuracy": {"values": [0.5, 0.6]}}}
+RESULTS = {"main_metric": "accuracy", "metrics": {"accuracy": {"values": [0.5, 0.6]}}, "collapsed_seeds": []}
 CHANGED = PLAN.replace("preset: tiny", "preset: tiny, learning_rate: .5")
 
 

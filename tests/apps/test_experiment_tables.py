@@ -35,7 +35,8 @@ def run(seed: int, updates: int, *losses: float, is_finished: bool = True) -> Pr
 def found(name: str, *runs: Pretrained, cola: tuple[float, ...] = (), **more: Any) -> Findings:
     arm = Arm(name, more.pop("options", {}), weights=more.pop("weights", "pretrained"), like=more.pop("like", None))
     tasks = {"cola": cola} if cola else {}
-    return Findings(arm, list(runs), tasks, METRIC if cola else {}, more.pop("scores", {}), more.pop("failures", []))
+    collapsed, scores, failures = more.pop("collapsed", {}), more.pop("scores", {}), more.pop("failures", [])
+    return Findings(arm, list(runs), tasks, METRIC if cola else {}, collapsed, scores, failures)
 
 
 def plan_of(*all_found: Findings) -> Plan:
@@ -90,6 +91,17 @@ def test_random_weights_are_compared_with_those_of_the_same_shape_only() -> None
     assert row_of(text, "small") == ["small", "31.00 ± 1.41 (+7.1)", "31.00"]
     assert row_of(text, "sloped")[1] == "42.00 ± 2.83"
     assert row_of(text, "random small")[1] == "21.00 ± 1.41"
+
+
+def test_seeds_that_gave_one_answer_to_everything_are_marked() -> None:
+    arms = found("stuck", cola=(0.0, 0.0), collapsed={"cola": [1, 2]}), found("fine", cola=(0.30, 0.34))
+    text = told(*arms)
+    assert (row_of(text, "stuck")[1], row_of(text, "fine")[1]) == ("0.00 ± 0.00 †2", "32.00 ± 2.83")
+    assert "† so many of the seeds collapsed: they gave the same answer to everything." in text
+    assert "†" not in told(arms[1])
+    assert as_record(plan_of(*arms), Site(None, Path("out")), arms)["arms"]["stuck"]["collapsed_seeds"] == {
+        "cola": [1, 2]
+    }
 
 
 def test_of_several_random_arms_of_a_shape_the_one_like_the_arm_is_taken() -> None:

@@ -60,6 +60,7 @@ class Findings(NamedTuple):
     runs: list[Pretrained]
     tasks: dict[str, tuple[float, ...]]  # the deciding metric of each, fractions, by seed
     task_metrics: dict[str, str]  # its name
+    collapsed: dict[str, list[int]]  # seeds that gave one answer to everything, of the tasks that have any
     scores: dict[str, Any]  # of apps.score
     failures: list[str]  # what did not end well, and what was left out for it
 
@@ -103,6 +104,7 @@ def _find(plan: Plan, site: Site, arm: Arm, stages: Sequence[Stage]) -> Findings
         runs,
         {task: tuple(found["metrics"][found["main_metric"]]["values"]) for task, found in results.items()},
         {task: found["main_metric"] for task, found in results.items()},
+        {task: seeds for task, found in results.items() if (seeds := found["collapsed_seeds"])},
         _read(folder / "scores.json") if _SCORES in done else {},
         _failures(noted, mine, others),
     )
@@ -194,6 +196,7 @@ def as_record(plan: Plan, site: Site, found: Sequence[Findings]) -> dict[str, An
                 "options": each.arm.options,
                 "pretraining": [_run_record(run) for run in each.runs],
                 "tasks": {task: {each.task_metrics[task]: list(values)} for task, values in each.tasks.items()},
+                "collapsed_seeds": each.collapsed,
                 "scores": each.scores,
                 "failures": each.failures,
             }

@@ -11,6 +11,7 @@ from electra_albert.apps.experiment.findings import Findings, Pretrained
 from electra_albert.apps.experiment.plan import Arm, Plan
 
 _NOTHING = "-"
+_COLLAPSED = "†"
 _EVALUATIONS = {  # columns of held-out scores: name in the metrics, title, digits after the point
     "generator_loss": ("generator loss (nats)", 3),
     "mlm_loss": ("masked-token loss (nats)", 3),
@@ -82,6 +83,8 @@ def _task_table(plan: Plan, found: Sequence[Findings]) -> list[str]:
         notes.append("of each arm only the first seed of pretraining is fine-tuned")
     if any(untrained(each.arm, judged) for each in judged):
         notes.append("in brackets the distance from random weights of the same shape in pooled standard deviations")
+    if any(each.collapsed for each in judged):
+        notes.append(f"{_COLLAPSED} so many of the seeds collapsed: they gave the same answer to everything")
     return [*_markdown(head, rows), "", "; ".join(notes) + "."]
 
 
@@ -101,7 +104,8 @@ def _task_cell(each: Findings, base: Findings | None, task: str) -> str:
         return _NOTHING
     other = base.tasks.get(task) if base is not None else None
     distance = distance_in_stds(values, other) if other else None
-    return _spread([100 * value for value in values], 2) + ("" if distance is None else f" ({distance:+.1f})")
+    mark = f" {_COLLAPSED}{len(each.collapsed[task])}" if task in each.collapsed else ""
+    return _spread([100 * value for value in values], 2) + mark + ("" if distance is None else f" ({distance:+.1f})")
 
 
 def _score_table(found: Sequence[Findings]) -> list[str]:
