@@ -70,7 +70,7 @@ class TuningConfig:
     model: str | None = None
     """A run's folder, a folder of a stock ALBERT, or a fine-tuned one of ours; by default the newest run."""
     output_dir: str | None = None
-    """Folder of the results; by default runs/<task>-<model>."""
+    """Folder of the results; by default runs/<task>-<model>, for a table of your own runs/<its file>-<model>."""
     from_scratch: bool = False
     """Take only shape and tokenizer of the model and begin with random weights: what pretraining is compared with."""
     from_mnli: bool = False

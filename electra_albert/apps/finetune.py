@@ -91,8 +91,11 @@ def _find_task(config: FinetuneConfig, session: Session) -> tuple[Task, DataConf
 
 
 def _output_folder(config: FinetuneConfig, name: str, start: Start) -> Path:
-    """The folder of the results: as asked for, or named after task and model."""
+    """The folder of the results: as asked for, or named after the task, or a table of one's own, and the model."""
     if config.tuning.output_dir is not None:
         return Path(config.tuning.output_dir)
+    if name == CUSTOM:
+        data = config.data
+        name = Path(data.train_file or data.validation_file or data.data_dir or CUSTOM).stem
     begun = "-from-scratch" if config.tuning.from_scratch or start.files is None else ""
     return RUNS / f"{name}-{start.name}{begun}"

@@ -29,7 +29,7 @@ from electra_albert.apps.run_folder import (
 )
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import fingerprint
-from electra_albert.finetuning_config import as_flat_settings
+from electra_albert.finetuning_config import FinetuneConfig, as_flat_settings
 from electra_albert.model.loading import TASK_FILE
 from electra_albert.tasks.metrics import LOWER_IS_BETTER, MEASURES
 from electra_albert.tasks.statistics import LEVEL, bootstrap_intervals, summarize
@@ -43,6 +43,8 @@ RESULTS, TABLE, MODEL = "results.json", "results.md", "model"
 PREDICTIONS, CONFUSION = "predictions.tsv", "confusion.tsv"
 SUBMISSION, PREDICTED = "submission", "predicted.tsv"
 _WRITTEN = (CONFIG, COMMAND, CARD, RESULTS, TABLE, PREDICTIONS, CONFUSION, SUBMISSION, PREDICTED)
+_OF_THE_CALL = frozenset({"predict", "compare", "resume", "dry_run"})  # they leave the sweep as it is
+DATA_FILES = ("data_dir", "train_file", "validation_file")
 # Settings that say where things lie and how many seeds there are; what lies there is compared by fingerprint.
 _MAY_CHANGE = frozenset(
     {
@@ -51,14 +53,11 @@ _MAY_CHANGE = frozenset(
         "data_dir",
         "train_file",
         "validation_file",
+        "unknown_labels",
         "test_file",
         "prepared_dir",
         "seeds",
-        "predict",
-        "compare",
         "device",
-        "resume",
-        "dry_run",
         "from_mnli",
         "arithmetic",
         "logging_steps",
@@ -115,7 +114,7 @@ def open_folder(job: TaskJob, folder: Path, argv: Sequence[str], found: Mapping[
     """
     import yaml
 
-    options = as_flat_settings(job.config)
+    options = {name: value for name, value in as_flat_settings(job.config).items() if name not in _OF_THE_CALL}
     settings = {
         **options,
         "task": job.task.name,  # however it was spelt
@@ -131,14 +130,33 @@ def open_folder(job: TaskJob, folder: Path, argv: Sequence[str], found: Mapping[
         if job.config.tuning.resume == "never":
             raise UsageError(f"--resume never, but {folder} holds a sweep; choose another --output_dir")
         if job.train is not None or recorded.get("is_trained") is not False:  # a scoring is made anew over a scoring
-            changes = compare_settings(recorded, settings, folder, _MAY_CHANGE)
+            changes = _changes(recorded, settings, folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         # First of all: a folder that holds it is known to be a sweep's.
         write_whole(folder / ENVIRONMENT, json.dumps({**environment(), "settings": settings}, indent=2) + "\n")
-        asked = {name: value for name, value in options.items() if name not in ("resume", "dry_run", "predict")}
-        write_whole(folder / CONFIG, yaml.safe_dump(asked, sort_keys=False))
+        write_whole(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
         write_whole(folder / COMMAND, shlex.join(["python", "Finetuning.py", *argv]) + "\n")
+    return changes
+
+
+def _changes(recorded: Mapping[str, Any], settings: Mapping[str, Any], folder: Path) -> list[str]:
+    """What changed since the sweep in the folder began; CheckpointError where it would train on something else."""
+    defaults = as_flat_settings(FinetuneConfig())  # of options that an older version did not record
+    then = {name: value for name, value in {**defaults, **recorded}.items() if name not in _OF_THE_CALL}
+    is_other_data = then.get("data") != settings["data"]
+    moved = [name for name in DATA_FILES if then.get(name) != settings.get(name)]
+    if is_other_data and moved:
+        files = [", ".join(str(side[name]) for name in moved if side.get(name)) for side in (then, settings)]
+        raise CheckpointError(
+            f"{folder} was made with other data files ({files[0]} then, {files[1]} now); choose another --output_dir"
+        )
+    changes = compare_settings({**then, "data": settings["data"]}, settings, folder, _MAY_CHANGE)
+    if is_other_data:
+        files = [str(settings[name]) for name in DATA_FILES if settings.get(name)]
+        raise CheckpointError(
+            f"{folder} was made with other data: {', '.join(files)} changed since then; choose another --output_dir"
+        )
     return changes
 
 

@@ -169,6 +169,7 @@ def test_a_model_that_is_gone_is_told_with_the_seed_to_remove(finished: Finished
     new_text.write_text("The owl left.\n")
     refused = go_on(finished, tiny, copy, "--predict", new_text)
     assert_refused(refused, 4, "model is gone", f"remove {copy / f'seed-{best}'} ")
+    assert "changed since" not in refused.err  # a file to label leaves the sweep as it is
     assert not (copy / "predicted.tsv").exists()
     shutil.rmtree(copy / f"seed-{best}")  # as it was told
     ended = go_on(finished, tiny, copy, "--predict", new_text)
