@@ -199,6 +199,7 @@ def compared(first: Path, second: Path) -> dict[str, list[str]]:
     """The cells of the table that --compare prints, by metric."""
     ended = call(finetune.main, "--compare", first, second)
     assert ended.code == 0, ended.err
+    assert "can be trusted from 5 seeds a side on" in ended.out
     lines = [line.strip("| ").split(" | ") for line in ended.out.splitlines() if line.startswith("|")]
     return {name: cells for name, *cells in lines[2:]}
 
