@@ -77,7 +77,7 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
     data = read_data(task, config.data, needs_test=needs_test, seed=seed, is_trained=is_trained)
     if task.kind == "token" and not is_entity_tagging(data.labels):
         task = replace(task, metrics=("accuracy",), main="accuracy")  # of plain tags there are no entities to count
-    plan = trained_plan(encode_plan(task, config), details)
+    plan = trained_plan(encode_plan(task, config, start.config), details)
     _check_length(plan.max_seq_length, start.config)
     encoder = TextEncoder(start.tokenizer)
     train = None
@@ -138,7 +138,7 @@ def _model_details(task: Task, start: Start) -> dict[str, Any]:
     return details
 
 
-def encode_plan(task: Task, config: FinetuneConfig) -> EncodePlan:
+def encode_plan(task: Task, config: FinetuneConfig, shape: ModelConfig) -> EncodePlan:
     """How the task's texts become rows."""
     tuning = config.tuning
     return EncodePlan(
@@ -148,6 +148,7 @@ def encode_plan(task: Task, config: FinetuneConfig) -> EncodePlan:
         has_null_answer=task.has_null_answer,
         is_regression=task.is_regression,
         double_unordered=tuning.double_unordered,
+        max_position_embeddings=shape.max_position_embeddings,
     )
 
 

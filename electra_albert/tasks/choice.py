@@ -49,9 +49,7 @@ def encode(
         room_left = room - max(len(question) for question in kept)
         rows += [(context[:room_left], question) for question in kept]
         if len(context) > room_left:
-            report.note(
-                f"passages of {where} cut to {plan.max_seq_length} tokens with their question", example.identity
-            )
+            report.note(f"passages of {where} with their question {plan.cut}", example.identity)
         if any(len(question) > longest for question in whole):
             report.note(f"questions of {where} with an option cut to {longest} tokens", example.identity)
     layout, order = lay_out(encoder, rows), np.arange(len(examples))

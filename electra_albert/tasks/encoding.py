@@ -29,6 +29,14 @@ class EncodePlan(NamedTuple):
     has_null_answer: bool
     is_regression: bool
     double_unordered: bool
+    max_position_embeddings: int | None = None  # tokens that the model can read; None where that is not known
+
+    @property
+    def cut(self) -> str:
+        """How long texts become that are longer than a row, for what is reported."""
+        most = self.max_position_embeddings
+        limit = f", the model reads up to {most}" if most is not None and most > self.max_seq_length else ""
+        return f"cut to {self.max_seq_length} tokens (--max_seq_length{limit})"
 
 
 class Decoded(NamedTuple):

@@ -298,7 +298,8 @@ def test_a_degenerate_dev_set_is_scored_and_told(finished: Finished, tmp_path: P
 def test_texts_longer_than_a_row_are_cut_and_counted(finished: Finished, tmp_path: Path) -> None:
     ended = run(finished, rte(tmp_path / "tasks"), tmp_path / "out", "--max_seq_length", 12)
     assert ended.code == 0, ended.err
-    lines = [line for line in results(tmp_path / "out")["noticed"] if "12 tokens" in line]
+    told = "cut to 12 tokens (--max_seq_length, the model reads up to 64)"
+    lines = [line for line in results(tmp_path / "out")["noticed"] if told in line]
     assert [line.split(" ")[0] for line in lines] == ["160", "48"]
     assert results(tmp_path / "out")["evaluation_examples"] == {"dev": 48}
 

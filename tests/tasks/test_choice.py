@@ -54,7 +54,7 @@ def test_each_option_is_a_row_and_question_and_option_are_kept_before_the_passag
         is_cut = borders[0] - 2 < len(ids_of(context))
         assert not is_cut or max(map(len, found)) == PLAN.max_seq_length
         cut += is_cut
-    assert report.counts["passages of dev cut to 32 tokens with their question"] == cut
+    assert report.counts["passages of dev with their question cut to 32 tokens (--max_seq_length)"] == cut
 
 
 @pytest.mark.parametrize(

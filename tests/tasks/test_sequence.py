@@ -51,7 +51,7 @@ def test_rows_hold_both_texts_from_their_beginning_and_fit(pairs: list[tuple[str
         assert not shorter or len(found) == PLAN.max_seq_length
         assert second is not None or border == len(found)
         cut += shorter
-    assert report.counts["examples of dev cut to 32 tokens"] == cut
+    assert report.counts["examples of dev cut to 32 tokens (--max_seq_length)"] == cut
 
 
 def test_an_empty_second_text_keeps_its_separator() -> None:
