@@ -36,6 +36,9 @@ class DataConfig:
     """File to train on instead of the one in data_dir: .tsv, .csv, .jsonl or .parquet, or the task's own format."""
     validation_file: str | None = None
     """File to score on."""
+    validation_split: float | None = None
+    """Score on this share of the training examples, drawn in proportion to the labels, the same for every seed, and
+    train on the rest; instead of validation_file."""
     test_file: str | None = None
     """File without labels for --predict test."""
     text_column: str | None = None
@@ -48,10 +51,12 @@ class DataConfig:
     """The labels of a custom task are numbers to be met, not classes."""
     race_level: Literal["all", "middle", "high"] = "all"
     """Which of RACE's two levels to train and score on."""
+    unknown_labels: Literal["error", "skip"] = "error"
+    """Rows to score with a label that the training data lack: error refuses the file, skip leaves them out, counted."""
     max_train_examples: int | None = None
     """Train on so many examples, drawn by the seed of the data; all by default."""
     max_eval_examples: int | None = None
-    """Score on the first so many examples; all by default."""
+    """Score on so many examples, drawn the same for every seed; all by default."""
     prepared_dir: str = "data/prepared"
     """Where the task made from the documentation is kept."""
 
@@ -59,6 +64,9 @@ class DataConfig:
         for name in ("max_train_examples", "max_eval_examples"):
             value = getattr(self, name)
             _require(value is None or value >= 1, f"{name}={value} must be at least 1")
+        share = self.validation_split
+        _require(share is None or 0 < share < 1, f"validation_split={share} must be between 0 and 1")
+        _require(share is None or self.validation_file is None, "give validation_split or validation_file, not both")
         for name in ("task", "data_dir", "train_file", "validation_file", "test_file", "prepared_dir"):
             _require(getattr(self, name) != "", f"{name} is empty; leave it out or give it a value")
 

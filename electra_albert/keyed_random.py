@@ -43,6 +43,7 @@ class Stream(IntEnum):
     TASK_ORDER = 18
     TASK_EXAMPLES = 19
     RESAMPLE = 20
+    VALIDATION = 21
 
 
 def _signed(word: int) -> int:

@@ -124,8 +124,9 @@ def _examples(sentences: Iterator[list[_Line]], path: Path, reading: Reading) ->
             number = sentence[tags.index(None)][0]
             reading.leave_out("a word without a tag in the sentence", f"{path}:{number}")
             continue
-        for (number, _), tag in zip(sentence, tags, strict=True):
-            reading.check_label(str(tag), f"{path}:{number}")
+        places = [f"{path}:{number}" for number, _ in sentence]
+        if not all(reading.knows_label(str(tag), place) for tag, place in zip(tags, places, strict=True)):
+            continue
         yield TokenExample(words, tuple(map(str, tags)), str(index))
 
 
@@ -165,8 +166,8 @@ def token_rows(table: Table, reading: Reading) -> list[TokenExample]:
         if tags is not None and any(tag in _NO_TAG for tag in tags):
             reading.leave_out("a word without a tag in the sentence", row.place)
             continue
-        for tag in set(tags or ()):
-            reading.check_label(tag, row.place)
+        if not all(reading.knows_label(tag, row.place) for tag in set(tags or ())):
+            continue
         identity = index if row.cells[2] is None else row.cells[2]
         examples.append(TokenExample(words, tags, as_text(identity, row.place, "id")))
     return _not_words(examples, table.place, reading)

@@ -37,11 +37,14 @@ def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, 
     not there; of several, the missing ones are counted.
     """
     needs_training = is_trained and task.trained_by is None
+    is_split = config.validation_split is not None
+    if is_split:
+        _check_split(task, needs_training)
     given = _given(task, config, needs_training)
     found = Sources()
     if config.data_dir is not None:
-        found = _in_data_dir(task, config.data_dir, given, needs_training)
-    elif not _is_enough(task, given, needs_training):
+        found = _in_data_dir(task, config.data_dir, given, needs_training, is_split)
+    elif not _is_enough(task, given, needs_training, is_split):
         raise UsageError(_what_is_missing(task, given, needs_training))
     sources = Sources(
         given.train or found.train,
@@ -51,7 +54,9 @@ def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, 
     )
     if needs_training and sources.train is None:
         raise UsageError(_not_found(task, found.place, "training data", task.files.train, "--train_file"))
-    if not sources.evaluation and not (task.trained_by is not None and sources.test):
+    if is_split and sources.evaluation:
+        raise UsageError(f"--validation_split: {found.place} holds data to score on already; leave the option out")
+    if not is_split and not sources.evaluation and not (task.trained_by is not None and sources.test):
         patterns = next(iter(task.files.evaluation.values()))
         raise UsageError(_not_found(task, found.place, "data to score on", patterns, "--validation_file"))
     if needs_test and not sources.test:
@@ -59,6 +64,14 @@ def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, 
         raise UsageError(_not_found(task, found.place, "test set", patterns, "--test_file"))
     _note_missing(task, sources, report, needs_test)
     return sources
+
+
+def _check_split(task: Task, needs_training: bool) -> None:
+    """UsageError where no training examples are read, or a random part of them is no unseen data."""
+    if not needs_training:
+        raise UsageError("--validation_split divides the training data, and nothing is trained; give --validation_file")
+    if task.kind in ("choice", "span"):
+        raise UsageError(f"--validation_split: questions of {task.name} share their passages; give --validation_file")
 
 
 def _merged(
@@ -97,24 +110,25 @@ def _given(task: Task, config: DataConfig, needs_training: bool) -> Sources:
     )
 
 
-def _is_enough(task: Task, given: Sources, needs_training: bool) -> bool:
+def _is_enough(task: Task, given: Sources, needs_training: bool, is_split: bool) -> bool:
     """Whether no folder is needed: a task that is never trained may have a test set alone."""
     if needs_training and given.train is None:
         return False
-    return bool(given.evaluation or (task.trained_by is not None and given.test))
+    return bool(is_split or given.evaluation or (task.trained_by is not None and given.test))
 
 
 def _what_is_missing(task: Task, given: Sources, needs_training: bool) -> str:
     if given.train or (given.evaluation and needs_training):
         missing = "--validation_file" if given.train else "--train_file"
-        return f"--task {task.name}: give {missing} too, or a folder with all files by --data_dir"
+        part = ", a part of the training data by --validation_split 0.1" if given.train else ""
+        return f"--task {task.name}: give {missing} too{part}, or a folder with all files by --data_dir"
     if task.name == "custom":
         files = "--train_file and --validation_file" if needs_training else "--validation_file"
         return f"--task custom: no data; give {files}"
     return f"--task {task.name}: no data; give its folder, or OWNER/NAME of the hub, by --data_dir"
 
 
-def _in_data_dir(task: Task, data_dir: str, given: Sources, needs_training: bool) -> Sources:
+def _in_data_dir(task: Task, data_dir: str, given: Sources, needs_training: bool, is_split: bool) -> Sources:
     path = Path(data_dir)
     if is_there(path, "data_dir"):
         if not path.is_dir():
@@ -125,7 +139,7 @@ def _in_data_dir(task: Task, data_dir: str, given: Sources, needs_training: bool
         except OSError as error:
             raise UsageError(f"--data_dir {data_dir}: cannot be read ({error.strerror}); choose another") from error
     if looks_like_hub(data_dir):
-        return _on_hub(task, data_dir, given, needs_training)
+        return _on_hub(task, data_dir, given, needs_training, is_split)
     raise UsageError(f"--data_dir {data_dir}: no such folder, and not OWNER/NAME of a dataset on the hub; check it")
 
 
@@ -177,7 +191,7 @@ def _match(folder: Path, patterns: Patterns) -> Path | None:
     return None
 
 
-def _on_hub(task: Task, data_dir: str, given: Sources, needs_training: bool) -> Sources:
+def _on_hub(task: Task, data_dir: str, given: Sources, needs_training: bool, is_split: bool) -> Sources:
     splits = hub_splits(data_dir, task)
     evaluation = dict(task.hub.evaluation) if task.hub else {"dev": _VALIDATION[0]}
     test = dict(task.hub.test) if task.hub else {"test": "test"}
@@ -190,7 +204,7 @@ def _on_hub(task: Task, data_dir: str, given: Sources, needs_training: bool) -> 
         data_dir,
     )
     lacks_training = needs_training and sources.train is None and given.train is None
-    lacks_evaluation = task.trained_by is None and not sources.evaluation and not given.evaluation
+    lacks_evaluation = not is_split and task.trained_by is None and not sources.evaluation and not given.evaluation
     if lacks_training or lacks_evaluation:
         wanted = f"train and {_VALIDATION[0]} are" if needs_training else f"{_VALIDATION[0]} is"
         raise UsageError(f"--data_dir {data_dir}: splits {shown(splits)}, but {wanted} needed; give another")

@@ -57,13 +57,21 @@ class Reading:
             if value is not None and self.purpose != "test":
                 raise UsageError(f"--{name} {value}: {place} {why}")
 
-    def check_label(self, label: str, place: str) -> None:
-        """Raise DataError unless the label is one of those known."""
+    def knows_label(self, label: str, place: str) -> bool:
+        """Whether the label is one of those known; a row to score with another may be skipped, which is counted.
+
+        Raises DataError for any other unknown label.
+        """
         if self.labels and label not in self.labels:
+            if self.purpose == "evaluation" and self.config.unknown_labels == "skip":
+                self.leave_out("a label that the training data lack", place)
+                return False
             known = "one of" if self.task.labels else "in the training data, which has"
             raise DataError(
                 f"{place}: label {label[:_SHOWN_CHARACTERS]!r} is not {known} {shown(self.labels)}; mend the file"
+                + (", or leave such rows out by --unknown_labels skip" if self.purpose == "evaluation" else "")
             )
+        return True
 
 
 def shown(names: Iterable[str]) -> str:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.finetuning_config import DataConfig
-from electra_albert.keyed_random import Stream, derived_seed, permute
+from electra_albert.keyed_random import Stream, bits, derived_seed, permute
 from electra_albert.tasks.conll_files import found_tags, read_tokens, token_rows
 from electra_albert.tasks.data_checks import note_oddities
 from electra_albert.tasks.examples import Example, Report, TaskData
@@ -24,6 +25,7 @@ from electra_albert.tasks.task import Task
 from electra_albert.tasks.text_rows import found_labels, read_texts, text_rows
 
 T = TypeVar("T")
+_EVALUATION_SEED = 0  # not the run's: sweeps of other seeds score the same examples
 
 
 class _Reader(NamedTuple):
@@ -49,12 +51,19 @@ def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is
     report = Report()
     sources = locate(task, config, report, needs_test=needs_test, is_trained=is_trained)
     whole, labels = _read_training(task, config, sources.train, report)
+    read: dict[str, tuple[str, list[Any]]] = {}  # by the name of the set: where its examples come from, and they
+    if config.validation_split is not None:
+        whole, held_out = _divided(whole, config.validation_split)
+        read[next(iter(task.files.evaluation))] = ("the validation split", held_out)
+    for name, source in sources.evaluation.items():
+        reading = Reading(task, config, "evaluation", report, _name(source), labels)
+        read[name] = (_name(source), _read_evaluation(source, reading))
     train = _drawn(whole, config.max_train_examples, seed, report)
     evaluation: dict[str, Sequence[Any]] = {}
-    for name, source in sources.evaluation.items():
-        if found := _read_evaluation(source, Reading(task, config, "evaluation", report, _name(source), labels)):
-            evaluation[name] = _first(name, found, config.max_eval_examples, report)
-            note_oddities(train, evaluation[name], labels, report, _name(source))
+    for name, (place, found) in read.items():
+        if found:
+            evaluation[name] = _scored(name, found, config.max_eval_examples, report)
+            note_oddities(train, evaluation[name], labels, report, place)
     if not evaluation and not sources.test:  # of a task whose evaluation set has no labels
         sources.test = dict(zip(task.files.test, sources.evaluation.values(), strict=False))
     wanted = sources.test if needs_test or not evaluation else {}
@@ -144,10 +153,28 @@ def _drawn(examples: Sequence[T], count: int | None, seed: int, report: Report) 
     return [examples[place] for place in places.tolist()]
 
 
-def _first(name: str, examples: Sequence[T], count: int | None, report: Report) -> Sequence[T]:
+def _divided(examples: Sequence[T], share: float) -> tuple[list[T], list[T]]:
+    """The examples without and with a share of them, drawn in proportion to the labels by a fixed key."""
+    labels = np.array([str(getattr(example, "label", "")) for example in examples])
+    noise = bits(_EVALUATION_SEED, Stream.VALIDATION, torch.arange(len(examples)), torch.tensor(0)).numpy()
+    is_held_out = np.zeros(len(examples), dtype=np.bool_)
+    # In the order of their labels, and at random within one, every so many examples one is held out.
+    is_held_out[np.lexsort((noise, labels))] = np.diff(np.floor(np.arange(len(examples) + 1) * share)) > 0
+    if not is_held_out.any():
+        raise DataError(f"--validation_split {share:g} of {len(examples):,} examples is none; raise it")
+    parts: tuple[list[T], list[T]] = ([], [])
+    for example, part in zip(examples, is_held_out.tolist(), strict=True):
+        parts[part].append(example)
+    return parts
+
+
+def _scored(name: str, examples: Sequence[T], count: int | None, report: Report) -> Sequence[T]:
+    """So many of the examples in their order, drawn by a fixed key: all seeds and sweeps score the same ones."""
     if count is None or count >= len(examples):
         return examples
     report.note(
         f"examples of {name} not scored: over the number asked for", "--max_eval_examples", len(examples) - count
     )
-    return examples[:count]
+    key = derived_seed(_EVALUATION_SEED, Stream.VALIDATION)
+    places = permute(torch.arange(count), len(examples), key, torch.zeros((), dtype=torch.int64))
+    return [examples[place] for place in sorted(places.tolist())]

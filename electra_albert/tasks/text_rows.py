@@ -67,8 +67,7 @@ def _class(value: object, column: str, place: str, reading: Reading) -> str | No
         reading.leave_out("no label", place)
         return None
     label = reading.task.label_aliases.get(label, label)
-    reading.check_label(label, place)
-    return label
+    return label if reading.knows_label(label, place) else None
 
 
 def _number(value: object, column: str, place: str, reading: Reading) -> float | None:

@@ -10,7 +10,7 @@ from electra_albert.finetuning_config import DataConfig
 from electra_albert.tasks.examples import Report, SequenceExample
 from electra_albert.tasks.reading import read_unlabelled
 from electra_albert.tasks.registry import TASKS, find_task
-from tests.tasks.task_files import custom_files, noticed, read, sst2_folder, table, write
+from tests.tasks.task_files import custom_files, noticed, read, read_task, sst2_folder, table, write
 
 PAIR = "index\tsentence1\tsentence2\tlabel\n"
 RTE_ROWS = "0\tA b.\tC d.\tentailment\n1\tE f.\tG h.\tnot_entailment\n"
@@ -212,7 +212,7 @@ def test_odd_evaluation_sets_are_counted(tmp_path: Path) -> None:
 
 
 def test_oddities_are_those_of_the_examples_that_are_used(tmp_path: Path) -> None:
-    folder = sst2_folder(tmp_path, train="a\t1\nb\t0\n", dev="x\t1\ny\t1\na\t0\nb\t0\n")
+    folder = sst2_folder(tmp_path, train="a\t1\nb\t0\n", dev="x\t1\na\t0\nb\t0\ny\t1\n")  # the draw takes x and y
     cut = read("sst2", data_dir=folder, max_train_examples=1, max_eval_examples=2)
     assert noticed(cut.report, "label only in dev.tsv: '1'") == 1
     assert noticed(cut.report, "without an example in dev.tsv: '0'") == 1
@@ -226,14 +226,16 @@ def test_oddities_are_those_of_the_examples_that_are_used(tmp_path: Path) -> Non
 # Fewer examples.
 
 
-def test_training_examples_are_drawn_by_the_seed_and_the_first_are_scored(tmp_path: Path) -> None:
+def test_training_examples_are_drawn_by_the_seed_and_those_to_score_are_the_same_for_all(tmp_path: Path) -> None:
     rows = "".join(f"text {i}\t{i % 2}\n" for i in range(50))
     folder = sst2_folder(tmp_path, train=rows, dev=rows.replace("text", "word"))
     drawn = [read("sst2", data_dir=folder, max_train_examples=20, max_eval_examples=3, seed=s) for s in (1, 1, 2)]
     texts = [[example.text for example in data.train] for data in drawn]
     assert texts[0] == texts[1] != texts[2]
     assert all(len(set(some)) == 20 for some in texts)
-    assert [example.text for example in drawn[0].evaluation["dev"]] == ["word 0", "word 1", "word 2"]
+    numbers = [[int(example.identity) for example in data.evaluation["dev"]] for data in drawn]
+    assert numbers[0] == numbers[1] == numbers[2] == sorted(set(numbers[0])) != [0, 1, 2]
+    assert len(numbers[0]) == 3
     assert drawn[0].report.counts["training examples not drawn"] == 30
     assert noticed(drawn[0].report, "examples of dev not scored") == 47
     taken = Counter(text for s in range(40) for text in drawn_texts(folder, s))
@@ -242,6 +244,52 @@ def test_training_examples_are_drawn_by_the_seed_and_the_first_are_scored(tmp_pa
 
 def drawn_texts(folder: Path, seed: int) -> list[str]:
     return [example.text for example in read("sst2", data_dir=folder, max_train_examples=20, seed=seed).train]
+
+
+# A part of the training data held out.
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.9])
+def test_a_validation_split_has_its_share_of_every_label(tmp_path: Path, share: float) -> None:
+    file = custom_files(tmp_path, ["a"] * 150 + ["b"] * 40 + ["c"] * 10, [])["train_file"]
+    splits = [read("custom", train_file=file, validation_split=share, seed=seed) for seed in (1, 2)]
+    train, held_out = ([example.text for example in part] for part in (splits[0].train, splits[0].evaluation["dev"]))
+    assert held_out == [example.text for example in splits[1].evaluation["dev"]]
+    assert {*train, *held_out} == {f"train_file {number}" for number in range(200)}
+    assert len(train) + len(held_out) == 200
+    counts = Counter(example.label for example in splits[0].evaluation["dev"])
+    for label, size in (("a", 150), ("b", 40), ("c", 10)):
+        assert abs(counts[label] - share * size) <= 1
+    fewer = read("custom", train_file=file, validation_split=share, max_eval_examples=5).evaluation["dev"]
+    assert len(fewer) == 5
+    assert {example.text for example in fewer} <= {*held_out}
+
+
+def test_a_validation_split_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    files = custom_files(tmp_path, ["a", "b"], ["a"])
+    with pytest.raises(DataError, match=r"--validation_split 0\.1 of 2 examples is none"):
+        read("custom", train_file=files["train_file"], validation_split=0.1)
+    with pytest.raises(UsageError, match="nothing is trained"):
+        read_task(TASKS["custom"], is_trained=False, train_file=files["train_file"], validation_split=0.1)
+    with pytest.raises(UsageError, match="holds data to score on already"):
+        read("sst2", data_dir=sst2_folder(tmp_path), validation_split=0.5)
+    for name in ("squad", "race"):
+        with pytest.raises(UsageError, match="share their passages"):
+            read(name, train_file=files["train_file"], validation_split=0.5)
+
+
+def test_rows_with_a_label_that_training_lacks_are_left_out_if_asked(tmp_path: Path) -> None:
+    files = custom_files(tmp_path, ["a", "b"], ["a", "meh", "b", "meh"])
+    with pytest.raises(DataError, match=r"label 'meh' is not in the training data.*--unknown_labels skip"):
+        read("custom", **files)
+    data = read("custom", unknown_labels="skip", **files)
+    assert [example.label for example in data.evaluation["dev"]] == ["a", "b"]
+    assert noticed(data.report, "NOT SCORED: a label that the training data lack") == 2
+    tags = {
+        name: write(tmp_path / name, f"Ann B-PER\nran O\n\nRome {tag}\n") for name, tag in (("t", "O"), ("d", "B-LOC"))
+    }
+    tagged = read("ner", unknown_labels="skip", train_file=tags["t"], validation_file=tags["d"])
+    assert [example.words for example in tagged.evaluation["dev"]] == [("Ann", "ran")]
 
 
 # New text.
