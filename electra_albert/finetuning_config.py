@@ -119,6 +119,10 @@ class TuningConfig:
     """Runs that differ in their seed: seed, seed + 1, …; all of them are reported."""
     evals_per_epoch: int = 1
     """Scorings on the evaluation set in one pass."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """balanced: in training each class counts as much as any other, however many examples it has."""
+    metric_for_best_model: str | None = None
+    """The metric of the task that chooses the best seed and stops early; by default ELECTRA's for the task."""
     early_stopping_patience: int | None = None
     """Stop after so many scorings without a better one and keep the best weights; without it the last ones are kept."""
     predict: str | None = None

@@ -216,6 +216,7 @@ def summarize_sweep(job: TaskJob, results: Sequence[SeedResult], best: SeedResul
         "best_seed": best.seed,
         "collapsed_seeds": [result.seed for result in results if result.is_collapsed],
         "commonest_share": _commonest_share(job, best),
+        "class_weights": job.config.tuning.class_weights,
         "main_metric": job.task.main,
         "official_metrics": list(job.task.metrics),
         "measure": job.measure,

@@ -37,6 +37,8 @@ def find_glue(config: FinetuneConfig, say: Callable[[str], None]) -> list[str]:
     asked = config.data
     if asked.data_dir is None or asked.train_file or asked.validation_file or asked.test_file:
         raise UsageError("--task glue reads whole folders: give --data_dir and none of the single files")
+    if config.tuning.class_weights != "none" or config.tuning.metric_for_best_model or asked.validation_split:
+        raise UsageError("--class_weights, --metric_for_best_model and --validation_split need one --task, not glue")
     if not config.tuning.is_training:
         raise UsageError("--num_train_epochs 0 scores one fine-tuned model on one task; name it by --task")
     if config.tuning.predict not in (None, PREDICT_TEST):

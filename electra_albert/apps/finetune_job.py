@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from electra_albert.apps.finetune_start import Start
@@ -77,6 +78,7 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
     data = read_data(task, config.data, needs_test=needs_test, seed=seed, is_trained=is_trained)
     if task.kind == "token" and not is_entity_tagging(data.labels):
         task = replace(task, metrics=("accuracy",), main="accuracy")  # of plain tags there are no entities to count
+    task = _decided_by(task, tuning.metric_for_best_model)
     plan = trained_plan(encode_plan(task, config, start.config), details)
     _check_length(plan.max_seq_length, start.config)
     encoder = TextEncoder(start.tokenizer)
@@ -173,10 +175,21 @@ def encode(
     return kind.encode(examples, encoder, data.labels, plan, data.report, is_training=is_training, where=where)
 
 
+def _decided_by(task: Task, metric: str | None) -> Task:
+    """The task with this one of its metrics as the deciding one; UsageError for any other."""
+    offered = task.metrics[:1] if task.kind == "choice" else task.metrics  # a level of RACE may have no example
+    if metric not in (None, *offered):
+        raise UsageError(f"--metric_for_best_model {metric}: {task.name} offers {', '.join(offered)}; choose one")
+    return replace(task, main=metric or task.main)
+
+
 def _check_options(task: Task, tuning: TuningConfig, *, is_trained: bool) -> None:
     """UsageError for options that the kind of task has no use for, or that would make labels wrong."""
-    if not is_trained and (tuning.seeds > 1 or tuning.from_scratch):
-        raise UsageError(f"{task.name} is only scored, with a fine-tuned model; leave out --seeds and --from_scratch")
+    if not is_trained and (tuning.seeds > 1 or tuning.from_scratch or tuning.class_weights != "none"):
+        idle = "--seeds, --from_scratch and --class_weights"
+        raise UsageError(f"{task.name} is only scored, with a fine-tuned model; leave out {idle}")
+    if tuning.class_weights != "none" and (task.kind != "sequence" or task.is_regression):
+        raise UsageError(f"--class_weights: the labels of {task.name} are no classes of whole texts; leave it out")
     is_symmetric = task.is_symmetric or (task.name == "custom" and task.takes_pairs)
     if tuning.double_unordered and not is_symmetric:
         raise UsageError(f"--double_unordered: {task.name} has no pairs whose order means nothing; leave it out")
@@ -233,9 +246,26 @@ def build_objective(job: TaskJob, seed: int, device: torch.device) -> tuple[Task
     if job.training.gradient_checkpointing:
         set_gradient_checkpointing(model)
     objective = TaskObjective(
-        model, is_regression=job.plan.is_regression, dropout_samples=job.config.tuning.dropout_samples
+        model,
+        is_regression=job.plan.is_regression,
+        dropout_samples=job.config.tuning.dropout_samples,
+        class_weights=_class_weights(job),
     )
     return objective.to(device), new
+
+
+def _class_weights(job: TaskJob) -> torch.Tensor | None:
+    """float32 [classes] that make all classes count alike; DataError where one has no example to train on."""
+    if job.config.tuning.class_weights == "none" or job.train is None or job.train.labels is None:
+        return None
+    from sklearn.utils.class_weight import compute_class_weight
+
+    classes = np.arange(len(job.data.labels))
+    if missing := sorted({*classes} - {*job.train.labels}):
+        label = job.data.labels[missing[0]]
+        raise DataError(f"--class_weights balanced: label {label!r} has no example to train on; leave it out")
+    weights = compute_class_weight("balanced", classes=classes, y=job.train.labels)
+    return torch.from_numpy(weights).float()
 
 
 def data_fingerprint(job: TaskJob) -> str:

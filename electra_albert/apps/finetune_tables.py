@@ -9,6 +9,7 @@ from typing import Any
 
 from electra_albert.tasks.examples import ChoiceExample, SequenceExample, SpanExample, TokenExample
 
+_UNBALANCED = 0.8  # from this share of one label on it is the likely reason for a collapse onto it
 _SHOWN_CHARACTERS = 500  # of a text in predictions.tsv
 
 
@@ -41,9 +42,22 @@ def format_results(results: Mapping[str, Any]) -> str:
         told = ", ".join(map(str, collapsed))
         lines += [
             "",
-            f"warning: collapsed, the same answer whatever was asked: seed {told}; try a lower --learning_rate",
+            f"warning: collapsed, the same answer whatever was asked: seed {told}{_way_out(results)}",
         ]
     return "\n".join(lines)
+
+
+def _way_out(results: Mapping[str, Any]) -> str:
+    """What may help against a collapse; nothing where nothing was trained."""
+    if not any(results["updates"]):
+        return ""
+    share, accuracies = results["commonest_share"] or 0.0, results["metrics"].get("accuracy", {}).get("values", [])
+    scores = dict(zip(results["seeds"], accuracies, strict=False))
+    is_commonest = all(scores.get(seed) == share for seed in results["collapsed_seeds"])
+    could_have_weights = results["measure"] == "classification" and results["class_weights"] == "none"
+    if is_commonest and share >= _UNBALANCED and could_have_weights:
+        return f"; {100 * share:.0f} % of the examples have that label: look at macro_f1, try --class_weights balanced"
+    return "; try a lower --learning_rate"
 
 
 def shown_metrics(results: Mapping[str, Any]) -> list[str]:

@@ -23,11 +23,14 @@ class _Scored(NamedTuple):
     right: Tensor | None  # [] int64, summed likewise; None where nothing is right or wrong
 
 
-def _classify(outputs: Tensor, labels: Tensor) -> _Scored:
-    """Cross-entropy in nats. outputs [S, ..., C], labels int64 [...] with IGNORED_LABEL for what does not count."""
+def _classify(outputs: Tensor, labels: Tensor, class_weights: Tensor | None = None) -> _Scored:
+    """Cross-entropy in nats. outputs [S, ..., C], labels int64 [...] with IGNORED_LABEL for what does not count.
+
+    class_weights float32 [C], if any, multiply the cross-entropy of each class.
+    """
     logits = outputs.flatten(0, -2)  # [S · …, C]
     gold = labels.expand(outputs.shape[:-1]).flatten()
-    losses = F.cross_entropy(logits, gold, ignore_index=IGNORED_LABEL, reduction="sum")
+    losses = F.cross_entropy(logits, gold, class_weights, ignore_index=IGNORED_LABEL, reduction="sum")
     return _Scored(losses, (logits.argmax(-1) == gold).sum())
 
 
@@ -76,13 +79,23 @@ class TaskObjective(nn.Module):
     """A contracts.Objective on labelled batches: one loss and, where something can be right, an accuracy.
 
     dropout_samples is the number of dropout masks before the classifier whose losses are averaged (multi-sample
-    dropout, Inoue 2019); only the classifier is computed that often.
+    dropout, Inoue 2019); only the classifier is computed that often. class_weights, float32 [C] with a mean of 1 over
+    the training examples, weight the loss of a classification while it is trained, not where it is evaluated.
     """
 
-    def __init__(self, model: TaskModel, *, is_regression: bool = False, dropout_samples: int = 1) -> None:
+    def __init__(
+        self,
+        model: TaskModel,
+        *,
+        is_regression: bool = False,
+        dropout_samples: int = 1,
+        class_weights: Tensor | None = None,
+    ) -> None:
         super().__init__()
         self.model = model
         self.dropout_samples = dropout_samples
+        self.class_weights: Tensor | None
+        self.register_buffer("class_weights", class_weights, persistent=False)
         self._loss = _REGRESSION if is_regression else _LOSSES[model.head.kind]
         self.weights: Mapping[str, float] = {self._loss.name: 1.0}
 
@@ -104,7 +117,8 @@ class TaskObjective(nn.Module):
     def terms(self, outputs: Tensor, batch: Batch) -> dict[str, Term]:
         """Loss and accuracy of outputs [S, B, ...]."""
         labels = _labels(batch)
-        scored = self._loss.score(outputs, labels)
+        is_weighted = self.class_weights is not None and self.training
+        scored = _classify(outputs, labels, self.class_weights) if is_weighted else self._loss.score(outputs, labels)
         count = self._loss.denominator(labels)
         terms = {self._loss.name: Term(scored.losses / len(outputs), count)}
         if scored.right is not None:

@@ -188,7 +188,7 @@ _ROWS = (
     Task(
         "custom",
         kind="sequence",
-        metrics=("accuracy",),
+        metrics=("accuracy", "macro_f1", "matthews_correlation"),
         main="accuracy",
         columns=Columns(("text", "sentence")),
         files=Files(("custom",), _tables("train"), {"dev": _tables("dev", "validation")}, {"test": _tables("test")}),

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -41,7 +42,7 @@ HEADS = {
 }
 
 
-def make_objective(name: str, **options: int) -> TaskObjective:
+def make_objective(name: str, **options: Any) -> TaskObjective:
     torch.manual_seed(5)
     model = TaskModel(SHAPE, HEADS[name])
     model.initialize()
@@ -152,3 +153,16 @@ def test_classification_starts_at_the_loss_of_guessing(name: str) -> None:
 def test_a_batch_without_labels_is_refused() -> None:
     with pytest.raises(ValueError, match="without labels"):
         make_objective("sequence").counts(make_batch("sequence")._replace(labels=None))
+
+
+def test_class_weights_weight_the_loss_of_training_over_the_same_count() -> None:
+    weights = torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64)
+    objective, batch = make_objective("sequence", class_weights=weights), make_batch("sequence")
+    outputs, labels = objective.outputs(batch), KINDS["sequence"]
+    plain = objective.terms(outputs, batch)["classification_loss"]
+    weighted = objective.train().terms(outputs, batch)["classification_loss"]
+    assert plain.count == weighted.count == 5
+    for term, weight in ((plain, None), (weighted, weights)):
+        expected = F.cross_entropy(outputs[0], labels, weight, ignore_index=IGNORED_LABEL, reduction="sum")
+        torch.testing.assert_close(term.sum, expected)
+    assert "class_weights" not in objective.state_dict()
