@@ -62,6 +62,9 @@ def _is_kept(text: str, pair: str | None, place: str, reading: Reading) -> bool:
 
 
 def _class(value: object, column: str, place: str, reading: Reading) -> str | None:
+    if isinstance(value, list):
+        way_out = "several labels a text (multi-label) cannot be learned; give a column with one label a row"
+        raise DataError(f"{place}: {column!r} holds a list; {way_out}")
     label = as_label(value, place, column, reading.task.no_label)
     if label is None:
         reading.leave_out("no label", place)

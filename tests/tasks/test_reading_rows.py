@@ -150,7 +150,7 @@ def test_labels_are_found_in_the_training_data_in_order(
         (["a", "a"], ["a"], "all rows have the label 'a'"),
         ([0.5, 1.5, 2.0], [0.5], "the labels are numbers such as 0.5; .*--regression true"),
         ([f"l{i}" for i in range(101)], ["l1"], "101 labels, more than 100"),
-        ([["a"], "b"], ["b"], r"train_file\.jsonl:1: 'label' holds list, not text"),
+        ([["a"], "b"], ["b"], r"train_file\.jsonl:1: 'label' holds a list; several labels a text \(multi-label\)"),
     ],
 )
 def test_labels_that_cannot_be_classes_are_refused(
