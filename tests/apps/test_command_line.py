@@ -156,6 +156,7 @@ def test_an_option_that_the_objective_does_not_look_at_is_refused(argv: list[str
         (["--resume", ""], "resume is empty"),
         (["--rtd.temperature", "1e-40"], "temperature=1e-40"),
         (["--objective", "mlm_sop", "--sop.weight", "0"], "weight=0.0 must be above 0"),
+        (["--model.num_hidden_groups", "3", "--rtd.generator_layers", "4"], "generator_layers=4 is not a multiple"),
     ],
 )
 def test_a_wrong_value_is_told_in_plain_words(argv: list[str], told: str) -> None:
