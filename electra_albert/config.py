@@ -70,6 +70,10 @@ class ModelConfig:
     """Epsilon of every LayerNorm."""
     initialization: Literal["normal", "local"] = "normal"
     """normal as published; local starts positions as sinusoids and heads looking at neighbouring tokens."""
+    attention: str = "softmax"
+    """How queries, keys and values are mixed: softmax, or another kind that model/attention.py has."""
+    attention_options: dict[str, int | float] = field(default_factory=dict)
+    """Options of that kind, each as --model.attention_options.NAME VALUE; softmax has none."""
 
     def __post_init__(self) -> None:
         sizes = ("embedding_size", "hidden_size", "num_attention_heads", "intermediate_size", "type_vocab_size")

@@ -139,7 +139,7 @@ def test_a_depth_that_the_groups_do_not_divide_is_refused_before_anything_is_bui
     config = replace(PRESETS["small"], model=shape, rtd=RtdConfig(generator_layers=4))
     with pytest.raises(ValueError, match="_layers=4 is not a multiple of model\\.num_hidden_groups=3; give"):
         OBJECTIVES["rtd"].generator(config)
-    assert OBJECTIVES["mlm"].generator(config) == shape  # an objective without that generator does not ask for its shape
+    assert OBJECTIVES["mlm"].generator(config) == shape  # which is not asked for such a generator
 
 
 @pytest.mark.parametrize("size", [0.01, 0.1, 0.25, 0.3, 1 / 3, 0.5, 0.77, 1.0])

@@ -19,6 +19,7 @@ from electra_albert.apps.scores import format_forgetting, format_scores, read_ev
 from electra_albert.contracts import Metrics
 from electra_albert.corpus.tokenizer import Piece, describe_pieces
 from electra_albert.keyed_random import Stream, bits
+from electra_albert.model.attention import stock_computes
 from electra_albert.objectives.registry import spec_of
 from electra_albert.training.monitor import EVALUATION_PREFIX
 
@@ -58,6 +59,11 @@ def plan_lines(job: Job, world: World) -> list[str]:
             lines.append(f"before them {alone:,} steps of the new generator alone, which estimates of time leave out")
         peak = config.training.learning_rate
         lines.append(f"schedule: a new one, up to {peak:g} over {warmup:,} steps and down to 0 at step {steps:,}")
+    if not stock_computes(config.model):
+        lines.append(
+            f"notice: transformers has no attention {config.model.attention}: the models are written in a format that "
+            "this toolkit loads wherever it takes a model, and AutoModel does not"
+        )
     if warmup >= steps:
         lines.append(f"notice: --warmup_steps {warmup:,} of {steps:,} steps: the full learning rate is never reached")
     return lines
@@ -102,9 +108,11 @@ def print_closing(job: Job, metrics: Metrics, folder: Path) -> None:
     for key, sentence in enumerate(_sentences(job.held_out)):
         _print_example(job, sentence, key)
     print()
-    models = "generator/ (a stock Hugging Face folder)"
-    if job.objective.discriminator is not None:
-        models = "generator/ and discriminator/ (stock Hugging Face folders)"
+    models, is_one = "generator/ and discriminator/", job.objective.discriminator is None
+    if not stock_computes(job.config.model):
+        models = f"{'generator/' if is_one else models} (in this toolkit's own format)"
+    else:
+        models = "generator/ (a stock Hugging Face folder)" if is_one else f"{models} (stock Hugging Face folders)"
     print(f"written to {folder}: {models}, tokenizer/, checkpoints/,")
     print("    metrics.jsonl, tensorboard/, README.md (model card), config.yaml")
     demo = [_interpreter(), "LM_DEMO.py", *(["--gen", str(folder)] if job.config.run.output_dir else [])]

@@ -147,6 +147,10 @@ def build_config(options: Namespace) -> PretrainConfig:
             own={group: grouped[group](**options[group].as_dict()) for group in sorted(own)},
         )
         spec_of(config).generator(config)
+        if config.model.attention != ModelConfig.attention or config.model.attention_options:
+            from electra_albert.model.attention import make_mixing
+
+            make_mixing(config.model)
     except ValueError as error:
         raise UsageError(str(error)) from None
     return config

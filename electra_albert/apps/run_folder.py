@@ -181,11 +181,13 @@ def write_whole(file: Path, text: str) -> None:
 
 def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metrics, steps: int) -> None:
     """A model card: what was trained on what, how well it does on held-out text, how to load it."""
+    from electra_albert.model.attention import stock_computes
+
     shape, origin = config.model, config.run.init_from
     begun = "" if origin is None else f", beginning with the weights of `{Path(origin).name}`"
     lines = [
         "---",
-        "library_name: transformers",
+        *(["library_name: transformers"] if stock_computes(shape) else []),
         "pipeline_tag: fill-mask",
         "tags: [electra, albert]",
         "---",
@@ -215,6 +217,10 @@ def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metr
 
 
 def _loading_lines(folder: Path, config: PretrainConfig) -> list[str]:
+    from electra_albert.model.attention import stock_computes
+
+    if not stock_computes(config.model):
+        return ["from electra_albert.apps.inference import load_model", f'load_model("{folder}")']
     encoder = folder / ("discriminator" if spec_of(config).has_discriminator else "generator")
     pooler = "" if spec_of(config).has_sentence_order else ", add_pooling_layer=False"  # which no objective trains
     return [

@@ -11,7 +11,7 @@ from pathlib import Path
 from electra_albert.apps.experiment.plan import Plan
 from electra_albert.apps.experiment.records import PRETRAINING, Stage, check_records, records_of
 from electra_albert.apps.experiment.stages import Site, finetuning_command
-from electra_albert.config import BUILT_IN_CORPUS
+from electra_albert.config import BUILT_IN_CORPUS, ModelConfig
 from electra_albert.contracts import UsageError
 from electra_albert.objectives.registry import spec_of
 
@@ -82,6 +82,8 @@ def _check_pretraining(plan: Plan, stage: Stage) -> None:
         return
     if not spec_of(config).has_stock_pair:
         raise UsageError(f"{stock.name} is like it, but stock has no composition for objective {config.run.objective}")
+    if config.model.attention != ModelConfig.attention:
+        raise UsageError(f"{stock.name} is like it, but stock has no attention {config.model.attention}")
     if config.training.gradient_accumulation_steps > 1:
         raise UsageError(
             f"{stock.name} is like it, but stock's loop gathers no gradients of several micro-batches; set "
