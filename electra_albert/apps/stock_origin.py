@@ -53,9 +53,12 @@ class StockWeights(NamedTuple):
 
 
 def is_stock(folder: Path) -> bool:
-    """Whether the folder is no run of ours to go on from, but holds a model all the same."""
+    """Whether the folder is no run of ours to go on from, but holds a model all the same; a checkpoint does."""
+    from electra_albert.model.run_checkpoint import is_checkpoint
+
     is_run = (folder / CONFIG).exists() or (folder / "checkpoints").exists()
-    return not is_run and any((folder / name / _STOCK_CONFIG).is_file() for name in (".", *_FOLDERS))
+    has_model = any((folder / name / _STOCK_CONFIG).is_file() for name in (".", *_FOLDERS))
+    return not is_run and (has_model or is_checkpoint(folder))
 
 
 def find_files(folder: Path) -> StockFiles:

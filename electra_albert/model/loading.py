@@ -1,4 +1,4 @@
-"""From the files of a model to the model: our own folders, exported folders, stock folders, bare weight files.
+"""From the files of a model to the model: our own folders and checkpoints, stock folders, bare weight files.
 
 Stock folders are ALBERT's, BERT's and ELECTRA's. A task's model begins with the encoder of any of them, or is loaded
 whole from a folder of ours or a stock one that was fine-tuned.
@@ -23,6 +23,7 @@ from electra_albert.model.locating import CONFIG_FILE, ModelFiles
 from electra_albert.model.locating import locate as locate  # what is loaded is located first: both names stand here
 from electra_albert.model.locating import locate_encoder as locate_encoder
 from electra_albert.model.pair_file import PARTS, is_pair, part_of, read_pair, require_one_table
+from electra_albert.model.run_checkpoint import STATE_FILE, checkpoint_config, is_checkpoint, read_checkpoint
 from electra_albert.model.stock_config import NATIVE, model_config, shown
 from electra_albert.model.stock_task import classifier_dropout, stock_details
 from electra_albert.model.task_model import TaskHead, TaskModel
@@ -93,10 +94,14 @@ def _require_same_tables(files: ModelFiles, config: ModelConfig) -> None:
 
 
 def _contents(files: ModelFiles) -> dict[str, Any]:
-    return read_json(files.config)
+    """The contents of config.json, or what it would say of a model in a checkpoint."""
+    is_state = files.config.name == STATE_FILE
+    return checkpoint_config(files.config, files.part) if is_state else read_json(files.config)
 
 
 def _read(weights: Path) -> dict[str, Tensor]:
+    if is_checkpoint(weights):
+        return read_checkpoint(weights)
     return read_pair(weights) if is_pair(weights) else read_tensors(weights)
 
 

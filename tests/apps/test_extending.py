@@ -128,6 +128,7 @@ def test_a_model_that_stock_does_not_compute_is_announced_and_usable_wherever_a_
         ("pretrain", [*desk.options("window"), *window]),
         ("pretrain", desk.options("window")),
         ("demo", ["--gen", run]),
+        ("demo", ["--gen", run / "checkpoints" / "step-0000020"]),
         ("show_batch", ["--run", run, "--step", 3]),
         ("score", ["--model", run, "--text", desk.corpus]),
         ("finetune", ["--model", run, *task, "--output_dir", tuned]),
@@ -140,7 +141,7 @@ def test_a_model_that_stock_does_not_compute_is_announced_and_usable_wherever_a_
     announced = trained.err.index("notice: transformers has no attention window")
     assert announced < trained.err.index("step 1/20")
     assert_refused(other, 4, "model.attention window then, softmax now")
-    assert [ended.code for ended in used[:-1]] == [0] * 7, [ended.err for ended in used]
+    assert [ended.code for ended in used[:-1]] == [0] * 8, [ended.err for ended in used]
     assert_refused(used[-1], 4, "transformers has no attention window")
     for folder in (run / "generator", run / "discriminator", tuned / "model"):
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
