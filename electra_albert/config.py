@@ -14,7 +14,7 @@ MAX_WIDTH = 1 << 20
 BUILT_IN_CORPUS = "docs"  # the documentation installed with Python and its packages
 LOWEST_TEMPERATURE = 1e-3  # below it, differences of logits overflow float32
 _WARMUP_SHARE, _LONGEST_WARMUP_STEPS = 10, 10_000  # of a new generator: one update in so many of the run, at most
-GROUPS = ("model", "rtd", "mlm", "sop")  # settings with a dotted name on the command line
+GROUPS = ("model", "rtd", "mlm", "sop")  # settings with a dotted name on the command line, of every run
 
 
 def _require(claim: bool, message: str) -> None:
@@ -70,6 +70,10 @@ class ModelConfig:
     """Epsilon of every LayerNorm."""
     initialization: Literal["normal", "local"] = "normal"
     """normal as published; local starts positions as sinusoids and heads looking at neighbouring tokens."""
+    attention: str = "softmax"
+    """How queries, keys and values are mixed: softmax, or another kind that model/attention.py has."""
+    attention_options: dict[str, int | float] = field(default_factory=dict)
+    """Options of that kind, each as --model.attention_options.NAME VALUE; softmax has none."""
 
     def __post_init__(self) -> None:
         sizes = ("embedding_size", "hidden_size", "num_attention_heads", "intermediate_size", "type_vocab_size")
@@ -189,7 +193,7 @@ class SopConfig:
     """Weight of the sentence-order loss in the total."""
 
     def __post_init__(self) -> None:
-        message = f"weight={self.weight} must be above 0; without a weight choose an objective without _sop"
+        message = f"weight={self.weight} must be above 0; without a weight choose an objective without sentence order"
         _require(0 < self.weight < math.inf, message)
 
 
@@ -330,9 +334,8 @@ class RunConfig:
 
     output_dir: str | None = None
     """Folder of the run; by default runs/<corpus>-<preset>."""
-    objective: Literal["rtd", "rtd_sop", "mlm", "mlm_sop"] = "rtd"
-    """What the encoder learns from: rtd, replaced-token detection (ELECTRA); mlm, masked tokens (BERT); with _sop the
-    order of two segments as well (mlm_sop is ALBERT)."""
+    objective: str = "rtd"
+    """What the encoder learns from; objectives/pretraining.py has the names."""
     init_from: str | None = None
     """A run of ours, or a stock folder of ALBERT, ELECTRA or BERT, whose weights, tokenizer and shape to begin with, on
     another corpus; the schedule starts anew."""
@@ -356,11 +359,6 @@ class RunConfig:
             "old_corpus is text that the weights of --init_from know; name them, or leave it out",
         )
 
-    @property
-    def has_sentence_order(self) -> bool:
-        """Whether the objective predicts the order of two segments."""
-        return self.objective.endswith("_sop")
-
 
 @dataclass(frozen=True)
 class PretrainConfig:
@@ -373,14 +371,14 @@ class PretrainConfig:
     rtd: RtdConfig = field(default_factory=RtdConfig)
     mlm: MlmConfig = field(default_factory=MlmConfig)
     sop: SopConfig = field(default_factory=SopConfig)
+    own: dict[str, Any] = field(default_factory=dict)
+    """Groups of options that only the run's objective has, by name: each a dataclass."""
 
     def __post_init__(self) -> None:
         length, positions = self.corpus.max_seq_length, self.model.max_position_embeddings
         _require(length <= positions, f"max_seq_length={length} exceeds model.max_position_embeddings={positions}")
         segments = self.model.type_vocab_size
         _require(segments >= 2, f"model.type_vocab_size={segments}: rows have two segments, so 2 at least are needed")
-        if self.run.objective.startswith("rtd"):
-            self.rtd.generator(self.model)  # raises where there is no such shape
 
     @property
     def generator_warmup_steps(self) -> int:
@@ -392,7 +390,7 @@ class PretrainConfig:
 
 
 def as_settings(config: PretrainConfig) -> dict[str, Any]:
-    """The settings as they are written to config.yaml: flat but for GROUPS, as on the command line."""
+    """The settings as they are written to config.yaml: flat but for groups of options, as on the command line."""
     nested = asdict(config)
     flat = {name: value for piece in ("run", "corpus", "training") for name, value in nested[piece].items()}
-    return flat | {group: nested[group] for group in GROUPS}
+    return flat | {group: nested[group] for group in GROUPS} | nested["own"]

@@ -19,13 +19,14 @@ from electra_albert.apps.scores import format_forgetting, format_scores, read_ev
 from electra_albert.contracts import Metrics
 from electra_albert.corpus.tokenizer import Piece, describe_pieces
 from electra_albert.keyed_random import Stream, bits
+from electra_albert.model.attention import stock_computes
+from electra_albert.objectives.registry import spec_of
 from electra_albert.training.monitor import EVALUATION_PREFIX
 
 if TYPE_CHECKING:
     from torch import nn
 
     from electra_albert.apps.job import Job
-    from electra_albert.config import PretrainConfig
     from electra_albert.corpus.examples import Rows
     from electra_albert.objectives.pretraining import PretrainingObjective
     from electra_albert.training.distributed import World
@@ -41,21 +42,28 @@ def plan_lines(job: Job, world: World) -> list[str]:
     config, batches = job.config, job.batches
     steps, warmup = config.training.max_steps, config.training.warmup_steps
     length, rows = config.corpus.max_seq_length, batches.global_batch_size
+    rate = spec_of(config).mask_rate(config)
+    masked = "" if rate is None else f"mask rate {rate:g}, "
     lines = [
         _parameter_line(job.objective),
         f"rows of {length} tokens: {batches.rows.table.count:,} to train on, {job.held_out.table.count:,} held out",
         f"{steps:,} steps of {rows:,} rows ({rows * length:,} tokens), {batches.epoch(steps):.2f} passes over the "
-        f"corpus, objective {config.run.objective}, mask rate {mask_rate(config):g}, on "
+        f"corpus, objective {config.run.objective}, {masked}on "
         f"{world.world_size} x {world.device.type} in {job.arithmetic}, {_compiled(job, world)} compiled",
         f"a loss on masked tokens that stays at {job.unigram.entropy:.2f}, the entropy of the token frequencies, "
         "has learned nothing of context",
     ]
     if job.origin is not None:
-        rate = config.training.learning_rate
         if job.lacks_generator:
             alone = config.generator_warmup_steps
             lines.append(f"before them {alone:,} steps of the new generator alone, which estimates of time leave out")
-        lines.append(f"schedule: a new one, up to {rate:g} over {warmup:,} steps and down to 0 at step {steps:,}")
+        peak = config.training.learning_rate
+        lines.append(f"schedule: a new one, up to {peak:g} over {warmup:,} steps and down to 0 at step {steps:,}")
+    if not stock_computes(config.model):
+        lines.append(
+            f"notice: transformers has no attention {config.model.attention}: the models are written in a format that "
+            "this toolkit loads wherever it takes a model, and AutoModel does not"
+        )
     if warmup >= steps:
         lines.append(f"notice: --warmup_steps {warmup:,} of {steps:,} steps: the full learning rate is never reached")
     return lines
@@ -67,11 +75,6 @@ def _compiled(job: Job, world: World) -> str:
         return job.compilation
     is_missed = world.device.type == "cuda" and job.config.run.torch_compile == "auto"
     return f"nothing ({why_not_compiled(world.device)})" if is_missed else "nothing"
-
-
-def mask_rate(config: PretrainConfig) -> float:
-    """Share of the tokens that are predicted from the rest."""
-    return (config.rtd if config.run.objective.startswith("rtd") else config.mlm).mask_rate
 
 
 def _parameter_line(objective: PretrainingObjective) -> str:
@@ -105,9 +108,11 @@ def print_closing(job: Job, metrics: Metrics, folder: Path) -> None:
     for key, sentence in enumerate(_sentences(job.held_out)):
         _print_example(job, sentence, key)
     print()
-    models = "generator/ (a stock Hugging Face folder)"
-    if job.objective.discriminator is not None:
-        models = "generator/ and discriminator/ (stock Hugging Face folders)"
+    models, is_one = "generator/ and discriminator/", job.objective.discriminator is None
+    if not stock_computes(job.config.model):
+        models = f"{'generator/' if is_one else models} (in this toolkit's own format)"
+    else:
+        models = "generator/ (a stock Hugging Face folder)" if is_one else f"{models} (stock Hugging Face folders)"
     print(f"written to {folder}: {models}, tokenizer/, checkpoints/,")
     print("    metrics.jsonl, tensorboard/, README.md (model card), config.yaml")
     demo = [_interpreter(), "LM_DEMO.py", *(["--gen", str(folder)] if job.config.run.output_dir else [])]

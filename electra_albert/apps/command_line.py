@@ -15,23 +15,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from electra_albert.apps.inheritance import inherited_options
 from electra_albert.apps.run_folder import read_options
 from electra_albert.config import (
     GROUPS,
     CorpusConfig,
-    MlmConfig,
     ModelConfig,
     PretrainConfig,
-    RtdConfig,
     RunConfig,
-    SopConfig,
     TrainingConfig,
     as_settings,
 )
 from electra_albert.contracts import CheckpointError, UsageError, UserError
+from electra_albert.objectives.registry import OBJECTIVES, spec_of
 from electra_albert.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PRESET = "tiny"
 _FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}
-_GROUPED = {"model": ModelConfig, "rtd": RtdConfig, "mlm": MlmConfig, "sop": SopConfig}
 _SWITCHES = {  # options that may stand alone on the command line
     "dry_run": "Prepare, build, check, print the plan with the memory and time it takes, then stop.",
     "gradient_checkpointing": "Compute activations again in the backward pass: less memory, one more forward.",
@@ -79,10 +76,13 @@ def parse_pretraining(argv: Sequence[str], program: str) -> tuple[str, PretrainC
     parser.add_argument("--config", action="config", help="A YAML file of these options, such as a run's config.yaml.")
     parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Sizes and rates to start from.")
     for piece in _FLAT.values():
-        parser.add_class_arguments(piece, skip=set(_SWITCHES))
+        parser.add_class_arguments(piece, skip={"objective", *_SWITCHES})
+    told = "; ".join(f"{name}, {spec.learned_from}" for name, spec in OBJECTIVES.items())
+    names: Any = Literal[tuple(OBJECTIVES)]
+    parser.add_argument("--objective", type=names, help=f"What the encoder learns from: {told}.")
     for name, text in _SWITCHES.items():
         parser.add_argument(f"--{name}", type=bool, nargs="?", const=True, help=text)
-    for group, piece in _GROUPED.items():
+    for group, piece in _grouped().items():
         parser.add_class_arguments(piece, group, skip={_FROM_TOKENIZER} if group == "model" else set())
     parser.set_defaults(_dotted(as_settings(PRESETS[preset])))
     try:
@@ -98,11 +98,19 @@ def parse_pretraining(argv: Sequence[str], program: str) -> tuple[str, PretrainC
 
 def _refuse_idle_options(argv: Sequence[str], objective: str) -> None:
     """UsageError for an option on the command line that the objective does not look at."""
-    idle = {"rtd": "mlm" in objective, "mlm": "rtd" in objective, "sop": "sop" not in objective}
+    idle = _grouped().keys() - {"model", *OBJECTIVES[objective].options}
     for word in argv:
         group, _, name = word.removeprefix("--").partition(".")
-        if word.startswith("--") and name and idle.get(group):
+        if word.startswith("--") and name and group in idle:
             raise UsageError(f"{word.split('=')[0]} has no effect with --objective {objective}; leave it out")
+
+
+def _grouped() -> dict[str, type[Any]]:
+    """The groups of options with a dotted name: the model's, and those that some objective reads."""
+    return {
+        "model": ModelConfig,
+        **{group: kind for spec in OBJECTIVES.values() for group, kind in spec.options.items()},
+    }
 
 
 def make_parser(program: str, description: str) -> ArgumentParser:
@@ -124,19 +132,28 @@ def parse(parser: ArgumentParser, argv: Sequence[str]) -> Namespace:
 
 def build_config(options: Namespace) -> PretrainConfig:
     """The dataclasses of parsed options; UsageError where one refuses its values."""
-    for group in _GROUPED:
+    grouped = _grouped()
+    for group in grouped:
         if not hasattr(options[group], "as_dict"):
             raise UsageError(f"{group}: {options[group]!r} is no set of options; write {group}.<name> or a mapping")
+    own = OBJECTIVES[options.objective].options.keys() - {*GROUPS}
     try:
-        return PretrainConfig(
+        config = PretrainConfig(
             **{
                 name: piece(**{field.name: options[field.name] for field in fields(piece)})
                 for name, piece in _FLAT.items()
             },
-            **{group: piece(**options[group].as_dict()) for group, piece in _GROUPED.items()},
+            **{group: grouped[group](**options[group].as_dict()) for group in GROUPS},
+            own={group: grouped[group](**options[group].as_dict()) for group in sorted(own)},
         )
+        spec_of(config).generator(config)
+        if config.model.attention != ModelConfig.attention or config.model.attention_options:
+            from electra_albert.model.attention import make_mixing
+
+            make_mixing(config.model)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    return config
 
 
 def check_can_write(folder: Path) -> None:

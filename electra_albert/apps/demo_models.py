@@ -60,12 +60,13 @@ def load_rewriter(options: Namespace, path: Path) -> Rewriter:
 
 def _beside(files: ModelFiles, named: str | None) -> list[ModelFiles]:
     """The discriminator that is named, or stored with the generator, or in a folder beside its own; or none."""
-    from electra_albert.model.loading import locate
+    from electra_albert.model.loading import locate, locate_encoder
 
     folder = files.weights.absolute().parent
     beside = folder.parent / "discriminator"
     if named:
         return [locate(Path(named), "discriminator")]
     if files.part:
-        return [locate(files.weights, "discriminator")]
+        encoder = locate_encoder(files.weights)
+        return [encoder] if encoder.part != files.part else []
     return [locate(beside, "discriminator")] if folder.name == "generator" and beside.is_dir() else []

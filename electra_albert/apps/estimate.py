@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from electra_albert.objectives.registry import spec_of
+
 if TYPE_CHECKING:
     from electra_albert.apps.job import Job
     from electra_albert.apps.step_memory import MemoryEstimate
@@ -59,13 +61,12 @@ def step_flops(config: PretrainConfig, rows: int) -> int:
     )
     from electra_albert.objectives.masking import slots
 
-    length, is_rtd = config.corpus.max_seq_length, config.run.objective.startswith("rtd")
-    generator = config.rtd.generator(config.model) if is_rtd else config.model
-    predicted = slots(length, (config.rtd if is_rtd else config.mlm).mask_rate)
-    row = encoder_flops(generator, length) + mlm_head_flops(generator, predicted)
-    if is_rtd:
+    length, spec = config.corpus.max_seq_length, spec_of(config)
+    generator, rate = spec.generator(config), spec.mask_rate(config)
+    row = encoder_flops(generator, length) + mlm_head_flops(generator, slots(length, rate) if rate else 0)
+    if spec.has_discriminator:
         row += encoder_flops(config.model, length) + rtd_head_flops(config.model, length)
-    if config.run.has_sentence_order:
+    if spec.has_sentence_order:
         row += sentence_order_head_flops(config.model)
     return TRAINING_PASSES * rows * row
 

@@ -26,6 +26,7 @@ from electra_albert.apps.export_source import (
     refuse_a_runs_folder,
     refuse_source,
     require_rows,
+    require_stock,
     say_left_aside,
 )
 from electra_albert.contracts import UsageError
@@ -110,6 +111,7 @@ def main(argv: Sequence[str]) -> int:
     kind = _kinds()[options.kind]
     files = kind.locate(Path(options.model))
     refuse_source(folder, files)
+    require_stock(files)
     if options.format == "onnx":
         from electra_albert.apps.export_onnx import require_packages
 

@@ -1,4 +1,7 @@
-"""A folder of an exported model: written beside, read again, and only then put in place."""
+"""A folder of an exported model: written beside, read again, and only then put in place.
+
+A model that stock classes do not compute is written under our own names, with a config.json of our own.
+"""
 
 from __future__ import annotations
 
@@ -84,12 +87,15 @@ def _weight_files() -> set[str]:
 def _write(folder: Path, model: Model, tokenizer: Any, form: Form) -> Path:
     """Write card, configuration, tokenizer and weights, and check the weights; returns their file."""
     from electra_albert.apps.model_card import model_card
+    from electra_albert.model.attention import stock_computes
     from electra_albert.model.loading import CONFIG_FILE, TASK_FILE
-    from electra_albert.model.stock_config import stock_config
+    from electra_albert.model.stock_config import native_config, stock_config
 
-    config = {**stock_config(model.config, form.architecture, special_ids(tokenizer)), **form.settings}
-    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    (folder / CARD).write_text(model_card(model, form.architecture, form.file_format), encoding="utf-8")
+    is_stock, ids = stock_computes(model.config), special_ids(tokenizer)
+    config = stock_config(model.config, form.architecture, ids) if is_stock else native_config(model.config, ids)
+    (folder / CONFIG_FILE).write_text(json.dumps({**config, **form.settings}, indent=2) + "\n", encoding="utf-8")
+    card = model_card(model, form.architecture, form.file_format if is_stock else "native")
+    (folder / CARD).write_text(card, encoding="utf-8")
     if form.details is not None:
         (folder / TASK_FILE).write_text(json.dumps(form.details, indent=2) + "\n", encoding="utf-8")
     save_tokenizer(tokenizer, folder, model.config.max_position_embeddings)
@@ -110,14 +116,16 @@ def special_ids(tokenizer: Any) -> dict[str, int]:
 
 
 def _write_tensors(folder: Path, model: Model, form: Form) -> Path:
-    """Write the weights under stock names into a folder that holds all else, read them again and compare."""
+    """Write the weights into a folder that holds all else, read them again and compare."""
     import torch
 
     from electra_albert.apps.export_checks import check_against_stock, read_back
-    from electra_albert.model.huggingface import to_stock
+    from electra_albert.model.attention import stock_computes
+    from electra_albert.model.huggingface import to_native, to_stock
     from electra_albert.model.weight_files import write_safetensors
 
-    tensors = to_stock(model.state_dict())
+    is_stock = stock_computes(model.config)
+    tensors = to_stock(model.state_dict()) if is_stock else to_native(model.state_dict())
     weights = folder / _WEIGHTS[form.file_format]
     if form.file_format == "pt":
         content = io.BytesIO()  # into a file torch would write with errors of its own where the disk is full
@@ -126,6 +134,8 @@ def _write_tensors(folder: Path, model: Model, form: Form) -> Path:
     else:
         write_safetensors(tensors, weights)
     written = read_back(tensors, weights)
+    if not is_stock:
+        return weights
     read_by_stock = weights.rename(folder / _CHECKED_AS.get(weights.name, weights.name))
     check_against_stock(model, written, folder, form.architecture)
     return read_by_stock.rename(weights)

@@ -17,6 +17,7 @@ from electra_albert.apps.export_source import (
     refuse_other_models,
     refuse_source,
     require_rows,
+    require_stock,
     say_left_aside,
 )
 from electra_albert.contracts import CheckpointError, UsageError
@@ -67,6 +68,7 @@ def export_pair(source: Path, folder: Path, told: Told) -> Written:
 
     files = _locate_both(source)
     refuse_source(folder, *files)
+    require_stock(*files)
     refuse_other_models(folder)
     models, tokenizer = _read(source, files)
     say_left_out(source)

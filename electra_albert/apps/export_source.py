@@ -39,6 +39,20 @@ def require_rows(pieces: int, rows: int, files: ModelFiles) -> None:
         )
 
 
+def require_stock(*models: ModelFiles) -> None:
+    """CheckpointError for a model that stock classes do not compute: only folders of ours can hold it."""
+    from electra_albert.model.attention import stock_computes
+    from electra_albert.model.loading import read_config
+
+    for files in models:
+        shape = read_config(files)
+        if not stock_computes(shape):
+            raise CheckpointError(
+                f"transformers has no attention {shape.attention}, so {files.weights} cannot be exported; this toolkit "
+                "loads it where it is, and a copy of its run's folder elsewhere"
+            )
+
+
 def refuse_source(folder: Path, *models: ModelFiles) -> None:
     """UsageError where `folder` is the one that one of the models lies in."""
     if any(files.weights.parent.resolve() == folder.resolve() for files in models):

@@ -30,6 +30,7 @@ from electra_albert.apps.run_folder import (
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import fingerprint
 from electra_albert.finetuning_config import FinetuneConfig, as_flat_settings
+from electra_albert.model.attention import stock_computes
 from electra_albert.model.loading import TASK_FILE
 from electra_albert.tasks.metrics import LOWER_IS_BETTER, MEASURES
 from electra_albert.tasks.statistics import LEVEL, bootstrap_intervals, summarize
@@ -270,9 +271,20 @@ def _card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> str:
     )
     if job.train is None and job.start.files is not None:
         model, told = job.start.files.weights.parent, "the model was fine-tuned elsewhere and only scored here."
+    is_stock = stock_computes(job.shape)
+    stock_lines = [
+        f"from transformers import {loading}, AutoTokenizer",
+        f'{loading}.from_pretrained("{model}")',
+        f'AutoTokenizer.from_pretrained("{model}")',
+    ]
+    own_lines = [
+        "from pathlib import Path",
+        "from electra_albert.model.loading import load_task_model, locate",
+        f'model, details = load_task_model(locate(Path("{model}"), "model"))',
+    ]
     lines = [
         "---",
-        "library_name: transformers",
+        *(["library_name: transformers"] if is_stock else []),
         f"tags: [albert, electra, {job.task.name}]",
         "---",
         "",
@@ -283,9 +295,7 @@ def _card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> str:
         f"Fractions of the same numbers, with every seed, stand in results.json; {told}",
         "",
         "```python",
-        f"from transformers import {loading}, AutoTokenizer",
-        f'{loading}.from_pretrained("{model}")',
-        f'AutoTokenizer.from_pretrained("{model}")',
+        *(stock_lines if is_stock else own_lines),
         "```",
         "",
         f"Made by `{(folder / COMMAND).read_text(encoding='utf-8').strip()}`.",

@@ -53,7 +53,7 @@ def find_start(model: str | None, prepared_dir: str, world: World, say: Callable
     else:
         path = Path(model)
     files = locate_encoder(path)
-    config, tokenizer = read_config(files.config), load_tokenizer(files.tokenizer)
+    config, tokenizer = read_config(files), load_tokenizer(files.tokenizer)
     if len(tokenizer) > config.vocab_size:
         raise UsageError(
             f"the tokenizer in {files.tokenizer} has {len(tokenizer)} pieces, the model only {config.vocab_size}; "

@@ -27,6 +27,7 @@ from electra_albert.apps.finetune_start import Start
 from electra_albert.apps.finetune_sweep import SeedResult, best_of, run_seeds, score_model
 from electra_albert.contracts import STOPPED_BY_SIGNAL
 from electra_albert.finetuning_config import FinetuneConfig
+from electra_albert.model.attention import stock_computes
 from electra_albert.tasks.task import Task
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.guards import RunLock, StopSignal
@@ -131,7 +132,8 @@ def _finish(job: TaskJob, folder: Path, results: Sequence[SeedResult], session: 
             print(f"written: {file}")
     elif not results:
         session.say(f"{job.task.name}: its data hold no labels, so nothing was scored; --predict test labels them")
-    told = {RESULTS: "", TABLE: "", PREDICTIONS: "", CONFUSION: "", MODEL: "/ (the best seed's, a stock folder)"}
+    kind = "a stock folder" if stock_computes(job.shape) else "in this toolkit's own format"
+    told = {RESULTS: "", TABLE: "", PREDICTIONS: "", CONFUSION: "", MODEL: f"/ (the best seed's, {kind})"}
     there = [f"{name}{what}" for name, what in told.items() if (folder / name).exists()]
     if there:
         print(f"written to {folder}: {', '.join(there)}")

@@ -22,6 +22,7 @@ from electra_albert.model.loading import (
     read_each,
 )
 from electra_albert.model.pair_file import is_pair
+from electra_albert.model.run_checkpoint import is_checkpoint
 
 _WAY_OUT = "put the tokenizer it was trained with into its folder"
 
@@ -67,6 +68,6 @@ def read_models(path: Path, device: torch.device) -> Models:
 def _locate(path: Path) -> tuple[ModelFiles, ModelFiles]:
     """The files of the encoder, and those of the masked-token model, which may be the same."""
     files = locate_encoder(path)
-    if (path / "generator").is_dir() or is_pair(path):
+    if (path / "generator").is_dir() or is_pair(path) or is_checkpoint(path):
         return files, locate(path, "generator")
     return files, files

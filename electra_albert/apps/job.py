@@ -25,6 +25,7 @@ from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.objectives.evaluation import Unigram
 from electra_albert.objectives.masking import SpecialIds
 from electra_albert.objectives.pretraining import PretrainingObjective, make_objective
+from electra_albert.objectives.registry import spec_of
 from electra_albert.training.distributed import World, main_first
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def make_job(
     _doubt_tokenizer(prepared.store, say)
     unigram = Unigram.from_counts(prepared.store.token_counts, special.never_masked)
     batches, held_out = _batches(config, prepared, world)
-    if config.run.has_sentence_order:
+    if spec_of(config).has_sentence_order:
         share = _order_share(batches.rows)
         say(f"order can be told in {share:.1%} of the rows: those that hold two whole sentences to swap")
     origin = _origin(config, tokenizer, world, say, recorded)
@@ -150,7 +151,7 @@ def _order_share(rows: Rows) -> float:
     if share == 0:
         raise DataError(
             "no row holds two whole sentences of one document, so there is no order to learn; give longer documents, "
-            "raise --max_seq_length, or choose an --objective without _sop"
+            "raise --max_seq_length, or choose an --objective without sentence order"
         )
     return share
 
@@ -167,7 +168,7 @@ def _doubt_tokenizer(store: Store, say: Callable[[str], None]) -> None:
 
 def rows_for(stream: TokenStream, table: ExampleTable, config: PretrainConfig, tokenizer: Tokenizer) -> Rows:
     """Rows laid out for the objective: where order is predicted, half are swapped and none is left in one piece."""
-    has_order = config.run.has_sentence_order
+    has_order = spec_of(config).has_sentence_order
     return Rows(
         stream,
         table,

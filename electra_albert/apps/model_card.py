@@ -46,6 +46,10 @@ _PLAIN_TENSORS = (
     "`weights.pt` is a flat mapping of stock names to tensors, for `torch.load(..., weights_only=True)`. Stock classes "
     "do not look for a file of that name; `electra_albert` loads the folder."
 )
+_NATIVE = (
+    "Stock `transformers` does not compute its attention, {}: the weights have the names of `electra_albert`, which "
+    "alone loads the folder."
+)
 _GRAPH = (
     "`model.onnx` is the model as one graph, float32, for any number of rows and any length up to the longest. Where "
     "`model.onnx.data` lies beside it, that holds the weights."
@@ -65,7 +69,8 @@ _MARK = "<!-- card by ELECTRA-ALBERT, written anew with the model unless it is c
 def model_card(model: Model, architecture: str, file_format: str = "safetensors") -> str:
     """Markdown with the front matter the hub reads. It says nothing of where the model came from or lies.
 
-    `file_format` is safetensors, pt or onnx. The last line is a mark, by which `is_our_card` knows it again.
+    `file_format` is safetensors, pt, onnx, or native, safetensors of a model that stock does not compute. The last line
+    is a mark, by which `is_our_card` knows it again.
     """
     ending = architecture.removeprefix("Albert")
     pipeline_tag, purpose = _purpose(model, ending, file_format)
@@ -123,6 +128,8 @@ def _purpose(model: Model, ending: str, file_format: str) -> tuple[str, str]:
 def _notes(model: Model, ending: str, file_format: str) -> list[str]:
     if file_format == "onnx":
         return [_GRAPH]
+    if file_format == "native":
+        return [_NATIVE.format(f"`{model.config.attention}`")]
     parts = {name for name, _ in model.named_children()}
     if file_format == "pt":
         return [_PLAIN_TENSORS, f"It holds {', '.join(f'`{name}`' for name in sorted(parts - {'dropout'}))}."]
@@ -146,7 +153,7 @@ def _loading_lines(model: Model, architecture: str, file_format: str) -> list[st
             'found = session.run(None, {name: rows[name].astype("int64") for name in names})',
             "outputs = dict(zip([each.name for each in session.get_outputs()], found))",
         ]
-    if file_format == "pt":
+    if file_format in ("pt", "native"):
         result, loader = _LOADERS[type(model).__name__]
         return [
             "from pathlib import Path",
@@ -165,6 +172,6 @@ def _loading_lines(model: Model, architecture: str, file_format: str) -> list[st
 
 
 def _demo_lines(model: Model, file_format: str) -> list[str]:
-    if file_format == "pt" and type(model).__name__ == "Generator":
+    if file_format in ("pt", "native") and type(model).__name__ == "Generator":
         return ["", "Or `python LM_DEMO.py --gen THIS_FOLDER` in a checkout of ELECTRA-ALBERT."]
     return []

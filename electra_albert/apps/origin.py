@@ -59,7 +59,8 @@ def find_origin(path: Path, config: PretrainConfig, tokenizer: Tokenizer, world:
         weights = read_weights(path, tokenizer)
         hashes = [sha256(file) for part in find_files(path) if part for file in all_files(part.weights)]
         record = {"step": None, "weights": " ".join(hashes), "options": stock_options(path)}
-        exported_by = recorded_settings(path.absolute().parent)  # of a run of ours, where it lies in one's folder
+        run = path.absolute().parent  # of ours, where it lies in one's folder or is one's checkpoint
+        exported_by = recorded_settings(run.parent if run.name == "checkpoints" else run)
         record |= {name: exported_by.get(name) for name in _OLD_TEXT}
     return Origin(record, None, weights)
 

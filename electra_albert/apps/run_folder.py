@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from electra_albert.config import GROUPS, CorpusConfig, PretrainConfig, as_settings
+from electra_albert.config import CorpusConfig, PretrainConfig, as_settings
 from electra_albert.contracts import NOT_YAML, CheckpointError, Metrics, UsageError, UserError
 from electra_albert.corpus.writing import name_beside
+from electra_albert.objectives.registry import spec_of
 
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
 # Settings that say how long and where to run, not what is trained. The batch is compared as a whole.
@@ -55,12 +56,6 @@ MAY_CHANGE = _PLACES | frozenset(
 )
 _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", "metrics.jsonl")
 _INHERITED = ("objective", "max_seq_length")
-_LEARNED_FROM = {
-    "rtd": "replaced-token detection",
-    "rtd_sop": "replaced-token detection and sentence order",
-    "mlm": "masked language modelling",
-    "mlm_sop": "masked language modelling and sentence order",
-}
 GLOBAL_BATCH = "global_batch_size"
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 
@@ -101,7 +96,7 @@ def read_options(file: Path, told: str) -> dict[str, Any]:
 
 
 def shape_options(run: Path) -> dict[str, Any]:
-    """Preset, objective, row length and shape in the config.yaml of `run`."""
+    """Preset, objective, row length and groups of options in the config.yaml of `run`."""
     if not run.exists():
         raise UsageError(f"--init_from {run} does not exist; name a folder here, a hub model is fetched first")
     if not (run / CONFIG).is_file():
@@ -109,7 +104,9 @@ def shape_options(run: Path) -> dict[str, Any]:
             f"--init_from {run}: it holds neither a run ({CONFIG}) nor a stock model (config.json); name one of the two"
         )
     options = read_options(run / CONFIG, f"--init_from {run}: its {CONFIG}")
-    return {name: options[name] for name in ("preset", *_INHERITED, *GROUPS) if name in options}
+    return {
+        name: value for name, value in options.items() if name in ("preset", *_INHERITED) or isinstance(value, dict)
+    }
 
 
 def compare_settings(
@@ -120,6 +117,8 @@ def compare_settings(
     Raises CheckpointError where a setting differs that decides what is trained: any that is not in `may_change`.
     """
     before, now = _flatten(recorded), _flatten(settings)
+    usual = _flatten(as_settings(PretrainConfig()))  # of options that came after the record
+    before |= {name: usual[name] for name in now.keys() & usual.keys() - before.keys()}
     changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
     fixed = [name for name in changed if name not in may_change]
     if fixed:
@@ -182,11 +181,13 @@ def write_whole(file: Path, text: str) -> None:
 
 def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metrics, steps: int) -> None:
     """A model card: what was trained on what, how well it does on held-out text, how to load it."""
+    from electra_albert.model.attention import stock_computes
+
     shape, origin = config.model, config.run.init_from
     begun = "" if origin is None else f", beginning with the weights of `{Path(origin).name}`"
     lines = [
         "---",
-        "library_name: transformers",
+        *(["library_name: transformers"] if stock_computes(shape) else []),
         "pipeline_tag: fill-mask",
         "tags: [electra, albert]",
         "---",
@@ -195,7 +196,7 @@ def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metr
         "",
         f"An ALBERT encoder (hidden size {shape.hidden_size}, {shape.num_hidden_layers} passes through "
         f"{shape.num_hidden_groups} group(s), embedding size {shape.embedding_size}, {shape.vocab_size} pieces), "
-        f"pretrained by {_LEARNED_FROM[config.run.objective]} on the corpus `{config.corpus.corpus}` "
+        f"pretrained by {spec_of(config).learned_from} on the corpus `{config.corpus.corpus}` "
         f"for {steps} steps{begun}.",
         "",
         "| held-out text | value |",
@@ -216,8 +217,12 @@ def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metr
 
 
 def _loading_lines(folder: Path, config: PretrainConfig) -> list[str]:
-    encoder = folder / ("discriminator" if config.run.objective.startswith("rtd") else "generator")
-    pooler = "" if config.run.has_sentence_order else ", add_pooling_layer=False"  # which no objective trains
+    from electra_albert.model.attention import stock_computes
+
+    if not stock_computes(config.model):
+        return ["from electra_albert.apps.inference import load_model", f'load_model("{folder}")']
+    encoder = folder / ("discriminator" if spec_of(config).has_discriminator else "generator")
+    pooler = "" if spec_of(config).has_sentence_order else ", add_pooling_layer=False"  # which no objective trains
     return [
         "from transformers import AutoModel, pipeline",
         f'pipeline("fill-mask", "{folder / "generator"}")',

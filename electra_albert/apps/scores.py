@@ -24,8 +24,14 @@ def format_scores(metrics: Metrics) -> str:
         rows += _detection_rows(metrics)
     if "sop_accuracy" in metrics:
         rows.append(_order_row(metrics))
+    known = ("generator_loss", "mlm_loss", "discriminator_loss", "sop_loss", "unigram_loss")
+    losses = [name for name in metrics if name.endswith("_loss") and name not in known]
+    rows += [(f"{name.replace('_', ' ')} (nats)", _tell(metrics, name), "-", "") for name in losses]
+    learned = has_learned(metrics)
+    if learned is None:
+        return _table(rows)
     bars = "2.5 x, 0.65 and 1.5 x" if "discriminator_auc" in metrics else "2.5 x"
-    return f"{_table(rows)}\n{_CLEAR if has_learned(metrics) else _NOT_CLEAR.format(bars=bars)}"
+    return f"{_table(rows)}\n{_CLEAR if learned else _NOT_CLEAR.format(bars=bars)}"
 
 
 def _mask_rows(metrics: Metrics, name: str) -> list[tuple[str, str, str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -27,11 +28,13 @@ def self_check(
     check_groups(objective, groups)
     losses = start_losses(objective, batch)
     for name, loss in losses.items():
-        wanted, tolerance = objective.guessing[name], ORDER_TOLERANCE if name == "sop_loss" else START_TOLERANCE
+        wanted = objective.guessing.get(name, math.nan)
+        tolerance = ORDER_TOLERANCE if name == "sop_loss" else START_TOLERANCE
         if not abs(loss - wanted) <= tolerance * wanted:
             raise UsageError(
-                f"{name} starts at {loss:.3f}, where guessing gives {wanted:.3f}; the initial weights are off: "
-                "look at --model.initializer_range and --model.initialization"
+                f"{name} starts at {loss:.3f}, but guessing[{name!r}] of {type(objective).__name__} is {wanted:.3f}: "
+                "declare its loss at chance level there or, where that is right, choose another "
+                "--model.initializer_range"
             )
     told = ", ".join(
         f"{name.replace('_', ' ')} {loss:.2f} (guessing: {objective.guessing[name]:.2f})"

@@ -17,6 +17,7 @@ from electra_albert.apps.command_line import make_parser, parse, parse_pretraini
 from electra_albert.apps.default_model import RUNS, newest_run
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
+from electra_albert.objectives.registry import spec_of
 
 _ORDERS = {0: ", segments in order", 1: ", segments swapped", IGNORED_LABEL: ", no order to tell"}
 
@@ -59,10 +60,10 @@ def _show(folder: Path, step: int, rows: int) -> int:
     batch = job.batches.micro_batches(step)[0]
     with autocast(world.device, job.arithmetic):  # and with gradients: the arithmetic of training
         corruption = job.objective.corrupt(batch)
-    rows = min(rows, len(batch.input_ids))
+    rows, has_order = min(rows, len(batch.input_ids)), spec_of(config).has_sentence_order
     print(f"step {step}: {rows} of {job.batches.global_batch_size} rows; drawn with the {origin}")
     for row in range(rows):
-        order = _ORDERS[int(batch.sentence_order_label[row])] if config.run.has_sentence_order else ""
+        order = _ORDERS[int(batch.sentence_order_label[row])] if has_order else ""
         print(f"\nexample {int(batch.example_id[row])}{order}")
         print(_format_row(batch, corruption, row, job.prepared.tokenizer))
     return 0

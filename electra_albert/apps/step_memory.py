@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch
-from electra_albert.model.attention import SelfAttention
+from electra_albert.model.attention import SelfAttention, SoftmaxMixing
 from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.objectives.masking import SpecialIds
 from electra_albert.objectives.pretraining import PretrainingObjective, make_objective
@@ -173,7 +173,7 @@ def _compute_as_on_gpu(objective: PretrainingObjective) -> None:
     PyTorch built without CUDA cannot make one for autograd, not even one without content.
     """
     for part in list(objective.modules()):
-        if isinstance(part, SelfAttention):
-            part.mixing = _FusedMixing(part.mixing.dropout)  # type: ignore[assignment]
+        if isinstance(part, SelfAttention) and isinstance(part.mixing, SoftmaxMixing):
+            part.mixing = _FusedMixing(part.mixing.dropout)
         elif isinstance(part, nn.LayerNorm):  # autocast on a GPU hands it float32
             part.register_forward_pre_hook(lambda _, inputs: (inputs[0].float(),))

@@ -53,9 +53,12 @@ class StockWeights(NamedTuple):
 
 
 def is_stock(folder: Path) -> bool:
-    """Whether the folder is no run of ours to go on from, but holds a model all the same."""
+    """Whether the folder is no run of ours to go on from, but holds a model all the same; a checkpoint does."""
+    from electra_albert.model.run_checkpoint import is_checkpoint
+
     is_run = (folder / CONFIG).exists() or (folder / "checkpoints").exists()
-    return not is_run and any((folder / name / _STOCK_CONFIG).is_file() for name in (".", *_FOLDERS))
+    has_model = any((folder / name / _STOCK_CONFIG).is_file() for name in (".", *_FOLDERS))
+    return not is_run and (has_model or is_checkpoint(folder))
 
 
 def find_files(folder: Path) -> StockFiles:
@@ -79,7 +82,7 @@ def stock_options(folder: Path) -> dict[str, Any]:
     from electra_albert.model.loading import read_config
 
     files = find_files(folder)
-    shape = read_config(files.encoder.config)
+    shape = read_config(files.encoder)
     narrower = [name for name, preset in PRESETS.items() if preset.model.hidden_size <= shape.hidden_size]
     preset, positions = narrower[-1] if narrower else "tiny", shape.max_position_embeddings
     model = {name: value for name, value in asdict(shape).items() if name not in _NOT_OF_THE_SHAPE}
@@ -89,7 +92,7 @@ def stock_options(folder: Path) -> dict[str, Any]:
     if positions < max(sizes.corpus.max_seq_length for sizes in PRESETS.values()):
         options["max_seq_length"] = min(PRESETS[preset].corpus.max_seq_length, positions)
     if files.generator is not None:
-        generator = read_config(files.generator.config)
+        generator = read_config(files.generator)
         rtd["generator_size"] = generator.hidden_size / shape.hidden_size
         if generator.num_hidden_layers != shape.num_hidden_layers:
             rtd["generator_layers"] = generator.num_hidden_layers

@@ -18,7 +18,8 @@ TABLE = "embeddings.word_embeddings.weight"
 ROWS_BY_PIECE = (TABLE, "predictions.bias")  # what has a row for each piece, under our names and stock ALBERT's
 _NEEDED = ("embeddings", "encoder")
 _IN_TWO = "sentence_order"
-_UNSEEN = ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps")  # in the shapes of weights
+# In the shapes of weights.
+_UNSEEN = ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps", "attention", "attention_options")
 
 
 def resize_vocabulary(state: Mapping[str, Tensor], kept: int, new: Sequence[Sequence[int]]) -> dict[str, Tensor]:
@@ -79,10 +80,12 @@ def _holds(state: Mapping[str, Tensor], places: Mapping[str, Tensor], part: str,
 def require_same_computation(config: ModelConfig, known: Mapping[str, Any], origin: str, way_out: str) -> None:
     """CheckpointError where weights of the `known` settings would fit a model of `config` and compute something else.
 
-    A setting that is not known is not compared. `origin` is what the source is called, `way_out` what to do.
+    A setting that is not known is not compared, but weights of a time without kinds of attention are of softmax.
+    `origin` is what the source is called, `way_out` what to do.
     """
+    first = {"attention": ModelConfig.attention, "attention_options": {}} if known else {}
     for name in _UNSEEN:
-        found, wanted = known.get(name), getattr(config, name)
+        found, wanted = known.get(name, first.get(name)), getattr(config, name)
         if found is not None and found != wanted:
             raise CheckpointError(
                 f"{origin} has {name} {found}, this run's model {wanted}, so that its weights would compute something "

@@ -5,6 +5,8 @@ Dimensions: B batch, L length, D hidden, N heads, H head size.
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,6 +16,8 @@ from electra_albert.config import ModelConfig
 
 class SoftmaxMixing(nn.Module):
     """Scaled dot-product attention. Paper: ALBERT section 3 (as in BERT)."""
+
+    is_stock = True
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -31,6 +35,11 @@ class SoftmaxMixing(nn.Module):
             return _attend_in_three_products(q, k, v, mask, dropout)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :], dropout_p=dropout)
 
+    @staticmethod
+    def flops(config: ModelConfig, length: int) -> int:
+        """Operations over one row: scores, and what they weigh."""
+        return 2 * 2 * length * length * config.hidden_size
+
 
 def _attend_in_three_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) -> Tensor:
     """The same attention written out: in bfloat16 PyTorch's fused CPU kernel takes twice the time, in training more."""
@@ -43,6 +52,30 @@ def _attend_in_three_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dro
     return (weights @ v).view(batch, heads, length, size)  # [B, N, L, H]
 
 
+# A kind is called with the model's shape and its own options by name. It has
+#   forward(q, k, v, mask)  as SoftmaxMixing
+#   is_stock                whether stock transformers computes the same
+#   flops(config, length)   operations of the products over one row, for the estimate
+#   probabilities           as SoftmaxMixing, where there are such
+ATTENTION: dict[str, Any] = {"softmax": SoftmaxMixing}
+
+
+def stock_computes(config: ModelConfig) -> bool:
+    """Whether stock transformers computes the same as a model of this shape."""
+    return bool(ATTENTION[config.attention].is_stock)
+
+
+def make_mixing(config: ModelConfig) -> nn.Module:
+    """The mixing that config.attention names. Raises ValueError where there is none, or none with such options."""
+    if config.attention not in ATTENTION:
+        raise ValueError(f"model.attention={config.attention!r} is not one of {', '.join(ATTENTION)}")
+    try:
+        mixing: nn.Module = ATTENTION[config.attention](config, **config.attention_options)
+    except TypeError as error:
+        raise ValueError(f"model.attention_options={config.attention_options}: {error}") from None
+    return mixing
+
+
 class SelfAttention(nn.Module):
     """Projections, mixing, output projection, residual and LayerNorm of one block."""
 
@@ -51,7 +84,7 @@ class SelfAttention(nn.Module):
         self.num_heads, self.head_size = config.num_attention_heads, config.head_size
         # One product for query, key and value; a checkpoint for other code splits it (huggingface.py).
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
-        self.mixing = SoftmaxMixing(config)
+        self.mixing = make_mixing(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.output_dropout = nn.Dropout(config.hidden_dropout_prob)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -59,7 +92,7 @@ class SelfAttention(nn.Module):
     def probabilities(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
         """What forward's mixing weighs by, worked out once more: arguments as for forward; returns [B, N, L, L]."""
         q, k, _ = self._projections(hidden_states)
-        return self.mixing.probabilities(q, k, mask)
+        return cast(SoftmaxMixing, self.mixing).probabilities(q, k, mask)
 
     def _projections(self, hidden_states: Tensor) -> tuple[Tensor, ...]:
         """Query, key and value, each [B, N, L, H]."""

@@ -8,6 +8,7 @@ Dimensions: L length, K predicted tokens of a row, V vocab, E embedding, D hidde
 from __future__ import annotations
 
 from electra_albert.config import ModelConfig
+from electra_albert.model.attention import ATTENTION
 
 # Forward and backward: for each product the backward pass makes two of the same size, the gradient of either factor.
 # Gradient checkpointing computes forward passes again; that is work done, but no more of the model's, so not in here.
@@ -23,9 +24,8 @@ def encoder_flops(config: ModelConfig, length: int) -> int:
 def _block_flops(config: ModelConfig, length: int) -> int:
     hidden = config.hidden_size
     projections = 2 * length * hidden * 4 * hidden  # query, key, value and output
-    mixing = 2 * 2 * length * length * hidden  # scores, and what they weigh
     feed_forward = 2 * 2 * length * hidden * config.intermediate_size
-    return projections + mixing + feed_forward
+    return projections + int(ATTENTION[config.attention].flops(config, length)) + feed_forward
 
 
 def mlm_head_flops(config: ModelConfig, predicted: int) -> int:

@@ -72,6 +72,16 @@ def to_stock(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return stock
 
 
+def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our state dict as it is, float32, each tensor on its own: what `from_native` reads."""
+    return {name: tensor.detach().to("cpu", torch.float32).clone() for name, tensor in state.items()}
+
+
+def from_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors under our names as `from_stock` takes them: of the names that differ, only fused ones may stay."""
+    return {_SENTENCE_ORDER.get(name, name): tensor for name, tensor in state.items()}
+
+
 def _stock_name(name: str) -> str:
     name = _SENTENCE_ORDER.get(name, name)
     return f"albert.{name}" if name.startswith((*_BODY, "pooler.")) else name

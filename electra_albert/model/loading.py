@@ -1,4 +1,4 @@
-"""From the files of a model to the model: our own folders, exported folders, stock folders, bare weight files.
+"""From the files of a model to the model: our own folders and checkpoints, stock folders, bare weight files.
 
 Stock folders are ALBERT's, BERT's and ELECTRA's. A task's model begins with the encoder of any of them, or is loaded
 whole from a folder of ours or a stock one that was fine-tuned.
@@ -18,12 +18,13 @@ from electra_albert.contracts import CheckpointError
 from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import Embeddings
-from electra_albert.model.huggingface import body_state, fill, has_sentence_order, load_state, normalized
+from electra_albert.model.huggingface import body_state, fill, from_native, has_sentence_order, load_state, normalized
 from electra_albert.model.locating import CONFIG_FILE, ModelFiles
 from electra_albert.model.locating import locate as locate  # what is loaded is located first: both names stand here
 from electra_albert.model.locating import locate_encoder as locate_encoder
 from electra_albert.model.pair_file import PARTS, is_pair, part_of, read_pair, require_one_table
-from electra_albert.model.stock_config import model_config, shown
+from electra_albert.model.run_checkpoint import STATE_FILE, checkpoint_config, is_checkpoint, read_checkpoint
+from electra_albert.model.stock_config import NATIVE, model_config, shown
 from electra_albert.model.stock_task import classifier_dropout, stock_details
 from electra_albert.model.task_model import TaskHead, TaskModel
 from electra_albert.model.weight_files import read_json, read_tensors
@@ -65,7 +66,7 @@ def read_each(models: Sequence[ModelFiles]) -> list[Stored]:
 
 def _stored(files: ModelFiles, held: dict[Path, dict[str, Tensor]]) -> Stored:
     """`held` are the tensors of files that were read already; those of `files` are added."""
-    contents = read_json(files.config)
+    contents = _contents(files)
     config = model_config(contents, str(files.config))
     if files.weights not in held:
         held[files.weights] = _read(files.weights)
@@ -77,6 +78,8 @@ def _stored(files: ModelFiles, held: dict[Path, dict[str, Tensor]]) -> Stored:
         raise CheckpointError(
             f"{files.weights} holds {len(tensors)} tensors, its configuration describes {blocks} blocks"
         )
+    if contents["model_type"] == NATIVE:
+        return Stored(config, from_native(tensors), [])
     renamed = normalized(tensors, contents["model_type"], config, str(files.weights))
     return Stored(config, renamed.tensors, renamed.left_aside)
 
@@ -86,10 +89,19 @@ def _require_same_tables(files: ModelFiles, config: ModelConfig) -> None:
     for part in PARTS:
         beside = files.weights.parent / part / CONFIG_FILE
         if part != files.part and beside.is_file():
-            require_one_table(config, read_config(beside), str(files.weights.parent))
+            other = model_config(read_json(beside), str(beside))
+            require_one_table(config, other, str(files.weights.parent))
+
+
+def _contents(files: ModelFiles) -> dict[str, Any]:
+    """The contents of config.json, or what it would say of a model in a checkpoint."""
+    is_state = files.config.name == STATE_FILE
+    return checkpoint_config(files.config, files.part) if is_state else read_json(files.config)
 
 
 def _read(weights: Path) -> dict[str, Tensor]:
+    if is_checkpoint(weights):
+        return read_checkpoint(weights)
     return read_pair(weights) if is_pair(weights) else read_tensors(weights)
 
 
@@ -197,7 +209,7 @@ def load_task_model(files: ModelFiles) -> tuple[TaskModel, dict[str, Any]]:
 
     Raises CheckpointError where the folder is no such one, its weights lack the head, or have one not known here.
     """
-    contents = read_json(files.config)
+    contents = _contents(files)
     details, details_file = read_details(files), files.config.parent / TASK_FILE
     if not details:
         details, details_file = stock_details(contents, str(files.config)), files.config
@@ -228,6 +240,6 @@ def head_of(details: Mapping[str, Any], dropout: float) -> TaskHead:
     return TaskHead(kind, counts.get(kind, 1 if is_number else len(labels)), details["style"], dropout)
 
 
-def read_config(file: Path) -> ModelConfig:
-    """The shape in a config.json; CheckpointError where it is not one that can be read."""
-    return model_config(read_json(file), str(file))
+def read_config(files: ModelFiles) -> ModelConfig:
+    """The shape of a model; CheckpointError where its config.json is not one that can be read."""
+    return model_config(_contents(files), str(files.config))

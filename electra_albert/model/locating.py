@@ -1,4 +1,4 @@
-"""From a path a user gives to the files of a model: in run folders, exported folders, stock folders, beside weights."""
+"""From a path a user gives to the files of a model: run folders, checkpoints, exported and stock folders, weights."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from electra_albert.contracts import UsageError
 from electra_albert.model.pair_file import PAIR_FILE, find_part, holds_pair
+from electra_albert.model.run_checkpoint import STATE_FILE, find_model, is_checkpoint
 from electra_albert.model.weight_files import WEIGHT_FILES
 
 Kind = Literal["generator", "discriminator", "model"]  # folders of a run or of a fine-tuning
@@ -20,11 +21,11 @@ class ModelFiles(NamedTuple):
     weights: Path  # or the index of several files
     config: Path
     tokenizer: Path  # a folder
-    part: str = ""  # of a file that holds generator and discriminator: which of the two is meant
+    part: str = ""  # of a pair or a checkpoint, whose file may hold generator and discriminator: which one is meant
 
 
 def locate(path: Path, kind: Kind, config: Path | None = None, tokenizer: Path | None = None) -> ModelFiles:
-    """The files of the model a user means by `path`: a run folder, a model folder or a weights file.
+    """The files of the model a user means by `path`: a run folder, a checkpoint, a model folder or a weights file.
 
     A weights file's configuration and tokenizer stand beside it unless given. Raises UsageError for what is not there.
     """
@@ -47,6 +48,10 @@ def _locate(path: Path, inner: tuple[str, ...], config: Path | None, tokenizer: 
         raise UsageError(f"{str(path)[:100]}: {error.strerror}; give a run folder or another model") from error
     if not is_there:
         raise UsageError(f"{path} does not exist; give a run folder, a model folder or a weights file")
+    if is_checkpoint(path):
+        weights, part = find_model(path, inner)
+        run = weights.parent.absolute().parents[1]
+        return ModelFiles(weights, config or weights.with_name(STATE_FILE), tokenizer or run / "tokenizer", part)
     pair = find_part(path, inner)
     if pair is not None:
         folder, part = pair

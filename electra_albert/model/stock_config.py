@@ -1,4 +1,4 @@
-"""A stock config.json: what we write, and what we read of ALBERT's, BERT's and ELECTRA's.
+"""A stock config.json: what we write, and what we read of ALBERT's, BERT's and ELECTRA's; and one of our own format.
 
 Only known keys are looked at, so nothing in the file can name code to run; a file that means to is refused.
 """
@@ -6,10 +6,12 @@ Only known keys are looked at, so nothing in the file can name code to run; a fi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
+from electra_albert.model.attention import make_mixing
 from electra_albert.model.encoder import ACTIVATIONS
 from electra_albert.model.relatives import RELATIVES
 from electra_albert.model.task_model import DEFAULT_DROPOUT
@@ -31,6 +33,8 @@ _NAMES = (
     "initializer_range",
     "layer_norm_eps",
 )
+NATIVE, _FORMAT = "electra_albert", 1  # model_type and version of folders that only this package loads
+_NATIVE_NAMES = (*_NAMES, "initialization", "attention")
 _LONGEST_SHOWN = 60
 _LARGEST_INTEGER = (1 << 31) - 1  # above it, sizes overflow before they can be compared with the weights
 _OF_RELATIVES: dict[str, Any] = {
@@ -71,19 +75,29 @@ def stock_config(config: ModelConfig, architecture: str, special_ids: Mapping[st
     }
 
 
+def native_config(config: ModelConfig, special_ids: Mapping[str, int]) -> dict[str, Any]:
+    """The contents of config.json of a model that stock classes do not compute: every field of its shape."""
+    return {"model_type": NATIVE, "format": _FORMAT, **asdict(config), **special_ids}
+
+
 def model_config(contents: Mapping[str, Any], origin: str) -> ModelConfig:
     """The shape a config.json describes; BERT and ELECTRA have a group for every layer.
 
     Raises CheckpointError, which calls the file `origin`, where it is none of the three, or holds what cannot be.
     """
     kind = contents.get("model_type")
-    if not isinstance(kind, str) or kind not in _STOCK_DEFAULTS:
+    if kind != NATIVE and (not isinstance(kind, str) or kind not in _STOCK_DEFAULTS):
         raise CheckpointError(f"{origin} describes a model of type {shown(kind)}; albert, electra and bert can be read")
+    if kind == NATIVE and contents.get("format") != _FORMAT:
+        raise CheckpointError(f"{origin} is of format {shown(contents.get('format'))}, this version reads {_FORMAT}")
     _refuse_code(contents, origin)
     for name, allowed in _ALWAYS.items():
         if contents.get(name) not in allowed:
             raise CheckpointError(f"{name}={shown(contents[name])} in {origin} is another model than can be read here")
-    values = {name: _value(contents, name, kind, origin) for name in _NAMES}
+    names = _NATIVE_NAMES if kind == NATIVE else _NAMES
+    values = {name: _value(contents, name, kind, origin) for name in names}
+    if kind == NATIVE:
+        values["attention_options"] = _numbers(contents.get("attention_options", {}), origin)
     if kind in RELATIVES:
         values |= {"num_hidden_groups": values["num_hidden_layers"], "inner_group_num": 1}
     if kind == "bert":
@@ -93,7 +107,9 @@ def model_config(contents: Mapping[str, Any], origin: str) -> ModelConfig:
             f"hidden_act={shown(values['hidden_act'])} in {origin} is not one of {', '.join(ACTIVATIONS)}"
         )
     try:
-        return ModelConfig(**values)
+        config = ModelConfig(**values)
+        make_mixing(config)
+        return config
     except ValueError as error:
         raise CheckpointError(f"{origin}: {error}") from None
 
@@ -114,9 +130,15 @@ def _refuse_code(contents: Mapping[str, Any], origin: str) -> None:
             raise CheckpointError(f"{origin} names kernels to fetch and run ({name}); such a model is refused")
 
 
+def _numbers(options: object, origin: str) -> dict[str, int | float]:
+    if isinstance(options, dict) and all(type(value) in (int, float) for value in options.values()):
+        return options
+    raise CheckpointError(f"attention_options in {origin} should be numbers by name")
+
+
 def _value(contents: Mapping[str, Any], name: str, kind: str, origin: str) -> Any:
     default = getattr(ModelConfig, name)
-    value = contents.get(name, _STOCK_DEFAULTS[kind].get(name, default))
+    value = contents.get(name, _STOCK_DEFAULTS.get(kind, {}).get(name, default))
     if isinstance(value, int) and not isinstance(value, bool):
         if abs(value) > _LARGEST_INTEGER:
             raise CheckpointError(f"{name} in {origin} is larger than {_LARGEST_INTEGER}")

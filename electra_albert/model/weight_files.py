@@ -86,9 +86,9 @@ def all_files(file: Path) -> list[Path]:
 
 def read_json(file: Path) -> dict[str, Any]:
     """The JSON object in a small file; CheckpointError where it holds none."""
+    _refuse_another_file(file)
     if file.stat().st_size > _LARGEST_JSON_BYTES:
         raise CheckpointError(f"{file} is too large for a model configuration")
-    _refuse_another_file(file)
     try:
         contents: Any = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

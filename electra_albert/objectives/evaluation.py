@@ -93,17 +93,19 @@ def detection_scores(scores: NDArray[np.float32], is_replaced: NDArray[np.bool_]
     return {name: float(value) for name, value in zip(names, values, strict=True)}
 
 
-def has_learned(metrics: Metrics) -> bool:
+def has_learned(metrics: Metrics) -> bool | None:
     """Whether the scores stand clear of what knows no context: the bar the default run is held to.
 
-    Sentence order is not part of it: it is slow to learn, and its accuracy is reported beside chance.
+    None where the objective has no score of which that is known. Sentence order is not part of it: it is slow to learn,
+    and its accuracy is reported beside chance.
     """
-    accuracy = metrics["mlm_accuracy" if "mlm_accuracy" in metrics else "generator_accuracy"]
-    bars = [(accuracy, 2.5, metrics["most_frequent_accuracy"])]  # a score, and how many times chance it must reach
+    guesses = [metrics[name] for name in ("mlm_accuracy", "generator_accuracy") if name in metrics]
+    # A score, and how many times chance it must reach.
+    bars = [(accuracy, 2.5, metrics.get("most_frequent_accuracy")) for accuracy in guesses]
     if "replaced_fraction" in metrics:  # a term of detection: there is a discriminator
-        bars.append((metrics["discriminator_auc"], 1.3, _CHANCE_AUC))
-        bars.append((metrics["discriminator_average_precision"], 1.5, metrics["replaced_fraction"]))
-    return all(_reaches(score, times, chance) for score, times, chance in bars)
+        bars.append((metrics.get("discriminator_auc"), 1.3, _CHANCE_AUC))
+        bars.append((metrics.get("discriminator_average_precision"), 1.5, metrics["replaced_fraction"]))
+    return all(_reaches(score, times, chance) for score, times, chance in bars) if bars else None
 
 
 def is_discriminator_idle(metrics: Metrics) -> bool:

@@ -1,18 +1,19 @@
-"""The objectives one can pretrain with, by the names of the command line."""
+"""Making the objective that is pretrained with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
+from typing import cast
 
 from electra_albert.config import PretrainConfig
 from electra_albert.objectives.masking import SpecialIds
 from electra_albert.objectives.mlm import MaskedLanguageModeling
-from electra_albert.objectives.mlm_sop import MaskedLanguageModelingWithOrder
+from electra_albert.objectives.registry import spec_of
 from electra_albert.objectives.rtd import ReplacedTokenDetection
-from electra_albert.objectives.rtd_sop import ReplacedTokenDetectionWithOrder
 
 # All have one shape: a contracts.Objective with
 #   seed           what its draws are keyed by
+#   special        the ids that are never masked
 #   guessing       what each weighted term costs, in nats a count, when everything is guessed
 #   generator      the model that fills masks
 #   discriminator  the model that finds what was filled in, or None
@@ -21,18 +22,10 @@ from electra_albert.objectives.rtd_sop import ReplacedTokenDetectionWithOrder
 #   score(batch, unigram, detections)  the terms of a held-out batch and of its baselines
 PretrainingObjective = MaskedLanguageModeling | ReplacedTokenDetection
 
-OBJECTIVES: dict[str, Callable[[PretrainConfig, SpecialIds], PretrainingObjective]] = {
-    "rtd": lambda config, special: ReplacedTokenDetection(config.model, config.rtd, special, config.training.seed),
-    "rtd_sop": lambda config, special: ReplacedTokenDetectionWithOrder(
-        config.model, config.rtd, config.sop, special, config.training.seed
-    ),
-    "mlm": lambda config, special: MaskedLanguageModeling(config.model, config.mlm, special, config.training.seed),
-    "mlm_sop": lambda config, special: MaskedLanguageModelingWithOrder(
-        config.model, config.mlm, config.sop, special, config.training.seed
-    ),
-}
-
 
 def make_objective(config: PretrainConfig, special: SpecialIds) -> PretrainingObjective:
     """The objective that config.run.objective names, with initial weights from torch's stream."""
-    return OBJECTIVES[config.run.objective](config, special)
+    spec = spec_of(config)
+    module, _, name = spec.built_by.partition(":")
+    build = getattr(import_module(module), name)
+    return cast(PretrainingObjective, build(config.model, *spec.groups(config), special, config.training.seed))

@@ -156,6 +156,9 @@ def test_an_option_that_the_objective_does_not_look_at_is_refused(argv: list[str
         (["--resume", ""], "resume is empty"),
         (["--rtd.temperature", "1e-40"], "temperature=1e-40"),
         (["--objective", "mlm_sop", "--sop.weight", "0"], "weight=0.0 must be above 0"),
+        (["--preset", "small", "--model.num_hidden_groups", "3", "--rtd.generator_layers", "4"], "layers=4 is not a"),
+        (["--model.attention", "blurred"], "attention='blurred' is not one of softmax"),
+        (["--model.attention_options.width", "3"], "unexpected keyword argument 'width'"),
     ],
 )
 def test_a_wrong_value_is_told_in_plain_words(argv: list[str], told: str) -> None:

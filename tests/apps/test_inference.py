@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,10 +14,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from electra_albert.apps import pretrain
 from electra_albert.apps.inference import InferenceModel, Likelihood, load_model
 from electra_albert.apps.inference_rows import batches
-from electra_albert.contracts import UsageError
+from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.model.outputs import outputs
 from tests.apps.conftest import Finished
+from tests.apps.tiny_run import call
 from tests.corpus.tokenizer_kinds import save_bert, wordpiece_vocab
 
 # Two float32 implementations of the same encoder, or one in batches of other shapes, whose sums run otherwise.
@@ -322,3 +327,42 @@ def test_a_missing_head_is_named(finished: Finished, tmp_path: Path) -> None:
 def test_features_of_a_run_are_the_discriminators(model: InferenceModel, finished: Finished) -> None:
     alone = load_model(finished.folder / "discriminator", "cpu")
     assert torch.equal(model.features("A quiet owl").pooled, alone.features("A quiet owl").pooled)
+
+
+@pytest.mark.parametrize("objective", ["rtd", "mlm_sop"])
+def test_a_checkpoint_computes_what_is_exported_of_it_bit_for_bit(
+    finished: Finished, tmp_path: Path, objective: str
+) -> None:
+    run = finished.folder
+    if objective != "rtd":
+        run = tmp_path / "run"
+        ended = call(pretrain.main, *finished.options(run, "--objective", objective, "--max_steps", 2))
+        assert ended.code == 0, ended.err
+    exported, last = load_model(run, "cpu"), load_model(max((run / "checkpoints").glob("step-*")), "cpu")
+    ids = torch.arange(5, 25)[None]
+    inputs = ids, torch.ones_like(ids), torch.zeros_like(ids)
+    assert (exported.discriminator is None) == (last.discriminator is None) == (objective != "rtd")
+    for name in ("encoder", "generator", "discriminator"):
+        ours, theirs = getattr(exported, name), getattr(last, name)
+        if ours is not None:
+            assert ours.config == theirs.config
+            # Copied: how a file's tensors are aligned in memory may change the last bit of a product.
+            for one, other in zip(*(outputs(copy.deepcopy(model), *inputs) for model in (ours, theirs)), strict=True):
+                assert other is None if one is None else torch.equal(one, other)
+
+
+@pytest.mark.parametrize("gone", ["model.safetensors", "MANIFEST.json", "state.json", "a bit", ""])
+def test_a_checkpoint_that_is_not_whole_any_more_is_one_line(finished: Finished, tmp_path: Path, gone: str) -> None:
+    shutil.copytree(finished.folder / "tokenizer", tmp_path / "tokenizer")
+    folder = tmp_path / "checkpoints" / "step-0000010"
+    shutil.copytree(finished.folder / "checkpoints" / "step-0000010", folder)
+    load_model(folder, "cpu")
+    if gone == "a bit":
+        weights = bytearray((folder / "model.safetensors").read_bytes())
+        weights[-1] ^= 1
+        (folder / "model.safetensors").write_bytes(weights)
+    else:
+        shutil.move(folder / gone, tmp_path / "elsewhere")
+    with pytest.raises((UsageError, CheckpointError), match=r"step-0000010") as refused:
+        load_model(folder, "cpu")
+    assert "LM_DEMO" not in str(refused.value)

@@ -10,6 +10,8 @@ import yaml
 
 from electra_albert.apps import pretrain
 from electra_albert.apps.command_line import parse_pretraining
+from electra_albert.apps.run_folder import compare_settings
+from electra_albert.config import PretrainConfig, as_settings
 from electra_albert.contracts import CheckpointError, UsageError
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call
@@ -92,3 +94,13 @@ def test_an_origin_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> No
     argv = ["--init_from", str(tmp_path / "albert-base-v2"), "--output_dir", str(tmp_path / "run")]
     with pytest.raises((UsageError, CheckpointError), match="does not exist"):
         parse_pretraining(argv, "Pretraining.py")
+
+
+def test_an_option_that_came_after_a_run_was_begun_had_its_default() -> None:
+    now = as_settings(PretrainConfig())
+    before = {**now, "model": {name: value for name, value in now["model"].items() if "attention_" not in name}}
+    del before["model"]["attention"]
+    assert compare_settings(before, now, Path("run")) == []
+    other = {**now, "model": {**now["model"], "attention": "window"}}
+    with pytest.raises(CheckpointError, match=r"model\.attention softmax then, window now"):
+        compare_settings(before, other, Path("run"))

@@ -52,7 +52,7 @@ def write_fine_tuned(folder: Path, model: TaskModel, **changes: Any) -> Path:
 def build(folder: Path, head: TaskHead = SENTENCES, seed: int = 3) -> tuple[TaskModel, list[str]]:
     files = locate_encoder(folder)
     torch.manual_seed(seed)
-    return build_task_model(read_config(files.config), head, files)
+    return build_task_model(read_config(files), head, files)
 
 
 def hidden_states(model: Any) -> Tensor:

@@ -2,19 +2,18 @@
 
 import math
 from dataclasses import replace
-from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from electra_albert.config import MlmConfig, RunConfig, SopConfig
+from electra_albert.config import MlmConfig, SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, Term
 from electra_albert.objectives.evaluation import Detections, Unigram
 from electra_albert.objectives.mlm_sop import MaskedLanguageModelingWithOrder
-from electra_albert.objectives.pretraining import OBJECTIVES as BUILT
 from electra_albert.objectives.pretraining import PretrainingObjective
+from electra_albert.objectives.registry import OBJECTIVES as BUILT
 from electra_albert.objectives.rtd import Corruption, Judgement
 from electra_albert.objectives.rtd_sop import ReplacedTokenDetectionWithOrder
 from electra_albert.objectives.sentence_order import order_terms
@@ -52,7 +51,7 @@ def gradients(objective: PretrainingObjective, batches: list[Batch], counts: dic
 
 
 def test_every_objective_of_the_command_line_can_be_built() -> None:
-    assert set(BUILT) == set(get_args(get_type_hints(RunConfig)["objective"])) == set(OBJECTIVES)
+    assert set(BUILT) == set(OBJECTIVES)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

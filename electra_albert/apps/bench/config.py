@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args, get_type_hints
+from typing import Literal
 
-from electra_albert.config import CorpusConfig, PretrainConfig, RunConfig
+from electra_albert.config import CorpusConfig, PretrainConfig
 from electra_albert.contracts import UsageError
+from electra_albert.objectives.registry import OBJECTIVES
 from electra_albert.presets import PRESETS
 
 # No `if TYPE_CHECKING` here: to read BenchConfig's types, jsonargparse would make its imports, heavy ones included.
@@ -43,7 +44,7 @@ class BenchConfig:
     """Shape of the model whose step is measured, and of the one that is fine-tuned where --model names none; or several
     shapes, separated by commas."""
     objective: str = "rtd"
-    """What the measured step trains: rtd, rtd_sop, mlm or mlm_sop; or several, separated by commas."""
+    """What the measured step trains: any that Pretraining.py has; or several, separated by commas."""
     task: str | None = None
     """Task to fine-tune on, such as sst2, with classes of sentences; by default the one made from the documentation."""
     data_dir: str | None = None
@@ -77,7 +78,7 @@ class BenchConfig:
     def __post_init__(self) -> None:
         for name, found, known in (
             ("preset", self.presets, tuple(PRESETS)),
-            ("objective", self.objectives, get_args(get_type_hints(RunConfig)["objective"])),
+            ("objective", self.objectives, tuple(OBJECTIVES)),
             ("precision", self.precisions, _PRECISIONS),
         ):
             for one in found:

@@ -71,7 +71,7 @@ def make_contest(config: BenchConfig, shape: ModelConfig, say: Say) -> Contest:
     if files is None:
         shape = replace(shape, vocab_size=max(config.vocab_size, len(tokenizer)))
     else:
-        shape = replace(read_config(files.config), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        shape = replace(read_config(files), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     if shape.max_position_embeddings < length:
         raise UsageError(f"--max_seq_length {length} exceeds {shape.max_position_embeddings} positions")
     torch.manual_seed(config.seed)

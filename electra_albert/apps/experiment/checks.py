@@ -11,8 +11,9 @@ from pathlib import Path
 from electra_albert.apps.experiment.plan import Plan
 from electra_albert.apps.experiment.records import PRETRAINING, Stage, check_records, records_of
 from electra_albert.apps.experiment.stages import Site, finetuning_command
-from electra_albert.config import BUILT_IN_CORPUS
+from electra_albert.config import BUILT_IN_CORPUS, ModelConfig
 from electra_albert.contracts import UsageError
+from electra_albert.objectives.registry import spec_of
 
 
 def check_experiment(plan: Plan, site: Site, stages: Sequence[Stage]) -> None:
@@ -79,10 +80,10 @@ def _check_pretraining(plan: Plan, stage: Stage) -> None:
     stock = next((arm for arm in plan.arms if arm.weights == "stock" and arm.like == stage.arm), None)
     if stock is None:
         return
-    if config.run.objective != "rtd":
-        raise UsageError(
-            f"{stock.name} is like it, but stock has a composition for objective rtd only, not {config.run.objective}"
-        )
+    if not spec_of(config).has_stock_pair:
+        raise UsageError(f"{stock.name} is like it, but stock has no composition for objective {config.run.objective}")
+    if config.model.attention != ModelConfig.attention:
+        raise UsageError(f"{stock.name} is like it, but stock has no attention {config.model.attention}")
     if config.training.gradient_accumulation_steps > 1:
         raise UsageError(
             f"{stock.name} is like it, but stock's loop gathers no gradients of several micro-batches; set "

@@ -1,0 +1,76 @@
+"""The objectives one can pretrain with, by the names of the command line, as far as options and cards know them.
+
+The command line is derived from this, so nothing heavy is imported, not even for types: jsonargparse would follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from electra_albert.config import MlmConfig, ModelConfig, PretrainConfig, RtdConfig, SopConfig
+
+
+@dataclass(frozen=True)
+class ObjectiveSpec:
+    """An objective as far as it is known before its class is loaded. docs/extending.md adds one."""
+
+    built_by: str
+    """module:Class, called with the model's shape, the groups of `options` in their order, special ids and seed."""
+    learned_from: str
+    """What the model card says it was pretrained by."""
+    options: Mapping[str, type[Any]]
+    """The groups of options it reads, by their name on the command line; the first with a mask_rate gives that."""
+    has_discriminator: bool = False
+    """Then the generator has the shape that group rtd gives, else the model's own."""
+    has_sentence_order: bool = False
+    """Whether its rows are to have two segments, half of them swapped."""
+    has_stock_pair: bool = False
+    """Whether stock classes can be composed to compute the same, as apps.experiment and apps.bench do."""
+
+    def __post_init__(self) -> None:
+        assert "rtd" in self.options or not self.has_discriminator, "group rtd gives the generator its shape"
+
+    def groups(self, config: PretrainConfig) -> list[Any]:
+        """The options it reads."""
+        return [config.own[name] if name in config.own else getattr(config, name) for name in self.options]
+
+    def mask_rate(self, config: PretrainConfig) -> float | None:
+        """Share of the tokens that are predicted from the rest; None where none are masked."""
+        return next((group.mask_rate for group in self.groups(config) if hasattr(group, "mask_rate")), None)
+
+    def generator(self, config: PretrainConfig) -> ModelConfig:
+        """The generator's shape. Raises ValueError where there is no such shape."""
+        return config.rtd.generator(config.model) if self.has_discriminator else config.model
+
+
+_RTD, _MLM, _SOP = {"rtd": RtdConfig}, {"mlm": MlmConfig}, {"sop": SopConfig}
+OBJECTIVES = {
+    "rtd": ObjectiveSpec(
+        "electra_albert.objectives.rtd:ReplacedTokenDetection",
+        "replaced-token detection",
+        _RTD,
+        has_discriminator=True,
+        has_stock_pair=True,
+    ),
+    "rtd_sop": ObjectiveSpec(
+        "electra_albert.objectives.rtd_sop:ReplacedTokenDetectionWithOrder",
+        "replaced-token detection and sentence order",
+        _RTD | _SOP,
+        has_discriminator=True,
+        has_sentence_order=True,
+    ),
+    "mlm": ObjectiveSpec("electra_albert.objectives.mlm:MaskedLanguageModeling", "masked language modelling", _MLM),
+    "mlm_sop": ObjectiveSpec(
+        "electra_albert.objectives.mlm_sop:MaskedLanguageModelingWithOrder",
+        "masked language modelling and sentence order",
+        _MLM | _SOP,
+        has_sentence_order=True,
+    ),
+}
+
+
+def spec_of(config: PretrainConfig) -> ObjectiveSpec:
+    """What is known of the objective that config.run.objective names."""
+    return OBJECTIVES[config.run.objective]

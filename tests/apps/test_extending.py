@@ -1,0 +1,150 @@
+"""The objective and the attention kind of docs/extending.md, added as the document says, are trained and used."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from electra_albert.model.weight_files import read_tensors
+from tests.apps.tiny_run import ROOT, Ended, assert_refused, english, environment, options, rows
+
+_FENCED = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
+_PLACE = re.compile(
+    r"^# (electra_albert/\S+\.py)(?:, (above|in) ([A-Z]+))?\n(.*?)(?=^# electra_albert/|\Z)", re.S | re.M
+)
+# One process for many commands, which the copy of the package is imported in.
+_DRIVER = """
+import importlib, json, sys
+from tests.apps.tiny_run import call
+for app, argv in json.load(sys.stdin):
+    try:
+        ended = call(importlib.import_module(f"electra_albert.apps.{app}").main, *argv)
+    except SystemExit as end:
+        ended = (end.code, "", "")
+    print(json.dumps(ended))
+"""
+
+
+def extend(root: Path, document: str) -> None:
+    """Write the document's code where it says: into new files, above a table, or as its first entry."""
+    for block in _FENCED.findall(document):
+        for name, where, table, code in _PLACE.findall(block):
+            file, text, at = root / name, "", 0
+            if where:
+                text = file.read_text(encoding="utf-8")
+                line = re.search(rf"^{table}\b.*?= \{{", text, re.M)
+                assert line is not None
+                at = line.start() if where == "above" else line.end()
+            file.write_text(f"{text[:at]}\n{code}\n{text[at:]}", encoding="utf-8")
+
+
+class Desk:
+    """A copy of the package with the document's additions, and where its runs lie."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.corpus = folder, folder / "tales.txt"
+        shutil.copytree(
+            ROOT / "electra_albert", folder / "electra_albert", ignore=shutil.ignore_patterns("__pycache__")
+        )
+        extend(folder, (ROOT / "docs" / "extending.md").read_text(encoding="utf-8"))
+        self.corpus.write_text(english(130), encoding="utf-8")
+
+    def options(self, run: str, *more: object) -> list[str]:
+        return options(self.corpus, self.folder / "prepared", self.folder / run, *more)
+
+    def call(self, *commands: tuple[str, list[object]]) -> list[Ended]:
+        """Apps of the copy by name, one after the other."""
+        told = json.dumps([(app, [str(word) for word in argv]) for app, argv in commands])
+        path = f"{self.folder}:{ROOT}"
+        ended = subprocess.run(
+            [sys.executable, "-c", _DRIVER],
+            input=told,
+            cwd=self.folder,
+            env={**environment(), "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert ended.returncode == 0, ended.stderr
+        return [Ended(*json.loads(line)) for line in ended.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("extended"))
+
+
+def test_an_objective_of_one_file_and_one_entry_is_trained_exported_and_told(desk: Desk) -> None:
+    count = ["--objective", "mlm_count", "--mlm.mask_rate", 0.3]
+    trained, idle, resumed, shown, demo = desk.call(
+        ("pretrain", [*desk.options("count", *count), "--count.classes", 5]),
+        ("pretrain", [*desk.options("other"), "--count.classes", 2]),
+        ("pretrain", [*desk.options("count", *count), "--count.classes", 6]),
+        ("show_batch", ["--run", desk.folder / "count", "--step", 3]),
+        ("demo", ["--gen", desk.folder / "count"]),
+    )
+    assert trained.code == 0, trained.err
+    assert "objective mlm_count, mask rate 0.3," in trained.err
+    assert "count loss 1.61 (guessing: 1.61)" in trained.err
+    assert "count loss (nats)" in trained.out
+    assert "count_loss" in rows(desk.folder / "count")[0]
+    card = (desk.folder / "count" / "README.md").read_text(encoding="utf-8")
+    assert "pretrained by masked language modelling and the number of masked tokens on" in card
+    assert_refused(idle, 2, "--count.classes has no effect with --objective rtd")
+    assert_refused(resumed, 4, "count.classes 5 then, 6 now")
+    assert (shown.code, demo.code) == (0, 0), shown.err + demo.err
+
+
+def test_help_knows_an_added_objective_and_loads_no_torch(desk: Desk) -> None:
+    program = (
+        "import sys\nfrom electra_albert.apps.pretrain import main\n"
+        "try:\n    main(['--help'])\nfinally:\n    print('torch' in sys.modules)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=desk.folder, env=environment() | {"PYTHONPATH": ""}, capture_output=True
+    )
+    told = " ".join(ended.stdout.decode().split())
+    assert "mlm_count, masked language modelling and the number of masked tokens" in told
+    assert "Numbers of masked tokens that are told apart; the last stands for all above." in told
+    assert told.endswith("False")
+
+
+def test_a_model_that_stock_does_not_compute_is_announced_and_usable_wherever_a_model_is(desk: Desk) -> None:
+    run, table = desk.folder / "window", desk.folder / "labelled.csv"
+    window = ["--model.attention", "window", "--model.attention_options.width", 4]
+    texts = [f"{name},{label}" for n in range(8) for name, label in ((f"the owl {n}", "yes"), (f"one cat {n}", "no"))]
+    table.write_text("\n".join(["text,label", *texts]), encoding="utf-8")
+    task = ["--train_file", table, "--validation_file", table, "--text_column", "text", "--label_column", "label"]
+    task += ["--max_seq_length", 32, "--num_train_epochs", 1, "--device", "cpu"]
+    short = ["--max_steps", 2, "--warmup_steps", 1]
+    tuned = desk.folder / "tuned"
+    trained, other, *used = desk.call(
+        ("pretrain", [*desk.options("window"), *window]),
+        ("pretrain", desk.options("window")),
+        ("demo", ["--gen", run]),
+        ("demo", ["--gen", run / "checkpoints" / "step-0000020"]),
+        ("show_batch", ["--run", run, "--step", 3]),
+        ("score", ["--model", run, "--text", desk.corpus]),
+        ("finetune", ["--model", run, *task, "--output_dir", tuned]),
+        ("finetune", ["--model", tuned, *task, "--num_train_epochs", 0, "--output_dir", desk.folder / "scored"]),
+        ("pretrain", [*desk.options("again", *short), "--init_from", run]),
+        ("pretrain", [*desk.options("onward", *short), "--init_from", run / "discriminator"]),
+        ("export", ["--model", run, "--output_dir", desk.folder / "stock"]),
+    )
+    assert trained.code == 0, trained.err
+    announced = trained.err.index("notice: transformers has no attention window")
+    assert announced < trained.err.index("step 1/20")
+    assert_refused(other, 4, "model.attention window then, softmax now")
+    assert [ended.code for ended in used[:-1]] == [0] * 8, [ended.err for ended in used]
+    assert_refused(used[-1], 4, "transformers has no attention window")
+    for folder in (run / "generator", run / "discriminator", tuned / "model"):
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        assert (config["attention"], config["attention_options"]) == ("window", {"width": 4})
+        assert "library_name: transformers" not in (folder / "README.md").read_text(encoding="utf-8")
+        assert any(".qkv." in name for name in read_tensors(folder / "model.safetensors"))
