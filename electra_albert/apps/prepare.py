@@ -7,6 +7,7 @@ python -m electra_albert.apps.prepare --corpus my.txt --num_shards 16 --merge   
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
 
 UNIT_BYTES = 8 << 20  # of text that one part is made from
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ALONE = ShardConfig()
 
 
@@ -84,7 +86,10 @@ def _plain_errors(config: CorpusConfig) -> Iterator[None]:
     except OSError as problem:
         where = problem.filename or config.prepared_dir
         reason = problem.strerror or problem
-        raise UsageError(f"{where}: {reason}; look at --corpus and --prepared_dir") from problem
+        way_out = "look at --corpus and --prepared_dir"
+        if problem.errno in _NO_ROOM:
+            way_out = "make room there or name another --prepared_dir, then start again; what is finished is kept"
+        raise UsageError(f"{where}: {reason}; {way_out}") from problem
 
 
 def _workers(config: CorpusConfig) -> int:

@@ -22,7 +22,7 @@ from torch import Tensor
 from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.corpus.store import TokenStream
 from electra_albert.corpus.tokenizer import SpecialIds
-from electra_albert.corpus.writing import name_beside
+from electra_albert.corpus.writing import replacing
 from electra_albert.keyed_random import Stream, bits, uniform
 
 TABLE_VERSION = 1
@@ -49,14 +49,12 @@ def build_table(stream: TokenStream, max_seq_length: int, seed: int, folder: Pat
     path = folder / f"rows-{TABLE_VERSION}-{max_seq_length}-{seed}.bin"
     token_count = len(stream.tokens)
     if not path.is_file() or not _is_table(path, token_count):
-        beside = name_beside(path)
-        with beside.open("xb") as file:
-            np.zeros(1, "<i8").tofile(file)
+        with replacing(path) as file:
+            file.write(np.zeros(1, "<i8").tobytes())
             for ends in _cut_rows(stream, max_seq_length, seed):
-                np.array(ends, "<i8").tofile(file)
+                file.write(np.array(ends, "<i8").tobytes())
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
     return ExampleTable(np.memmap(path, "<i8", "r"))
 
 

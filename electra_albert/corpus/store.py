@@ -7,12 +7,14 @@ manifest.json, which is written last. Streams are copied from parts in bounded b
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -74,7 +76,9 @@ def build_store(
         raise DataError(f"the corpus holds {held}: too little to train on and hold out; give it more text")
     runs, notice = plan_sides(parts, written, seed)
     sides, token_counts = _merge(runs, folder, sources, plan.dtype, vocab_size)
-    _write_array(folder / "token_counts.bin", token_counts)
+    with (folder / "token_counts.bin").open("wb") as file:
+        _write(file, token_counts)
+        _sync(file)
     kept = sum(side["tokens"] for side in sides.values())
     assert kept == written["tokens"], "tokens were lost between the parts and the streams"
     receipt = {
@@ -150,19 +154,18 @@ def _merge(
     sides = {}
     for side in SIDES:
         (folder / side).mkdir(parents=True, exist_ok=True)
-        files = {name: (folder / side / f"{name}.bin").open("wb") for name in TokenStream._fields}
         sizes = dict.fromkeys(("tokens", "sentences", "documents"), 0)
         source_ends = [0] * (sources[-1] + 1)
-        try:
+        with ExitStack() as stack:
+            files = {
+                name: stack.enter_context((folder / side / f"{name}.bin").open("wb")) for name in TokenStream._fields
+            }
             for run in runs():
                 if run.side == side:
                     _copy_run(run, files, sizes, dtype, token_counts if side == "train" else None)
                     source_ends[sources[run.part.number]] = sizes["tokens"]
-        finally:
             for file in files.values():
-                file.flush()
-                os.fsync(file.fileno())
-                file.close()
+                _sync(file)
         sides[side] = {**sizes, "source_ends": list(accumulate(source_ends, max))}
     return sides, token_counts
 
@@ -172,19 +175,22 @@ def _copy_run(
 ) -> None:
     for start in range(run.start, run.end, _BLOCK):
         count = min(_BLOCK, run.end - start)
-        block = np.fromfile(run.part.path("tokens"), dtype, count, offset=start * dtype.itemsize)
-        block.tofile(files["tokens"])
+        path = run.part.path("tokens")
+        block = np.fromfile(path, dtype, count, offset=start * dtype.itemsize)
+        if len(block) != count:  # numpy returns what it could read
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        _write(files["tokens"], block)
         if token_counts is not None:
             token_counts += np.bincount(block, minlength=len(token_counts))
     shift = sizes["tokens"] - run.start
     for name, unit in (("sentence_ends", "sentences"), ("document_ends", "documents")):
         last = None
         for block in _ends_inside(run, name):
-            (block + shift).tofile(files[name])
+            _write(files[name], block + shift)
             sizes[unit] += len(block)
             last = int(block[-1])
         if last != run.end:  # a document cut by the held-out split ends on this side all the same
-            np.array([run.end + shift], "<i8").tofile(files[name])
+            _write(files[name], np.array([run.end + shift], "<i8"))
             sizes[unit] += 1
     sizes["tokens"] += run.end - run.start
 
@@ -200,7 +206,10 @@ def _ends_inside(run: Run, name: str) -> Iterator[np.ndarray]:
         yield np.array(ends[start : min(start + _BLOCK, last)])
 
 
-def _write_array(path: Path, array: np.ndarray) -> None:
-    with path.open("wb") as file:
-        array.tofile(file)
-        os.fsync(file.fileno())
+def _write(file: BinaryIO, array: np.ndarray) -> None:
+    file.write(array.tobytes())
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
