@@ -27,7 +27,7 @@ import numpy as np
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.sources import Document, Unit, read_unit
 from electra_albert.corpus.word_encoder import Encoder, make_encoder
-from electra_albert.corpus.writing import replacing
+from electra_albert.corpus.writing import replacing, write_json
 
 PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups")
 _ENCODED_CHARACTERS = 1 << 20  # of text tokenised at once
@@ -257,9 +257,3 @@ class _PartWriter:
     def _write(self, name: str, array: np.ndarray) -> None:
         self._files[name].write(array.tobytes())
         self.sizes[name] += array.nbytes
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write beside, then rename: the file is whole or not there."""
-    with replacing(path) as file:
-        file.write((json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())

@@ -200,13 +200,33 @@ def cut_bytes(file: Path, count: int = 1) -> None:
     file.write_bytes(file.read_bytes()[:-count])
 
 
+def flip_bit(file: Path, position: int, *, is_noticed: bool = True) -> None:
+    """Flip the highest bit of a byte; unless noticed as a disk would that does not tell: times and size stay."""
+    content = bytearray(file.read_bytes())
+    content[position] ^= 128
+    file.write_bytes(content)
+    if not is_noticed:
+        folder, stat = file.parents[1], file.stat()
+        note = json.loads((folder / "checked.json").read_text())
+        note[str(file.relative_to(folder))][2:] = [stat.st_mtime_ns, stat.st_ctime_ns]
+        (folder / "checked.json").write_text(json.dumps(note))
+
+
 DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "one bit": lambda folder: flip_bit(folder / "train" / "tokens.bin", 20),
+    "an id beyond the vocabulary": lambda folder: flip_bit(folder / "train" / "tokens.bin", 21, is_noticed=False),
+    "a sentence that ends before it begins": lambda folder: flip_bit(
+        folder / "train" / "sentence_ends.bin", 15, is_noticed=False
+    ),
+    "a receipt of other numbers": lambda folder: (folder / "manifest.json").write_text(
+        (folder / "manifest.json").read_text().replace('"unknown_tokens": ', '"unknown_tokens": 1')
+    ),
     "tokens cut short": lambda folder: cut_bytes(folder / "train" / "tokens.bin"),
     "ends cut short": lambda folder: cut_bytes(folder / "validation" / "document_ends.bin"),
     "file missing": lambda folder: (folder / "token_counts.bin").unlink(),
     "manifest cut short": lambda folder: cut_bytes(folder / "manifest.json", 2),
     "manifest of a later format": lambda folder: (folder / "manifest.json").write_text(
-        (folder / "manifest.json").read_text().replace('"format_version": 2', '"format_version": 3')
+        (folder / "manifest.json").read_text().replace('"format_version": 3', '"format_version": 4')
     ),
     "manifest is a list": lambda folder: (folder / "manifest.json").write_text("[]"),
 }
