@@ -25,11 +25,12 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from electra_albert.contracts import DataError, UsageError
+from electra_albert.corpus.near_duplicates import Group
 from electra_albert.corpus.sources import Document, Unit, read_unit
 from electra_albert.corpus.word_encoder import Encoder, make_encoder
 from electra_albert.corpus.writing import replacing, write_json
 
-PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups")
+PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")
 _ENCODED_CHARACTERS = 1 << 20  # of text tokenised at once
 _SECONDS_BETWEEN_LINES = 10
 
@@ -211,8 +212,8 @@ class _PartWriter:
         self._files, self._dtype, self._encoder = files, dtype, encoder
         self._sentences: list[str] = []
         self._characters = 0
-        self._ends: list[tuple[int, int]] = []  # (sentences gathered when a document ended, its group)
-        self._group: int | None = None  # of a document that goes on
+        self._ends: list[tuple[int, Group]] = []  # (sentences gathered when a document ended, its group)
+        self._group: Group | None = None  # of a document that goes on
         self._tokens = 0  # written so far
         self._document_start = 0  # tokens written when the last document ended
 
@@ -237,7 +238,8 @@ class _PartWriter:
         self.counts["sentences_without_a_token"] += len(lengths) - len(filled)
         self.counts["tokens"] += len(ids)
         self.counts["unknown_tokens"] += int((ids == self._encoder.unknown_id).sum())
-        document_ends, groups = [], []
+        document_ends: list[int] = []
+        groups: list[Group] = []
         for sentence_count, group in self._ends:
             end = int(ends[sentence_count - 1]) if sentence_count else self._tokens
             if end > self._document_start:
@@ -250,7 +252,8 @@ class _PartWriter:
         self._write("tokens", ids.astype(self._dtype))
         self._write("sentence_ends", filled.astype("<i8"))
         self._write("document_ends", np.array(document_ends, "<i8"))
-        self._write("groups", np.array(groups, "<i8"))
+        self._write("groups", np.array([group.key for group in groups], "<i8"))
+        self._write("sketches", np.frombuffer(b"".join(group.sketch for group in groups), np.uint8))
         self._tokens += len(ids)
         self._sentences, self._characters, self._ends = [], 0, []
 
