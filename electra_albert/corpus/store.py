@@ -77,7 +77,7 @@ def build_store(
     if written["sentences"] < 2:
         held = "no sentence" if not written["sentences"] else "a single sentence"
         raise DataError(f"the corpus holds {held}: too little to train on and hold out; give it more text")
-    runs, notice = plan_sides(parts, written, seed)
+    runs, notice = plan_sides(parts, sources, seed)
     sides, files = _merge(runs, folder, sources, plan.dtype, vocab_size)
     kept = sum(side["tokens"] for side in sides.values())
     assert kept == written["tokens"], "tokens were lost between the parts and the streams"
