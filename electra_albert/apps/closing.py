@@ -15,7 +15,7 @@ import torch
 from electra_albert.apps.demo import print_guesses, print_verdicts
 from electra_albert.apps.fill_mask import Proposal, fill_masks, judge, printable, shown
 from electra_albert.apps.obstacles import why_not_compiled
-from electra_albert.apps.scores import format_forgetting, format_scores, read_evaluations
+from electra_albert.apps.scores import error_lines, format_forgetting, format_scores, read_evaluations
 from electra_albert.contracts import Metrics
 from electra_albert.corpus.tokenizer import Piece, describe_pieces
 from electra_albert.keyed_random import Stream, bits
@@ -64,9 +64,17 @@ def plan_lines(job: Job, world: World) -> list[str]:
             f"notice: transformers has no attention {config.model.attention}: the models are written in a format that "
             "this toolkit loads wherever it takes a model, and AutoModel does not"
         )
+    if rate is not None:
+        lines += error_lines(round(_scored_tokens(job) * rate))
     if warmup >= steps:
         lines.append(f"notice: --warmup_steps {warmup:,} of {steps:,} steps: the full learning rate is never reached")
     return lines
+
+
+def _scored_tokens(job: Job) -> int:
+    """About how many held-out tokens an evaluation reads."""
+    count, wanted = job.held_out.table.count, job.config.training.eval_examples
+    return len(job.held_out.stream.tokens) * min(count, wanted) // count
 
 
 def _compiled(job: Job, world: World) -> str:

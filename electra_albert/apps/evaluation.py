@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from electra_albert.apps.closing import guesses_in_markdown
-from electra_albert.apps.scores import OLD_TEXT_PREFIX
+from electra_albert.apps.scores import MASKED_TOKENS, OLD_TEXT_PREFIX
+from electra_albert.contracts import Term
 from electra_albert.corpus.batches import eval_batches
 from electra_albert.objectives.evaluation import Detections, detection_scores, is_discriminator_idle
 from electra_albert.training.distributed import gather_objects
@@ -32,7 +35,7 @@ def evaluator(job: Job, run: Run) -> Evaluate:
     """What the loop calls to score the job's objective on the new text and, where a run goes on, on the old one."""
 
     def evaluate(step: int) -> Metrics | None:
-        metrics = score(job.objective, job, job.held_out, run)
+        metrics = score(job.objective, job, job.held_out, run, job.prepared.held_out_sources)
         if metrics is None:
             return None
         if job.origin is not None and job.origin.held_out is not None:
@@ -49,19 +52,38 @@ def evaluator(job: Job, run: Run) -> Evaluate:
     return evaluate
 
 
-def score(objective: PretrainingObjective, job: Job, held_out: Rows, run: Run) -> Metrics | None:
-    """Means of all terms over held-out rows, and the detection scores; None where it was told to stop."""
-    training, world = run.config, run.world
+def score(
+    objective: PretrainingObjective,
+    job: Job,
+    held_out: Rows,
+    run: Run,
+    sources: Mapping[str, int] | None = None,
+) -> Metrics | None:
+    """Means of all terms over held-out rows, and the detection scores; None where it was told to stop.
+
+    sources: the row at which each source begins. Losses are then reported by source too, as `<loss>/<source>`.
+    """
+    training, world, sources = run.config, run.world, sources or {}
+    by_source = [*objective.weights, "unigram_loss"] if sources else []
+    firsts = list(sources.values())
     tally, detections = Tally(world.device), Detections()
     kept = torch.ones((), dtype=torch.bool, device=world.device)
     for batch in eval_batches(
-        held_out, training.eval_examples, training.per_device_eval_batch_size, world.rank, world.world_size
+        held_out, training.eval_examples, training.per_device_eval_batch_size, world.rank, world.world_size, firsts
     ):
         if run.stop.requested and world.world_size == 1:
             return None
-        tally.add(objective.score(batch.to(world.device), job.unigram, detections), kept)
-    means = {name: mean(*total) for name, total in tally.take(world).items()}
+        terms = objective.score(batch.to(world.device), job.unigram, detections)
+        here = bisect_right(firsts, int(batch.example_id[0])) - 1
+        for number, source in enumerate(sources):
+            part = 1 if number == here else 0
+            terms |= {f"{name}/{source}": Term(terms[name].sum * part, terms[name].count * part) for name in by_source}
+        tally.add(terms, kept)
+    totals = tally.take(world)
+    means = {name: mean(*total) for name, total in totals.items()}
     metrics = {"loss": weighted_sum(objective.weights, means), **means}
+    for suffix in ("", *(f"/{source}" for source in sources)):
+        metrics[f"{MASKED_TOKENS}{suffix}"] = totals[f"unigram_loss{suffix}"][1]
     if objective.discriminator is None:
         return metrics
     gathered = gather_objects(detections.arrays(), world)

@@ -7,6 +7,7 @@ python -m electra_albert.apps.prepare --corpus my.txt --num_shards 16 --merge   
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
 
 UNIT_BYTES = 8 << 20  # of text that one part is made from
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ALONE = ShardConfig()
 
 
@@ -42,6 +44,7 @@ class Prepared(NamedTuple):
     validation_table: ExampleTable
     order: RowOrder  # of the train table's rows
     folder: Path
+    held_out_sources: dict[str, int]  # of a mixture: its sources' names, and where in the validation table each begins
 
 
 def prepare(config: CorpusConfig, seed: int, say: Say, shard: ShardConfig = _ALONE) -> Prepared:
@@ -84,7 +87,10 @@ def _plain_errors(config: CorpusConfig) -> Iterator[None]:
     except OSError as problem:
         where = problem.filename or config.prepared_dir
         reason = problem.strerror or problem
-        raise UsageError(f"{where}: {reason}; look at --corpus and --prepared_dir") from problem
+        way_out = "look at --corpus and --prepared_dir"
+        if problem.errno in _NO_ROOM:
+            way_out = "make room there or name another --prepared_dir, then start again; what is finished is kept"
+        raise UsageError(f"{where}: {reason}; {way_out}") from problem
 
 
 def _workers(config: CorpusConfig) -> int:
@@ -143,7 +149,7 @@ def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store, say: Say
     import numpy as np
 
     from electra_albert.corpus.examples import build_table, padding_share
-    from electra_albert.corpus.mixture import order_rows
+    from electra_albert.corpus.mixture import order_rows, source_names
     from electra_albert.corpus.receipt import format_receipt
 
     length, seed = corpus.config.max_seq_length, corpus.seed
@@ -153,11 +159,28 @@ def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store, say: Say
     first = np.searchsorted(train_table.edges, store.source_starts).tolist()
     order = order_rows(first, train_table.count, weights or None, seed)
     say(format_receipt(store.receipt, padding_share(store.train, train_table, length)))
-    if len(order.taken) > 1:
-        for source, count, taken in zip(corpus.sources, order.count, order.taken, strict=True):
+    names = source_names(corpus.sources)
+    ends = store.receipt["sides"]["validation"]["source_ends"]
+    held_out = dict(zip(names, np.diff(ends, prepend=0).tolist(), strict=False))  # the last files may be read already
+    for number, source in enumerate(corpus.sources if len(names) > 1 else ()):
+        told = f"{held_out.get(names[number], 0):,} tokens held out"
+        if len(order.taken) > 1:
+            count, taken = order.count[number], order.taken[number]
             share = taken / order.pass_length
-            say(f"  {source.corpus}: {share:.1%} of the rows trained on, each {taken / count:.2f} times a pass")
-    return Prepared(tokenizer, corpus.folder / "tokenizer", store, train_table, validation_table, order, corpus.folder)
+            told = f"{share:.1%} of the rows trained on, each {taken / count:.2f} times a pass; {told}"
+        say(f"  {source.corpus}: {told}")
+    middles = (validation_table.edges[:-1] + validation_table.edges[1:]) // 2
+    firsts = dict(zip(names, np.searchsorted(middles, [0, *ends[:-1]]).tolist(), strict=False))
+    return Prepared(
+        tokenizer,
+        corpus.folder / "tokenizer",
+        store,
+        train_table,
+        validation_table,
+        order,
+        corpus.folder,
+        firsts if len(firsts) > 1 else {},
+    )
 
 
 # The tokenizer.

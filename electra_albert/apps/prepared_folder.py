@@ -157,7 +157,7 @@ def _identify(files: list[Path], root: Path, name: str) -> dict[str, Any]:
 
 
 def _write_identity(folder: Path, identity: dict[str, Any]) -> None:
-    from electra_albert.corpus.parts import write_json
+    from electra_albert.corpus.writing import write_json
 
     write_json(folder / "corpus.json", identity)
 
@@ -186,10 +186,10 @@ def ready_store(folder: Path, wanted: str, say: Say) -> Store | None:
     try:
         store = open_store(folder)
     except CheckpointError as problem:
-        say(f"{problem}; building it anew")
+        say(f"{problem}; building the token store again")
         return None
     if store.fingerprint != wanted:
-        say(f"the token store in {folder} was made with another tokenizer; building it anew")
+        say(f"the token store in {folder} was made with another tokenizer; building it again")
         return None
     say(f"using the token store in {folder}: {len(store.train.tokens):,} tokens to train on")
     return store

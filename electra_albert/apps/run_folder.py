@@ -204,6 +204,7 @@ def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metr
         *(
             f"| {name.replace('_', ' ')} | {'-' if value is None else f'{value:.4f}'} |"
             for name, value in metrics.items()
+            if not isinstance(value, int)
         ),
         "",
         "```python",

@@ -10,6 +10,9 @@ from electra_albert.objectives.evaluation import has_learned
 from electra_albert.training.metrics_file import read_metrics
 
 OLD_TEXT_PREFIX = "old_text_"  # of scores on the text that the weights of --init_from were trained on
+MASKED_TOKENS = "masked_tokens"  # how many the loss is a mean of
+_SPREAD_NATS = 3.0  # standard deviation of the loss of one masked token; 2.2 by the token frequencies alone
+_LARGEST_ERROR = 0.1  # nats, beyond which a standard error is warned of
 _CLEAR = "clear of what takes no learning"
 _NOT_CLEAR = "not yet clear of what takes no learning ({bars}): train longer or on more text"
 
@@ -25,13 +28,37 @@ def format_scores(metrics: Metrics) -> str:
     if "sop_accuracy" in metrics:
         rows.append(_order_row(metrics))
     known = ("generator_loss", "mlm_loss", "discriminator_loss", "sop_loss", "unigram_loss")
-    losses = [name for name in metrics if name.endswith("_loss") and name not in known]
+    losses = [name for name in metrics if name.endswith("_loss") and "/" not in name and name not in known]
     rows += [(f"{name.replace('_', ' ')} (nats)", _tell(metrics, name), "-", "") for name in losses]
-    learned = has_learned(metrics)
-    if learned is None:
-        return _table(rows)
     bars = "2.5 x, 0.65 and 1.5 x" if "discriminator_auc" in metrics else "2.5 x"
-    return f"{_table(rows)}\n{_CLEAR if learned else _NOT_CLEAR.format(bars=bars)}"
+    lines, learned = [_table(rows)], has_learned(metrics)
+    if learned is not None:
+        lines.append(_CLEAR if learned else _NOT_CLEAR.format(bars=bars))
+    if sources := [name.partition("/")[2] for name in metrics if name.startswith(f"{MASKED_TOKENS}/")]:
+        lines.insert(1, f"\n{_source_table(metrics, sources)}\n")
+    masked_tokens = metrics.get(MASKED_TOKENS)
+    return "\n".join([*lines, *([] if masked_tokens is None else error_lines(masked_tokens))])
+
+
+def _source_table(metrics: Metrics, sources: Sequence[str]) -> str:
+    losses = [name for name in metrics if name.endswith("_loss") and f"{name}/{sources[0]}" in metrics]
+    told = ["token frequencies" if name == "unigram_loss" else name.replace("_", " ") for name in losses]
+    rows = [("by source", *told, "masked tokens")]
+    for source in sources:
+        count = f"{metrics[f'{MASKED_TOKENS}/{source}']:,}"
+        rows.append((source, *(_tell(metrics, f"{name}/{source}") for name in losses), count))
+    return _table(rows)
+
+
+def error_lines(masked_tokens: int) -> list[str]:
+    """A warning where a loss over so many masked tokens is so uncertain that it means little."""
+    error = _SPREAD_NATS / max(1, masked_tokens) ** 0.5
+    if error <= _LARGEST_ERROR:
+        return []
+    return [
+        f"warning: held-out scores are of {masked_tokens:,} masked tokens only, so that the standard error of a loss "
+        f"is about {error:.1g} nats; give more text or raise --eval_examples"
+    ]
 
 
 def _mask_rows(metrics: Metrics, name: str) -> list[tuple[str, str, str, str]]:
@@ -110,8 +137,8 @@ def _change(before: Metrics, after: Metrics, name: str) -> str:
     return "-" if then is None or now is None else f"{now - then:+.3f}"
 
 
-def _table(rows: Sequence[tuple[str, str, str, str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )

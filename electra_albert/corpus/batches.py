@@ -7,7 +7,7 @@ is stored, so any batch is found at once and nothing is dropped. Dimensions: B b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
@@ -86,12 +86,16 @@ def _pinned(batch: Batch) -> Batch:
     return batch._replace(**{name: field.pin_memory() for name, field in batch._asdict().items() if field is not None})
 
 
-def eval_batches(rows: Rows, limit: int, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
+def eval_batches(
+    rows: Rows, limit: int, batch_size: int, rank: int = 0, world_size: int = 1, borders: Sequence[int] = ()
+) -> Iterator[Batch]:
     """`limit` rows spread evenly over the text, or all there are, in batches of at most `batch_size`.
 
-    They come in their order; each rank gets every world_size-th.
+    They come in their order; each rank gets every world_size-th. No batch crosses one of the rows `borders`, ascending.
     """
     taken = min(limit, rows.table.count)
     row = torch.arange(rank, taken, world_size) * rows.table.count // max(1, taken)
     for chunk in row.split(batch_size) if len(row) else ():
-        yield rows.gather(chunk, example_id=chunk)
+        for part in chunk.tensor_split(torch.searchsorted(chunk, torch.tensor(borders, dtype=torch.int64))):
+            if len(part):
+                yield rows.gather(part, example_id=part)

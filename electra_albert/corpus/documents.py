@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from electra_albert.corpus.decoding import Decoder
-from electra_albert.corpus.near_duplicates import HEAD_CHARACTERS, groups_of, name_group
+from electra_albert.corpus.near_duplicates import HEAD_CHARACTERS, Group, groups_of, name_group
 from electra_albert.corpus.sentences import split_sentences
 
 _MAX_SENTENCES = 100_000  # of one Document; the same document goes on in the next
@@ -19,7 +19,7 @@ _GATHERED_CHARACTERS = 1 << 20  # of records that get their groups together, whi
 class Document(NamedTuple):
     """Consecutive sentences of one document."""
 
-    group: int  # 63 bits: documents of one group stay on one side of the held-out split
+    group: Group  # documents of one group stay on one side of the held-out split
     sentences: list[str]  # stripped, none empty, no line ends inside
     continues: bool = False  # the same document goes on in the next Document
 
@@ -42,7 +42,7 @@ class NamedRecord(NamedTuple):
 def documents_of_lines(texts: Iterable[str], split: bool, counts: Counter[str]) -> Iterator[Document]:
     """Documents between blank lines. `texts` are whole lines, of one sentence or, where `split`, of one paragraph."""
     sentences: list[str] = []  # of the document that has not ended
-    group: int | None = None  # its key, once a first part of it was handed on
+    group: Group | None = None  # its own, once a first part of it was handed on
     for text in filter(None, texts):  # nothing is left of a run whose lines are all skipped
         ended: list[list[str]] = []
         for line in map(str.strip, text[:-1].split("\n")):

@@ -9,7 +9,7 @@ text; without truncation an unfinished sentence would tell by itself whether its
 
 from __future__ import annotations
 
-import os
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from electra_albert.contracts import IGNORED_LABEL, Batch
+from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError
 from electra_albert.corpus.store import TokenStream
 from electra_albert.corpus.tokenizer import SpecialIds
-from electra_albert.corpus.writing import name_beside
+from electra_albert.corpus.writing import ArrayFile, Written, find_damage, gaps, read_json, replacing, write_json
 from electra_albert.keyed_random import Stream, bits, uniform
 
 TABLE_VERSION = 1
@@ -47,26 +47,38 @@ class ExampleTable:
 def build_table(stream: TokenStream, max_seq_length: int, seed: int, folder: Path) -> ExampleTable:
     """The rows of a stream, from the file in `folder` where it is there; `folder` must belong to the stream alone."""
     path = folder / f"rows-{TABLE_VERSION}-{max_seq_length}-{seed}.bin"
-    token_count = len(stream.tokens)
-    if not path.is_file() or not _is_table(path, token_count):
-        beside = name_beside(path)
-        with beside.open("xb") as file:
-            np.zeros(1, "<i8").tofile(file)
+    damage = _find_damage(path, stream, max_seq_length)
+    if damage is not None:
+        if path.exists():
+            logging.getLogger(__name__).warning("%s; cutting the rows again", damage)
+        with replacing(path) as opened:
+            file = ArrayFile(opened)
+            file.write(np.zeros(1, "<i8"))
             for ends in _cut_rows(stream, max_seq_length, seed):
-                np.array(ends, "<i8").tofile(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
+                file.write(np.array(ends, "<i8"))
+            written = file.finish()
+        write_json(path.with_suffix(".json"), {path.name: written._asdict()})
+        damage = _find_damage(path, stream, max_seq_length)
+    if damage is not None:
+        raise CheckpointError(f"{damage}, a moment ago; check the disk, then start again")
     return ExampleTable(np.memmap(path, "<i8", "r"))
 
 
-def _is_table(path: Path, token_count: int) -> bool:
-    """Whether the file covers the whole stream: it is renamed into place, so half a table can only be damage."""
-    size = path.stat().st_size
-    if size < 16 or size % 8:
-        return False
+def _find_damage(path: Path, stream: TokenStream, max_seq_length: int) -> str | None:
+    """Why the file is not the table that was written, or cannot be one, in one line; None where it is."""
+    try:
+        files = {name: Written(**entry) for name, entry in read_json(path.with_suffix(".json")).items()}
+        damage = find_damage(path.parent, files, path.with_suffix(".checked.json"))
+    except TypeError:
+        files = {}
+    if list(files) != [path.name]:
+        return f"{path} has no size and hash beside it"
+    if damage is not None:
+        return damage
     edges = np.memmap(path, "<i8", "r")
-    return int(edges[0]) == 0 and int(edges[-1]) == token_count
+    shortest, longest = gaps(edges)
+    is_table = edges[0] == 0 and edges[-1] == len(stream.tokens) and shortest > 0 and longest <= max_seq_length - 3
+    return None if is_table else f"{path} does not cut the stream into rows of {max_seq_length} tokens"
 
 
 def _cut_rows(stream: TokenStream, max_seq_length: int, seed: int) -> Iterator[list[int]]:

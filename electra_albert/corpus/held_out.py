@@ -1,17 +1,23 @@
-"""Which documents are held out: a hundredth of them, chosen by key, with those most alike kept together."""
+"""Which text is held out: about a hundredth of the tokens, of every source some, and near-duplicates on one side.
+
+Groups of documents are taken in a keyed order. The arrays here take about 250 bytes of memory a document; all else of
+a store is read in blocks.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
+from electra_albert.corpus.near_duplicates import SKETCH_BYTES, join_alike
 from electra_albert.corpus.parts import Part
 
-HELD_OUT_SHARE = 0.01
+HELD_OUT_SHARE = 0.01  # of the groups that are drawn, and of the sentences where none is
+LEAST_SHARE, MOST_SHARE = 0.005, 0.02  # of the tokens
+LARGEST_SHARE = 0.05  # where no group is small enough for less
 FEWEST_DOCUMENTS = 100  # with fewer, documents are too coarse to hold out a hundredth
 SIDES = ("train", "validation")
 
@@ -25,58 +31,159 @@ class Run(NamedTuple):
     end: int
 
 
-def plan_sides(parts: list[Part], written: Counter[str], seed: int) -> tuple[Callable[[], Iterator[Run]], str]:
+class _Placed(NamedTuple):
+    """A part in the corpus."""
+
+    part: Part
+    source: int
+    start: int  # tokens before it
+
+    @property
+    def end(self) -> int:
+        return self.start + int(self.part.receipt["written"]["tokens"])
+
+
+class _Documents(NamedTuple):
+    """All documents of a corpus [D], and their groups [G]."""
+
+    ends: np.ndarray  # [D] int64, in tokens from the corpus's start
+    source: np.ndarray  # [D]
+    group: np.ndarray  # [D] numbers from 0
+    draw: np.ndarray  # [G] int64, keyed and uniform in [0, 2**63)
+
+    @property
+    def tokens(self) -> np.ndarray:
+        return np.diff(self.ends, prepend=0)
+
+
+def plan_sides(parts: list[Part], sources: list[int], seed: int) -> tuple[Callable[[], Iterator[Run]], str]:
     """What gives the runs of tokens of either side in corpus order, and how the sides were chosen, in words.
 
-    written: documents and sentences of all parts. Documents of one group are kept on one side.
+    sources: the source that each part belongs to, ascending. There are two sentences at least.
     """
-    if written["documents"] >= FEWEST_DOCUMENTS:
-        by_group = partial(_runs_by_group, parts, seed, _group_threshold(parts, seed))
-        if {run.side for run in by_group()} == set(SIDES):
-            return by_group, "whole documents, with those most alike kept together"
-        reason = "all its documents are alike"
+    starts = accumulate((part.receipt["written"]["tokens"] for part in parts), initial=0)
+    placed = [_Placed(*one) for one in zip(parts, sources, starts, strict=False)]
+    documents = _read_documents(placed, seed)
+    everywhere = np.ones(len(documents.draw), bool)
+    total = placed[-1].end
+    held = None
+    if len(documents.ends) >= FEWEST_DOCUMENTS:
+        held = _draw(documents, everywhere, total, LARGEST_SHARE * total)
+        notice = "whole documents, with those most alike kept together"
+        reason = "its documents are too long, or too many of them alike, to hold out whole ones"
     else:
-        reason = f"the corpus has only {written['documents']} documents"
-    held = max(1, round(written["sentences"] * HELD_OUT_SHARE))
-    by_sentence = partial(_last_sentences, parts, written["sentences"] - held)
-    return by_sentence, f"the last {held} sentences, since {reason}"
+        reason = f"the corpus has only {len(documents.ends)} documents"
+    if held is None:
+        held, notice = _last_sentences(placed)
+        notice += f", since {reason}"
+    drawn_again = 0
+    for source in sorted(set(sources)):
+        own = [one for one in placed if one.source == source]
+        if not _held_tokens(held, own) and sum(one.part.receipt["written"]["sentences"] for one in own) > 1:
+            room = LARGEST_SHARE * total - _held_tokens(held, placed)
+            more = _draw(documents, _groups_of_source(documents, source), own[-1].end - own[0].start, room)
+            held = np.concatenate([held, _last_sentences(own)[0] if more is None else more])
+            held = held[held[:, 0].argsort()]
+            drawn_again += 1
+    if drawn_again:
+        notice += f"; drawn again for {drawn_again} of {sources[-1] + 1} sources, of which nothing was held out"
+    return lambda: _runs(placed, held), notice
 
 
-def _group_bits(part: Part, seed: int) -> np.ndarray:
-    """Keyed integers in [0, 2**63), one a document, equal for documents of one group."""
+def _read_documents(placed: list[_Placed], seed: int) -> _Documents:
     import torch
 
     from electra_albert.keyed_random import Stream, bits
 
-    groups = torch.from_numpy(np.fromfile(part.path("groups"), "<i8"))
-    return bits(seed, Stream.HELD_OUT, groups, torch.zeros_like(groups)).numpy()
+    ends = [np.fromfile(one.part.path("document_ends"), "<i8") + one.start for one in placed]
+    counts = list(map(len, ends))
+    sketches = np.empty((sum(counts), SKETCH_BYTES), np.uint8)
+    for one, first, count in zip(placed, accumulate(counts, initial=0), counts, strict=False):
+        sketches[first : first + count] = np.fromfile(one.part.path("sketches"), np.uint8).reshape(-1, SKETCH_BYTES)
+    source = np.repeat([one.source for one in placed], counts)
+    groups = np.concatenate([np.fromfile(one.part.path("groups"), "<i8") for one in placed])
+    keys, group = np.unique(groups, return_inverse=True)
+    joined = join_alike(group, sketches)
+    key = np.full(int(joined.max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(key, joined, keys[group])  # the MinHash of all its documents together
+    example = torch.from_numpy(key)
+    draw = bits(seed, Stream.HELD_OUT, example, torch.zeros_like(example)).numpy()
+    return _Documents(np.concatenate(ends), source, joined, draw)
 
 
-def _group_threshold(parts: list[Part], seed: int) -> int:
-    """Groups with bits up to it are held out: a hundredth of all, at least the one with the lowest bits."""
-    lowest = min(int(found.min()) for part in parts if len(found := _group_bits(part, seed)))
-    return max(lowest, int(HELD_OUT_SHARE * (1 << 63)))
+def _draw(documents: _Documents, allowed: np.ndarray, total: int, room: float) -> np.ndarray | None:
+    """Spans of tokens [n, 2] of the documents held out of `total` tokens; None where no group is small enough.
+
+    allowed: which groups may be taken, bool [G]. All are taken that are drawn, and more in the order of the draw while
+    they are too little; those are passed over by which it would become too much, or more than `room`.
+    """
+    size = np.bincount(documents.group, documents.tokens, len(documents.draw))
+    is_drawn = documents.draw <= int(HELD_OUT_SHARE * (1 << 63))
+    order = documents.draw.argsort()
+    order = order[allowed[order]]
+    for most in (MOST_SHARE * total, LARGEST_SHARE * total):
+        is_held = np.zeros(len(documents.draw), bool)
+        taken = 0.0
+        for group in order.tolist():
+            if taken >= LEAST_SHARE * total and not is_drawn[group]:
+                break
+            if taken + size[group] <= min(most, room):
+                is_held[group] = True
+                taken += size[group]
+        if taken >= LEAST_SHARE * total:
+            ends = documents.ends[is_held[documents.group]]
+            return np.stack([ends - documents.tokens[is_held[documents.group]], ends], axis=1)
+    return None
 
 
-def _runs_by_group(parts: list[Part], seed: int, threshold: int) -> Iterator[Run]:
-    for part in parts:
-        held = _group_bits(part, seed) <= threshold
-        ends = np.fromfile(part.path("document_ends"), "<i8")
-        last = np.flatnonzero(np.append(held[1:] != held[:-1], len(held) > 0))  # the last document of each run
-        start = 0
-        for document in last[: len(held)].tolist():
-            yield Run(part, SIDES[int(held[document])], start, int(ends[document]))
-            start = int(ends[document])
+def _groups_of_source(documents: _Documents, source: int) -> np.ndarray:
+    """Which groups have all their documents in this source, bool [G]."""
+    elsewhere = np.bincount(documents.group[documents.source != source], minlength=len(documents.draw))
+    return elsewhere == 0
 
 
-def _last_sentences(parts: list[Part], train_sentences: int) -> Iterator[Run]:
-    left = train_sentences
-    for part in parts:
-        sentences, tokens = part.receipt["written"]["sentences"], part.receipt["written"]["tokens"]
-        here = min(left, sentences)
-        left -= here
-        cut = int(np.fromfile(part.path("sentence_ends"), "<i8", 1, offset=8 * (here - 1))[0]) if here else 0
-        if cut:
-            yield Run(part, "train", 0, cut)
-        if cut < tokens:
-            yield Run(part, "validation", cut, tokens)
+def _held_tokens(held: np.ndarray, placed: list[_Placed]) -> int:
+    """How many tokens of some consecutive parts are held out."""
+    inside = held.clip(placed[0].start, placed[-1].end)
+    return int((inside[:, 1] - inside[:, 0]).sum())
+
+
+def _last_sentences(placed: list[_Placed]) -> tuple[np.ndarray, str]:
+    """The span of tokens [1, 2] of the last sentences of some parts, a hundredth, and the same in words.
+
+    Where these hold too few or too many of the tokens, the hundredth is one of tokens, as far as sentences allow.
+    """
+    first, end = placed[0].start, placed[-1].end
+    counts = [one.part.receipt["written"]["sentences"] for one in placed]
+    held = max(1, round(sum(counts) * HELD_OUT_SHARE))
+    behind = list(accumulate(reversed(counts), initial=0))[::-1]  # sentences from each part to the end
+    at = next(number for number in reversed(range(len(placed))) if behind[number] > held)
+    cut = placed[at].start + int(_sentence_ends(placed[at])[behind[at] - held - 1])
+    if not LEAST_SHARE <= (end - cut) / (end - first) <= MOST_SHARE:
+        wanted = end - HELD_OUT_SHARE * (end - first)
+        at = next(number for number, one in enumerate(placed) if one.end >= wanted)
+        ends = _sentence_ends(placed[at]) + placed[at].start
+        place = int(np.searchsorted(ends, wanted))
+        near = [int(ends[number]) for number in (place - 1, place) if 0 <= number < len(ends)]
+        near = [found for found in [*near, placed[at].start] if first < found < end]
+        cut = min(near, key=lambda found: abs(found - wanted))
+        held = behind[at] - int(np.searchsorted(ends, cut, side="right"))
+    notice = f"the last {held:,} sentences"
+    if (end - cut) / (end - first) > LARGEST_SHARE:
+        notice += f" ({(end - cut) / (end - first):.0%} of the tokens: the sentences are too few or too long for less)"
+    return np.array([[cut, end]]), notice
+
+
+def _sentence_ends(one: _Placed) -> np.ndarray:
+    return np.memmap(one.part.path("sentence_ends"), "<i8", "r")
+
+
+def _runs(placed: list[_Placed], held: np.ndarray) -> Iterator[Run]:
+    """held: ascending spans of tokens [n, 2]."""
+    edges = held.ravel()
+    for one in placed:
+        inside = edges[(edges > one.start) & (edges < one.end)]
+        borders = np.unique([one.start, *inside.tolist(), one.end])
+        sides = np.searchsorted(edges, borders[:-1], side="right") % 2
+        for side, start, end in zip(sides.tolist(), borders[:-1].tolist(), borders[1:].tolist(), strict=True):
+            yield Run(one.part, SIDES[side], start - one.start, end - one.start)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import math
 import os
+import re
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,6 +56,16 @@ def read_sources(corpus: str, text_column: str) -> list[Source]:
     if 0 < len(unweighted) < len(sources):
         raise DataError(f"{file}: {unweighted[0]} has no weight and others have; give all of them one, or none")
     return sources
+
+
+def source_names(sources: Sequence[Source]) -> list[str]:
+    """A short name for each source, of letters, digits, dots and dashes: the last part of its path without a star."""
+    names: list[str] = []
+    for number, source in enumerate(sources, start=1):
+        parts = [part for part in Path(source.corpus).parts if not any(character in part for character in "*?[")]
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[-1] if parts else "").strip("-.") or "source"
+        names.append(f"{name}-{number}" if name in names else name)
+    return names
 
 
 def _read_entries(file: Path) -> list[Any]:

@@ -1,15 +1,21 @@
-"""Documents that nearly repeat each other, found by hashing all runs of five words."""
+"""Documents that nearly repeat each other, found by hashing all runs of a few words."""
 
 from __future__ import annotations
 
 import hashlib
 import zlib
 from collections import Counter, defaultdict
+from typing import NamedTuple
 
 import numpy as np
 
 HEAD_CHARACTERS = 12_000  # about two thousand words: what of a document is looked at
+SKETCH_BYTES = 128  # of 128 MinHashes a byte each
 _SHINGLE_WORDS = 5
+_PAIR_WORDS = 2
+_ALIKE = 90  # MinHashes: a Jaccard index of the word pairs of .70, as where one word of eleven was replaced
+_BAND = "<u4"  # of four MinHashes, all of which must agree before two sketches are compared
+_COMPARED = 1 << 13  # sketches at once
 _SKETCH_SIZE = 8
 _NEAR_DUPLICATE = 0.7  # Jaccard index of the word shingles
 _INT63 = np.uint64((1 << 63) - 1)
@@ -21,16 +27,26 @@ _BETWEEN = b" \n "  # a word of its own between two documents
 _LINE_FEED = 10
 
 
-def name_group(name: str) -> int:
-    """The 63-bit key of a group that has a name."""
-    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()) >> 1
+class Group(NamedTuple):
+    """By what near-duplicates are known, so that they fall on one side of the held-out split."""
+
+    key: int  # 63 bits; documents of one key are always kept together
+    sketch: bytes  # SKETCH_BYTES, of which near-duplicates share most
 
 
-def groups_of(heads: list[str]) -> list[int]:
-    """A 63-bit key for each document, by which near-duplicates fall on one side of the held-out split.
+def name_group(name: str) -> Group:
+    """The group of all documents that come with a name."""
+    raw = name.encode("utf-8", "surrogateescape")
+    key = int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest()) >> 1
+    return Group(key, hashlib.shake_128(raw).digest(SKETCH_BYTES))
+
+
+def groups_of(heads: list[str]) -> list[Group]:
+    """The key and the sketch of each document.
 
     heads are the first characters of each, without line feeds and not of white space only. A key is the minimum of the
-    hashes: two documents agree on it with the probability that a run of words taken from either is in both.
+    hashes: two documents agree on it with the probability that a run of words taken from either is in both. So they do
+    on each byte of the sketch with the probability that a pair of neighbouring words is.
     """
     text = _BETWEEN.join(head.lower().encode() for head in heads)
     letters = np.frombuffer(text, dtype=np.uint8)
@@ -44,12 +60,55 @@ def groups_of(heads: list[str]) -> list[int]:
         in_document = document[offset:] == document[:length]
         mixed *= _WORD_FACTOR
         mixed[:length] += np.where(in_document, hashes[offset:], np.uint64(0))
-    is_whole = np.zeros(hashes.size, dtype=bool)
-    reach = _SHINGLE_WORDS - 1
-    is_whole[: max(0, hashes.size - reach)] = document[reach:] == document[: max(0, hashes.size - reach)]
-    is_whole[first] = True  # a document of fewer words is one shingle
-    keys = np.where(is_whole, _mix(mixed) & _INT63, _INT63)
-    return np.minimum.reduceat(keys, first).tolist()
+        if offset == _PAIR_WORDS - 1:
+            is_pair = _is_whole(document, first, _PAIR_WORDS)
+            sketches = _sketches(_mix(mixed)[is_pair], (is_pair.cumsum() - is_pair)[first])
+    keys = np.where(_is_whole(document, first, _SHINGLE_WORDS), _mix(mixed) & _INT63, _INT63)
+    return list(map(Group, np.minimum.reduceat(keys, first).tolist(), map(bytes, sketches)))
+
+
+def _is_whole(document: np.ndarray, first: np.ndarray, words: int) -> np.ndarray:
+    """Where a run of so many words of one document begins, bool [words]; a document of fewer is one run."""
+    count = max(0, document.size - words + 1)
+    is_whole = np.zeros(document.size, dtype=bool)
+    is_whole[:count] = document[words - 1 :] == document[:count]
+    is_whole[first] = True
+    return is_whole
+
+
+def _sketches(hashes: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """The last byte of each MinHash, uint8 [documents, SKETCH_BYTES].
+
+    Each is the hash nearest, by its leading bits, to one of as many numbers spread evenly.
+    """
+    short = (hashes >> np.uint64(32)).astype(np.uint32)
+    step = (1 << 32) // SKETCH_BYTES
+    nearest = [np.minimum.reduceat(short ^ np.uint32(number * step), first) for number in range(SKETCH_BYTES)]
+    return np.stack(nearest, axis=1).astype(np.uint8)
+
+
+def join_alike(group: np.ndarray, sketches: np.ndarray) -> np.ndarray:
+    """Numbers of groups [documents], where those that hold near-duplicates of one another have become one.
+
+    group: numbers from 0 [documents]. sketches uint8 [documents, SKETCH_BYTES]. Of documents that agree on a band, each
+    is compared with the one before.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    for band in sketches.view(_BAND).T:
+        order = band.argsort(kind="stable")
+        second = np.flatnonzero(band[order[1:]] == band[order[:-1]]) + 1
+        second = second[group[order[second]] != group[order[second - 1]]]
+        blocks = np.array_split(second, 1 + len(second) // _COMPARED)
+        is_alike = [(sketches[order[some]] == sketches[order[some - 1]]).sum(axis=1) >= _ALIKE for some in blocks]
+        second = second[np.concatenate(is_alike)]
+        if len(second):
+            edges = group[order[second]], group[order[second - 1]]
+            count = int(group.max()) + 1
+            joined = coo_array((np.ones(len(second)), edges), shape=(count, count))
+            group = connected_components(joined, directed=False)[1][group]
+    return group
 
 
 def _hash_words(letters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

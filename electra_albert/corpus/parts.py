@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -24,11 +25,12 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from electra_albert.contracts import DataError, UsageError
+from electra_albert.corpus.near_duplicates import Group
 from electra_albert.corpus.sources import Document, Unit, read_unit
 from electra_albert.corpus.word_encoder import Encoder, make_encoder
-from electra_albert.corpus.writing import name_beside
+from electra_albert.corpus.writing import replacing, write_json
 
-PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups")
+PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")
 _ENCODED_CHARACTERS = 1 << 20  # of text tokenised at once
 _SECONDS_BETWEEN_LINES = 10
 
@@ -178,24 +180,18 @@ def _work(task: _Task) -> None:
 def _write_part(task: _Task, encoder: Encoder) -> None:
     started = time.perf_counter()
     part = Part({}, Path(task.folder), task.number)
-    beside = {name: name_beside(part.path(name)) for name in PART_FILES}
     counts: Counter[str] = Counter()
     specials_before = encoder.special_texts
     unknown_before = encoder.unknown_characters
-    files = {name: path.open("xb") for name, path in beside.items()}
-    try:
+    with ExitStack() as stack:
+        files = {name: stack.enter_context(replacing(part.path(name))) for name in PART_FILES}
         writer = _PartWriter(files, np.dtype(task.dtype), encoder)
         for document in read_unit(task.unit, counts):
             writer.add(document)
         writer.flush()
-    finally:
-        for file in files.values():
-            file.close()
-    for name, path in beside.items():
-        os.replace(path, part.path(name))
     receipt = {
         "key": task.key,
-        "sizes": {name: part.path(name).stat().st_size for name in PART_FILES},
+        "sizes": writer.sizes,
         "read": dict(counts),
         "written": {
             **writer.counts,
@@ -212,11 +208,12 @@ class _PartWriter:
 
     def __init__(self, files: Mapping[str, BinaryIO], dtype: np.dtype, encoder: Encoder) -> None:
         self.counts: Counter[str] = Counter()
+        self.sizes = dict.fromkeys(files, 0)  # bytes that were handed over, whatever is found on the disk
         self._files, self._dtype, self._encoder = files, dtype, encoder
         self._sentences: list[str] = []
         self._characters = 0
-        self._ends: list[tuple[int, int]] = []  # (sentences gathered when a document ended, its group)
-        self._group: int | None = None  # of a document that goes on
+        self._ends: list[tuple[int, Group]] = []  # (sentences gathered when a document ended, its group)
+        self._group: Group | None = None  # of a document that goes on
         self._tokens = 0  # written so far
         self._document_start = 0  # tokens written when the last document ended
 
@@ -241,7 +238,8 @@ class _PartWriter:
         self.counts["sentences_without_a_token"] += len(lengths) - len(filled)
         self.counts["tokens"] += len(ids)
         self.counts["unknown_tokens"] += int((ids == self._encoder.unknown_id).sum())
-        document_ends, groups = [], []
+        document_ends: list[int] = []
+        groups: list[Group] = []
         for sentence_count, group in self._ends:
             end = int(ends[sentence_count - 1]) if sentence_count else self._tokens
             if end > self._document_start:
@@ -251,17 +249,14 @@ class _PartWriter:
                 self.counts["documents_without_a_token"] += 1
             self._document_start = end
         self.counts["documents"] += len(document_ends)
-        ids.astype(self._dtype).tofile(self._files["tokens"])
-        filled.astype("<i8").tofile(self._files["sentence_ends"])
-        np.array(document_ends, "<i8").tofile(self._files["document_ends"])
-        np.array(groups, "<i8").tofile(self._files["groups"])
+        self._write("tokens", ids.astype(self._dtype))
+        self._write("sentence_ends", filled.astype("<i8"))
+        self._write("document_ends", np.array(document_ends, "<i8"))
+        self._write("groups", np.array([group.key for group in groups], "<i8"))
+        self._write("sketches", np.frombuffer(b"".join(group.sketch for group in groups), np.uint8))
         self._tokens += len(ids)
         self._sentences, self._characters, self._ends = [], 0, []
 
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write beside, then rename: the file is whole or not there."""
-    beside = name_beside(path)
-    with beside.open("x", encoding="utf-8") as file:
-        file.write(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    os.replace(beside, path)
+    def _write(self, name: str, array: np.ndarray) -> None:
+        self._files[name].write(array.tobytes())
+        self.sizes[name] += array.nbytes

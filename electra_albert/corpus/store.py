@@ -2,28 +2,32 @@
 
 Layout of a store: train/ and validation/, each with tokens.bin (uint16 or uint32), sentence_ends.bin and
 document_ends.bin (int64, counted in tokens from the stream's start), token_counts.bin (int64 [V], of train), and
-manifest.json, which is written last. Streams are copied from parts in bounded blocks, so memory stays flat.
+manifest.json, which is written last and holds size and SHA-256 of all of them. checked.json remembers when they were
+last found to be as written. Streams are copied from parts in bounded blocks, so memory stays flat.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.held_out import SIDES, Run, plan_sides
-from electra_albert.corpus.parts import PartPlan, finished_parts, token_dtype, write_json
+from electra_albert.corpus.parts import PartPlan, finished_parts, token_dtype
+from electra_albert.corpus.writing import ArrayFile, Written, find_damage, gaps, write_json
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _BLOCK = 1 << 20  # numbers copied at once
 
 
@@ -58,7 +62,8 @@ def build_store(
     """Put the finished parts of `plan` together to a store in `folder`; the parts are removed.
 
     sources: the source that each unit of the plan belongs to, ascending. found: what was noted when the files were
-    looked for. Raises UsageError where a part is missing, DataError where the corpus is too small to hold anything out.
+    looked for. Raises UsageError where a part is missing, DataError where the corpus is too small to hold anything out,
+    CheckpointError where the store does not read back as it was written.
     """
     (folder / "manifest.json").unlink(missing_ok=True)
     for side in SIDES:
@@ -72,9 +77,8 @@ def build_store(
     if written["sentences"] < 2:
         held = "no sentence" if not written["sentences"] else "a single sentence"
         raise DataError(f"the corpus holds {held}: too little to train on and hold out; give it more text")
-    runs, notice = plan_sides(parts, written, seed)
-    sides, token_counts = _merge(runs, folder, sources, plan.dtype, vocab_size)
-    _write_array(folder / "token_counts.bin", token_counts)
+    runs, notice = plan_sides(parts, sources, seed)
+    sides, files = _merge(runs, folder, sources, plan.dtype, vocab_size)
     kept = sum(side["tokens"] for side in sides.values())
     assert kept == written["tokens"], "tokens were lost between the parts and the streams"
     receipt = {
@@ -89,54 +93,54 @@ def build_store(
         "format_version": FORMAT_VERSION,
         "fingerprint": plan.fingerprint,
         "vocab_size": vocab_size,
-        "files": {str(file.relative_to(folder)): _describe(file) for file in _stream_files(folder)},
+        "files": {name: written._asdict() for name, written in files.items()},
         "receipt": receipt,
     }
-    write_json(folder / "manifest.json", manifest)
+    write_json(folder / "manifest.json", {**manifest, "sha256": _digest(manifest)})
     shutil.rmtree(plan.folder)
-    return open_store(folder)
+    try:
+        return open_store(folder)
+    except CheckpointError as problem:
+        raise CheckpointError(f"{problem}, a moment ago; check the disk, then start again") from None
 
 
 def open_store(folder: Path) -> Store:
-    """Map the store in `folder`. Raises CheckpointError where a file is not as its manifest says."""
+    """Map the store in `folder`. Raises CheckpointError where it is not as it was written: it is to be built again."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        sizes = {name: entry["bytes"] for name, entry in manifest["files"].items()}
-        version, vocab_size = manifest["format_version"], manifest["vocab_size"]
-        fingerprint, receipt = manifest["fingerprint"], manifest["receipt"]
+        version, digest = manifest["format_version"], manifest.pop("sha256", None)
     except FileNotFoundError:
         raise UsageError(f"{folder} holds no token store; run prepare on the corpus") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise CheckpointError(f"{folder}/manifest.json is damaged; remove {folder} and prepare again") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise CheckpointError(f"{folder}/manifest.json is damaged") from None
     if version != FORMAT_VERSION:
-        wanted = f"version {version}, not {FORMAT_VERSION}"
-        raise CheckpointError(f"{folder} is a token store of {wanted}; remove it and prepare again")
-    for file in _stream_files(folder):
-        name = str(file.relative_to(folder))
-        found = file.stat().st_size if file.is_file() else None
-        if found is None or found != sizes.get(name):
-            raise CheckpointError(f"{file} has {found} bytes, not {sizes.get(name)}; remove {folder} and prepare again")
-    train, validation = (_open_stream(folder / side, token_dtype(vocab_size)) for side in SIDES)
+        raise CheckpointError(f"{folder} is a token store of version {version}, not {FORMAT_VERSION}")
+    if digest != _digest(manifest):
+        raise CheckpointError(f"{folder}/manifest.json has changed since it was written")
+    files = {name: Written(**entry) for name, entry in manifest["files"].items()}
+    damage = find_damage(folder, files, folder / "checked.json")
+    if damage is not None:
+        raise CheckpointError(damage)
+    vocab_size = manifest["vocab_size"]
+    train, validation = (_open_stream(folder / side, vocab_size) for side in SIDES)
     token_counts = np.fromfile(folder / "token_counts.bin", "<i8")
-    return Store(folder, fingerprint, vocab_size, train, validation, token_counts, receipt)
+    return Store(folder, manifest["fingerprint"], vocab_size, train, validation, token_counts, manifest["receipt"])
 
 
-def _open_stream(folder: Path, dtype: np.dtype) -> TokenStream:
-    return TokenStream(
-        np.memmap(folder / "tokens.bin", dtype, "r"),
-        np.memmap(folder / "sentence_ends.bin", "<i8", "r"),
-        np.memmap(folder / "document_ends.bin", "<i8", "r"),
-    )
+def _open_stream(folder: Path, vocab_size: int) -> TokenStream:
+    """The stream in `folder`; what the times of its files cannot tell of is looked at as far as it is quickly done."""
+    tokens = np.memmap(folder / "tokens.bin", token_dtype(vocab_size), "r")
+    ends = [np.memmap(folder / f"{name}.bin", "<i8", "r") for name in TokenStream._fields[1:]]
+    if int(tokens.max()) >= vocab_size:
+        raise CheckpointError(f"{folder}/tokens.bin holds an id beyond the {vocab_size} of the tokenizer")
+    for found in ends:
+        if found[0] < 1 or found[-1] != len(tokens) or (len(found) > 1 and gaps(found)[0] < 1):
+            raise CheckpointError(f"{found.filename} does not lead from the first token to the last")
+    return TokenStream(tokens, *ends)
 
 
-def _stream_files(folder: Path) -> list[Path]:
-    streams = [folder / side / f"{name}.bin" for side in SIDES for name in TokenStream._fields]
-    return [*streams, folder / "token_counts.bin"]
-
-
-def _describe(file: Path) -> dict[str, Any]:
-    with file.open("rb") as opened:
-        return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(opened, "sha256").hexdigest()}
+def _digest(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 # Copying.
@@ -144,47 +148,52 @@ def _describe(file: Path) -> dict[str, Any]:
 
 def _merge(
     runs: Callable[[], Iterator[Run]], folder: Path, sources: list[int], dtype: np.dtype, vocab_size: int
-) -> tuple[dict[str, Any], np.ndarray]:
-    """Write the streams; their sizes and where each source ends by side, and how often each id stands in train."""
+) -> tuple[dict[str, Any], dict[str, Written]]:
+    """Write the streams; their sizes and where each source ends by side, and what was written by the file's name."""
     token_counts = np.zeros(vocab_size, "<i8")
-    sides = {}
+    sides: dict[str, Any] = {}
+    written: dict[str, Written] = {}
     for side in SIDES:
         (folder / side).mkdir(parents=True, exist_ok=True)
-        files = {name: (folder / side / f"{name}.bin").open("wb") for name in TokenStream._fields}
         sizes = dict.fromkeys(("tokens", "sentences", "documents"), 0)
         source_ends = [0] * (sources[-1] + 1)
-        try:
+        with ExitStack() as stack:
+            paths = {name: folder / side / f"{name}.bin" for name in TokenStream._fields}
+            files = {name: ArrayFile(stack.enter_context(path.open("wb"))) for name, path in paths.items()}
             for run in runs():
                 if run.side == side:
                     _copy_run(run, files, sizes, dtype, token_counts if side == "train" else None)
                     source_ends[sources[run.part.number]] = sizes["tokens"]
-        finally:
-            for file in files.values():
-                file.flush()
-                os.fsync(file.fileno())
-                file.close()
+            written |= {f"{side}/{name}.bin": file.finish() for name, file in files.items()}
         sides[side] = {**sizes, "source_ends": list(accumulate(source_ends, max))}
-    return sides, token_counts
+    with (folder / "token_counts.bin").open("wb") as opened:
+        file = ArrayFile(opened)
+        file.write(token_counts)
+        written["token_counts.bin"] = file.finish()
+    return sides, written
 
 
 def _copy_run(
-    run: Run, files: Mapping[str, BinaryIO], sizes: dict[str, int], dtype: np.dtype, token_counts: np.ndarray | None
+    run: Run, files: Mapping[str, ArrayFile], sizes: dict[str, int], dtype: np.dtype, token_counts: np.ndarray | None
 ) -> None:
     for start in range(run.start, run.end, _BLOCK):
         count = min(_BLOCK, run.end - start)
-        block = np.fromfile(run.part.path("tokens"), dtype, count, offset=start * dtype.itemsize)
-        block.tofile(files["tokens"])
+        path = run.part.path("tokens")
+        block = np.fromfile(path, dtype, count, offset=start * dtype.itemsize)
+        if len(block) != count:  # numpy returns what it could read
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        files["tokens"].write(block)
         if token_counts is not None:
             token_counts += np.bincount(block, minlength=len(token_counts))
     shift = sizes["tokens"] - run.start
     for name, unit in (("sentence_ends", "sentences"), ("document_ends", "documents")):
         last = None
         for block in _ends_inside(run, name):
-            (block + shift).tofile(files[name])
+            files[name].write(block + shift)
             sizes[unit] += len(block)
             last = int(block[-1])
         if last != run.end:  # a document cut by the held-out split ends on this side all the same
-            np.array([run.end + shift], "<i8").tofile(files[name])
+            files[name].write(np.array([run.end + shift], "<i8"))
             sizes[unit] += 1
     sizes["tokens"] += run.end - run.start
 
@@ -198,9 +207,3 @@ def _ends_inside(run: Run, name: str) -> Iterator[np.ndarray]:
     first, last = np.searchsorted(ends, (run.start, run.end), side="right").tolist()
     for start in range(first, last, _BLOCK):
         yield np.array(ends[start : min(start + _BLOCK, last)])
-
-
-def _write_array(path: Path, array: np.ndarray) -> None:
-    with path.open("wb") as file:
-        array.tofile(file)
-        os.fsync(file.fileno())

@@ -228,8 +228,11 @@ def _print_line(message: str, file: TextIO) -> None:
 
 
 def _readable(row: Metrics) -> str:
-    """The numbers of a row on one line."""
-    return "  ".join(f"{name} {_short(value)}" for name, value in row.items() if name not in ("step", "tokens"))
+    """The numbers of a row on one line, without counts and without those of single sources."""
+    left_out = ("step", "tokens", "masked_tokens")
+    return "  ".join(
+        f"{name} {_short(value)}" for name, value in row.items() if name not in left_out and "/" not in name
+    )
 
 
 def _short(value: Any) -> str:

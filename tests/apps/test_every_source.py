@@ -144,6 +144,13 @@ def test_a_mixture_trains_on_its_sources_by_weight(finished: Finished, tmp_path:
     (receipt,) = (tmp_path / "prepared").glob("mix-*/store/manifest.json")
     sides = json.loads(receipt.read_text())["receipt"]["sides"]
     assert len(sides["train"]["source_ends"]) == 2
+    evaluated = [row for row in rows(tmp_path / "run") if "eval_loss" in row][-1]
+    counts = [evaluated[f"eval_masked_tokens/{name}"] for name in ("a.jsonl", "b.txt")]
+    losses = [evaluated[f"eval_generator_loss/{name}"] for name in ("a.jsonl", "b.txt")]
+    assert min(counts) > 0
+    assert sum(counts) == evaluated["eval_masked_tokens"]
+    total = sum(loss * count for loss, count in zip(losses, counts, strict=True))
+    assert total / sum(counts) == pytest.approx(evaluated["eval_generator_loss"], rel=1e-6)
     again = call(
         pretrain.main,
         *options(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from electra_albert.config import CorpusConfig, ShardConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError, UserError
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.corpus.tokenizer_extension import extend_tokenizer
+from tests.apps.tiny_run import finish, start
 
 TEXT = "river bridge house people night water road hill moon dog stone wind old new great small sang fell"
 WORDS = TEXT.split()
@@ -109,15 +111,82 @@ def test_another_row_length_shares_tokenizer_and_store(config: CorpusConfig) -> 
     assert other.train_table.count > first.train_table.count
 
 
-@pytest.mark.parametrize("name", ["store/train/tokens.bin", "store/manifest.json"])
-def test_damaged_store_is_said_and_built_anew(config: CorpusConfig, name: str) -> None:
+def content(prepared: Prepared) -> list[bytes]:
+    """All that decides what is trained on and scored."""
+    streams = [
+        np.asarray(array).tobytes() for stream in (prepared.store.train, prepared.store.validation) for array in stream
+    ]
+    edges = [np.asarray(table.edges).tobytes() for table in (prepared.train_table, prepared.validation_table)]
+    receipt = {name: value for name, value in prepared.store.receipt.items() if name != "process_seconds"}
+    return [*streams, *edges, prepared.store.token_counts.tobytes(), json.dumps(receipt).encode()]
+
+
+@pytest.mark.parametrize("keeps_time", [False, True])
+def test_a_flipped_bit_in_any_file_of_a_store_changes_no_result(config: CorpusConfig, keeps_time: bool) -> None:
+    # Regression: other weights and other held-out scores came of it, since the hashes were never read.
     first, _ = run(config)
-    tokens = np.array(first.store.train.tokens)
-    file = first.folder / name
-    file.write_bytes(file.read_bytes()[:-9])
-    again, said = run(config)
-    assert "building it anew" in said
-    assert np.array_equal(again.store.train.tokens, tokens)
+    expected = content(first)
+    files = [file.relative_to(first.folder) for file in sorted((first.folder / "store").rglob("*.*"))]
+    assert len(files) >= 10
+    for number, name in enumerate(files):
+        file = first.folder / name
+        flipped, before = bytearray(file.read_bytes()), file.stat()
+        flipped[len(flipped) // 2 if number % 2 else -1] ^= 1
+        file.write_bytes(flipped)
+        if keeps_time:
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        again, said = run(config)
+        assert content(again) == expected, name
+        assert "building" in said or "rows-" in file.name or file.name == "checked.json", name
+
+
+_WITHIN_LIMITS = """
+import hashlib, resource, sys
+from pathlib import Path
+from electra_albert.apps.prepare import prepare
+from electra_albert.config import CorpusConfig
+from electra_albert.contracts import UsageError
+
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+def made(name, limit):
+    config = CorpusConfig(
+        corpus=sys.argv[1], tokenizer=sys.argv[2], max_seq_length=32, prepared_dir=f"{sys.argv[3]}/{name}",
+        preprocessing_num_workers=1,
+    )
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    folder = prepare(config, 1, lambda line: None).folder
+    assert [path for path in folder.rglob("*") if path.suffix not in (".bin", ".json", ".lock", "")] == []
+    stored = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.bin")}
+    return hashlib.sha256(b"".join(stored[name] for name in sorted(stored))).hexdigest(), stored
+
+whole, stored = made("whole", hard)
+largest = max(map(len, stored.values()))
+for limit in range(largest // 4, largest, largest // 8):
+    try:
+        made(limit, limit)
+        print("nothing failed")
+    except UsageError as error:
+        print(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert made(limit, hard)[0] == whole, limit
+"""
+
+
+def test_a_write_that_fails_is_named_and_leaves_nothing_that_is_taken_as_whole(
+    config: CorpusConfig, tmp_path: Path
+) -> None:
+    # Regression: bytes lost when a file was flushed shifted every border behind them, and the rest counted as whole.
+    given = run(config)[0].tokenizer_dir
+    text = Path(config.corpus).read_text()
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(text.replace("fell", f"fell {name}{n}") for n in range(8)))
+    (tmp_path / "list.yaml").write_text("- {corpus: a.txt}\n- {corpus: b.txt}\n- {corpus: c.txt}\n")
+    ended = finish(start(["-c", _WITHIN_LIMITS, tmp_path / "list.yaml", given, tmp_path / "limited"], tmp_path))
+    assert ended.code == 0, ended.err
+    lines = ended.out.splitlines()
+    assert len(lines) >= 6
+    assert all("File too large" in line and "make room" in line for line in lines), lines
 
 
 def test_fewer_pieces_than_asked_are_said(config: CorpusConfig) -> None:

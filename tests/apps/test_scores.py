@@ -35,6 +35,25 @@ def test_each_objective_shows_its_own_scores(metrics: dict[str, float], shown: l
     assert not any(word in table for word in hidden), table
 
 
+def test_each_source_has_a_row_of_its_own() -> None:
+    of_sources = {"generator_loss/a": 3.5, "unigram_loss/a": 6.5, "masked_tokens/a": 1_500}
+    of_sources |= {"generator_loss/b": None, "unigram_loss/b": None, "masked_tokens/b": 0}
+    lines = [line.split() for line in format_scores(RTD | of_sources).splitlines()]
+    assert ["a", "6.500", "3.500", "1,500"] in lines
+    assert ["b", "-", "-", "0"] in lines
+
+
+@pytest.mark.parametrize(("masked_tokens", "error"), [(7, "1"), (899, "0.1"), (900, None)])
+def test_scores_of_few_tokens_are_said_to_be_uncertain(masked_tokens: int, error: str | None) -> None:
+    # Regression: scores of one sentence were shown like any other.
+    table = format_scores({**RTD, "masked_tokens": masked_tokens})
+    assert ("warning" in table) == (error is not None)
+    assert (
+        error is None
+        or f"{masked_tokens} masked tokens only, so that the standard error of a loss is about {error} nats" in table
+    )
+
+
 def test_chance_of_the_sentence_order_is_the_commoner_order() -> None:
     (line,) = [line for line in format_scores(MLM | ORDER).splitlines() if "order" in line]
     assert ("0.700" in line, "0.550" in line) == (True, True)

@@ -142,10 +142,13 @@ def test_few_evaluation_rows_are_spread_over_the_text(rows: Rows, share: int) ->
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_evaluation_scores_each_row_once(rows: Rows, ranks: int) -> None:
     limit = rows.table.count - 3
-    found = [list(eval_batches(rows, limit, 4, rank, ranks)) for rank in range(ranks)]
+    borders = [0, 5, 5, 6, 30]
+    found = [list(eval_batches(rows, limit, 4, rank, ranks, borders)) for rank in range(ranks)]
     ids = sorted(int(n) for batches in found for batch in batches for n in batch.example_id)
     assert len(set(ids)) == len(ids) == limit
     assert all(len(batch.example_id) <= 4 for batches in found for batch in batches)
+    sides = [{int(n) >= border for n in b.example_id} for batches in found for b in batches for border in borders]
+    assert all(len(side) == 1 for side in sides), "a batch is of two sources"
     whole = next(eval_batches(rows, limit, limit))
     expected = dict(zip(whole.example_id.tolist(), rows_of(whole), strict=True))
     pairs = [p for bs in found for b in bs for p in zip(b.example_id.tolist(), rows_of(b), strict=True)]

@@ -249,7 +249,7 @@ def test_padding_share_is_the_share_of_positions_masked_out(tmp_path: Path) -> N
 def test_table_is_reused_and_a_damaged_one_made_again(tmp_path: Path) -> None:
     stream = draw_stream(7, 50, 9, 6)
     first = np.array(build_table(stream, 24, SEED, tmp_path).edges)
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("*.bin")
     written = file.stat().st_mtime_ns
     build_table(stream, 24, SEED, tmp_path)
     assert file.stat().st_mtime_ns == written

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from electra_albert.contracts import DataError, UsageError
-from electra_albert.corpus.mixture import Source, order_rows, read_sources
+from electra_albert.corpus.mixture import Source, order_rows, read_sources, source_names
 
 SEED = 5
 
@@ -32,6 +32,12 @@ def test_sources_are_read_with_paths_relative_to_the_file(tmp_path: Path) -> Non
         Source(str(tmp_path / "wiki.txt"), "text", 3),
         Source("docs", "body", 1),
     ]
+
+
+def test_names_of_sources_are_short_and_never_repeat() -> None:
+    listed = ("/x/wiki/*.txt.xz", "a b.txt", "owner/name:train", "*", "/y/wiki/", "docs", "/z/docs")
+    names = ["wiki", "a-b.txt", "name-train", "source", "wiki-5", "docs", "docs-7"]
+    assert source_names([Source(corpus, "text") for corpus in listed]) == names
 
 
 def test_a_glob_is_relative_to_the_file_too(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from electra_albert.contracts import DataError
-from electra_albert.corpus.parts import PartPlan, missing_parts, token_dtype, write_json, write_parts
+from electra_albert.corpus.parts import PartPlan, missing_parts, token_dtype, write_parts
 from electra_albert.corpus.sources import Reading, find_files, plan_units
 from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
 from electra_albert.corpus.word_encoder import encoder_settings
-from electra_albert.corpus.writing import name_beside
+from electra_albert.corpus.writing import name_beside, write_json
 from tests.corpus.building import build, document, stored_bytes, write_corpus
 from tests.corpus.reading import write
 
