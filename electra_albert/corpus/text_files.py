@@ -13,7 +13,8 @@ from typing import Any
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.compressed import open_regular
 from electra_albert.corpus.formats import format_of, read_sample, refuse_foreign
-from electra_albert.corpus.hub import dataset_files, hub_files, hub_name, is_dataset_folder
+from electra_albert.corpus.hub import dataset_files, hub_files, is_dataset_folder
+from electra_albert.data_files import hub_name
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _TABLES = ("parquet", "arrow")

@@ -14,9 +14,10 @@ from pathlib import Path
 import datasets
 import pytest
 
-from electra_albert.contracts import DataError, UsageError, UserError
-from electra_albert.corpus.hub import hub_files, hub_name
+from electra_albert.contracts import DataError, UsageError
+from electra_albert.corpus.hub import hub_files
 from electra_albert.corpus.sources import find_files, identity, plan_units, read_unit, refreshed, same_content
+from electra_albert.data_files import hub_name
 from tests.corpus.reading import PROSE, sentences, write
 
 
@@ -236,10 +237,23 @@ def test_a_hub_name_is_told_from_a_path(tmp_path: Path) -> None:
         find_files(os.path.relpath(tmp_path / "missing.txt"), Counter())
 
 
-def test_without_a_network_a_hub_name_is_refused_in_one_line() -> None:
-    with pytest.raises(UserError, match="nobody/nothing") as refusal:
-        find_files("nobody/nothing", Counter())
-    assert "\n" not in str(refusal.value)
+def test_a_hub_that_does_not_answer_is_given_up_in_seconds_and_one_line() -> None:
+    # Regression: the library tried again for half a minute, in twelve lines.
+    program = (
+        "import time\nfrom collections import Counter\nfrom electra_albert.corpus.sources import find_files\n"
+        "import datasets\nstarted = time.monotonic()\n"
+        "try:\n    find_files('nobody/nothing', Counter())\nexcept Exception as error:\n"
+        "    print(error, '\\n', time.monotonic() - started)\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        here = {"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}", "HF_HUB_OFFLINE": "0"}
+        env = {**os.environ, **here, "HF_DATASETS_OFFLINE": "0"}
+        command = [sys.executable, "-c", program]
+        ended = subprocess.run(command, cwd=Path(__file__).parents[2], env=env, capture_output=True, text=True)
+    error, seconds = ended.stdout.splitlines()
+    assert (ended.stderr, float(seconds) < 5) == ("", True)
+    assert "nobody/nothing" in error
+    assert "no answer from" in error
 
 
 # Identity.
