@@ -1,7 +1,8 @@
-"""What reading a corpus and reading the tables of a task share: datasets on the hub."""
+"""What reading a corpus and reading the tables of a task share: unknown encodings, datasets on the hub."""
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from threading import Thread
@@ -11,6 +12,38 @@ from electra_albert.contracts import UsageError
 
 _HUB_NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<config>[\w.-]+))?")
 _HUB_SECONDS = 3  # to wait for an answer of the hub
+# Bytes above ASCII as they occur in Western European text: letters, few in a row, quotes and dashes.
+_WESTERN = re.compile(
+    rb"(?<![\xc0-\xff])[\xc0-\xff]{1,2}(?![\xc0-\xff])|[\x80\x82-\x8c\x8e\x91-\x9c\x9e\x9f\xa0\xa1\xab\xbb\xbf]"
+)
+_WESTERN_SHARE = 0.9  # of the bytes above ASCII
+_SHOWN_BYTES = 16  # on each side of the first byte above ASCII
+
+
+def canonical_encoding(name: str) -> str:
+    """Python's own name of an encoding. Raises ValueError unless it holds ASCII as ASCII does, line ends above all."""
+    ascii_bytes = bytes(range(128))
+    try:
+        is_usable = ascii_bytes.decode(name) == ascii_bytes.decode("ascii")
+    except (LookupError, ValueError):
+        is_usable = False
+    if not is_usable:
+        known = "utf-8, cp1252, cp1251, gb18030 or another of Python's encodings that extend ASCII"
+        raise ValueError(f"encoding={name} is not {known}; take one, or convert the text with iconv -t UTF-8")
+    return codecs.lookup(name).name
+
+
+def encoding_hint(raw: bytes) -> str:
+    """The way out for text that is not UTF-8, with the encoding that it looks like and a sample of it in that."""
+    high = len(raw) - len(raw.translate(None, bytes(range(128, 256))))
+    if len(b"".join(_WESTERN.findall(raw))) < _WESTERN_SHARE * high:
+        return "convert it with iconv -f <its encoding> -t UTF-8, or train on it as it is by --encoding"
+    first = next(place for place, byte in enumerate(raw) if byte > 127)
+    sample = raw[max(0, first - _SHOWN_BYTES) : first + _SHOWN_BYTES].decode("cp1252", "replace")
+    return (
+        f"it looks like cp1252, which includes Latin-1, and then reads {' '.join(sample.split())!r}: convert it with "
+        "iconv -f cp1252 -t UTF-8, or train on it as it is by --encoding cp1252"
+    )
 
 
 def hub_name(text: str) -> tuple[str, str | None] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +18,7 @@ from electra_albert.apps.command_line import make_parser, parse, run_app
 from electra_albert.apps.extended_tokenizer import TOKENIZER_MAX_LENGTH, extended_tokenizer
 from electra_albert.apps.prepared_folder import CorpusFolder, Say, locked, open_corpus, ready_store
 from electra_albert.apps.tokenizer_sample import sample_sentences
-from electra_albert.config import CorpusConfig, ShardConfig, TrainingConfig
+from electra_albert.config import CorpusConfig, TrainingConfig
 from electra_albert.contracts import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +29,26 @@ if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
 
 UNIT_BYTES = 8 << 20  # of text that one part is made from
+
+
+@dataclass(frozen=True)
+class ShardConfig:
+    """Which part of the work one of several jobs does, on one machine or many that see the same folder."""
+
+    num_shards: int | None = None
+    shard_index: int | None = None  # from 0
+    merge: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_shards is None:
+            if self.shard_index is not None or self.merge:
+                raise ValueError("shard_index and merge need num_shards, the number of jobs")
+        elif self.num_shards < 1 or (self.shard_index is None) != self.merge:
+            raise ValueError("num_shards takes a number of jobs and either shard_index or merge")
+        elif self.shard_index is not None and not 0 <= self.shard_index < self.num_shards:
+            raise ValueError(f"shard_index={self.shard_index} must lie between 0 and {self.num_shards - 1}")
+
+
 _ALONE = ShardConfig()
 
 
@@ -216,7 +236,9 @@ def main(argv: Sequence[str]) -> int:
     """Entry point of `python -m electra_albert.apps.prepare`; returns the exit code."""
     parser = make_parser("python -m electra_albert.apps.prepare", "Make the tokenizer and the token store of a corpus.")
     parser.add_class_arguments(CorpusConfig)
-    parser.add_class_arguments(ShardConfig, skip={"merge"})
+    jobs, share = "Jobs that prepare the corpus together.", "Do this share of the work, from 0, and leave the rest."
+    parser.add_argument("--num_shards", type=int | None, default=None, help=jobs)
+    parser.add_argument("--shard_index", type=int | None, default=None, help=share)
     parser.add_argument("--merge", action="store_true", help="Put the work of all jobs together.")
     parser.add_argument("--seed", type=int, default=TrainingConfig.seed, help="Keys every draw, as in Pretraining.py.")
     options = parse(parser, argv).as_dict()

@@ -24,6 +24,7 @@ _PLACES = frozenset(
     {
         "output_dir",
         "corpus",
+        "encoding",
         "tokenizer",
         "extend_vocab_to",
         "do_lower_case",

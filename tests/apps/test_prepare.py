@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from electra_albert.apps.prepare import Prepared, prepare, prepare_shard
-from electra_albert.config import CorpusConfig, ShardConfig
+from electra_albert.apps.prepare import Prepared, ShardConfig, prepare, prepare_shard
+from electra_albert.config import CorpusConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError, UserError
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.corpus.tokenizer_extension import extend_tokenizer

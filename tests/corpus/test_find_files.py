@@ -38,7 +38,9 @@ def found(corpus: Path, counts: Counter[str] | None = None) -> list[str]:
         (("Plain words.\n" * 20).encode("utf-16-le"), "iconv"),
         (("Plain words.\n" * 20).encode("utf-16-be"), "iconv"),
         (("Plain words.\n" * 20).encode("utf-32"), "iconv"),
-        (("Обычные слова.\n" * 20).encode("cp1251"), "iconv"),
+        (("Обычные слова.\n" * 20).encode("cp1251"), "iconv -f <its encoding>"),
+        (("Ein schöner Tag für Köln.\n" * 20).encode("latin-1"), "looks like cp1252.*'Ein schöner.*--encoding cp1252"),
+        (gzip.compress(("It was “his” café.\n" * 20).encode("cp1252"), mtime=0), "looks like cp1252"),
         (gzip.compress(("Plain words.\n" * 20).encode("utf-16"), mtime=0), "iconv"),
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR and so on", "binary"),
         (bytes(range(256)) * 40, "binary"),
@@ -54,6 +56,12 @@ def test_a_file_that_is_not_utf8_text_is_refused_with_a_way_out(tmp_path: Path, 
     with pytest.raises(DataError, match=hint) as refusal:
         find_files(str(path), Counter())
     assert "\n" not in str(refusal.value)
+
+
+def test_utf8_under_the_name_of_another_encoding_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "Ein schöner Tag für Köln.\n")
+    with pytest.raises(DataError, match="it is UTF-8, not cp1252"):
+        find_files(str(path), Counter(), "cp1252")
 
 
 def test_archives_and_false_names_are_refused(tmp_path: Path) -> None:
