@@ -1,15 +1,20 @@
-"""What reading a corpus and reading the tables of a task share: unknown encodings, datasets on the hub."""
+"""File formats that corpora and tables of tasks share: unknown encodings, separators of CSV, datasets on the hub."""
 
 from __future__ import annotations
 
 import codecs
+import csv
 import os
 import re
+from collections.abc import Collection, Iterable
+from itertools import islice
 from threading import Thread
 from typing import Any
 
 from electra_albert.contracts import UsageError
 
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}  # of a file named .csv, the usual one first
+_SEPARATED_LINES = 100  # of a file without a header, that show its separator
 _HUB_NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<config>[\w.-]+))?")
 _HUB_SECONDS = 3  # to wait for an answer of the hub
 # Bytes above ASCII as they occur in Western European text: letters, few in a row, quotes and dashes.
@@ -44,6 +49,29 @@ def encoding_hint(raw: bytes) -> str:
         f"it looks like cp1252, which includes Latin-1, and then reads {' '.join(sample.split())!r}: convert it with "
         "iconv -f cp1252 -t UTF-8, or train on it as it is by --encoding cp1252"
     )
+
+
+def csv_delimiter(lines: Iterable[str], wanted: Collection[str] = (), widths: Collection[int] = ()) -> str:
+    """The separator of a file named .csv: a comma, unless only another one fits.
+
+    The best one gives a column that is `wanted` in the first line, or else the most columns. Of a file without a header
+    it gives one of these `widths` in most of its first lines: text may hold any sign, so one line would not do.
+    """
+    sample = list(islice(lines, _SEPARATED_LINES if widths else 1))
+
+    def fields(line: str, delimiter: str) -> list[str]:
+        try:
+            return next(csv.reader([line], delimiter=delimiter, strict=True), [])
+        except csv.Error:
+            return []
+
+    def fit(delimiter: str) -> tuple[int, int]:
+        rows = [fields(line, delimiter) for line in sample]
+        if widths:
+            return sum(len(row) in widths for row in rows), 0
+        return any(name in wanted for row in rows for name in row), sum(map(len, rows))
+
+    return max(SEPARATORS, key=fit)  # the first of those that fit alike
 
 
 def hub_name(text: str) -> tuple[str, str | None] | None:

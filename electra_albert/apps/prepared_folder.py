@@ -64,6 +64,7 @@ def open_corpus(config: CorpusConfig, seed: int, say: Say) -> CorpusFolder:
     """
     from electra_albert.corpus.lines import UTF8
     from electra_albert.corpus.mixture import read_sources
+    from electra_albert.corpus.sources import require_columns
     from electra_albert.corpus.tokenizer import TextOptions, fingerprint, load_tokenizer
 
     root = Path(config.prepared_dir)
@@ -77,6 +78,8 @@ def open_corpus(config: CorpusConfig, seed: int, say: Say) -> CorpusFolder:
         files = _without_repeats(
             sources, [_find(source.corpus, config.encoding, root, found, say) for source in sources], found
         )
+        for source, some in zip(sources, files, strict=True):  # first of all, since it takes no time
+            require_columns(some, _reading(source, config))
         identity = _identify([path for some in files for path in some], root, name)
         pieces = fingerprint(given) if given else _training_key(config)
         how = config.bad_utf8 if config.encoding == UTF8 else [config.bad_utf8, config.encoding]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
@@ -42,6 +42,7 @@ __all__ = [
     "plan_units",
     "read_unit",
     "refreshed",
+    "require_columns",
     "same_content",
 ]
 
@@ -90,6 +91,18 @@ class _Sized(NamedTuple):
 
 
 # Where to cut.
+
+
+def require_columns(files: Iterable[Path], reading: Reading) -> None:
+    """Raise DataError where a file of records does not hold the column of texts, as far as its first record shows."""
+    for path in files:
+        form = format_of(path)
+        if form == "parquet" or form == "arrow":
+            next(_cut_table(path, form, reading.text_column), None)
+        elif form != "text" and (kind := _find_kind(path, None, reading)) != "documents":
+            with open_stream(path) as stream:
+                lines = _lines(Span(str(path), 0, _TO_THE_END, kind), stream, reading, Counter())
+                next(_records(lines, kind, reading.text_column), None)
 
 
 def plan_units(files: list[Path], reading: Reading = _AS_USUAL, unit_bytes: int = 8 << 20) -> list[Unit]:
@@ -224,12 +237,14 @@ def _lines(span: Span, file: ByteStream, reading: Reading, counts: Counter[str])
 def _documents(lines: Lines, kind: Kind, column: str, decoder: Decoder) -> Iterator[Document]:
     if kind == "documents":
         return documents_of_named(read_named_records(lines), decoder)
-    if kind == "records":
-        return documents_of_records(read_json_lines(lines, column), decoder)
-    if kind in DELIMITERS:
-        return documents_of_records(read_csv(lines, column, DELIMITERS[kind]), decoder)
+    if kind == "records" or kind in DELIMITERS:
+        return documents_of_records(_records(lines, kind, column), decoder)
     texts = (decoder.lines(run.raw, partial(lines.place_in, run)) for run in lines)
     return documents_of_lines(texts, split=kind == "paragraphs", counts=decoder.counts)
+
+
+def _records(lines: Lines, kind: Kind, column: str) -> Iterator[Record]:
+    return read_csv(lines, column, DELIMITERS[kind]) if kind in DELIMITERS else read_json_lines(lines, column)
 
 
 def _with_bytes_counted(records: Iterator[Record], counts: Counter[str]) -> Iterator[Record]:
