@@ -53,6 +53,7 @@ _MAY_CHANGE = frozenset(
         "validation_file",
         "test_file",
         "prepared_dir",
+        "encoding",
         "seeds",
         "predict",
         "compare",
