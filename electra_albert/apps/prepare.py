@@ -8,15 +8,16 @@ python -m electra_albert.apps.prepare --corpus my.txt --num_shards 16 --merge   
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.apps.command_line import make_parser, parse, run_app
 from electra_albert.apps.extended_tokenizer import TOKENIZER_MAX_LENGTH, extended_tokenizer
 from electra_albert.apps.prepared_folder import CorpusFolder, Say, locked, open_corpus, ready_store
+from electra_albert.apps.run_folder import require_same_text
 from electra_albert.apps.tokenizer_sample import sample_sentences
 from electra_albert.config import CorpusConfig, TrainingConfig
 from electra_albert.contracts import DataError, UsageError
@@ -64,14 +65,22 @@ class Prepared(NamedTuple):
     folder: Path
 
 
-def prepare(config: CorpusConfig, seed: int, say: Say, shard: ShardConfig = _ALONE) -> Prepared:
+def prepare(
+    config: CorpusConfig,
+    seed: int,
+    say: Say,
+    shard: ShardConfig = _ALONE,
+    recorded: Mapping[str, Any] | None = None,
+) -> Prepared:
     """Build what is missing, reuse what is there. In a distributed run one process goes first, the others find it.
 
-    With shard.merge the parts must be there. Raises UsageError, DataError or CheckpointError where the corpus, the
-    tokenizer or the folder cannot be used.
+    With shard.merge the parts must be there. `recorded` are the settings of a run to be resumed. Raises UsageError,
+    DataError or CheckpointError where the corpus, the tokenizer or the folder cannot be used, or are not that run's.
     """
     with _plain_errors(config):
         corpus = _open(config, seed, say)
+        if recorded is not None:
+            require_same_text(recorded, config, corpus.key)
         with locked(corpus.folder / ".lock", say):
             tokenizer = _ready_tokenizer(corpus, say)
             return _cut_rows(corpus, tokenizer, _build(corpus, tokenizer, shard, say), say)
