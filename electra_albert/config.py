@@ -9,6 +9,8 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from electra_albert.data_files import canonical_encoding
+
 MAX_LAYERS = 1024  # a shared block costs no memory, so only a bound stops a hostile config from never ending
 MAX_WIDTH = 1 << 20
 BUILT_IN_CORPUS = "docs"  # the documentation installed with Python and its packages
@@ -207,6 +209,8 @@ class CorpusConfig:
     dataset on the hub; docs is the documentation installed with Python (a folder of that name is ./docs)."""
     text_column: str = "text"
     """Column of a table, or key of a .jsonl line, that holds the text of a document."""
+    encoding: str = "utf-8"
+    """Encoding of text, .jsonl, .csv and .tsv, by Python's names: cp1252 (which reads Latin-1 too), cp1251, gb18030."""
     bad_utf8: Literal["replace", "skip", "error"] = "replace"
     """What becomes of a line with bytes that are not UTF-8: they are replaced, the line is skipped, or all stops."""
     tokenizer: str | None = None
@@ -233,6 +237,9 @@ class CorpusConfig:
 
     def __post_init__(self) -> None:
         _require(bool(self.corpus), "corpus is empty; name a text file, a folder or docs")
+        for name in ("text_column", "tokenizer", "prepared_dir"):
+            _require(getattr(self, name) != "", f"{name} is empty; leave it out or give it a value")
+        object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
         _require(self.vocab_size >= 32, f"vocab_size={self.vocab_size} must be at least 32")
         _require(
             self.extend_vocab_to is None or self.tokenizer is not None,
@@ -241,27 +248,6 @@ class CorpusConfig:
         _require(8 <= self.max_seq_length <= MAX_WIDTH, f"max_seq_length={self.max_seq_length} must be at least 8")
         if self.preprocessing_num_workers is not None:
             _require_positive(self, "preprocessing_num_workers")
-
-
-@dataclass(frozen=True)
-class ShardConfig:
-    """Which part of the work one of several jobs does, on one machine or many that see the same folder."""
-
-    num_shards: int | None = None
-    """Jobs that prepare the corpus together; each is told its --shard_index."""
-    shard_index: int | None = None
-    """Do this share of the work, counted from 0, and leave the rest to the other jobs."""
-    merge: bool = False
-    """Put the work of the jobs together; refused while a share is missing."""
-
-    def __post_init__(self) -> None:
-        if self.num_shards is None:
-            if self.shard_index is not None or self.merge:
-                raise ValueError("shard_index and merge need num_shards, the number of jobs")
-        elif self.num_shards < 1 or (self.shard_index is None) != self.merge:
-            raise ValueError("num_shards takes a number of jobs and either shard_index or merge")
-        elif self.shard_index is not None and not 0 <= self.shard_index < self.num_shards:
-            raise ValueError(f"shard_index={self.shard_index} must lie between 0 and {self.num_shards - 1}")
 
 
 @dataclass(frozen=True)

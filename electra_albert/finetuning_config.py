@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from electra_albert.config import TrainingConfig
+from electra_albert.data_files import canonical_encoding
 
 # Of TrainingConfig: what follows from the number of examples, and how often a run of minutes is saved.
 DERIVED = frozenset({"max_steps", "warmup_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit"})
@@ -47,6 +48,10 @@ class DataConfig:
     """Column of the second text; a custom task without it has one text."""
     label_column: str | None = None
     """Column of the label; by default the task's own, or `label`."""
+    column_names: str | None = None
+    """Names of all columns of .csv and .tsv files without a header, with commas between them: text,label."""
+    encoding: str = "utf-8"
+    """Encoding of the files, by Python's names: cp1252 (which reads Latin-1 too), cp1251, gb18030."""
     regression: bool = False
     """The labels of a custom task are numbers to be met, not classes."""
     race_level: Literal["all", "middle", "high"] = "all"
@@ -67,6 +72,12 @@ class DataConfig:
         share = self.validation_split
         _require(share is None or 0 < share < 1, f"validation_split={share} must be between 0 and 1")
         _require(share is None or self.validation_file is None, "give validation_split or validation_file, not both")
+        object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
+        names = (self.column_names or "column").split(",")
+        is_whole = all(map(str.strip, names)) and len(set(names)) == len(names)
+        _require(
+            is_whole, f"column_names={self.column_names}: a name is empty or stands twice; give each column its own"
+        )
         for name in ("task", "data_dir", "train_file", "validation_file", "test_file", "prepared_dir"):
             _require(getattr(self, name) != "", f"{name} is empty; leave it out or give it a value")
 

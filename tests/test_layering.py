@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "electra_albert"
 LONGEST_FILE_LINES = 400
 HEAVY = ("torch", "transformers", "datasets", "tokenizers", "sklearn", "matplotlib")
-FOUNDATION = {"config", "finetuning_config", "presets", "contracts", "keyed_random"}
+FOUNDATION = {"config", "data_files", "finetuning_config", "presets", "contracts", "keyed_random"}
 # What a folder may import besides itself. Siblings never import one another.
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(FOUNDATION, FOUNDATION),

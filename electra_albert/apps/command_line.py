@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from electra_albert.apps.help_text import ALL_OPTIONS, ShortHelp, add_config, format_short_help, plain_formatter
 from electra_albert.apps.inheritance import inherited_options
 from electra_albert.apps.run_folder import read_options
 from electra_albert.config import (
@@ -41,6 +42,19 @@ _SWITCHES = {  # options that may stand alone on the command line
     "dry_run": "Prepare, build, check, print the plan with the memory and time it takes, then stop.",
     "gradient_checkpointing": "Compute activations again in the backward pass: less memory, one more forward.",
 }
+_SHORT_HELP = ShortHelp(
+    (
+        *("corpus", "preset", "output_dir", "objective", "init_from", "tokenizer", "vocab_size"),
+        *("max_seq_length", "max_steps", "per_device_train_batch_size", "learning_rate", "seed", "dry_run", "config"),
+    ),
+    """python Pretraining.py                                     the built-in corpus, in minutes
+python Pretraining.py my.txt                              the same as --corpus my.txt
+python Pretraining.py "texts/*.txt.xz" --preset small --output_dir runs/mine
+python Pretraining.py articles.csv --text_column body --dry_run
+python Pretraining.py --init_from runs/mine --corpus more.txt --output_dir runs/adapted""",
+    "README.md; docs/corpus.md (text and its formats), docs/cluster.md, docs/interop.md",
+)
+_OF_FILES = ("--corpus", "--input", "--train_file")  # options that a file without one may be meant for
 _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 _FOUND_FIRST = ("preset", "init_from", "output_dir")
 _FROM_TOKENIZER = "vocab_size"  # the model's is the tokenizer's and cannot be chosen apart
@@ -72,8 +86,8 @@ def report(error: UserError) -> int:
 def parse_pretraining(argv: Sequence[str], program: str) -> tuple[str, PretrainConfig]:
     """The preset's name and the whole configuration of a pretraining run; UsageError where an option is wrong."""
     preset, run, inherited = _find_start(argv)
-    parser = make_parser(program, "Pretrain an ALBERT encoder on your own text.")
-    parser.add_argument("--config", action="config", help="A YAML file of these options, such as a run's config.yaml.")
+    parser = make_parser(program, "Pretrain an ALBERT encoder on your own text.", "[CORPUS] [--option value ...]")
+    add_config(parser, "a run's config.yaml")
     parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Sizes and rates to start from.")
     for piece in _FLAT.values():
         parser.add_class_arguments(piece, skip={"objective", *_SWITCHES})
@@ -90,7 +104,7 @@ def parse_pretraining(argv: Sequence[str], program: str) -> tuple[str, PretrainC
         build_config(parse(parser, first))
     except (UsageError, TypeError, ValueError) as error:
         raise CheckpointError(f"--init_from {run}: what it was made with is not understood ({error})") from None
-    config = build_config(parse(parser, [*first, *config_first(argv)]))
+    config = build_config(parse(parser, [*first, *config_first(argv)], _SHORT_HELP, "corpus"))
     config = replace(config, run=replace(config.run, init_from=run))
     _refuse_idle_options(argv, config.run.objective)
     return preset, config
@@ -113,20 +127,43 @@ def _grouped() -> dict[str, type[Any]]:
     }
 
 
-def make_parser(program: str, description: str) -> ArgumentParser:
-    """A parser that refuses what it does not know, abbreviations included."""
+def make_parser(program: str, description: str, usage: str | None = None, epilog: str | None = None) -> ArgumentParser:
+    """A parser that refuses what it does not know, abbreviations included; with a short usage it has --help-all."""
     from jsonargparse import ArgumentParser, set_parsing_settings
 
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    return ArgumentParser(prog=program, description=description, exit_on_error=False, allow_abbrev=False)
+    parser = ArgumentParser(
+        prog=program,
+        description=description,
+        usage=usage and f"%(prog)s {usage}",
+        epilog=epilog,
+        formatter_class=plain_formatter(),
+        exit_on_error=False,
+        allow_abbrev=False,
+    )
+    if usage:
+        parser.add_argument(ALL_OPTIONS, action="help", help="Show every option and exit.")
+    return parser
 
 
-def parse(parser: ArgumentParser, argv: Sequence[str]) -> Namespace:
-    """Parse, with every complaint as a UsageError of one line that suggests what may have been meant."""
+def parse(
+    parser: ArgumentParser, argv: Sequence[str], short: ShortHelp | None = None, of_file: str | None = None
+) -> Namespace:
+    """Parse, with every complaint as a UsageError of one line that suggests what may have been meant.
+
+    --help shows the short help where there is one. A path that stands alone is the value of the option `of_file`.
+    """
+    if short is not None and {"-h", "--help"} & {*argv}:
+        print(format_short_help(parser, short), end="")
+        raise SystemExit(0)
     known = [name for action in parser._actions for name in action.option_strings]
     try:
         return parser.parse_args(list(argv))
     except argparse.ArgumentError as error:
+        alone = str(error).partition("nrecognized arguments: ")[2]
+        is_given = any(word.split("=")[0] == f"--{of_file}" for word in argv)
+        if of_file is not None and not is_given and argv.count(alone) == 1 and os.path.exists(alone):
+            return parse(parser, [f"--{of_file}={word}" if word == alone else word for word in argv])
         raise UsageError(_explain(str(error), known)) from None
 
 
@@ -239,7 +276,7 @@ def _dotted(settings: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _explain(message: str, known: Iterable[str]) -> str:
+def _explain(message: str, known: Sequence[str]) -> str:
     message = _one_line(message)
     union = re.search(
         r'key "([\w.]+)": Does not validate against any of the Union subtypes.*Given value type: (.*)', message
@@ -258,7 +295,10 @@ def _explain(message: str, known: Iterable[str]) -> str:
     if unknown:
         name = unknown.group(1).split("=")[0]
         if not name.startswith("-"):
-            return f"{name!r} belongs to no option; write --name value, and see --help"
+            is_file = " and is no file here" * (not os.path.exists(name))
+            way_out = next((f"{option} {name} or " for option in _OF_FILES if option in known), "") + "--name value"
+            several = ", of several files a folder or a quoted glob" * (name in message.split()[:-1])
+            return f"{name!r} belongs to no option{is_file}; write {way_out}{several}, and see --help"
         return f"there is no option {name}{_suggest(name, known)}; see --help"
     unaccepted = re.search(r"(?:Option|Key) '([\w.]+)' is not accepted", message)
     unaccepted = unaccepted or re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'", message)

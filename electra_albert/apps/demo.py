@@ -36,6 +36,10 @@ _JSON_HELP = f"""Print one JSON array, one element a line of text. For a line wi
 gives it. For any other: {{"sequence": after, "original": before, "replaced": [{{"start", "end", "before", "after",
 "probability", "is_changed"}}, ...]}}; start and end are characters of the original, the probability of having been
 replaced is the discriminator's, null without one."""
+_EXAMPLES = """examples:
+  python LM_DEMO.py                                         newest run or shipped model, built-in sentences
+  python LM_DEMO.py sentences.txt --gen runs/mine --top_k 3 the same as --input sentences.txt
+  python LM_DEMO.py --input text.txt --output rewritten.txt"""
 _LIMITS, _COLOURS = (0.3, 0.6), ("\x1b[32m", "\x1b[33m", "\x1b[31m")  # probability of a replacement: green to red
 _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 
@@ -66,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parse(argv: Sequence[str]) -> Namespace:
-    parser = make_parser("LM_DEMO.py", " ".join(_DESCRIPTION.split()))
+    parser = make_parser("LM_DEMO.py", " ".join(_DESCRIPTION.split()), epilog=_EXAMPLES)
     parser.add_argument(
         "--gen",
         type=str | None,
@@ -84,7 +88,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--temperature", type=float, default=1.0, help="Of the draw; higher is more varied.")
     parser.add_argument("--seed", type=int, default=42, help="Keys, with the line's number, the masks and the draws.")
     parser.add_argument("--json", action="store_true", help=" ".join(_JSON_HELP.split()))
-    options = parse(parser, argv)
+    options = parse(parser, argv, of_file="input")
     _check(options)
     return options
 

@@ -76,7 +76,8 @@ def _find_task(config: FinetuneConfig, session: Session) -> tuple[Task, DataConf
 
     data = config.data
     of_a_table = (data.train_file, data.validation_file, data.test_file, data.text_column, data.text_pair_column)
-    if data.task is not None or data.label_column is not None or data.regression or any(of_a_table):
+    of_columns = (data.label_column, data.column_names)
+    if data.task is not None or data.regression or any((*of_a_table, *of_columns)):
         task = find_task(data.task or CUSTOM)
         # What is not there is said before a model is made.
         needs_test = config.tuning.predict == PREDICT_TEST
@@ -87,7 +88,7 @@ def _find_task(config: FinetuneConfig, session: Session) -> tuple[Task, DataConf
     with main_first(session.world):
         train, dev = write_docs_task(Path(data.prepared_dir), session.say)
     task = replace(find_task(CUSTOM), name=DOCS)
-    return task, replace(data, train_file=str(train), validation_file=str(dev))
+    return task, replace(data, train_file=str(train), validation_file=str(dev), encoding="utf-8")
 
 
 def _output_folder(config: FinetuneConfig, name: str, start: Start) -> Path:

@@ -57,6 +57,7 @@ _MAY_CHANGE = frozenset(
         "unknown_labels",
         "test_file",
         "prepared_dir",
+        "encoding",
         "seeds",
         "device",
         "from_mnli",

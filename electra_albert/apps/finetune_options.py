@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from electra_albert.apps.command_line import config_first, make_parser, parse
+from electra_albert.apps.help_text import ShortHelp, add_config
 from electra_albert.config import ModelConfig, TrainingConfig
 from electra_albert.contracts import UsageError
 from electra_albert.finetuning_config import DERIVED, DataConfig, FinetuneConfig, TuningConfig
@@ -25,6 +26,18 @@ _SWITCHES = {  # options that may stand alone on the command line
 }
 _PIECES = {"data": DataConfig, "tuning": TuningConfig, "training": TrainingConfig}
 _COMPARE = "compare"
+_SHORT_HELP = ShortHelp(
+    (
+        *("task", "data_dir", "train_file", "validation_file", "text_column", "text_pair_column", "label_column"),
+        *("model", "output_dir", "seeds", "num_train_epochs", "learning_rate", "max_seq_length", "predict", _COMPARE),
+    ),
+    """python Finetuning.py                                      a built-in task, in minutes
+python Finetuning.py --train_file a.csv --validation_file b.csv --text_column review --label_column stars
+python Finetuning.py --task cola --data_dir GLUE/CoLA --model runs/mine --seeds 5
+python Finetuning.py --task glue --data_dir GLUE --model runs/mine --predict test
+python Finetuning.py --compare runs/cola-mine runs/cola-other""",
+    "README.md; docs/finetuning.md (tasks, their data, scores), docs/interop.md",
+)
 
 
 def parse_finetuning(argv: Sequence[str], recipe: Mapping[str, Any] | None = None) -> FinetuneConfig:
@@ -32,7 +45,7 @@ def parse_finetuning(argv: Sequence[str], recipe: Mapping[str, Any] | None = Non
     parser = _parser()
     if recipe:
         parser.set_defaults(dict(recipe))
-    return _build(parse(parser, config_first(argv)))
+    return _build(parse(parser, config_first(argv), _SHORT_HELP))
 
 
 def with_recipe(
@@ -66,8 +79,9 @@ def _refuse(names: Set[str], beside: str) -> None:
 
 
 def _parser() -> ArgumentParser:
-    parser = make_parser("Finetuning.py", "Fine-tune a pretrained encoder on a task, with honest scores.")
-    parser.add_argument("--config", action="config", help="A YAML file of these options, such as config.yaml of a run.")
+    purpose = "Fine-tune a pretrained encoder on a task, with honest scores."
+    parser = make_parser("Finetuning.py", purpose, "[--option value ...]")
+    add_config(parser, "config.yaml of a run")
     for piece in _PIECES.values():
         derived = DERIVED if piece is TrainingConfig else set()
         parser.add_class_arguments(piece, skip=set(_SWITCHES) | derived | {_COMPARE})

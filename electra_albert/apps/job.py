@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 
 from electra_albert.apps.obstacles import why_not_compiled
-from electra_albert.apps.origin import Origin, begin_with, find_origin, known_origin, with_old_corpus, with_old_text
+from electra_albert.apps.origin import (
+    Origin,
+    begin_with,
+    find_origin,
+    known_origin,
+    require_old_corpus,
+    with_old_corpus,
+    with_old_text,
+)
 from electra_albert.apps.prepare import prepare
 from electra_albert.apps.run_folder import run_settings
 from electra_albert.apps.self_check import self_check
@@ -66,7 +74,9 @@ def make_job(
     arithmetic = choose_arithmetic(training.precision, world.device)
     compilation = choose_compilation(config.run.torch_compile, world.device)
     with main_first(world):
-        prepared = prepare(config.corpus, seed, say)
+        if recorded is None:
+            require_old_corpus(config)
+        prepared = prepare(config.corpus, seed, say, recorded=recorded)
     tokenizer = prepared.tokenizer
     config = replace(config, model=replace(config.model, vocab_size=len(tokenizer)))
     special = SpecialIds(tokenizer.mask_token_id, tuple(sorted(tokenizer.all_special_ids)))

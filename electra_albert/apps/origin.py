@@ -7,7 +7,9 @@ origin may go on training, move or be deleted.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,8 +26,11 @@ from electra_albert.apps.stock_origin import (
     read_weights,
     stock_options,
 )
+from electra_albert.config import BUILT_IN_CORPUS
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import Rows, build_table
+from electra_albert.corpus.mixture import read_sources
+from electra_albert.corpus.text_files import find_files as find_text
 from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
 from electra_albert.model.adoption import require_same_computation
 from electra_albert.model.weight_files import all_files
@@ -103,6 +108,24 @@ def known_origin(settings: Mapping[str, Any]) -> Origin | None:
     return Origin(dict(record), None) if isinstance(record, dict) else None
 
 
+def require_old_corpus(config: PretrainConfig) -> None:
+    """Raise UsageError or DataError where --old_corpus names no text: known before the corpus is prepared."""
+    old, corpus = config.run.old_corpus, config.corpus
+    with _naming(old):
+        for source in read_sources(old, corpus.text_column) if old else ():
+            if source.corpus != BUILT_IN_CORPUS:
+                find_text(source.corpus, Counter(), corpus.encoding)
+
+
+@contextmanager
+def _naming(old: str | None) -> Iterator[None]:
+    """What is wrong with the old text, as an error that names its option."""
+    try:
+        yield
+    except (DataError, UsageError) as error:
+        raise type(error)(f"--old_corpus {old}: {error}") from None
+
+
 def with_old_corpus(origin: Origin, config: PretrainConfig, tokenizer_dir: Path, world: World, say: Say) -> Origin:
     """The origin known by the text that --old_corpus names, prepared with the run's own tokenizer."""
     old, run, seed = config.run.old_corpus, config.corpus, config.training.seed
@@ -110,10 +133,8 @@ def with_old_corpus(origin: Origin, config: PretrainConfig, tokenizer_dir: Path,
         return origin
     with main_first(world):
         say(f"preparing the old text {old}")
-        try:
+        with _naming(old):
             store = prepare(replace(with_tokenizer(run, tokenizer_dir), corpus=old), seed, say).store
-        except (DataError, UsageError) as error:
-            raise type(error)(f"--old_corpus {old}: {error}") from None
     known = {"prepared_dir": run.prepared_dir, "store": store.fingerprint, "max_seq_length": run.max_seq_length}
     return origin._replace(record={**origin.record, **known, "seed": seed, "side": _ALL})
 

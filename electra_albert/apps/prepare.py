@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.apps.command_line import make_parser, parse, run_app
 from electra_albert.apps.extended_tokenizer import TOKENIZER_MAX_LENGTH, extended_tokenizer
 from electra_albert.apps.prepared_folder import CorpusFolder, Say, locked, open_corpus, ready_store
+from electra_albert.apps.run_folder import require_same_text
 from electra_albert.apps.tokenizer_sample import sample_sentences
-from electra_albert.config import CorpusConfig, ShardConfig, TrainingConfig
+from electra_albert.config import CorpusConfig, TrainingConfig
 from electra_albert.contracts import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +32,26 @@ if TYPE_CHECKING:
 
 UNIT_BYTES = 8 << 20  # of text that one part is made from
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True)
+class ShardConfig:
+    """Which part of the work one of several jobs does, on one machine or many that see the same folder."""
+
+    num_shards: int | None = None
+    shard_index: int | None = None  # from 0
+    merge: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_shards is None:
+            if self.shard_index is not None or self.merge:
+                raise ValueError("shard_index and merge need num_shards, the number of jobs")
+        elif self.num_shards < 1 or (self.shard_index is None) != self.merge:
+            raise ValueError("num_shards takes a number of jobs and either shard_index or merge")
+        elif self.shard_index is not None and not 0 <= self.shard_index < self.num_shards:
+            raise ValueError(f"shard_index={self.shard_index} must lie between 0 and {self.num_shards - 1}")
+
+
 _ALONE = ShardConfig()
 
 
@@ -47,14 +68,22 @@ class Prepared(NamedTuple):
     held_out_sources: dict[str, int]  # of a mixture: its sources' names, and where in the validation table each begins
 
 
-def prepare(config: CorpusConfig, seed: int, say: Say, shard: ShardConfig = _ALONE) -> Prepared:
+def prepare(
+    config: CorpusConfig,
+    seed: int,
+    say: Say,
+    shard: ShardConfig = _ALONE,
+    recorded: Mapping[str, Any] | None = None,
+) -> Prepared:
     """Build what is missing, reuse what is there. In a distributed run one process goes first, the others find it.
 
-    With shard.merge the parts must be there. Raises UsageError, DataError or CheckpointError where the corpus, the
-    tokenizer or the folder cannot be used.
+    With shard.merge the parts must be there. `recorded` are the settings of a run to be resumed. Raises UsageError,
+    DataError or CheckpointError where the corpus, the tokenizer or the folder cannot be used, or are not that run's.
     """
     with _plain_errors(config):
         corpus = _open(config, seed, say)
+        if recorded is not None:
+            require_same_text(recorded, config, corpus.key)
         with locked(corpus.folder / ".lock", say):
             tokenizer = _ready_tokenizer(corpus, say)
             return _cut_rows(corpus, tokenizer, _build(corpus, tokenizer, shard, say), say)
@@ -239,7 +268,9 @@ def main(argv: Sequence[str]) -> int:
     """Entry point of `python -m electra_albert.apps.prepare`; returns the exit code."""
     parser = make_parser("python -m electra_albert.apps.prepare", "Make the tokenizer and the token store of a corpus.")
     parser.add_class_arguments(CorpusConfig)
-    parser.add_class_arguments(ShardConfig, skip={"merge"})
+    jobs, share = "Jobs that prepare the corpus together.", "Do this share of the work, from 0, and leave the rest."
+    parser.add_argument("--num_shards", type=int | None, default=None, help=jobs)
+    parser.add_argument("--shard_index", type=int | None, default=None, help=share)
     parser.add_argument("--merge", action="store_true", help="Put the work of all jobs together.")
     parser.add_argument("--seed", type=int, default=TrainingConfig.seed, help="Keys every draw, as in Pretraining.py.")
     options = parse(parser, argv).as_dict()

@@ -21,7 +21,7 @@ from electra_albert.contracts import CheckpointError, DataError, UsageError
 
 if TYPE_CHECKING:
     from electra_albert.corpus.mixture import Source
-    from electra_albert.corpus.sources import Unit
+    from electra_albert.corpus.sources import Reading, Unit
     from electra_albert.corpus.store import Store
     from electra_albert.corpus.tokenizer import Tokenizer
 
@@ -46,10 +46,10 @@ class CorpusFolder(NamedTuple):
 
     def units(self, unit_bytes: int) -> list[list[Unit]]:
         """The units of each source."""
-        from electra_albert.corpus.sources import Reading, plan_units
+        from electra_albert.corpus.sources import plan_units
 
         return [
-            plan_units(files, Reading(source.text_column, self.config.bad_utf8), unit_bytes)
+            plan_units(files, _reading(source, self.config), unit_bytes)
             for source, files in zip(self.sources, self.files, strict=True)
         ]
 
@@ -62,7 +62,9 @@ def open_corpus(config: CorpusConfig, seed: int, say: Say) -> CorpusFolder:
 
     Raises UsageError, DataError or CheckpointError where the corpus or the tokenizer cannot be used.
     """
+    from electra_albert.corpus.lines import UTF8
     from electra_albert.corpus.mixture import read_sources
+    from electra_albert.corpus.sources import require_columns
     from electra_albert.corpus.tokenizer import TextOptions, fingerprint, load_tokenizer
 
     root = Path(config.prepared_dir)
@@ -73,14 +75,25 @@ def open_corpus(config: CorpusConfig, seed: int, say: Say) -> CorpusFolder:
     name = short_name(config.corpus)
     found: Counter[str] = Counter()
     with locked(root / f".{name}.lock", say):  # many jobs at once, as on a cluster, read every file only once
-        files = _without_repeats(sources, [_find(source.corpus, root, found, say) for source in sources], found)
+        files = _without_repeats(
+            sources, [_find(source.corpus, config.encoding, root, found, say) for source in sources], found
+        )
+        for source, some in zip(sources, files, strict=True):  # first of all, since it takes no time
+            require_columns(some, _reading(source, config))
         identity = _identify([path for some in files for path in some], root, name)
         pieces = fingerprint(given) if given else _training_key(config)
-        key = _digest([PREPARED_VERSION, _content(sources, files, identity), config.bad_utf8, pieces, seed])
+        how = config.bad_utf8 if config.encoding == UTF8 else [config.bad_utf8, config.encoding]
+        key = _digest([PREPARED_VERSION, _content(sources, files, identity), how, pieces, seed])
         folder = root / f"{name}-{key[:_KEY_LETTERS]}"
         folder.mkdir(exist_ok=True)
         _write_identity(folder, identity)
     return CorpusFolder(folder, key, config, seed, sources, files, identity, found, given)
+
+
+def _reading(source: Source, config: CorpusConfig) -> Reading:
+    from electra_albert.corpus.sources import Reading
+
+    return Reading(source.text_column, config.bad_utf8, config.encoding)
 
 
 def _training_key(config: CorpusConfig) -> list[Any]:
@@ -89,11 +102,11 @@ def _training_key(config: CorpusConfig) -> list[Any]:
     return [*key, "keep_accents"] if config.keep_accents else key
 
 
-def _find(corpus: str, root: Path, found: Counter[str], say: Say) -> list[Path]:
+def _find(corpus: str, encoding: str, root: Path, found: Counter[str], say: Say) -> list[Path]:
     if corpus != BUILT_IN_CORPUS:
         from electra_albert.corpus.sources import find_files
 
-        return find_files(corpus, found)
+        return find_files(corpus, found, encoding)
     from electra_albert.corpus.installed_docs import write_installed_docs
 
     say("reading the documentation installed with Python and its packages")

@@ -45,6 +45,7 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
     from electra_albert.apps.job import job_settings, make_job
     from electra_albert.apps.obstacles import told_in_one_line
     from electra_albert.apps.run_folder import check_is_ours
+    from electra_albert.apps.taking_up import check_settings
     from electra_albert.training.checkpoint import find_checkpoint, read_state
     from electra_albert.training.distributed import main_first
     from electra_albert.training.guards import RunLock, StopSignal
@@ -59,6 +60,7 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
     with ExitStack() as stack:
         monitor = stack.enter_context(Monitor(folder, config.training.max_steps, is_main=world.is_main))
         found = find_checkpoint(folder / "checkpoints", config.run.resume, monitor.say)
+        check_settings(folder, found, preset, config, world.world_size)
         state = read_state(found) if found else None
         with told_in_one_line(config.training, "none"):
             job = make_job(config, world, monitor.say, state["settings"] if state else None)

@@ -10,6 +10,7 @@ import os
 import platform
 import shlex
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ _PLACES = frozenset(
     {
         "output_dir",
         "corpus",
+        "encoding",
         "tokenizer",
         "extend_vocab_to",
         "do_lower_case",
@@ -54,6 +56,7 @@ MAY_CHANGE = _PLACES | frozenset(
         "max_steps",
     }
 )
+_TEXT = frozenset({"store", "tokenizer_fingerprint", "rows_taken_of_sources"})  # what is read, by its fingerprints
 _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", "metrics.jsonl")
 _INHERITED = ("objective", "max_seq_length")
 GLOBAL_BATCH = "global_batch_size"
@@ -122,12 +125,33 @@ def compare_settings(
     changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
     fixed = [name for name in changed if name not in may_change]
     if fixed:
-        told = ", ".join(f"{name} {before.get(name)} then, {now.get(name)} now" for name in fixed[:3])
-        more = f" and {len(fixed) - 3} more" if len(fixed) > 3 else ""
-        raise CheckpointError(
-            f"{origin} was made with other settings ({told}{more}); choose another --output_dir or the same settings"
-        )
+        texts = _TEXT.intersection(fixed) if "store" in now else set()  # else of fine-tuning
+        differences = _text_differences(before, now) if texts else []
+        differences += [f"{name} {before.get(name)} then, {now.get(name)} now" for name in fixed if name not in texts]
+        raise _other_settings(str(origin), differences)
     return [f"{name}: {before.get(name)} before, {now.get(name)} now" for name in changed if name not in _PLACES]
+
+
+def require_same_text(recorded: Mapping[str, Any], corpus: CorpusConfig, key: str) -> None:
+    """Raise CheckpointError unless `key`, of the corpus and how it is read, is that of the store in the settings."""
+    if not str(recorded.get("store")).startswith(f"{key}-"):
+        raise _other_settings("the run to be resumed", _text_differences(recorded, asdict(corpus)))
+
+
+def _text_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Why another text is read, or the same one otherwise, by the options that name it."""
+    corpus = now["corpus"]
+    differences = [f"another corpus ({before.get('corpus')} then, {corpus} now)"] * (before.get("corpus") != corpus)
+    for name in sorted(_PLACES - {"output_dir", "corpus"}):
+        if name in before and before[name] != now[name]:
+            differences.append(f"{name} {before[name]} then, {now[name]} now")
+    return differences or [f"what {corpus} holds, its weights, or how this version reads it, has changed since"]
+
+
+def _other_settings(origin: str, differences: Sequence[str]) -> CheckpointError:
+    listed = ", ".join(differences[:3]) + (f" and {len(differences) - 3} more" if len(differences) > 3 else "")
+    way_out = "choose another --output_dir or the same settings"
+    return CheckpointError(f"{origin} was made with other settings ({listed}); {way_out}")
 
 
 def check_is_ours(folder: Path) -> None:

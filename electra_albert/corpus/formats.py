@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from electra_albert.contracts import DataError
 from electra_albert.corpus.compressed import COMPRESSED_SUFFIXES, open_stream
+from electra_albert.corpus.lines import UTF8
 from electra_albert.corpus.sentences import word_set
+from electra_albert.data_files import encoding_hint
 
 Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "arrow"]
 
@@ -33,6 +36,7 @@ _FOREIGN = {
 }
 _TAR_MARK = slice(257, 262)
 _WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
+_STRAY_BYTES, _STRAY_SHARE = 3, 0.001  # not in UTF-8: as many are mended, or left out, whatever the rest is
 _MAX_INVALID_SHARE = 0.2  # of the bytes: above it the file is in another encoding
 _MAX_CONTROL_SHARE = 0.05  # of the bytes: above it the file is no text
 _CONTROL = bytes(c for c in range(32) if not chr(c).isspace() and c not in (8, 27)) + b"\x7f"
@@ -64,7 +68,7 @@ def read_sample(path: Path) -> Sample:
         return Sample(b"".join(blocks), left > 0 or not file.read(1))
 
 
-def refuse_foreign(path: Path, sample: bytes) -> None:
+def refuse_foreign(path: Path, sample: bytes, encoding: str = UTF8) -> None:
     """Raise DataError where a sample from the start of a file is an archive, binary or in another encoding."""
     if path.name.lower().endswith(".json"):
         raise DataError(f"{path}: JSON; give one object a line in a file named .jsonl")
@@ -80,6 +84,18 @@ def refuse_foreign(path: Path, sample: bytes) -> None:
     control = len(sample) - len(sample.translate(None, _CONTROL))
     if control > _MAX_CONTROL_SHARE * len(sample):
         raise DataError(f"{path}: binary, {control / len(sample):.0%} of it are control bytes; give UTF-8 text")
-    invalid = sample[:-4].decode("utf-8", "replace").count("\ufffd") - sample.count("\ufffd".encode())
-    if invalid > _MAX_INVALID_SHARE * len(sample):
-        raise DataError(f"{path}: not UTF-8; convert it with iconv -f <its encoding> -t UTF-8")
+    _refuse_other_encoding(path, sample, encoding)
+
+
+def _refuse_other_encoding(path: Path, sample: bytes, encoding: str) -> None:
+    """Raise DataError where more than a few bytes, and most characters above ASCII, are not in the encoding."""
+    text = codecs.getincrementaldecoder(UTF8)("replace").decode(sample)  # without a last character that is cut
+    invalid = text.count("\ufffd") - sample.count("\ufffd".encode())
+    valid = len(text) - len(text.encode("ascii", "ignore")) - invalid
+    if encoding != UTF8:
+        if valid and not invalid:
+            raise DataError(f"{path}: it is UTF-8, not {encoding}; leave out --encoding, or convert the others")
+        return
+    is_stray = invalid <= max(_STRAY_BYTES, _STRAY_SHARE * len(sample)) or invalid <= valid
+    if invalid > _MAX_INVALID_SHARE * len(sample) or not is_stray:
+        raise DataError(f"{path}: not UTF-8; {encoding_hint(sample)}")

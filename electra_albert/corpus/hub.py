@@ -6,15 +6,14 @@ A folder is read by its two JSON files alone, so nothing in it is run.
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from electra_albert.contracts import DataError, UsageError
+from electra_albert.data_files import load_from_hub
 
 TRAIN = "train"
-_HUB_NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<config>[\w.-]+))?")
 
 
 def is_dataset_folder(folder: Path) -> bool:
@@ -56,27 +55,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def hub_name(corpus: str) -> tuple[str, str | None] | None:
-    """The dataset and its config that OWNER/NAME or OWNER/NAME:CONFIG stands for; None for any other text."""
-    match = _HUB_NAME.fullmatch(corpus)
-    return match and (match["name"], match["config"])
-
-
 def hub_files(name: str, config: str | None = None) -> list[Path]:
     """The Arrow files of the train split of a dataset, downloaded or from the cache; a local folder of data will do.
 
     Raises UsageError where it cannot be had: no network, no such dataset or config, no access, no split to train on.
     """
-    import datasets
-
     asked = name if config is None else f"{name}:{config}"
-    try:
-        dataset = datasets.load_dataset(name, config, split=TRAIN)  # RuntimeError where that needs a script
-    except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        way_out = "check the name, the network, and that you may use it"
-        raise UsageError(
-            f"--corpus {asked}: neither a file or folder here, nor a dataset with a split {TRAIN!r} that can be loaded "
-            f"({reason[:300]}); {way_out}"
-        ) from error
-    return [Path(entry["filename"]) for entry in dataset.cache_files]
+    what = f"--corpus {asked}: neither a file or folder here, nor a dataset with a split {TRAIN!r} that can be loaded"
+    return [Path(entry["filename"]) for entry in load_from_hub(name, config, TRAIN, what).cache_files]

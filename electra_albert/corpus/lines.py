@@ -5,8 +5,10 @@ A line ends at a line feed, a carriage return, or both; nothing else ends one.
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from electra_albert.contracts import DataError
@@ -15,6 +17,8 @@ from electra_albert.corpus.compressed import ByteStream, open_stream
 MAX_LINE_BYTES = 1 << 20  # a longer line of text is cut at white space
 MAX_RECORD_BYTES = 64 << 20  # a longer line of a file of records is refused
 BLOCK_BYTES = 1 << 18  # less than the longest line, so that only the first line of a block can be too long
+UTF8 = "utf-8"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Run(NamedTuple):
@@ -30,8 +34,19 @@ class Lines:
     Raises DataError where the file ends before `end`, and where a line that must not be cut is too long.
     """
 
-    def __init__(self, path: str, file: ByteStream, start: int, end: int, counts: Counter[str], *, cut: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        file: ByteStream,
+        start: int,
+        end: int,
+        counts: Counter[str],
+        *,
+        cut: bool,
+        encoding: str = UTF8,
+    ) -> None:
         self.path, self.counts = path, counts
+        self._to_utf8 = transcoder(encoding)
         self._file, self._start, self._cut = file, start, cut
         self._left = end - start if end >= 0 else None  # bytes not read yet, where that is known
 
@@ -73,11 +88,11 @@ class Lines:
         waiting = b""
         while block := self._read():
             self.counts["bytes"] += len(block)
-            block = waiting + block
+            block = waiting + self._to_utf8(block, False)
             waiting = b"\r" if block.endswith(b"\r") else b""
             yield with_line_feeds(block.removesuffix(waiting))
-        if waiting:
-            yield b"\n"
+        if rest := with_line_feeds(waiting + self._to_utf8(b"", True)):
+            yield rest
 
     def _read(self) -> bytes:
         if self._left is None:
@@ -87,6 +102,21 @@ class Lines:
         if self._left and not block:
             raise DataError(f"{self.path}: became shorter while it was read; leave it alone and start again")
         return block
+
+
+def transcoder(encoding: str) -> Callable[[bytes, bool], bytes]:
+    """Turns blocks of bytes into UTF-8; a character may go on in the next block, unless the block is the last one.
+
+    Each byte that is not in the encoding becomes one that is not in UTF-8 either.
+    """
+    if encoding == UTF8:
+        return lambda block, is_last: block
+    decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
+
+    def to_utf8(block: bytes, is_last: bool) -> bytes:
+        return _SURROGATE.sub("\udcff", decoder.decode(block, is_last)).encode("utf-8", "surrogateescape")
+
+    return to_utf8
 
 
 def with_line_feeds(raw: bytes) -> bytes:

@@ -21,8 +21,8 @@ from torch import Tensor
 from electra_albert.config import BUILT_IN_CORPUS
 from electra_albert.contracts import NOT_YAML, DataError
 from electra_albert.corpus.compressed import open_regular
-from electra_albert.corpus.hub import hub_name
 from electra_albert.corpus.strict_yaml import strict_loader
+from electra_albert.data_files import hub_name
 from electra_albert.keyed_random import Stream, derived_seed, permute
 
 _SUFFIXES = (".yaml", ".yml")

@@ -6,12 +6,14 @@ import csv
 import json
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from electra_albert.contracts import DataError
 from electra_albert.corpus.decoding import escape, unescape
 from electra_albert.corpus.documents import NamedRecord, Record
 from electra_albert.corpus.lines import MAX_RECORD_BYTES, Lines
+from electra_albert.data_files import SEPARATORS, csv_delimiter
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 _BYTE_ORDER_MARK = "\ufeff"
@@ -93,9 +95,16 @@ def _object(wanted: frozenset[str], pairs: list[tuple[str, Any]]) -> dict[str, A
 def read_csv(lines: Lines, column: str, delimiter: str) -> Iterator[Record]:
     """The field of `column` in each row; the first row holds the names. Raises DataError naming the line that is bad.
 
-    A field in quotes may hold line ends. Blank lines are no rows.
+    A field in quotes may hold line ends. Blank lines are no rows. Where no comma but another separator gives the
+    column, it is used and counted.
     """
-    rows = csv.reader(_text_lines(lines), delimiter=delimiter, strict=True)
+    texts = _text_lines(lines)
+    first = next(texts, "")
+    if delimiter == DELIMITERS["csv"]:
+        delimiter = csv_delimiter((first,), (column,))
+        if delimiter != DELIMITERS["csv"]:
+            lines.counts[f"CSV files separated by {SEPARATORS[delimiter]}"] += 1
+    rows = csv.reader(chain((first,), texts), delimiter=delimiter, strict=True)
     csv.field_size_limit(MAX_RECORD_BYTES)  # of the process, and left so: another reader may be under way
     try:
         header = next(rows, [])

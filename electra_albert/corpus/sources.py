@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
 from electra_albert.contracts import DataError
-from electra_albert.corpus.compressed import COMPRESSED_SUFFIXES, compression, open_regular, open_stream
+from electra_albert.corpus.compressed import COMPRESSED_SUFFIXES, ByteStream, compression, open_regular, open_stream
 from electra_albert.corpus.decoding import BadUtf8, Decoder
 from electra_albert.corpus.documents import (
     Document,
@@ -24,7 +24,7 @@ from electra_albert.corpus.documents import (
     documents_of_records,
 )
 from electra_albert.corpus.formats import format_of, read_sample
-from electra_albert.corpus.lines import BLOCK_BYTES, MAX_LINE_BYTES, Lines, with_line_feeds
+from electra_albert.corpus.lines import BLOCK_BYTES, MAX_LINE_BYTES, UTF8, Lines, transcoder, with_line_feeds
 from electra_albert.corpus.records import DELIMITERS, is_named_record, read_csv, read_json_lines, read_named_records
 from electra_albert.corpus.sentences import split_sentences
 from electra_albert.corpus.tables import arrow_pieces, parquet_pieces, read_arrow, read_parquet
@@ -42,6 +42,7 @@ __all__ = [
     "plan_units",
     "read_unit",
     "refreshed",
+    "require_columns",
     "same_content",
 ]
 
@@ -62,6 +63,7 @@ class Reading(NamedTuple):
 
     text_column: str = "text"  # of records and tables
     bad_utf8: BadUtf8 = "replace"  # what becomes of a line (of a piece of one over 1 MiB) or record that is not UTF-8
+    encoding: str = UTF8  # of text, JSON and CSV; our own form, Parquet and Arrow are in UTF-8
 
 
 _AS_USUAL = Reading()
@@ -91,6 +93,18 @@ class _Sized(NamedTuple):
 # Where to cut.
 
 
+def require_columns(files: Iterable[Path], reading: Reading) -> None:
+    """Raise DataError where a file of records does not hold the column of texts, as far as its first record shows."""
+    for path in files:
+        form = format_of(path)
+        if form == "parquet" or form == "arrow":
+            next(_cut_table(path, form, reading.text_column), None)
+        elif form != "text" and (kind := _find_kind(path, None, reading)) != "documents":
+            with open_stream(path) as stream:
+                lines = _lines(Span(str(path), 0, _TO_THE_END, kind), stream, reading, Counter())
+                next(_records(lines, kind, reading.text_column), None)
+
+
 def plan_units(files: list[Path], reading: Reading = _AS_USUAL, unit_bytes: int = 8 << 20) -> list[Unit]:
     """Units of about `unit_bytes`, in order: a big file gives many, many small files give one.
 
@@ -100,7 +114,7 @@ def plan_units(files: list[Path], reading: Reading = _AS_USUAL, unit_bytes: int 
     spans: list[Span] = []
     size = 0
     for path in files:
-        for sized in _cut_file(path, reading.text_column, unit_bytes):
+        for sized in _cut_file(path, reading, unit_bytes):
             if spans and size + sized.size > unit_bytes:
                 units.append(Unit(tuple(spans), reading))
                 spans, size = [], 0
@@ -112,15 +126,15 @@ def plan_units(files: list[Path], reading: Reading = _AS_USUAL, unit_bytes: int 
     return [*units, Unit(tuple(spans), reading)] if spans else units
 
 
-def _cut_file(path: Path, column: str, unit_bytes: int) -> Iterator[_Sized]:
+def _cut_file(path: Path, reading: Reading, unit_bytes: int) -> Iterator[_Sized]:
     form = format_of(path) or "text"
     if form == "parquet" or form == "arrow":
-        yield from _cut_table(path, form, column)
+        yield from _cut_table(path, form, reading.text_column)
         return
     with open_regular(path) as file:
         size = path.stat().st_size
         is_compressed = compression(file.read(16)) is not None
-        kind = _find_kind(path, None if is_compressed else file, column)
+        kind = _find_kind(path, None if is_compressed else file, reading)
         if is_compressed or kind in DELIMITERS or path.suffix.lower() in COMPRESSED_SUFFIXES:
             yield _Sized(Span(str(path), 0, _TO_THE_END, kind), size * (_EXPANSION if is_compressed else 1))
             return
@@ -139,7 +153,7 @@ def _cut_table(path: Path, kind: Literal["parquet", "arrow"], column: str) -> It
         yield _Sized(Span(str(path), piece.start, piece.end, kind), piece.size)
 
 
-def _find_kind(path: Path, plain: BinaryIO | None, column: str) -> Kind:
+def _find_kind(path: Path, plain: BinaryIO | None, reading: Reading) -> Kind:
     """What a line of the file holds, from its first bytes and, of a plain file, a piece of its middle.
 
     Records are taken for our own form only where no other column than the usual one is asked for.
@@ -150,7 +164,7 @@ def _find_kind(path: Path, plain: BinaryIO | None, column: str) -> Kind:
     sample, is_whole = read_sample(path)
     if form == "jsonl":
         first_line = with_line_feeds(sample).lstrip(b"\n").partition(b"\n")[0]
-        is_own = column == _AS_USUAL.text_column and is_named_record(first_line)
+        is_own = reading.text_column == _AS_USUAL.text_column and is_named_record(first_line)
         return "documents" if is_own else "records"
     size = path.stat().st_size
     if is_whole and len(sample) <= _KIND_BYTES:
@@ -159,6 +173,7 @@ def _find_kind(path: Path, plain: BinaryIO | None, column: str) -> Kind:
     if plain is not None and size > 2 * _KIND_BYTES:
         plain.seek(size // 2)
         sample += b"\n" + plain.read(_KIND_BYTES).partition(b"\n")[2]
+    sample = transcoder(reading.encoding)(sample, True)
     text = Decoder("replace", Counter()).lines(with_line_feeds(sample), str)
     lines = [line for line in text.split("\n")[:-1] if line.strip()]
     sentences = sum(len(split_sentences(line)) for line in lines)
@@ -206,28 +221,30 @@ def _read_span(span: Span, reading: Reading, counts: Counter[str]) -> Iterator[D
         yield from documents_of_records(_with_bytes_counted(records, counts), decoder)
     elif span.end == _TO_THE_END:
         with open_stream(span.path) as stream:
-            lines = Lines(span.path, stream, 0, _TO_THE_END, counts, cut=_is_text(span.kind))
-            yield from _documents(lines, span.kind, reading.text_column, decoder)
+            yield from _documents(_lines(span, stream, reading, counts), span.kind, reading.text_column, decoder)
     else:
         with open_regular(span.path) as file:
             file.seek(span.start)
-            lines = Lines(span.path, file, span.start, span.end, counts, cut=_is_text(span.kind))
-            yield from _documents(lines, span.kind, reading.text_column, decoder)
+            yield from _documents(_lines(span, file, reading, counts), span.kind, reading.text_column, decoder)
 
 
-def _is_text(kind: Kind) -> bool:
-    return kind in ("sentences", "paragraphs")
+def _lines(span: Span, file: ByteStream, reading: Reading, counts: Counter[str]) -> Lines:
+    is_text = span.kind in ("sentences", "paragraphs")
+    encoding = UTF8 if span.kind == "documents" else reading.encoding  # our own form is always in UTF-8
+    return Lines(span.path, file, span.start, span.end, counts, cut=is_text, encoding=encoding)
 
 
 def _documents(lines: Lines, kind: Kind, column: str, decoder: Decoder) -> Iterator[Document]:
     if kind == "documents":
         return documents_of_named(read_named_records(lines), decoder)
-    if kind == "records":
-        return documents_of_records(read_json_lines(lines, column), decoder)
-    if kind in DELIMITERS:
-        return documents_of_records(read_csv(lines, column, DELIMITERS[kind]), decoder)
+    if kind == "records" or kind in DELIMITERS:
+        return documents_of_records(_records(lines, kind, column), decoder)
     texts = (decoder.lines(run.raw, partial(lines.place_in, run)) for run in lines)
     return documents_of_lines(texts, split=kind == "paragraphs", counts=decoder.counts)
+
+
+def _records(lines: Lines, kind: Kind, column: str) -> Iterator[Record]:
+    return read_csv(lines, column, DELIMITERS[kind]) if kind in DELIMITERS else read_json_lines(lines, column)
 
 
 def _with_bytes_counted(records: Iterator[Record], counts: Counter[str]) -> Iterator[Record]:

@@ -13,13 +13,15 @@ from typing import Any
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.compressed import open_regular
 from electra_albert.corpus.formats import format_of, read_sample, refuse_foreign
-from electra_albert.corpus.hub import dataset_files, hub_files, hub_name, is_dataset_folder
+from electra_albert.corpus.hub import dataset_files, hub_files, is_dataset_folder
+from electra_albert.corpus.lines import UTF8
+from electra_albert.data_files import hub_name
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _TABLES = ("parquet", "arrow")
 
 
-def find_files(corpus: str, counts: Counter[str]) -> list[Path]:
+def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[Path]:
     """The files a name stands for, each once, in a fixed order; what is left out is added to `counts`.
 
     A name is that of a file, of a folder (all below it), of a folder that `datasets` wrote, a glob, or, where nothing
@@ -32,7 +34,7 @@ def find_files(corpus: str, counts: Counter[str]) -> list[Path]:
             counts["repeated_files_skipped"] += 1
     if not files:
         raise DataError(f"--corpus {corpus}: the folder holds no text file; put .txt files there")
-    kept = [path for path in files.values() if not _is_blank(path)]
+    kept = [path for path in files.values() if not _is_blank(path, encoding)]
     counts["blank_files_skipped"] += len(files) - len(kept)
     if not kept:
         raise DataError(f"--corpus {corpus}: there is no text in it; give a file with sentences")
@@ -82,14 +84,14 @@ def _files_below(folder: Path, visited: set[Path], counts: Counter[str]) -> Iter
             yield entry
 
 
-def _is_blank(path: Path) -> bool:
-    """True where a file holds white space only, as far as its sample tells; refuses what is not UTF-8 text."""
+def _is_blank(path: Path, encoding: str) -> bool:
+    """True where a file holds white space only, as far as its sample tells; refuses what is not text so encoded."""
     with open_regular(path) as file:
         is_empty = not file.read(1)
     if is_empty or format_of(path) in _TABLES:
         return is_empty
     sample = read_sample(path)
-    refuse_foreign(path, sample.raw)
+    refuse_foreign(path, sample.raw, encoding)
     return sample.is_whole and not sample.raw.replace(_BYTE_ORDER_MARK, b"").strip(b" \t\n\r\x0b\x0c\0")
 
 

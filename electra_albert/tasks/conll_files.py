@@ -28,10 +28,10 @@ def read_tokens(path: Path, reading: Reading) -> list[TokenExample]:
     """
     suffix = path.suffix.lower()
     if suffix in _TABLES:
-        return token_rows(open_table(path), reading)
+        return token_rows(open_table(path, reading=reading), reading)
     if suffix in _OTHERS:
         raise UsageError(f"{path}: give columns of CoNLL, .jsonl or .parquet, not {path.suffix}; unpack or convert it")
-    text = read_text(path)
+    text = read_text(path, reading.config.encoding)
     if not text.strip():
         raise DataError(f"{path}: empty; give a file with sentences")
     lines = [line.removesuffix("\r") for line in text.split("\n")]
@@ -45,7 +45,9 @@ def _check_options(lines: list[str], path: Path, reading: Reading) -> None:
     """Raise UsageError where a column is asked for by a name, or by a number that no line has."""
     why = "has columns without names"
     reading.refuse_options(
-        ("text_column", "text_pair_column"), str(path), f"{why}, of which the first is taken; leave it out"
+        ("text_column", "text_pair_column", "column_names"),
+        str(path),
+        f"{why}, of which the first is taken; leave it out",
     )
     asked = reading.config.label_column
     if asked is None or not asked.isdecimal():

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from electra_albert.contracts import UsageError
+from electra_albert.data_files import hub_name, load_from_hub
 from electra_albert.tasks.tables import Row, Table
 from electra_albert.tasks.task import Task
 
-_NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<config>[\w.-]+))?")
 _ROWS = 1000  # decoded at once
-
-
-def looks_like_hub(data_dir: str) -> bool:
-    """Whether a text has the form OWNER/NAME or OWNER/NAME:CONFIG."""
-    return _NAME.fullmatch(data_dir) is not None
 
 
 def hub_splits(data_dir: str, task: Task) -> Mapping[str, Table]:
@@ -24,20 +17,13 @@ def hub_splits(data_dir: str, task: Task) -> Mapping[str, Table]:
 
     Raises UsageError where it cannot be had: no network, no such dataset or config, no access.
     """
-    import datasets
-
-    match = _NAME.fullmatch(data_dir)
-    assert match is not None  # looks_like_hub was asked
-    name, config = match["name"], match["config"]
+    found = hub_name(data_dir)
+    assert found is not None  # which was asked before
+    name, config = found
     if config is None and task.hub is not None and task.hub.dataset == name:
         config = task.hub.config
-    try:
-        splits = datasets.load_dataset(name, config)  # RuntimeError where that needs a script
-    except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        way_out = "check the name, the network, and that you may use it"
-        kind = "neither a folder here, nor a dataset that can be loaded"
-        raise UsageError(f"--data_dir {data_dir}: {kind} ({reason[:300]}); {way_out}") from error
+    what = f"--data_dir {data_dir}: neither a folder here, nor a dataset that can be loaded"
+    splits = load_from_hub(name, config, None, what)
     return {str(split): _table(dataset, f"{data_dir}, {split}") for split, dataset in splits.items()}
 
 

@@ -8,9 +8,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from electra_albert.contracts import UsageError
+from electra_albert.data_files import hub_name
 from electra_albert.finetuning_config import DataConfig
 from electra_albert.tasks.examples import Report
-from electra_albert.tasks.hub import hub_splits, looks_like_hub
+from electra_albert.tasks.hub import hub_splits
 from electra_albert.tasks.read_rules import is_there, shown
 from electra_albert.tasks.registry import GLUE, TASKS
 from electra_albert.tasks.tables import Table
@@ -138,7 +139,7 @@ def _in_data_dir(task: Task, data_dir: str, given: Sources, needs_training: bool
             return _in_folder(task, path, given, needs_training)
         except OSError as error:
             raise UsageError(f"--data_dir {data_dir}: cannot be read ({error.strerror}); choose another") from error
-    if looks_like_hub(data_dir):
+    if hub_name(data_dir):
         return _on_hub(task, data_dir, given, needs_training, is_split)
     raise UsageError(f"--data_dir {data_dir}: no such folder, and not OWNER/NAME of a dataset on the hub; check it")
 

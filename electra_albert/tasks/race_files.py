@@ -27,7 +27,7 @@ def read_choices(path: Path, reading: Reading) -> list[ChoiceExample]:
         return [example for file in files for example in _article_file(file, reading)]
     if path.suffix.lower() in (".txt", ".json"):
         return list(_article_file(path, reading))
-    return choice_rows(open_table(path), reading)
+    return choice_rows(open_table(path, reading=reading), reading)
 
 
 def _level_folders(path: Path, reading: Reading) -> list[Path]:
@@ -45,7 +45,7 @@ def _level_folders(path: Path, reading: Reading) -> list[Path]:
 
 
 def _article_file(path: Path, reading: Reading) -> Iterator[ChoiceExample]:
-    found = parse_json(read_text(path), str(path))
+    found = parse_json(read_text(path, reading.config.encoding), str(path))
     if not isinstance(found, dict):
         raise DataError(f"{path}: not an object with an article and its questions; check that it is a file of RACE")
     group = path.parent.name if path.parent.name in _LEVELS else ""

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from electra_albert.contracts import DataError, UsageError
+from electra_albert.data_files import encoding_hint
 from electra_albert.finetuning_config import DataConfig
 from electra_albert.tasks.examples import Report
 from electra_albert.tasks.task import Task
 
 Purpose = Literal["train", "evaluation", "test"]
-COLUMN_OPTIONS = ("text_column", "text_pair_column", "label_column")
+COLUMN_OPTIONS = ("text_column", "text_pair_column", "label_column", "column_names")
 _SHOWN_LABELS = 20
 _SHOWN_CHARACTERS = 100
 
@@ -31,6 +32,15 @@ class Reading:
     report: Report
     name: str  # of the file or split, in what is reported
     labels: tuple[str, ...] = ()  # empty: any
+
+    @property
+    def column_names(self) -> tuple[tuple[str, ...], ...]:
+        """The columns that a file without a header may have, as the options name them: new text may lack the label."""
+        names = tuple(map(str.strip, (self.config.column_names or "").split(",")))
+        unlabelled = tuple(name for name in names if name not in self.task.columns.label)
+        if names == ("",):
+            return ()
+        return (names, unlabelled) if self.purpose == "test" else (names,)
 
     def leave_out(self, why: str, place: str) -> None:
         """Count an example that is not used. Raises DataError for a test set, where each row needs a prediction."""
@@ -123,41 +133,42 @@ def is_there(path: Path, option: str) -> bool:
         raise UsageError(f"--{option} {str(path)[:_SHOWN_CHARACTERS]}: {error.strerror}; check the path") from error
 
 
-def text_lines(path: Path) -> Iterator[str]:
+def text_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     """The lines of a file without their ends (a line feed alone) and the byte order mark, one held at a time.
 
-    Raises DataError naming the line that is not UTF-8.
+    Raises DataError naming the line that is not so encoded.
     """
     number = 0
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
-                line = raw.decode("utf-8").removesuffix("\n")
+                line = raw.decode(encoding).removesuffix("\n")
                 yield line.removeprefix("\ufeff") if number == 1 else line
     except OSError as error:
         raise _unreadable(path, error) from error
     except UnicodeDecodeError as error:
-        raise _not_utf8(path, number) from error
+        raise _not_encoded(path, number, encoding, error) from error
 
 
-def read_text(path: Path) -> str:
-    """A file as text without its byte order mark. Raises DataError naming the line that is not UTF-8."""
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """A file as text without its byte order mark. Raises DataError naming the line that is not so encoded."""
     try:
         raw = path.read_bytes()
     except OSError as error:
         raise _unreadable(path, error) from error
     try:
-        return raw.decode("utf-8").removeprefix("\ufeff")
+        return raw.decode(encoding).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        raise _not_utf8(path, raw.count(b"\n", 0, error.start) + 1) from error
+        raise _not_encoded(path, raw.count(b"\n", 0, error.start) + 1, encoding, error) from error
 
 
 def _unreadable(path: Path, error: OSError) -> DataError:
     return DataError(f"{path}: cannot be read ({error.strerror}); check the path and who may read it")
 
 
-def _not_utf8(path: Path, line: int) -> DataError:
-    return DataError(f"{path}:{line}: bytes that are not UTF-8; save the file as UTF-8")
+def _not_encoded(path: Path, line: int, encoding: str, error: UnicodeDecodeError) -> DataError:
+    way_out = encoding_hint(error.object) if encoding == "utf-8" else "choose another --encoding"
+    return DataError(f"{path}:{line}: bytes that are not {encoding.upper()}; {way_out}")
 
 
 def parse_json(text: str, place: str) -> Any:

@@ -20,7 +20,7 @@ from electra_albert.tasks.race_files import choice_rows, read_choices
 from electra_albert.tasks.read_rules import Reading, as_label, is_there
 from electra_albert.tasks.registry import as_configured
 from electra_albert.tasks.squad_files import read_spans, span_rows
-from electra_albert.tasks.tables import Table, open_table
+from electra_albert.tasks.tables import NAMES_ITS_COLUMNS, Table, open_table
 from electra_albert.tasks.task import Task
 from electra_albert.tasks.text_rows import found_labels, read_texts, text_rows
 
@@ -97,6 +97,8 @@ def _read_training(
 
 def _read(source: Source, reading: Reading) -> list[Any]:
     reader = _READERS[reading.task.kind]
+    if isinstance(source, Table):
+        reading.refuse_options(("column_names",), source.place, NAMES_ITS_COLUMNS)
     return list(reader.rows(source, reading) if isinstance(source, Table) else reader.file(source, reading))
 
 
@@ -122,7 +124,7 @@ def _read_evaluation(source: Source, reading: Reading) -> list[Any]:
 def _has_labels(source: Source, reading: Reading) -> bool:
     """Whether any row of a table has a label."""
     columns, no_label = reading.task.columns, reading.task.no_label
-    table = source if isinstance(source, Table) else open_table(source, columns.text, columns.without_header)
+    table = source if isinstance(source, Table) else open_table(source, columns.text, columns.without_header, reading)
     column = table.find(columns.label)
     if column is None:
         return False

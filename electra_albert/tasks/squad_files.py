@@ -26,9 +26,9 @@ class _Question(NamedTuple):
 def read_spans(path: Path, reading: Reading) -> list[SpanExample]:
     """The examples of a file. Raises DataError where it has not the form of SQuAD."""
     if path.suffix.lower() != ".json":
-        return span_rows(open_table(path), reading)
+        return span_rows(open_table(path, reading=reading), reading)
     reading.refuse_options(COLUMN_OPTIONS, str(path), "is in SQuAD's own form, which has no columns; leave it out")
-    found = parse_json(read_text(path), str(path))
+    found = parse_json(read_text(path, reading.config.encoding), str(path))
     return _examples(_questions(found, str(path), reading), reading)
 
 

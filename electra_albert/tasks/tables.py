@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_albert.contracts import DataError, UsageError
-from electra_albert.tasks.read_rules import near, parse_json, shown, text_lines
+from electra_albert.data_files import SEPARATORS, csv_delimiter
+from electra_albert.tasks.read_rules import Reading, near, parse_json, shown, text_lines
 from electra_albert.tasks.task import TABLE_SUFFIXES
 
 _SUFFIXES = (*TABLE_SUFFIXES, ".txt", "")  # the last two hold what .tsv does
+NAMES_ITS_COLUMNS = "names its columns itself; leave it out"
 _LONGEST_FIELD = 1 << 30  # characters of a field in CSV
 _ROWS = 1000  # of Parquet turned into Python values at once
 
@@ -33,6 +35,7 @@ class Table:
     place: str
     columns: tuple[str, ...]
     read: Callable[[Sequence[int]], Iterator[Row]]
+    hint: str = ""  # to end the message that a column is missing
 
     def find(self, names: Sequence[str]) -> str | None:
         """The first of the names that is a column."""
@@ -45,9 +48,8 @@ class Table:
             wanted = " or ".join(map(repr, names))
             guess = near(names[0], self.columns)
             way_out = f"choose one by {option}" if option else "mend the file, or check that it is the task's own"
-            raise DataError(
-                f"{self.place}: no column {wanted} for {what}{guess}; it has {shown(self.columns)}: {way_out}"
-            )
+            found = f"{self.place}: no column {wanted} for {what}{guess}; it has {shown(self.columns)}"
+            raise DataError(f"{found}: {way_out}{self.hint}")
         if self.columns.count(found) > 1:
             raise DataError(f"{self.place}: column {found!r} stands twice; rename one")
         return found
@@ -64,28 +66,39 @@ class Table:
             )
 
 
-def open_table(path: Path, header: Sequence[str] = (), without_header: tuple[str, ...] = ()) -> Table:
+def open_table(
+    path: Path, header: Sequence[str] = (), without_header: tuple[str, ...] = (), reading: Reading | None = None
+) -> Table:
     """A table by the ending of its name; .txt and a name without an ending are read as .tsv.
 
     Rows are read anew each time they are asked for; those of .jsonl and the lines of a pipe are kept.
 
     Where the first row holds none of the names in `header`, it is a row, and `without_header` names the columns if it
-    has as many. Raises DataError for an empty file, UsageError for another ending.
+    has as many. `reading` has the encoding and, where no file has a header, the names of the columns. Raises DataError
+    for an empty file, UsageError for another ending.
     """
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
         raise UsageError(f"{path}: a table is {', '.join(TABLE_SUFFIXES)}, not {path.suffix}; unpack or convert it")
+    if reading is not None and suffix in (".parquet", ".jsonl"):
+        reading.refuse_options(("column_names",), str(path), NAMES_ITS_COLUMNS)
     if suffix == ".parquet":
         return _parquet(path)
-    lines = _lines(path)
+    lines = _lines(path, reading.config.encoding if reading else "utf-8")
     if suffix == ".jsonl":
         return _json_lines(path, lines())
-    rows = partial(_csv_rows, path) if suffix == ".csv" else _tsv_rows
+    named = reading.column_names if reading else ()
+    rows = _tsv_rows
+    if suffix == ".csv":
+        delimiter = csv_delimiter(filter(str.strip, lines()), header, [*map(len, named)])
+        rows = partial(_csv_rows, path, delimiter)
+        if reading is not None and delimiter != ",":
+            reading.report.note(f"files separated by {SEPARATORS[delimiter]}", str(path))
     header_line, first = next((row for row in rows(lines()) if any(map(str.strip, row[1]))), (0, []))
     if not first:
         raise _empty(path)
-    has_header = any(name in first for name in header) or len(first) != len(without_header)
-    columns = tuple(first) if has_header else without_header
+    has_header = not named and (any(name in first for name in header) or len(first) != len(without_header))
+    columns = tuple(first) if has_header else _columns_of(path, first, named) if named else without_header
 
     def read(wanted: Sequence[int]) -> Iterator[Row]:
         for number, cells in rows(lines()):
@@ -99,14 +112,27 @@ def open_table(path: Path, header: Sequence[str] = (), without_header: tuple[str
             else:
                 yield Row(tuple(cells[i] for i in wanted), place)
 
-    return Table(str(path), columns, read)
+    hint = "; of a file without a header name all columns by --column_names" if reading else ""
+    return Table(str(path), columns, read, hint)
 
 
-def _lines(path: Path) -> Callable[[], Iterator[str]]:
+def _columns_of(path: Path, first: list[str], named: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Those of the names that the first row of a file without a header has the cells for."""
+    columns = next((names for names in named if len(names) == len(first)), None)
+    if columns is None:
+        raise DataError(
+            f"{path}: its first row has {len(first)} columns, --column_names names {len(named[0])}; mend it"
+        )
+    if columns == tuple(first):
+        raise DataError(f"{path}: its first row is a header; leave out --column_names")
+    return columns
+
+
+def _lines(path: Path, encoding: str) -> Callable[[], Iterator[str]]:
     """What reads the lines of a file, as often as it is called; a pipe gives them once, so they are kept."""
     if not path.is_fifo():
-        return lambda: text_lines(path)
-    kept = list(text_lines(path))
+        return lambda: text_lines(path, encoding)
+    kept = list(text_lines(path, encoding))
     return lambda: iter(kept)
 
 
@@ -120,8 +146,8 @@ def _tsv_rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
         yield number, line.removesuffix("\r").split("\t")
 
 
-def _csv_rows(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    rows = csv.reader((line + "\n" for line in lines), strict=True)
+def _csv_rows(path: Path, delimiter: str, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    rows = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=True)
     csv.field_size_limit(_LONGEST_FIELD)
     number = 1
     try:

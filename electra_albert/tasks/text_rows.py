@@ -17,14 +17,14 @@ _MOST_LABELS = 100  # of a task whose labels are found
 def read_texts(path: Path, reading: Reading) -> list[SequenceExample]:
     """The examples of a file; of a .txt file each line is a text."""
     if path.suffix.lower() == ".txt" and reading.purpose == "test" and not reading.task.takes_pairs:
-        texts = [line.removesuffix("\r") for line in text_lines(path)]
+        texts = [line.removesuffix("\r") for line in text_lines(path, reading.config.encoding)]
         if not any(map(str.strip, texts)):
             raise DataError(f"{path}: holds nothing to predict; give a file with a text in each line")
         for number, text in enumerate(texts, start=1):
             _is_kept(text, None, f"{path}:{number}", reading)
         return [SequenceExample(text, None, None, str(i)) for i, text in enumerate(texts)]
     columns = reading.task.columns
-    return text_rows(open_table(path, columns.text, columns.without_header), reading)
+    return text_rows(open_table(path, columns.text, columns.without_header, reading), reading)
 
 
 def text_rows(table: Table, reading: Reading) -> list[SequenceExample]:

@@ -264,20 +264,27 @@ def run(finished: Finished, tmp_path: Path) -> Path:
         ("--max_seq_length", 24, "max_seq_length 32 then, 24 now"),
     ],
 )
-def test_a_folder_of_another_run_is_refused_and_left_alone(
-    finished: Finished, run: Path, option: str, value: object, named: str
+def test_a_folder_of_another_run_is_refused_before_anything_is_read(
+    finished: Finished, run: Path, tmp_path: Path, option: str, value: object, named: str
 ) -> None:
-    before = written(run)
-    ended = call(pretrain.main, *finished.options(run, "--max_steps", STEPS + 5, option, value))
-    assert_refused(ended, 4, "other settings", named)
+    # Regression: the corpus was prepared first.
+    before, prepared = written(run), tmp_path / "prepared"
+    argv = finished.options(run, "--max_steps", STEPS + 5, "--prepared_dir", prepared, option, value)
+    assert_refused(call(pretrain.main, *argv), 4, "other settings", named)
     assert written(run) == before
+    assert not prepared.exists()
 
 
-def test_a_folder_of_a_run_on_another_text_is_refused(finished: Finished, run: Path, tmp_path: Path) -> None:
-    corpus = tmp_path / "tales.txt"
+def test_a_folder_of_a_run_on_another_text_is_refused_before_it_is_prepared(
+    finished: Finished, run: Path, tmp_path: Path
+) -> None:
+    # Regression: a tokenizer was trained and the store built first, and the message was of fingerprints.
+    corpus = tmp_path / "more.txt"
     corpus.write_text(finished.corpus.read_text() + "One more owl left.\n")
     before = written(run)
-    assert_refused(call(pretrain.main, *options(corpus, tmp_path / "prepared", run)), 4, "store")
+    ended = call(pretrain.main, *options(corpus, tmp_path / "prepared", run))
+    assert_refused(ended, 4, f"another corpus ({finished.corpus} then, {corpus} now)")
+    assert "training a tokenizer" not in ended.err
     assert written(run) == before
 
 

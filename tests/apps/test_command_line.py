@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from electra_albert.apps import prepare, pretrain
+from electra_albert.apps import demo, finetune, prepare, pretrain
 from electra_albert.apps.command_line import parse_pretraining
-from electra_albert.config import PretrainConfig, TrainingConfig
+from electra_albert.config import CorpusConfig, PretrainConfig, TrainingConfig
 from electra_albert.contracts import UsageError
+from electra_albert.finetuning_config import DERIVED, DataConfig
 from electra_albert.presets import PRESETS
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call, finish, start
@@ -92,7 +94,7 @@ def test_a_runs_own_config_alone_takes_the_run_up_again(finished: Finished) -> N
         (("--max-steps", "5"), ("--max-steps", "did you mean --max_steps?")),
         (("--learning_rat", "1"), ("no option --learning_rat",)),
         (("--frobnicate",), ("no option --frobnicate",)),
-        (("my.txt",), ("'my.txt' belongs to no option",)),
+        (("my.txt",), ("'my.txt' belongs to no option and is no file here; write --corpus my.txt",)),
         (("--preset", "tinny"), ("'tinny' does not exist", "did you mean tiny?")),
         (("--model.vocab_size", "9"), ("--model.vocab_size",)),
         (("--learning_rate",), ("--learning_rate",)),
@@ -100,6 +102,21 @@ def test_a_runs_own_config_alone_takes_the_run_up_again(finished: Finished) -> N
 )
 def test_an_option_that_is_not_there_is_refused_with_the_one_meant(argv: Sequence[str], words: Sequence[str]) -> None:
     assert_refused(call(pretrain.main, *argv), 2, *words)
+
+
+@pytest.mark.parametrize("name", ["my text.txt", "texts"])
+def test_a_path_alone_is_the_corpus(in_folder: Path, name: str) -> None:
+    (in_folder / name).mkdir()
+    assert parse(name, "--seed", 3) == parse("--seed", 3, "--corpus", name)
+    for argv in ((name, "--corpus", "docs"), (name, name)):
+        with pytest.raises(UsageError, match="belongs to no option"):
+            parse(*argv)
+
+
+def test_a_file_alone_is_the_input_of_the_demo_and_no_data_of_a_task(in_folder: Path) -> None:
+    (in_folder / "a.csv").write_bytes(b"\xff")
+    assert_refused(call(demo.main, "a.csv"), 3, "a.csv is not UTF-8 text")
+    assert_refused(call(finetune.main, "a.csv"), 2, "write --train_file a.csv")
 
 
 def test_a_mistyped_name_in_a_file_is_refused_with_the_one_meant(tmp_path: Path) -> None:
@@ -122,6 +139,32 @@ def test_help_tells_every_option_and_loads_nothing_heavy(name: str, tmp_path: Pa
     ended = finish(start(["-c", program], tmp_path))
     assert ended.out.splitlines()[-1] == "code 0 loaded []", ended.err
     assert "--" in ended.out
+
+
+@pytest.mark.parametrize("main", [pretrain.main, finetune.main, demo.main])
+def test_help_is_a_page_with_examples(
+    main: Callable[[Sequence[str]], int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    page = capsys.readouterr().out
+    assert len(page.splitlines()) <= 60
+    assert "examples:" in page
+    assert "type:" not in page
+
+
+@pytest.mark.parametrize(("main", "piece"), [(pretrain.main, CorpusConfig), (finetune.main, DataConfig)])
+def test_every_option_is_in_the_whole_help(
+    main: Callable[[Sequence[str]], int], piece: type, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help-all"])
+    page = capsys.readouterr().out
+    assert all(
+        f"--{field.name} " in page for field in (*fields(TrainingConfig), *fields(piece)) if field.name not in DERIVED
+    )
+    assert "type:" not in page
 
 
 def test_preparing_alone_makes_what_a_run_finds(finished: Finished, tmp_path: Path) -> None:

@@ -249,3 +249,11 @@ def test_old_text_without_weights_that_know_it_is_refused(desk: Desk, tmp_path: 
         pretrain.main, "--corpus", desk.new_text, "--output_dir", tmp_path / "run", "--old_corpus", desk.old_text
     )
     assert_refused(ended, 2, "old_corpus", "--init_from")
+
+
+def test_an_old_text_that_is_not_there_is_refused_before_the_new_one_is_prepared(desk: Desk, tmp_path: Path) -> None:
+    # Regression: the new text was prepared first, which may take hours.
+    more = ("--old_corpus", tmp_path / "gone.txt", "--prepared_dir", tmp_path / "prepared")
+    ended = call(pretrain.main, *desk.options(desk.stock(ALBERT), tmp_path / "run", *MLM, *more))
+    assert_refused(ended, 2, "--old_corpus", "no such file")
+    assert not (tmp_path / "prepared").exists()

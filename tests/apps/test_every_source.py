@@ -163,7 +163,7 @@ def test_a_mixture_trains_on_its_sources_by_weight(finished: Finished, tmp_path:
     other = options(
         listed, tmp_path / "prepared", tmp_path / "run", "--max_steps", 3, "--tokenizer", finished.folder / "tokenizer"
     )
-    assert_refused(call(pretrain.main, *other), 4, "rows_taken_of_sources")
+    assert_refused(call(pretrain.main, *other), 4, "mix.yaml", "weights")
 
 
 def test_a_column_that_is_not_there_is_refused_with_those_that_are(finished: Finished, tmp_path: Path) -> None:

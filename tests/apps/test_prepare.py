@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from electra_albert.apps.prepare import Prepared, prepare, prepare_shard
-from electra_albert.config import CorpusConfig, ShardConfig
+from electra_albert.apps.prepare import Prepared, ShardConfig, prepare, prepare_shard
+from electra_albert.config import CorpusConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError, UserError
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.corpus.tokenizer_extension import extend_tokenizer
@@ -48,6 +48,22 @@ def rewrite(config: CorpusConfig, change: Callable[[str], str]) -> CorpusConfig:
     path.write_text(change(path.read_text()), encoding="utf-8")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     return config
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.csv", "id,body\n1,One.\n"), ("a.jsonl", '{"body": "One."}\n'), ("a.tsv", "id\tbody\n1\tOne.\n")],
+)
+def test_a_column_that_is_not_there_is_refused_before_anything_is_read_at_length(
+    config: CorpusConfig, tmp_path: Path, name: str, content: str
+) -> None:
+    # Regression: the files were hashed and the training of a tokenizer begun first.
+    (tmp_path / name).write_text(content)
+    said: list[str] = []
+    with pytest.raises(DataError, match="column 'text' is not there"):
+        prepare(replace(config, corpus=str(tmp_path / name)), 1, said.append)
+    assert said == []
+    assert not list(Path(config.prepared_dir).glob("*/corpus.json"))
 
 
 def test_first_run_prints_the_receipt_and_the_next_one_reuses_everything(config: CorpusConfig) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from electra_albert.apps import prepare
-from electra_albert.config import CorpusConfig, ShardConfig
+from electra_albert.config import CorpusConfig
 from electra_albert.contracts import DataError
 from tests.apps.test_every_source import write_parquet
 from tests.apps.tiny_run import assert_refused, call, english, finish, start
@@ -166,11 +166,11 @@ def test_jobs_do_not_wait_for_one_another(mixture: Path, tmp_path: Path) -> None
 
     def say(message: str) -> None:
         if message.startswith("job 0 of 2") and not ran:
-            ran.append(prepare.prepare_shard(config, 42, str, ShardConfig(2, 1)))
+            ran.append(prepare.prepare_shard(config, 42, str, prepare.ShardConfig(2, 1)))
 
-    folder = prepare.prepare_shard(config, 42, say, ShardConfig(2, 0))
+    folder = prepare.prepare_shard(config, 42, say, prepare.ShardConfig(2, 0))
     assert ran == [folder]
-    assert prepare.prepare(config, 42, str, ShardConfig(2, merge=True)).folder == folder
+    assert prepare.prepare(config, 42, str, prepare.ShardConfig(2, merge=True)).folder == folder
 
 
 def test_a_job_notices_that_the_corpus_changed_meanwhile(mixture: Path, tmp_path: Path) -> None:
@@ -180,4 +180,4 @@ def test_a_job_notices_that_the_corpus_changed_meanwhile(mixture: Path, tmp_path
                 file.write('{"text": "One more."}\n')
 
     with pytest.raises(DataError, match="changed while it was read"):
-        prepare.prepare_shard(config_of(mixture, tmp_path / "prepared"), 42, say, ShardConfig(2, 0))
+        prepare.prepare_shard(config_of(mixture, tmp_path / "prepared"), 42, say, prepare.ShardConfig(2, 0))

@@ -1,5 +1,6 @@
 """Bytes to text: what is not UTF-8, NUL, byte order marks, long lines; every byte accounted for."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -81,6 +82,34 @@ def test_a_record_that_is_not_utf8_is_mended_left_out_or_refused(tmp_path: Path,
     assert (counts["skipped_documents"], counts["skipped_bytes"]) == (1, len(BAD))
     with pytest.raises(DataError, match=f"line {3 if head else 2}: byte 0xe9"):
         read(path, bad_utf8="error")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "word"), [("cp1252", "“Größe” für 5 €"), ("gb18030", "这是一个句子"), ("cp932", "表示")]
+)
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.csv"])
+def test_text_in_another_encoding_is_read_as_the_same_text_in_utf8(
+    tmp_path: Path, encoding: str, word: str, name: str
+) -> None:
+    # Characters of several bytes cross the borders of blocks; cp932 has bytes that are backslashes in ASCII.
+    texts = [f"{'x' * (number % 7)} {word}, {number}." for number in range(20_000)]
+    row = {"a.csv": '"{}"', "a.jsonl": '{{"text": "{}"}}'}.get(name, "{}")
+    whole = "text\n" * (name == "a.csv") + "\r\n".join(map(row.format, texts))
+    pack = gzip.compress if name.endswith(".gz") else bytes
+    (tmp_path / "utf8").mkdir()
+    expected, _ = read(write(tmp_path / "utf8", pack(whole.encode()), name), unit_bytes=100_000)
+    path = write(tmp_path, pack(whole.encode(encoding)), name)
+    documents, counts = read(path, unit_bytes=100_000, encoding=encoding)
+    assert [d.sentences for d in documents] == [d.sentences for d in expected]
+    assert counts["bytes"] == len(whole.encode(encoding))
+    assert counts["invalid_bytes"] == 0
+
+
+def test_bytes_that_an_encoding_lacks_are_replaced_and_counted(tmp_path: Path) -> None:
+    path = write(tmp_path, b"Caf\xe9 \x81\x8d is open.\n")
+    documents, counts = read(path, encoding="cp1252")
+    assert documents[0].sentences == ["Café \ufffd\ufffd is open."]
+    assert counts["invalid_bytes"] == 2
 
 
 def test_lone_surrogates_of_json_are_invalid_and_pairs_are_characters(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from pathlib import Path
 import datasets
 import pytest
 
-from electra_albert.contracts import DataError, UsageError, UserError
-from electra_albert.corpus.hub import hub_files, hub_name
+from electra_albert.contracts import DataError, UsageError
+from electra_albert.corpus.hub import hub_files
 from electra_albert.corpus.sources import find_files, identity, plan_units, read_unit, refreshed, same_content
+from electra_albert.data_files import hub_name
 from tests.corpus.reading import PROSE, sentences, write
 
 
@@ -37,7 +38,9 @@ def found(corpus: Path, counts: Counter[str] | None = None) -> list[str]:
         (("Plain words.\n" * 20).encode("utf-16-le"), "iconv"),
         (("Plain words.\n" * 20).encode("utf-16-be"), "iconv"),
         (("Plain words.\n" * 20).encode("utf-32"), "iconv"),
-        (("Обычные слова.\n" * 20).encode("cp1251"), "iconv"),
+        (("Обычные слова.\n" * 20).encode("cp1251"), "iconv -f <its encoding>"),
+        (("Ein schöner Tag für Köln.\n" * 20).encode("latin-1"), "looks like cp1252.*'Ein schöner.*--encoding cp1252"),
+        (gzip.compress(("It was “his” café.\n" * 20).encode("cp1252"), mtime=0), "looks like cp1252"),
         (gzip.compress(("Plain words.\n" * 20).encode("utf-16"), mtime=0), "iconv"),
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR and so on", "binary"),
         (bytes(range(256)) * 40, "binary"),
@@ -53,6 +56,12 @@ def test_a_file_that_is_not_utf8_text_is_refused_with_a_way_out(tmp_path: Path, 
     with pytest.raises(DataError, match=hint) as refusal:
         find_files(str(path), Counter())
     assert "\n" not in str(refusal.value)
+
+
+def test_utf8_under_the_name_of_another_encoding_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "Ein schöner Tag für Köln.\n")
+    with pytest.raises(DataError, match="it is UTF-8, not cp1252"):
+        find_files(str(path), Counter(), "cp1252")
 
 
 def test_archives_and_false_names_are_refused(tmp_path: Path) -> None:
@@ -236,10 +245,23 @@ def test_a_hub_name_is_told_from_a_path(tmp_path: Path) -> None:
         find_files(os.path.relpath(tmp_path / "missing.txt"), Counter())
 
 
-def test_without_a_network_a_hub_name_is_refused_in_one_line() -> None:
-    with pytest.raises(UserError, match="nobody/nothing") as refusal:
-        find_files("nobody/nothing", Counter())
-    assert "\n" not in str(refusal.value)
+def test_a_hub_that_does_not_answer_is_given_up_in_seconds_and_one_line() -> None:
+    # Regression: the library tried again for half a minute, in twelve lines.
+    program = (
+        "import time\nfrom collections import Counter\nfrom electra_albert.corpus.sources import find_files\n"
+        "import datasets\nstarted = time.monotonic()\n"
+        "try:\n    find_files('nobody/nothing', Counter())\nexcept Exception as error:\n"
+        "    print(error, '\\n', time.monotonic() - started)\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        here = {"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}", "HF_HUB_OFFLINE": "0"}
+        env = {**os.environ, **here, "HF_DATASETS_OFFLINE": "0"}
+        command = [sys.executable, "-c", program]
+        ended = subprocess.run(command, cwd=Path(__file__).parents[2], env=env, capture_output=True, text=True)
+    error, seconds = ended.stdout.splitlines()
+    assert (ended.stderr, float(seconds) < 5) == ("", True)
+    assert "nobody/nothing" in error
+    assert "no answer from" in error
 
 
 # Identity.

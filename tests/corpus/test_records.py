@@ -318,6 +318,25 @@ def test_fields_of_megabytes_with_line_ends_are_read(tmp_path: Path) -> None:
     assert sentences(path) == [["One line of a long field."] * 100_000, ["One line of a long field."] * 50_000]
 
 
+@pytest.mark.parametrize(("delimiter", "name"), [(";", "semicolons"), ("\t", "tabs"), ("|", "bars")])
+def test_a_csv_with_another_separator_gives_the_same_documents(tmp_path: Path, delimiter: str, name: str) -> None:
+    # Regression: Excel's semicolons were refused as a table with the one column 'id;text'.
+    documents, counts = read(write(tmp_path, as_csv(TEXTS, delimiter), "a.csv"))
+    assert [d.sentences for d in documents] == sentences(write(tmp_path, as_csv(TEXTS), "b.csv"))
+    assert counts[f"CSV files separated by {name}"] == 1
+    with pytest.raises(DataError, match="it holds 'id', 'text'"):
+        read(tmp_path / "a.csv", text_column="body")
+
+
+@pytest.mark.parametrize("header", ["text", "text,id"])
+def test_text_that_holds_other_separators_is_not_cut_at_them(tmp_path: Path, header: str) -> None:
+    rows = ["One; two | three; four.", "One;\ttwo; three."] * 9
+    raw = f"{header}\n" + "".join(f"{row}{',1' * (',' in header)}\n" for row in rows)
+    assert [" ".join(document) for document in sentences(write(tmp_path, raw, "a.csv"))] == [
+        " ".join(row.split()) for row in rows
+    ]
+
+
 def test_a_byte_order_mark_hides_no_column(tmp_path: Path) -> None:
     for name, raw in (("a.csv", "\ufefftext\nOne.\n"), ("a.jsonl", '\ufeff{"text": "One."}\n')):
         documents, counts = read(write(tmp_path, raw, name))

@@ -28,13 +28,14 @@ def on_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[tuple[str, s
     """What load_dataset gives for a name and a config; the tests fill it. An exception is raised."""
     held: dict[tuple[str, str | None], Any] = {}
 
-    def load_dataset(name: str, config: str | None = None) -> Any:
+    def load_dataset(name: str, config: str | None = None, split: str | None = None) -> Any:
         found = held.get((name, config), FileNotFoundError(f"Couldn't find {name}\nsecond line"))
         if isinstance(found, Exception):
             raise found
         return found
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.chdir(tmp_path)
     return held
 

@@ -233,3 +233,49 @@ def test_files_that_are_not_there_are_refused(tmp_path: Path, options: dict[str,
     with pytest.raises(UsageError, match=message) as refused:
         read("sst2", **placed)  # type: ignore[arg-type]
     assert "\n" not in str(refused.value)
+
+
+# Files without a header, and in another encoding.
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("t.tsv", ["good; film, I say\tgood", "bad\tbad"]),
+        ("t.csv", ['"good; film, I say",good', "bad,bad"]),
+        ("t.csv", ["good; film, I say|good", "bad|bad"]),
+    ],
+)
+def test_a_table_without_a_header_is_read_by_the_names_given(tmp_path: Path, name: str, lines: list[str]) -> None:
+    # Regression: its first row was taken for the names.
+    file = write(tmp_path / name, "\n".join(lines))
+    texts = ["good; film, I say", "bad"]
+    data = read("custom", train_file=file, validation_file=file, column_names="text, label")
+    assert [(example.text, example.label) for example in data.train] == list(zip(texts, ("good", "bad"), strict=True))
+    new = write(tmp_path / f"new-{name}", "fine\n")  # without a label
+    config = DataConfig(task="custom", column_names="text,label")
+    assert [example.text for example in read_unlabelled(TASKS["custom"], new, config, Report())] == ["fine"]
+    for names, message in (
+        (None, "no column 'text'.*of a file without a header name all columns by --column_names"),
+        ("text,label,more", "its first row has 2 columns, --column_names names 3"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read("custom", train_file=file, validation_file=file, column_names=names)
+
+
+def test_names_of_columns_are_refused_where_the_file_has_them(tmp_path: Path) -> None:
+    files = custom_files(tmp_path, ["a", "b"], ["a", "b"])
+    with pytest.raises(UsageError, match=r"--column_names text,label: .*\.jsonl names its columns itself"):
+        read("custom", **files, column_names="text,label")
+
+
+def test_tables_in_another_encoding_are_refused_by_its_name_and_read_by_it(tmp_path: Path) -> None:
+    lines = "text,label\nschöner Tag,gut\nmüde Füße,schlecht\n"
+    file = write(tmp_path / "t.csv", lines.encode("latin-1"))
+    files = {"train_file": file, "validation_file": file}
+    with pytest.raises(DataError, match=r"t\.csv:2: bytes that are not UTF-8; it looks like cp1252.*--encoding cp1252"):
+        read("custom", **files)
+    assert [example.text for example in read("custom", **files, encoding="Latin_1").train] == [
+        "schöner Tag",
+        "müde Füße",
+    ]

@@ -102,6 +102,19 @@ def test_names_without_a_header_are_used_only_without_one(tmp_path: Path) -> Non
     assert cells(bare, "text") == cells(headed, "text") == cells(short, "text") == [("hello",)]
 
 
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_a_csv_with_another_separator_gives_the_same_cells(tmp_path: Path, separator: str) -> None:
+    rows = [["a", "b"], ["x, y", "1"], ['"z"', f"2{separator}3"]]
+    quoted = io.StringIO()
+    csv.writer(quoted, delimiter=separator, lineterminator="\n").writerows(rows)
+    assert cells(open_table(write(tmp_path / "t.csv", quoted.getvalue())), *HEADER) == [tuple(row) for row in rows[1:]]
+
+
+def test_text_that_holds_other_separators_is_not_cut_at_them(tmp_path: Path) -> None:
+    table = open_table(write(tmp_path / "t.csv", "a,b\none; two; three|four,1\n"))
+    assert cells(table, *HEADER) == [("one; two; three|four", "1")]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -41,9 +41,9 @@ def check_experiment(plan: Plan, site: Site, stages: Sequence[Stage]) -> None:
 
 def _check_corpus(corpus: str) -> None:
     """Raises as Pretraining.py would where it has no such text; what is on the hub is fetched when its turn comes."""
-    from electra_albert.corpus.hub import hub_name
     from electra_albert.corpus.mixture import read_sources
     from electra_albert.corpus.sources import find_files
+    from electra_albert.data_files import hub_name
 
     for source in read_sources(corpus, "text"):
         name = source.corpus
@@ -94,8 +94,8 @@ def _check_pretraining(plan: Plan, stage: Stage) -> None:
 def _check_task(plan: Plan, site: Site, name: str) -> None:
     """A task's options, and its data where these are on this machine."""
     from electra_albert.apps.finetune_options import parse_finetuning, refuse_idle_options
+    from electra_albert.data_files import hub_name
     from electra_albert.tasks.examples import Report
-    from electra_albert.tasks.hub import looks_like_hub
     from electra_albert.tasks.locating import locate
     from electra_albert.tasks.registry import find_task
 
@@ -106,7 +106,7 @@ def _check_task(plan: Plan, site: Site, name: str) -> None:
     if not config.tuning.is_training:
         raise UsageError("it would only be scored, and a pretrained model cannot be; train it, or leave it out")
     folder = site.data_dir
-    if folder is not None and (Path(folder).exists() or not looks_like_hub(folder)):  # the hub's is fetched later
+    if folder is not None and (Path(folder).exists() or not hub_name(folder)):  # the hub's is fetched later
         locate(task, config.data, Report(), needs_test=False, is_trained=True)
 
 
