@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 RESULTS, TABLE, MODEL = "results.json", "results.md", "model"
 PREDICTIONS, CONFUSION = "predictions.tsv", "confusion.tsv"
 SUBMISSION, PREDICTED = "submission", "predicted.tsv"
+_TABLE_HEADER = b"id\tgold\tpredicted\t"  # of predictions_table
 _WRITTEN = (CONFIG, COMMAND, CARD, RESULTS, TABLE, PREDICTIONS, CONFUSION, SUBMISSION, PREDICTED)
 # Settings that say where things lie and how many seeds there are; what lies there is compared by fingerprint.
 _MAY_CHANGE = frozenset(
@@ -91,6 +92,12 @@ def check_is_ours(folder: Path) -> None:
             f"{folder} was not made by Finetuning.py and holds {taken_names[0]}, which would be overwritten; choose "
             "another --output_dir"
         )
+
+
+def check_is_table(file: Path) -> None:
+    """UsageError where there is a file that was not written by a prediction."""
+    if file.exists() and not (file.is_file() and file.read_bytes().startswith(_TABLE_HEADER)):
+        raise UsageError(f"{file} was not written by Finetuning.py and would be replaced; choose another --output_dir")
 
 
 @contextmanager
@@ -149,6 +156,7 @@ def export_best(job: TaskJob, objective: TaskObjective, seed: int, folder: Path)
         "family": job.start.family,
         "seed": seed,
         "labels": list(job.data.labels),
+        "columns": {"text": list(job.task.columns.text), "pair": list(job.task.columns.pair)},
         "is_regression": job.plan.is_regression,
         "has_null_answer": job.plan.has_null_answer,
         "max_seq_length": job.plan.max_seq_length,

@@ -74,7 +74,10 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
     if details:
         task = replace(task, labels=tuple(details["labels"]))
     needs_test, seed = tuning.predict == PREDICT_TEST, config.training.seed
-    data = read_data(task, config.data, needs_test=needs_test, seed=seed, is_trained=is_trained)
+    if config.only_predicts:
+        data = TaskData([], {}, {}, task.labels, Report())
+    else:
+        data = read_data(task, config.data, needs_test=needs_test, seed=seed, is_trained=is_trained)
     if task.kind == "token" and not is_entity_tagging(data.labels):
         task = replace(task, metrics=("accuracy",), main="accuracy")  # of plain tags there are no entities to count
     plan = trained_plan(encode_plan(task, config), details)
@@ -181,7 +184,7 @@ def _check_options(task: Task, tuning: TuningConfig, *, is_trained: bool) -> Non
         raise UsageError(f"--double_unordered: {task.name} has no pairs whose order means nothing; leave it out")
     if tuning.head == "electra" and task.kind in ("span", "token"):
         raise UsageError(f"--head electra: the head of {task.name} has no pooler to do without; leave it out")
-    if task.kind == "span" and (tuning.dropout_samples > 1 or tuning.classifier_dropout_prob):
+    if is_trained and task.kind == "span" and (tuning.dropout_samples > 1 or tuning.classifier_dropout_prob):
         raise UsageError(
             f"the head of {task.name} has no dropout; leave out --classifier_dropout_prob and --dropout_samples"
         )

@@ -29,7 +29,8 @@ def stock_details(contents: Mapping[str, Any], origin: str) -> dict[str, Any]:
     kind = next((kind for ending, kind in _KINDS.items() if architecture.endswith(ending)), None)
     if kind is None:
         told = shown(architecture) if architecture else "not given"
-        raise CheckpointError(f"{origin} names no fine-tuned model (architecture {told})")
+        way_out = "fine-tune it first, or name a folder that Finetuning.py wrote"
+        raise CheckpointError(f"{origin} names no fine-tuned model (architecture {told}); {way_out}")
     problem = contents.get("problem_type")
     if problem not in (None, "regression", "single_label_classification"):
         raise CheckpointError(f"problem_type={shown(problem)} in {origin} is another task than can be read here")
