@@ -19,6 +19,7 @@ from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, Tunin
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.model.loading import build_task_model, head_of, load_task_model
+from electra_albert.model.stock_task import are_unnamed, name_the_labels
 from electra_albert.model.task_model import TaskHead
 from electra_albert.tasks.encoding import EncodePlan, TextEncoder
 from electra_albert.tasks.entities import is_entity_tagging
@@ -136,8 +137,13 @@ def _model_details(task: Task, start: Start) -> dict[str, Any]:
     fits = fits and bool(details.get("has_null_answer")) == task.has_null_answer
     trained_on = details.get("task", wanted)  # a stock folder does not tell: its head and labels have to do
     if not fits or (task.labels and labels != task.labels) or trained_on != wanted:
-        found = details.get("task", f"{details['kind']} with labels {', '.join(labels[:5]) or 'none'}")
-        raise CheckpointError(f"{start.files.weights} was fine-tuned on {found}, not on {wanted}; name another --model")
+        if fits and trained_on == wanted and are_unnamed(labels) and len(labels) == len(task.labels):
+            raise CheckpointError(f"{start.files.config.parent}: {name_the_labels(labels)}")
+        of_head = f"{details['kind']} with labels {', '.join(labels[:5]) or 'none'}"
+        found = of_head if trained_on == wanted else trained_on
+        raise CheckpointError(
+            f"{start.files.weights} was fine-tuned on {found}, not on {wanted}; name another --model or --task"
+        )
     return details
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from electra_albert.contracts import CheckpointError
@@ -39,6 +39,16 @@ def stock_details(contents: Mapping[str, Any], origin: str) -> dict[str, Any]:
     if is_regression and len(labels) != 1:
         raise CheckpointError(f"{origin} describes a regression of {len(labels)} numbers; only one can be read")
     return {"kind": kind, "style": "albert", "labels": [] if is_regression else labels, "is_regression": is_regression}
+
+
+def are_unnamed(labels: Sequence[str]) -> bool:
+    """Whether labels are the ones that transformers fills in where nobody names them."""
+    return bool(labels) and all(label == f"LABEL_{number}" for number, label in enumerate(labels))
+
+
+def name_the_labels(labels: Sequence[str]) -> str:
+    """The end of a message on a model whose labels have no names."""
+    return f"its labels have no names ({', '.join(labels[:2])}, ...); write id2label into its config.json"
 
 
 def classifier_dropout(contents: Mapping[str, Any]) -> Any:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from electra_albert.contracts import DataError, UsageError
+from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.finetuning_config import DataConfig
+from electra_albert.model.stock_task import are_unnamed, name_the_labels
 from electra_albert.tasks.examples import Report
 from electra_albert.tasks.task import Task
 
@@ -58,8 +59,11 @@ class Reading:
                 raise UsageError(f"--{name} {value}: {place} {why}")
 
     def check_label(self, label: str, place: str) -> None:
-        """Raise DataError unless the label is one of those known."""
+        """Raise DataError unless the label is one of those known, CheckpointError where a model does not name them."""
         if self.labels and label not in self.labels:
+            if self.task.labels and are_unnamed(self.labels):
+                found = f"{place}: label {label[:_SHOWN_CHARACTERS]!r} is none of the model's"
+                raise CheckpointError(f"{found}: {name_the_labels(self.labels)}")
             known = "one of" if self.task.labels else "in the training data, which has"
             raise DataError(
                 f"{place}: label {label[:_SHOWN_CHARACTERS]!r} is not {known} {shown(self.labels)}; mend the file"
