@@ -15,7 +15,15 @@ import torch
 from torch import Tensor
 
 from electra_albert.apps.fill_mask import Proposal, propose, shorten, with_own_mask
-from electra_albert.apps.inference_checks import Text, as_count, as_device, as_path, as_targets, as_texts, name_of
+from electra_albert.apps.inference_checks import (
+    Text,
+    as_count,
+    as_device,
+    as_path,
+    as_targets,
+    as_texts,
+    name_of,
+)
 from electra_albert.apps.inference_forward import guess, log_likelihoods, replacement_probabilities, vectors
 from electra_albert.apps.inference_loading import read_models
 from electra_albert.apps.inference_rows import PaddedRows, Row, batches, pad, read_rows, spans_of_row, target_ids
@@ -67,16 +75,16 @@ def load_model(
     """
     place = as_device(device)
     size = BATCH_TOKENS[place.type] if batch_tokens is None else as_count("batch_tokens", batch_tokens)
-    return InferenceModel(*read_models(as_path(path), place), place, size)
+    return InferenceModel(*read_models(as_path(path), place), place, size, as_path(path))
 
 
 @dataclass(frozen=True, repr=False)
 class InferenceModel:
     """What `load_model` returns. Every call takes one text or a list; a list gives a list, in its order.
 
-    A text longer than the model reads is refused with a DataError, never cut. A token is text unless it is [CLS],
-    [SEP], padding or a mask; an unknown one is. Where pairs are taken, a pair is a tuple of two texts, read as two
-    segments. Calls may come from many threads.
+    A text longer than the model reads is refused with a DataError, or cut with truncate=True. A token is text unless it
+    is [CLS], [SEP], padding or a mask; an unknown one is. Where pairs are taken, a pair is a tuple of two texts, read
+    as two segments. Calls may come from many threads.
     """
 
     tokenizer: Any
@@ -85,8 +93,22 @@ class InferenceModel:
     discriminator: Discriminator | None
     device: torch.device
     batch_tokens: int
+    path: Path
 
-    def fill_mask(self, texts: str | list[str], top_k: int = 5, targets: str | list[str] | None = None) -> Any:
+    def __repr__(self) -> str:
+        config = self.encoder.config
+        calls = ["features"]
+        calls += ["fill_mask", "pseudo_log_likelihood", "token_log_likelihoods"] * (self.generator is not None)
+        calls += ["replaced_probabilities"] * (self.discriminator is not None)
+        return (
+            f"InferenceModel({str(self.path)!r} on {self.device}: {config.num_hidden_layers} layers, hidden size "
+            f"{config.hidden_size}, vocabulary {config.vocab_size:,}, at most {config.max_position_embeddings} tokens; "
+            f"{', '.join(calls)})"
+        )
+
+    def fill_mask(
+        self, texts: str | list[str], top_k: int = 5, targets: str | list[str] | None = None, *, truncate: bool = False
+    ) -> Any:
         """The `top_k` likeliest tokens at each [MASK], as the fill-mask pipeline gives them.
 
         For a text with one mask: a list of {"score", "token", "token_str", "sequence"}; with several: such a list for
@@ -97,11 +119,14 @@ class InferenceModel:
         mask_id, top_k = tokenizer.mask_token_id, as_count("top_k", top_k)
         allowed = None if targets is None else torch.tensor(target_ids(tokenizer, as_targets(targets)))
         own = [with_own_mask(str(text), tokenizer) for text in as_texts(texts, may_be_pairs=False)]
-        rows = read_rows(tokenizer, own, generator.config, texts)
+        rows = read_rows(tokenizer, own, generator.config, texts, truncate=truncate)
         counts = [row.ids.count(mask_id) for row in rows]
         if 0 in counts:
             index = counts.index(0)
-            raise DataError(f"{name_of(texts, index)}{shorten(own[index])!r} holds no [MASK]; write [MASK] for a word")
+            read = " among the tokens read" * truncate
+            raise DataError(
+                f"{name_of(texts, index)}{shorten(own[index])!r} holds no [MASK]{read}; write [MASK] for a word"
+            )
         answers: dict[int, Answer] = {}
         for chosen, padded in self._batches(rows):
             guesses = iter(guess(generator, padded, mask_id, top_k, allowed))
@@ -111,10 +136,12 @@ class InferenceModel:
         return _as_given(texts, answers)
 
     @overload
-    def features(self, texts: Text, pooling: Pooling = "mean") -> Features: ...
+    def features(self, texts: Text, pooling: Pooling = "mean", *, truncate: bool = False) -> Features: ...
     @overload
-    def features(self, texts: Texts, pooling: Pooling = "mean") -> list[Features]: ...
-    def features(self, texts: Text | Texts, pooling: Pooling = "mean") -> Features | list[Features]:
+    def features(self, texts: Texts, pooling: Pooling = "mean", *, truncate: bool = False) -> list[Features]: ...
+    def features(
+        self, texts: Text | Texts, pooling: Pooling = "mean", *, truncate: bool = False
+    ) -> Features | list[Features]:
         """A vector for each token of a text or a pair, and one for all of it; the discriminator's where there is one.
 
         pooling: mean over the tokens that are text (over all where none is), cls for the vector at [CLS], or pooler;
@@ -123,7 +150,7 @@ class InferenceModel:
         poolings = ["mean", "cls"] + ["pooler"] * (self.encoder.pooler is not None)
         if pooling not in poolings:
             raise UsageError(f"pooling={pooling!r} is not what this model has; give one of {', '.join(poolings)}")
-        rows = read_rows(self.tokenizer, as_texts(texts, may_be_pairs=True), self.encoder.config, texts)
+        rows = self._rows(texts, self.encoder, truncate)
         found: dict[int, Features] = {}
         for chosen, padded in self._batches(rows):
             hidden_states, pooled = vectors(self.encoder, padded, with_pooler=pooling == "pooler")
@@ -138,10 +165,12 @@ class InferenceModel:
         return _as_given(texts, found)
 
     @overload
-    def replaced_probabilities(self, texts: Text) -> list[TokenVerdict]: ...
+    def replaced_probabilities(self, texts: Text, *, truncate: bool = False) -> list[TokenVerdict]: ...
     @overload
-    def replaced_probabilities(self, texts: Texts) -> list[list[TokenVerdict]]: ...
-    def replaced_probabilities(self, texts: Text | Texts) -> list[TokenVerdict] | list[list[TokenVerdict]]:
+    def replaced_probabilities(self, texts: Texts, *, truncate: bool = False) -> list[list[TokenVerdict]]: ...
+    def replaced_probabilities(
+        self, texts: Text | Texts, *, truncate: bool = False
+    ) -> list[TokenVerdict] | list[list[TokenVerdict]]:
         """The probability that each token of a text or a pair was replaced; characters are counted in each text.
 
         Raises UsageError where the model has no detection head.
@@ -151,7 +180,7 @@ class InferenceModel:
                 "replaced_probabilities needs a detection head, and this model has none; load a run of objective rtd "
                 "or an ELECTRA discriminator"
             )
-        rows = read_rows(self.tokenizer, as_texts(texts, may_be_pairs=True), self.discriminator.config, texts)
+        rows = self._rows(texts, self.discriminator, truncate)
         found: dict[int, list[TokenVerdict]] = {}
         for chosen, padded in self._batches(rows):
             for index, probabilities in zip(chosen, replacement_probabilities(self.discriminator, padded), strict=True):
@@ -163,25 +192,25 @@ class InferenceModel:
         return _as_given(texts, found)
 
     @overload
-    def pseudo_log_likelihood(self, texts: Text) -> float: ...
+    def pseudo_log_likelihood(self, texts: Text, *, truncate: bool = False) -> float: ...
     @overload
-    def pseudo_log_likelihood(self, texts: Texts) -> list[float]: ...
-    def pseudo_log_likelihood(self, texts: Text | Texts) -> float | list[float]:
+    def pseudo_log_likelihood(self, texts: Texts, *, truncate: bool = False) -> list[float]: ...
+    def pseudo_log_likelihood(self, texts: Text | Texts, *, truncate: bool = False) -> float | list[float]:
         """The sum over the tokens of a text or a pair of log P(token | all others), in nats; 0 where there is no token.
 
         Raises UsageError where the model has no masked-token head. Paper: Salazar et al. 2020, section 2.2.
         """
-        found = self.token_log_likelihoods(texts)
+        found = self.token_log_likelihoods(texts, truncate=truncate)
         return [each.total for each in found] if isinstance(found, list) else found.total
 
     @overload
-    def token_log_likelihoods(self, texts: Text) -> Likelihood: ...
+    def token_log_likelihoods(self, texts: Text, *, truncate: bool = False) -> Likelihood: ...
     @overload
-    def token_log_likelihoods(self, texts: Texts) -> list[Likelihood]: ...
-    def token_log_likelihoods(self, texts: Text | Texts) -> Likelihood | list[Likelihood]:
+    def token_log_likelihoods(self, texts: Texts, *, truncate: bool = False) -> list[Likelihood]: ...
+    def token_log_likelihoods(self, texts: Text | Texts, *, truncate: bool = False) -> Likelihood | list[Likelihood]:
         """As pseudo_log_likelihood, with the part of each token: each is masked in turn, the others stay."""
         generator = self._masked_token_model("pseudo_log_likelihood")
-        rows = read_rows(self.tokenizer, as_texts(texts, may_be_pairs=True), generator.config, texts)
+        rows = self._rows(texts, generator, truncate)
         asked = [(row, place) for row in rows for place in row.text_places]
         nats: dict[int, float] = {}
         for chosen, padded in self._batches([row for row, _ in asked]):
@@ -195,6 +224,9 @@ class InferenceModel:
             tokens = [(pieces[place], next(in_order)) for place in row.text_places]
             told[index] = Likelihood(math.fsum(value for _, value in tokens), tokens)
         return _as_given(texts, told)
+
+    def _rows(self, texts: Text | Texts, model: Body | Generator | Discriminator, truncate: bool) -> list[Row]:
+        return read_rows(self.tokenizer, as_texts(texts, may_be_pairs=True), model.config, texts, truncate=truncate)
 
     def _masked_token_model(self, call: str) -> Generator:
         if self.generator is None:
