@@ -1,5 +1,7 @@
 """A trained model in a program: fill masks, turn text into vectors, find replaced tokens, score how likely a text is.
 
+A fine-tuned one classifies, tags, answers and chooses.
+
 Dimensions: L length, D hidden.
 """
 
@@ -20,13 +22,28 @@ from electra_albert.apps.inference_checks import (
     as_count,
     as_device,
     as_path,
+    as_questions,
     as_targets,
     as_texts,
     name_of,
+    with_options,
 )
 from electra_albert.apps.inference_forward import guess, log_likelihoods, replacement_probabilities, vectors
 from electra_albert.apps.inference_loading import read_models
 from electra_albert.apps.inference_rows import PaddedRows, Row, batches, pad, read_rows, spans_of_row, target_ids
+from electra_albert.apps.inference_tasks import (
+    CALLS,
+    Asked,
+    ChoicePrediction,
+    ClassPrediction,
+    FineTuned,
+    SpanPrediction,
+    TagPrediction,
+    answered,
+    chosen_options,
+    classified,
+    tagged,
+)
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Generator
@@ -65,7 +82,7 @@ class Likelihood(NamedTuple):
 def load_model(
     path: str | Path, device: str | torch.device = "auto", batch_tokens: int | None = None
 ) -> InferenceModel:
-    """The model a user means by `path`: a run folder, an exported one, a stock ALBERT, BERT or ELECTRA folder.
+    """The model a user means by `path`: a run folder, an exported, fine-tuned or stock ALBERT, BERT or ELECTRA folder.
 
     It can do what the folder has the heads for. device is cpu, cuda, cuda:1 or auto, a GPU where there is one.
     batch_tokens bounds how much is computed at once, padding included; what comes out does not depend on it.
@@ -91,6 +108,7 @@ class InferenceModel:
     encoder: Body  # of the discriminator, where there is one
     generator: Generator | None
     discriminator: Discriminator | None
+    task: FineTuned | str  # or why there is none
     device: torch.device
     batch_tokens: int
     path: Path
@@ -100,6 +118,7 @@ class InferenceModel:
         calls = ["features"]
         calls += ["fill_mask", "pseudo_log_likelihood", "token_log_likelihoods"] * (self.generator is not None)
         calls += ["replaced_probabilities"] * (self.discriminator is not None)
+        calls += [] if isinstance(self.task, str) else [CALLS[self.task.model.head.kind]]
         return (
             f"InferenceModel({str(self.path)!r} on {self.device}: {config.num_hidden_layers} layers, hidden size "
             f"{config.hidden_size}, vocabulary {config.vocab_size:,}, at most {config.max_position_embeddings} tokens; "
@@ -224,6 +243,84 @@ class InferenceModel:
             tokens = [(pieces[place], next(in_order)) for place in row.text_places]
             told[index] = Likelihood(math.fsum(value for _, value in tokens), tokens)
         return _as_given(texts, told)
+
+    @overload
+    def classify(self, texts: Text, *, truncate: bool = False) -> ClassPrediction: ...
+    @overload
+    def classify(self, texts: Texts, *, truncate: bool = False) -> list[ClassPrediction]: ...
+    def classify(self, texts: Text | Texts, *, truncate: bool = False) -> ClassPrediction | list[ClassPrediction]:
+        """The class of a text or a pair, or its number where the model was fine-tuned on numbers.
+
+        Raises UsageError where the model was not fine-tuned for this, DataError for a text that is too long.
+        """
+        task = self._fine_tuned("classify")
+        found = classified(task, as_texts(texts, may_be_pairs=True), self._asked(texts, truncate))
+        return found if isinstance(texts, list) else found[0]
+
+    @overload
+    def tag(self, texts: str, *, truncate: bool = False) -> list[TagPrediction]: ...
+    @overload
+    def tag(self, texts: list[str], *, truncate: bool = False) -> list[list[TagPrediction]]: ...
+    def tag(self, texts: str | list[str], *, truncate: bool = False) -> list[TagPrediction] | list[list[TagPrediction]]:
+        """The tag of each word of a text; words are between spaces, as in the data of tagging. Raises as classify.
+
+        Texts are read in windows where they are long; only a word longer than a window is too long.
+        """
+        task = self._fine_tuned("tag")
+        found = tagged(task, list(map(str, as_texts(texts, may_be_pairs=False))), self._asked(texts, truncate))
+        return found if isinstance(texts, list) else found[0]
+
+    @overload
+    def answer(self, questions: str, contexts: str, *, truncate: bool = False) -> SpanPrediction: ...
+    @overload
+    def answer(self, questions: list[str], contexts: list[str], *, truncate: bool = False) -> list[SpanPrediction]: ...
+    def answer(
+        self, questions: str | list[str], contexts: str | list[str], *, truncate: bool = False
+    ) -> SpanPrediction | list[SpanPrediction]:
+        """The stretch of a context that answers a question, or of each context its question. Raises as classify.
+
+        Contexts are read in windows where they are long; only a question may be too long.
+        """
+        task = self._fine_tuned("answer")
+        asked = as_questions(questions, contexts)
+        found = answered(task, asked, self._asked(questions, truncate))
+        return found if isinstance(questions, list) else found[0]
+
+    @overload
+    def choose(
+        self, contexts: str, questions: str, options: list[str], *, truncate: bool = False
+    ) -> ChoicePrediction: ...
+    @overload
+    def choose(
+        self, contexts: list[str], questions: list[str], options: list[list[str]], *, truncate: bool = False
+    ) -> list[ChoicePrediction]: ...
+    def choose(
+        self,
+        contexts: str | list[str],
+        questions: str | list[str],
+        options: list[str] | list[list[str]],
+        *,
+        truncate: bool = False,
+    ) -> ChoicePrediction | list[ChoicePrediction]:
+        """The option that answers a question on a context, or of lists of the three. Raises as classify.
+
+        A question may hold a gap, `_`, which the option fills. All questions of a call have the same number of options.
+        """
+        task = self._fine_tuned("choose")
+        asked = with_options(as_questions(questions, contexts), questions, options)
+        found = chosen_options(task, asked, self._asked(questions, truncate))
+        return found if isinstance(questions, list) else found[0]
+
+    def _fine_tuned(self, call: str) -> FineTuned:
+        if isinstance(self.task, str):
+            raise UsageError(f"{call} needs a fine-tuned model: {self.task}")
+        able = CALLS[self.task.model.head.kind]
+        if able != call:
+            raise UsageError(f"{call} needs a model fine-tuned for it; this one can {able}")
+        return self.task
+
+    def _asked(self, given: object, truncate: bool) -> Asked:
+        return Asked(given, truncate, self.batch_tokens)
 
     def _rows(self, texts: Text | Texts, model: Body | Generator | Discriminator, truncate: bool) -> list[Row]:
         return read_rows(self.tokenizer, as_texts(texts, may_be_pairs=True), model.config, texts, truncate=truncate)
