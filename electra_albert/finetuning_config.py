@@ -186,6 +186,13 @@ class FinetuneConfig:
     tuning: TuningConfig = field(default_factory=TuningConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
+    @property
+    def only_predicts(self) -> bool:
+        """Whether new text is to be labelled and no labelled data is given: the model is a fine-tuned one."""
+        data = self.data
+        is_given = any((data.data_dir, data.train_file, data.validation_file, data.test_file))
+        return self.tuning.predict not in (None, PREDICT_TEST) and not is_given and data.task != "glue"
+
 
 def as_flat_settings(config: FinetuneConfig) -> dict[str, Any]:
     """The settings as they are written to config.yaml: flat, as on the command line, without what is left open."""

@@ -3,6 +3,7 @@
 python Finetuning.py
 python Finetuning.py --task cola --data_dir GLUE/CoLA --model runs/mine --seeds 5
 python Finetuning.py --task glue --data_dir GLUE --model runs/mine
+python Finetuning.py --model runs/cola-mine --predict new.txt
 python Finetuning.py --compare runs/cola-mine runs/cola-other
 """
 
@@ -60,10 +61,40 @@ def _run(config: FinetuneConfig, session: Session) -> int:
         names = find_glue(config, session.say)
         start = find_start(tuning.model, config.data.prepared_dir, session.world, session.say)
         return run_glue(config, names, start, _output_folder(config, ALL_OF_GLUE, start), session)
+    if config.only_predicts:
+        return _predict_only(config, session)
     task, data = _find_task(config, session)
     start = find_start(tuning.model, data.prepared_dir, session.world, session.say)
     config = replace(with_recipe(session.argv, task.name, start.family, start.config), data=data)
     return run_task(task, config, start, _output_folder(config, task.name, start), session)
+
+
+def _predict_only(config: FinetuneConfig, session: Session) -> int:
+    """Label new text with a fine-tuned model, by what its folder records of its task."""
+    from electra_albert.apps.finetune_start import find_start
+    from electra_albert.apps.finetune_task import label_text
+    from electra_albert.model.loading import read_task
+    from electra_albert.tasks.registry import TASKS, find_task, task_of_model
+
+    tuning, data = config.tuning, config.data
+    asked = None if data.task is None else find_task(data.task)
+    start = None if tuning.model is None else find_start(tuning.model, data.prepared_dir, session.world, session.say)
+    if start is None or start.files is None:
+        raise UsageError(
+            f"--predict {tuning.predict} needs a fine-tuned model: name it by --model, or give --task and its data to "
+            "train one"
+        )
+    details, _ = read_task(start.files)
+    task = task_of_model(details, asked)
+    if "columns" not in details and task.columns == TASKS[CUSTOM].columns and data.text_pair_column is None:
+        session.say(
+            f"notice: {start.files.config.parent} does not record the columns it was fine-tuned on, so one text a row "
+            "is read; --text_pair_column names that of a second one"
+        )
+    # A model that does not record its length reads as much as it has positions for.
+    config = parse_finetuning(session.argv, {"max_seq_length": max(8, start.config.max_position_embeddings)})
+    config = replace(config, tuning=replace(config.tuning, num_train_epochs=0.0, max_steps=None))
+    return label_text(task, config, start, session)
 
 
 def _find_task(config: FinetuneConfig, session: Session) -> tuple[Task, DataConfig]:
@@ -85,6 +116,8 @@ def _find_task(config: FinetuneConfig, session: Session) -> tuple[Task, DataConf
         return task, data
     if data.data_dir is not None:
         raise UsageError(f"--data_dir {data.data_dir} needs --task, the name of the task whose data lie there")
+    if config.tuning.predict == PREDICT_TEST:
+        raise UsageError("--predict test needs --task, the name of the task whose test set is to be labelled")
     with main_first(session.world):
         train, dev = write_docs_task(Path(data.prepared_dir), session.say)
     task = replace(find_task(CUSTOM), name=DOCS)

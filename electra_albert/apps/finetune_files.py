@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 RESULTS, TABLE, MODEL = "results.json", "results.md", "model"
 PREDICTIONS, CONFUSION = "predictions.tsv", "confusion.tsv"
 SUBMISSION, PREDICTED = "submission", "predicted.tsv"
+_TABLE_HEADER = b"id\tgold\tpredicted\t"  # of predictions_table
 _WRITTEN = (CONFIG, COMMAND, CARD, RESULTS, TABLE, PREDICTIONS, CONFUSION, SUBMISSION, PREDICTED)
 _OF_THE_CALL = frozenset({"predict", "compare", "resume", "dry_run"})  # they leave the sweep as it is
 DATA_FILES = ("data_dir", "train_file", "validation_file")
@@ -92,6 +93,12 @@ def check_is_ours(folder: Path) -> None:
             f"{folder} was not made by Finetuning.py and holds {taken_names[0]}, which would be overwritten; choose "
             "another --output_dir"
         )
+
+
+def check_is_table(file: Path) -> None:
+    """UsageError where there is a file that was not written by a prediction."""
+    if file.exists() and not (file.is_file() and file.read_bytes().startswith(_TABLE_HEADER)):
+        raise UsageError(f"{file} was not written by Finetuning.py and would be replaced; choose another --output_dir")
 
 
 @contextmanager
@@ -169,6 +176,7 @@ def export_best(job: TaskJob, objective: TaskObjective, seed: int, folder: Path)
         "family": job.start.family,
         "seed": seed,
         "labels": list(job.data.labels),
+        "columns": {"text": list(job.task.columns.text), "pair": list(job.task.columns.pair)},
         "is_regression": job.plan.is_regression,
         "has_null_answer": job.plan.has_null_answer,
         "max_seq_length": job.plan.max_seq_length,

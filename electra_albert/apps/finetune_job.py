@@ -20,6 +20,7 @@ from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, Tunin
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.model.loading import build_task_model, head_of, load_task_model
+from electra_albert.model.stock_task import are_unnamed, name_the_labels
 from electra_albert.model.task_model import TaskHead
 from electra_albert.tasks.encoding import EncodePlan, TextEncoder
 from electra_albert.tasks.entities import is_entity_tagging
@@ -75,7 +76,10 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
     if details:
         task = replace(task, labels=tuple(details["labels"]))
     needs_test, seed = tuning.predict == PREDICT_TEST, config.training.seed
-    data = read_data(task, config.data, needs_test=needs_test, seed=seed, is_trained=is_trained)
+    if config.only_predicts:
+        data = TaskData([], {}, {}, task.labels, Report())
+    else:
+        data = read_data(task, config.data, needs_test=needs_test, seed=seed, is_trained=is_trained)
     if task.kind == "token" and not is_entity_tagging(data.labels):
         task = replace(task, metrics=("accuracy",), main="accuracy")  # of plain tags there are no entities to count
     task = _decided_by(task, tuning.metric_for_best_model)
@@ -135,8 +139,13 @@ def _model_details(task: Task, start: Start) -> dict[str, Any]:
     fits = fits and bool(details.get("has_null_answer")) == task.has_null_answer
     trained_on = details.get("task", wanted)  # a stock folder does not tell: its head and labels have to do
     if not fits or (task.labels and labels != task.labels) or trained_on != wanted:
-        found = details.get("task", f"{details['kind']} with labels {', '.join(labels[:5]) or 'none'}")
-        raise CheckpointError(f"{start.files.weights} was fine-tuned on {found}, not on {wanted}; name another --model")
+        if fits and trained_on == wanted and are_unnamed(labels) and len(labels) == len(task.labels):
+            raise CheckpointError(f"{start.files.config.parent}: {name_the_labels(labels)}")
+        of_head = f"{details['kind']} with labels {', '.join(labels[:5]) or 'none'}"
+        found = of_head if trained_on == wanted else trained_on
+        raise CheckpointError(
+            f"{start.files.weights} was fine-tuned on {found}, not on {wanted}; name another --model or --task"
+        )
     return details
 
 
@@ -195,7 +204,7 @@ def _check_options(task: Task, tuning: TuningConfig, *, is_trained: bool) -> Non
         raise UsageError(f"--double_unordered: {task.name} has no pairs whose order means nothing; leave it out")
     if tuning.head == "electra" and task.kind in ("span", "token"):
         raise UsageError(f"--head electra: the head of {task.name} has no pooler to do without; leave it out")
-    if task.kind == "span" and (tuning.dropout_samples > 1 or tuning.classifier_dropout_prob):
+    if is_trained and task.kind == "span" and (tuning.dropout_samples > 1 or tuning.classifier_dropout_prob):
         raise UsageError(
             f"the head of {task.name} has no dropout; leave out --classifier_dropout_prob and --dropout_samples"
         )

@@ -66,6 +66,8 @@ def refuse_idle_options(argv: Sequence[str], config: FinetuneConfig) -> None:
         task = find_task(str(task)).name
     if tuning.compare:
         _refuse(given - {_COMPARE}, f"--{_COMPARE}, which only reads two folders of results")
+    if config.only_predicts and tuning.is_training:
+        _refuse(given & {"num_train_epochs", "max_steps"}, f"--predict {tuning.predict} without data to train on")
     if task != "glue":
         _refuse(given & {"from_mnli"}, "a single --task; name the model fine-tuned on MNLI by --model")
     if task != "race":

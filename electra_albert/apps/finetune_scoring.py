@@ -75,14 +75,14 @@ def model_outputs(
         if batch.labels is not None:
             term = objective.terms(outputs, batch)[next(iter(objective.weights))]
             loss, count = loss + float(term.sum), count + int(term.count)
-        mine |= dict(zip(units.tolist(), _by_unit(outputs[0].float().cpu().numpy(), units, rows), strict=True))
+        mine |= dict(zip(units.tolist(), outputs_by_unit(outputs[0].float().cpu().numpy(), units, rows), strict=True))
     gathered = gather_objects((mine, loss, count), world)
     everyone = {unit: output for part, _, _ in gathered for unit, output in part.items()}
     total, counted = sum(part[1] for part in gathered), sum(part[2] for part in gathered)
     return [everyone[unit] for unit in range(rows.unit_count)], total / counted if counted else None
 
 
-def _by_unit(outputs: np.ndarray, units: np.ndarray, rows: Rows) -> list[np.ndarray]:
+def outputs_by_unit(outputs: np.ndarray, units: np.ndarray, rows: Rows) -> list[np.ndarray]:
     """The outputs [B, ...] of some units, without those of the padding."""
     if rows.rows_per_unit > 1:
         return list(outputs.reshape(len(units), rows.rows_per_unit))

@@ -12,19 +12,23 @@ from electra_albert.apps.command_line import check_can_write
 from electra_albert.apps.finetune_files import (
     CONFUSION,
     MODEL,
+    PREDICTED,
     PREDICTIONS,
     RESULTS,
     TABLE,
     check_is_ours,
+    check_is_table,
     check_model,
     open_folder,
     summarize_sweep,
     write_results,
+    writing,
 )
 from electra_albert.apps.finetune_job import TaskJob, build_objective, data_fingerprint, make_task_job
 from electra_albert.apps.finetune_predict import predict
 from electra_albert.apps.finetune_start import Start
 from electra_albert.apps.finetune_sweep import SeedResult, best_of, run_seeds, score_model
+from electra_albert.apps.run_folder import ENVIRONMENT
 from electra_albert.contracts import STOPPED_BY_SIGNAL
 from electra_albert.finetuning_config import FinetuneConfig
 from electra_albert.model.attention import stock_computes
@@ -72,6 +76,40 @@ def run_task(task: Task, config: FinetuneConfig, start: Start, folder: Path, ses
             is_stopped = gather_objects(is_stopped, session.world)[0]
     if is_stopped:
         session.say(f"stopped; run the same command to go on with {folder}")
+        return STOPPED_BY_SIGNAL
+    return 0
+
+
+def label_text(task: Task, config: FinetuneConfig, start: Start, session: Session) -> int:
+    """Label the file of --predict with a fine-tuned model, without labelled data; returns the exit code.
+
+    The table goes into --output_dir, else beside the model: into the folder of its sweep, or the model's own.
+    """
+    assert start.files is not None
+    model = start.files.config.parent
+    beside = model.parent if model.name == MODEL and (model.parent / ENVIRONMENT).is_file() else model
+    folder = Path(config.tuning.output_dir or beside)
+    check_can_write(folder)
+    check_is_table(folder / PREDICTED)
+    job = make_task_job(task, config, start, session.world, session.say)
+    count, labels = sum(map(len, job.to_label.values())), ", ".join(job.data.labels[:5])
+    session.say(
+        f"{job.task.name}: {count:,} examples of {config.tuning.predict} to label by {model}"
+        f"{' with labels ' * bool(labels)}{labels}{', ...' * (len(job.data.labels) > 5)}, in sequences of at most "
+        f"{job.plan.max_seq_length} tokens"
+    )
+    if config.tuning.dry_run:
+        return 0
+    written: list[Path] | None = []
+    with main_first(session.world):
+        if session.world.is_main:
+            with writing(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            written = predict(job, folder, session.world.device, session.stop, session.say)
+            for file in written or ():
+                print(f"written: {file}")
+    if None in gather_objects(written, session.world):
+        session.say("stopped; run the same command again")
         return STOPPED_BY_SIGNAL
     return 0
 

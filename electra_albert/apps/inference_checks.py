@@ -35,6 +35,28 @@ def as_texts(given: object, *, may_be_pairs: bool) -> list[Text]:
     return texts
 
 
+def as_questions(questions: object, contexts: object) -> list[tuple[str, str]]:
+    """A question and its context, or lists of them, as pairs; UsageError where they do not go together."""
+    pairs = [[str(text) for text in as_texts(given, may_be_pairs=False)] for given in (questions, contexts)]
+    if isinstance(questions, list) != isinstance(contexts, list) or len(pairs[0]) != len(pairs[1]):
+        raise UsageError(
+            f"{len(pairs[0])} questions and {len(pairs[1])} contexts; give a str of each, or lists of the same length"
+        )
+    return list(zip(*pairs, strict=True))
+
+
+def with_options(asked: list[tuple[str, str]], questions: object, options: object) -> list[tuple[str, str, list[str]]]:
+    """Context, question and options of each pair; UsageError where options are no list of str for each question."""
+    lists: list[Any] = options if isinstance(questions, list) and isinstance(options, list) else [options]
+    is_each = len(lists) == len(asked) and all(isinstance(some, list) and some for some in lists)
+    if not is_each or not all(isinstance(option, str) for some in lists for option in some):
+        raise UsageError("options are not a list of str for each question; give one or more to each")
+    return [
+        (context, question, [str(option) for option in as_texts(some, may_be_pairs=False)])
+        for (question, context), some in zip(asked, lists, strict=True)
+    ]
+
+
 def is_whole(text: str) -> bool:
     """Whether a text holds no half of a character, which no tokenizer takes."""
     try:

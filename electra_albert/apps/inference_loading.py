@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from electra_albert.apps.inference_tasks import FineTuned, fine_tuned_of
 from electra_albert.apps.token_table import without_spare_rows
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.model.body import Body
@@ -34,6 +35,7 @@ class Models(NamedTuple):
     encoder: Body  # of the discriminator, where there is one
     generator: Generator | None
     discriminator: Discriminator | None
+    task: FineTuned | str  # or why there is none
 
 
 def read_models(path: Path, device: torch.device) -> Models:
@@ -59,10 +61,11 @@ def read_models(path: Path, device: torch.device) -> Models:
             model.embeddings = encoder.embeddings
             if origin.part == files.part:
                 model.encoder = encoder.encoder
-    for part in (encoder, discriminator, generator):
+    task = fine_tuned_of(stored, files, tokenizer, encoder)
+    for part in (encoder, discriminator, generator, None if isinstance(task, str) else task.model):
         if part is not None:
             part.to(device)
-    return Models(tokenizer, encoder, generator, discriminator)
+    return Models(tokenizer, encoder, generator, discriminator, task)
 
 
 def _locate(path: Path) -> tuple[ModelFiles, ModelFiles]:

@@ -17,6 +17,7 @@ from electra_albert.apps.splice import spans_of
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.tokenizer import describe_pieces
+from electra_albert.tasks.encoding import truncate_pair
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -53,25 +54,42 @@ def target_ids(tokenizer: Any, targets: Sequence[str]) -> list[int]:
     return list(found)
 
 
-def read_rows(tokenizer: Any, texts: Sequence[Text], config: ModelConfig, given: object) -> list[Row]:
+def read_rows(
+    tokenizer: Any, texts: Sequence[Text], config: ModelConfig, given: object, *, truncate: bool = False
+) -> list[Row]:
     """The rows of checked texts for a model of this shape; `given` is what the caller handed over.
 
-    Raises DataError for a text of more tokens than the model reads, UsageError for a pair where it knows no segments.
+    A text of more tokens than the model reads is cut where `truncate` is set, else DataError is raised; UsageError for
+    a pair where it knows no segments.
     """
+    longest = config.max_position_embeddings
     borders = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id}
     rows = []
     for index, (text, encoding) in enumerate(zip(texts, encode_all(tokenizer, texts), strict=True)):
+        if truncate and len(encoding.ids) > longest:
+            encoding = _cut(tokenizer, text, longest)
         ids, types = encoding.ids, encoding.type_ids
         try:
-            check_length(text if isinstance(text, str) else " ".join(text), len(ids), config.max_position_embeddings)
+            check_length(text if isinstance(text, str) else " ".join(text), len(ids), longest)
         except DataError as error:
-            raise DataError(f"{name_of(given, index)}{error}") from None
+            raise DataError(f"{name_of(given, index)}{error} or give truncate=True") from None
         if max(types, default=0) >= config.type_vocab_size:
             raise UsageError(
                 f"{name_of(given, index)}the model knows one segment and reads no pairs; give single texts"
             )
         rows.append(Row(ids, types, [place for place, token in enumerate(ids) if token not in borders], text, encoding))
     return rows
+
+
+def _cut(tokenizer: Any, text: Text, longest: int) -> Encoding:
+    """The first `longest` tokens of a text; of a pair the longer text gives its last tokens, until both fit."""
+    parts = encode_all(tokenizer, [text] if isinstance(text, str) else list(text), is_bare=True)
+    room = max(0, longest - tokenizer.backend_tokenizer.num_special_tokens_to_add(len(parts) == 2))
+    lengths = truncate_pair(len(parts[0]), len(parts[1]), room) if len(parts) == 2 else (room,)
+    for part, length in zip(parts, lengths, strict=True):
+        part.truncate(length)
+    found: Encoding = tokenizer.backend_tokenizer.post_process(*parts)
+    return found
 
 
 def encode_all(tokenizer: Any, texts: Sequence[Text], *, is_bare: bool = False) -> list[Encoding]:

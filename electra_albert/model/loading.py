@@ -31,6 +31,7 @@ from electra_albert.model.weight_files import read_json, read_tensors
 
 TASK_FILE = "electra_albert.json"  # what a fine-tuned folder of ours says of its task
 _DETECTION_HEAD = "discriminator_predictions."
+_LEAST_LENGTHS = {"max_seq_length": 8, "doc_stride": 1, "max_answer_length": 1}
 
 
 class Stored(NamedTuple):
@@ -209,6 +210,15 @@ def load_task_model(files: ModelFiles) -> tuple[TaskModel, dict[str, Any]]:
 
     Raises CheckpointError where the folder is no such one, its weights lack the head, or have one not known here.
     """
+    details, head = read_task(files)
+    return task_model_of(read_stored(files), head, str(files.weights)), details
+
+
+def read_task(files: ModelFiles) -> tuple[dict[str, Any], TaskHead]:
+    """What the folder of a fine-tuned model records of its task, and the head; the weights are not read.
+
+    Raises CheckpointError where the folder is no such one, or records what cannot be.
+    """
     contents = _contents(files)
     details, details_file = read_details(files), files.config.parent / TASK_FILE
     if not details:
@@ -217,15 +227,32 @@ def load_task_model(files: ModelFiles) -> tuple[TaskModel, dict[str, Any]]:
         head = head_of(details, float(classifier_dropout(contents)))
     except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise CheckpointError(f"{details_file} describes no head that is known here ({shown(str(error))})") from None
-    stored = read_stored(files)
+    if not _is_readable(details):
+        raise CheckpointError(f"{details_file} holds lengths or columns that no fine-tuning has; write the model again")
+    return details, head
+
+
+def _is_readable(details: Mapping[str, Any]) -> bool:
+    """Whether lengths are numbers a row can have, and columns, where they are recorded, lists of names."""
+    columns = details.get("columns", {"text": [], "pair": []})
+    if not isinstance(columns, dict) or not all(isinstance(columns.get(side), list) for side in ("text", "pair")):
+        return False
+    lengths = [(details[name], least) for name, least in _LEAST_LENGTHS.items() if name in details]
+    return all(type(length) is int and length >= least for length, least in lengths) and all(
+        isinstance(name, str) for name in (*columns["text"], *columns["pair"])
+    )
+
+
+def task_model_of(stored: Stored, head: TaskHead, origin: str) -> TaskModel:
+    """As load_task_model, of files that were read; `origin` names them in messages."""
     if stored.left_aside:
-        raise CheckpointError(f"{files.weights} holds {stored.left_aside[0]}, a head that cannot be computed here")
+        raise CheckpointError(f"{origin} holds {stored.left_aside[0]}, a head that cannot be computed here")
     if f"{head.output_name}.weight" not in stored.tensors:
-        raise CheckpointError(f"{files.weights} has no {head.output_name}: the head of the task is missing")
+        raise CheckpointError(f"{origin} has no {head.output_name}: the head of the task is missing")
     with torch.device("meta"):
         model = TaskModel(stored.config, head)
-    fill(model, body_state(stored.tensors), str(files.weights))
-    return model.eval(), details
+    fill(model, body_state(stored.tensors), origin)
+    return model.eval()
 
 
 def head_of(details: Mapping[str, Any], dropout: float) -> TaskHead:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from electra_albert.contracts import CheckpointError
@@ -29,7 +29,8 @@ def stock_details(contents: Mapping[str, Any], origin: str) -> dict[str, Any]:
     kind = next((kind for ending, kind in _KINDS.items() if architecture.endswith(ending)), None)
     if kind is None:
         told = shown(architecture) if architecture else "not given"
-        raise CheckpointError(f"{origin} names no fine-tuned model (architecture {told})")
+        way_out = "fine-tune it first, or name a folder that Finetuning.py wrote"
+        raise CheckpointError(f"{origin} names no fine-tuned model (architecture {told}); {way_out}")
     problem = contents.get("problem_type")
     if problem not in (None, "regression", "single_label_classification"):
         raise CheckpointError(f"problem_type={shown(problem)} in {origin} is another task than can be read here")
@@ -38,6 +39,16 @@ def stock_details(contents: Mapping[str, Any], origin: str) -> dict[str, Any]:
     if is_regression and len(labels) != 1:
         raise CheckpointError(f"{origin} describes a regression of {len(labels)} numbers; only one can be read")
     return {"kind": kind, "style": "albert", "labels": [] if is_regression else labels, "is_regression": is_regression}
+
+
+def are_unnamed(labels: Sequence[str]) -> bool:
+    """Whether labels are the ones that transformers fills in where nobody names them."""
+    return bool(labels) and all(label == f"LABEL_{number}" for number, label in enumerate(labels))
+
+
+def name_the_labels(labels: Sequence[str]) -> str:
+    """The end of a message on a model whose labels have no names."""
+    return f"its labels have no names ({', '.join(labels[:2])}, ...); write id2label into its config.json"
 
 
 def classifier_dropout(contents: Mapping[str, Any]) -> Any:

@@ -49,9 +49,9 @@ def encode(
         room_left = room - max(len(question) for question in kept)
         rows += [(context[:room_left], question) for question in kept]
         if len(context) > room_left:
-            report.note(f"passages of {where} with their question {plan.cut}", example.identity)
+            report.note_cut(f"passages of {where} with their question {plan.cut}", example.identity)
         if any(len(question) > longest for question in whole):
-            report.note(f"questions of {where} with an option cut to {longest} tokens", example.identity)
+            report.note_cut(f"questions of {where} with an option cut to {longest} tokens", example.identity)
     layout, order = lay_out(encoder, rows), np.arange(len(examples))
     return Rows(*layout, order, _labels(examples, option_count, where), encoder.pad_id, rows_per_unit=option_count)
 

@@ -61,11 +61,17 @@ class Report:
 
     counts: Counter[str] = field(default_factory=Counter)
     first_seen: dict[str, str] = field(default_factory=dict)
+    first_cut: str | None = None  # the first example that lost tokens
 
     def note(self, what: str, where: str, count: int = 1) -> None:
         """Count something; `what` completes the sentence `N …`, such as `rows left out: no label`."""
         self.counts[what] += count
         self.first_seen.setdefault(what, where)
+
+    def note_cut(self, what: str, where: str, count: int = 1) -> None:
+        """The same, where tokens of an example are not read."""
+        self.first_cut = self.first_cut or where
+        self.note(what, where, count)
 
     def lines(self) -> list[str]:
         """One sentence for each thing noticed."""

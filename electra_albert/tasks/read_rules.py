@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from electra_albert.contracts import DataError, UsageError
+from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.data_files import encoding_hint
 from electra_albert.finetuning_config import DataConfig
+from electra_albert.model.stock_task import are_unnamed, name_the_labels
 from electra_albert.tasks.examples import Report
 from electra_albert.tasks.task import Task
 
@@ -70,9 +71,12 @@ class Reading:
     def knows_label(self, label: str, place: str) -> bool:
         """Whether the label is one of those known; a row to score with another may be skipped, which is counted.
 
-        Raises DataError for any other unknown label.
+        Raises DataError for any other unknown label, CheckpointError where the model does not name its labels.
         """
         if self.labels and label not in self.labels:
+            if self.task.labels and are_unnamed(self.labels):
+                found = f"{place}: label {label[:_SHOWN_CHARACTERS]!r} is none of the model's"
+                raise CheckpointError(f"{found}: {name_the_labels(self.labels)}")
             if self.purpose == "evaluation" and self.config.unknown_labels == "skip":
                 self.leave_out("a label that the training data lack", place)
                 return False

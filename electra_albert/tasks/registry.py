@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from electra_albert.contracts import UsageError
 from electra_albert.finetuning_config import DataConfig
@@ -201,6 +203,7 @@ TASKS: dict[str, Task] = {task.name: task for task in _ROWS}
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 ELECTRA_EIGHT = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 
+_GENERAL = {"sequence": "custom", "choice": "race", "span": "squad", "token": "ner"}  # task of a model, by its kind
 _MOST_DIGITS = 9  # of the number of a column, more than any file has
 _ALL = "glue"
 _SPELLINGS = {  # besides the names themselves; letters and digits only
@@ -248,6 +251,25 @@ def _nearest(plain: str) -> str | None:
         return f"race with --race_level {'middle' if level[1] == 'm' else 'high'}"
     near = difflib.get_close_matches(plain, [*TASKS, *_SPELLINGS, _ALL], n=1)
     return _SPELLINGS.get(near[0], near[0]) if near else None
+
+
+def task_of_model(details: Mapping[str, Any], asked: Task | None) -> Task:
+    """The task that a fine-tuned model is for, by what its folder records; `asked` is the one the user names, if any.
+
+    A stock folder records no task: without `asked` it is the most general one of its kind.
+    """
+    recorded, columns = str(details.get("task", "")), details.get("columns")
+    general = TASKS[_GENERAL[details["kind"]]]
+    task = asked or TASKS.get(recorded) or replace(general, name=recorded or general.name)
+    if columns:
+        task = replace(task, columns=replace(task.columns, text=tuple(columns["text"]), pair=tuple(columns["pair"])))
+    if asked is not None and asked.name != general.name:
+        return task
+    return replace(
+        task,
+        is_regression=bool(details.get("is_regression")),
+        has_null_answer=bool(details.get("has_null_answer")),
+    )
 
 
 def as_configured(task: Task, config: DataConfig) -> Task:

@@ -49,7 +49,7 @@ def encode(
     rows = [_fit(pair, plan.max_seq_length) for pair in texts]
     for number, (whole, cut) in enumerate(zip(texts[: len(examples)], rows, strict=False)):
         if _size(whole) > _size(cut):
-            report.note(f"examples of {where} {plan.cut}", examples[number].identity)
+            report.note_cut(f"examples of {where} {plan.cut}", examples[number].identity)
     numbers = _labels(examples, labels, plan, where)
     order = np.array(sources, dtype=np.int64)
     layout = lay_out(encoder, rows)

@@ -98,7 +98,7 @@ def encode(
     for number, (example, whole) in enumerate(zip(examples, questions, strict=True)):
         question, passage = whole[:longest], passages[example.context]
         if len(whole) > longest:
-            report.note(f"questions of {where} cut to {longest} tokens", example.identity)
+            report.note_cut(f"questions of {where} cut to {longest} tokens", example.identity)
         answer = _locate(example, passage, chosen) if example.answers else None
         windows = slide(len(passage.ids), room - len(question), plan)
         for window in _usable(windows, example, answer, chosen):
@@ -218,26 +218,28 @@ def best_span(
     return None if total[end] == -np.inf else Span(float(total[end]), int(begin[end]), end)
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
+    """The best answer of an example."""
+
     text: str
+    start: int  # in characters of the passage
     score: float
     null_score: float
 
 
-def _search(
-    outputs: list[NDArray[np.float32]], rows: Rows, examples: Sequence[SpanExample], limit: int
-) -> list[_Found]:
+def search(outputs: list[NDArray[np.float32]], rows: Rows, examples: Sequence[SpanExample], limit: int) -> list[Found]:
     """Each example's best answer over all its windows, and its lowest score of no answer."""
-    found = [_Found("", -np.inf, np.inf)] * len(examples)
+    found = [Found("", 0, -np.inf, np.inf)] * len(examples)
     char_starts, char_ends = (rows.token_info[name].astype(np.int64) for name in ("char_starts", "char_ends"))
     is_best = rows.token_info["is_max_context"].astype(np.bool_)
     for number, at, logits in zip(rows.examples.tolist(), row_slices(rows.starts), outputs, strict=True):
         is_context = char_starts[at] >= 0
         span = best_span(logits[:, 0], logits[:, 1], is_context & is_best[at], is_context, limit)
-        text, score, null_score = found[number]
+        text, start, score, null_score = found[number]
         if span is not None and span.score > score:
-            text, score = examples[number].context[char_starts[at][span.start] : char_ends[at][span.end]], span.score
-        found[number] = _Found(text, score, min(null_score, float(logits[0].astype(np.float64).sum())))
+            start, end, score = int(char_starts[at][span.start]), char_ends[at][span.end], span.score
+            text = examples[number].context[start:end]
+        found[number] = Found(text, start, score, min(null_score, float(logits[0].astype(np.float64).sum())))
     return found
 
 
@@ -253,7 +255,7 @@ def decode(
     values: (em, f1, has_answer, null_difference, em_of_span, f1_of_span). probabilities: of there being no answer
     against the best span, where that can be. outputs: [L, 2] start and end logits of each unit.
     """
-    found = _search(outputs, rows, examples, plan.max_answer_length)
+    found = search(outputs, rows, examples, plan.max_answer_length)
     difference = np.zeros(len(examples))
     if plan.has_null_answer:
         difference[:] = [min(one.null_score - one.score, _NO_SPAN) for one in found]

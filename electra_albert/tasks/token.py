@@ -58,7 +58,7 @@ def encode(
             report.note(f"words of {where} that give no token, read as unknown", example.identity, empty)
             words = [word if len(word) else np.array([encoder.filler_id], dtype=np.int32) for word in words]
         if long := sum(len(word) > room for word in words):
-            report.note(f"words of {where} cut to {room} tokens", example.identity, long)
+            report.note_cut(f"words of {where} cut to {room} tokens", example.identity, long)
             words = [word[:room] for word in words]
         mine = _windows(number, words, room)
         if len(mine) > 1:
@@ -124,6 +124,17 @@ def _rows(windows: list[_Window], tags: list[list[int]] | None, encoder: TextEnc
     )
 
 
+def word_logits(
+    outputs: list[NDArray[np.float32]], rows: Rows, examples: Sequence[TokenExample]
+) -> list[NDArray[np.float32]]:
+    """Of each example the logits [words, C] at the first token of each word. outputs: [L, C] of each unit."""
+    info = rows.token_info["words"].astype(np.int64)
+    found: list[list[NDArray[np.float32]]] = [[] for _ in examples]
+    for number, at, logits in zip(rows.examples.tolist(), row_slices(rows.starts), outputs, strict=True):
+        found[number].append(logits[info[at] >= 0])  # words are in order, as are the windows of an example
+    return [np.concatenate(windows) for windows in found]
+
+
 def decode(
     outputs: list[NDArray[np.float32]],
     rows: Rows,
@@ -135,13 +146,9 @@ def decode(
 
     Where the tags are no entity tags, the first three are 0.
     """
-    info = rows.token_info["words"].astype(np.int64)
-    chosen = [[""] * len(example.words) for example in examples]
-    for number, at, logits in zip(rows.examples.tolist(), row_slices(rows.starts), outputs, strict=True):
-        words = info[at]
-        firsts = np.flatnonzero(words >= 0)
-        for word, tag in zip(words[firsts].tolist(), logits[firsts].argmax(axis=1).tolist(), strict=True):
-            chosen[number][word] = labels[tag]
+    chosen = [
+        [labels[tag] for tag in logits.argmax(axis=1).tolist()] for logits in word_logits(outputs, rows, examples)
+    ]
     if rows.labels is None:
         return Decoded(chosen, None, None)
     is_entities = is_entity_tagging(labels)

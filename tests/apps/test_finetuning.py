@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shutil
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from electra_albert.apps import finetune
+from electra_albert.apps.inference import load_model
 from electra_albert.model.loading import load_task_model, locate_encoder
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, call
@@ -206,10 +208,40 @@ def test_the_stock_pipeline_says_of_new_text_what_we_say(learn: Callable[[str], 
     from transformers import pipeline
 
     rows = learn("cola").predictions()
+    texts = [row["text"] for row in rows]
     classify = pipeline("text-classification", str(learn("cola").folder / "model"), device="cpu")
-    for row, found in zip(rows, classify([row["text"] for row in rows]), strict=True):
-        assert found["label"] == row["predicted"]
+    loaded = load_model(learn("cola").folder, "cpu").classify(texts)
+    for row, found, ours in zip(rows, classify(texts), loaded, strict=True):
+        assert found["label"] == row["predicted"] == ours.label
         assert found["score"] == pytest.approx(float(row["probability"]), abs=6e-5)  # told with four digits
+        assert ours.score == pytest.approx(found["score"], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["squad_v2", "race", "ner", "stsb"])
+def test_a_program_is_given_what_fine_tuning_predicts(learn: Callable[[str], Learnt], name: str) -> None:
+    model, rows = load_model(learn(name).folder, "cpu"), learn(name).predictions()
+    wanted = [row["predicted"] for row in rows]
+    firsts, seconds = ([row["text"].split(" ||| ")[side] for row in rows] for side in (0, -1))
+    if name == "squad_v2":
+        answers = model.answer(firsts, seconds)
+        assert [answer.text for answer in answers] == wanted
+        told = [float(row["no_answer"]) for row in rows]
+        assert [answer.no_answer for answer in answers] == pytest.approx(told, abs=6e-5)
+    elif name == "ner":
+        assert [" ".join(word.label for word in words) for words in model.tag(firsts)] == wanted
+    elif name == "stsb":
+        found = model.classify(list(zip(firsts, seconds, strict=True)))
+        assert [one.score for one in found] == pytest.approx(list(map(float, wanted)), abs=6e-5)
+    else:
+        dev = learn(name).tiny.folder / "dev"
+        files = [
+            json.loads(file.read_text()) for level in ("middle", "high") for file in sorted((dev / level).iterdir())
+        ]
+        asked = [
+            (one["article"], *each) for one in files for each in zip(one["questions"], one["options"], strict=True)
+        ]
+        chosen = model.choose(*map(list, zip(*asked, strict=True)))
+        assert ["ABCD"[one.number] for one in chosen] == wanted
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -225,18 +257,19 @@ def test_a_fine_tuned_model_is_scored_again_without_training(
         assert again["metrics"][metric]["values"] == pytest.approx(found["values"], rel=1e-5), metric
 
 
-@pytest.mark.parametrize("name", ["cola", "rte", "stsb", "squad", "squad_v2", "ner"])
-def test_a_file_of_text_is_labelled_as_the_evaluation_set_was(
+@pytest.mark.parametrize("name", MAKERS)
+def test_model_and_text_suffice_to_label_it_as_the_evaluation_set_was(
     learn: Callable[[str], Learnt], tmp_path: Path, name: str
 ) -> None:
-    learnt = learn(name)
-    dev = next(path for path in learnt.tiny.folder.iterdir() if path.name.startswith("dev"))
-    argv = learnt.tiny.options(learnt.folder / "model", tmp_path / "out", *NO_TRAINING, "--predict", dev)
-    ended = call(finetune.main, *argv)
+    # Regression: without labelled data the built-in task was trained and its labels written.
+    learnt, copy = learn(name), shutil.copytree(learn(name).folder, tmp_path / "copy")
+    dev = next(path for path in sorted(learnt.tiny.folder.iterdir()) if path.name.startswith("dev"))
+    before = set(copy.iterdir())
+    ended = call(finetune.main, "--model", copy, "--predict", dev, "--device", "cpu", "--precision", "fp32")
     assert ended.code == 0, ended.err
-    predicted = [row["predicted"] for row in read_table(tmp_path / "out" / "predicted.tsv")]
+    assert (ended.out, set(copy.iterdir()) - before) == (f"written: {copy}/predicted.tsv\n", {copy / "predicted.tsv"})
+    predicted = [row["predicted"] for row in read_table(copy / "predicted.tsv")]
     assert predicted == [row["predicted"] for row in learnt.predictions()]
-    assert str(tmp_path / "out" / "predicted.tsv") in ended.out
 
 
 def test_plain_lines_of_text_are_labelled(learn: Callable[[str], Learnt], tmp_path: Path) -> None:

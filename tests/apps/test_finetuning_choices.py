@@ -263,6 +263,12 @@ def test_a_table_of_ones_own_gives_the_same_in_every_format(finished: Finished, 
     header = (tmp_path / f"out{suffix}" / "confusion.tsv").read_text().split("\n")[0]
     assert header.split("\t")[1:] == kinds
     assert losses(tmp_path / f"out{suffix}") == losses(tmp_path / "out.jsonl")
+    model = tmp_path / f"out{suffix}"  # it knows its columns
+    ended = call(finetune.main, "--model", model, "--predict", tmp_path / f"dev{suffix}", "--precision", "fp32")
+    assert ended.code == 0, ended.err
+    labelled = [(model / name).read_text().splitlines() for name in ("predictions.tsv", "predicted.tsv")]
+    evaluated, alone = ([row.split("\t")[2:] for row in rows] for rows in labelled)
+    assert alone == evaluated
 
 
 # All of GLUE, and nothing at all.

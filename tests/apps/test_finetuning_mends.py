@@ -235,6 +235,26 @@ def test_new_text_that_cannot_be_read_is_refused_before_anything_is_trained(
     assert not (tmp_path / "out").exists()
 
 
+def test_text_is_labelled_by_fine_tuned_models_only(
+    finished: Finished, models: Callable[[str], Path], in_folder: Path
+) -> None:
+    # Regression: the built-in task was trained.
+    (in_folder / "new.txt").write_text("The owl left.\n")
+    (in_folder / "new.csv").write_text("said\nThe owl left.\n")
+    label = ("--predict", "new.txt")
+    assert_refused(call(finetune.main, "--predict", "test"), 2, "--predict test needs --task")
+    assert_refused(call(finetune.main, *label), 2, "needs a fine-tuned model: name it by --model")
+    for words in ((), ("--task", "custom", *SCORE_ONLY)):
+        ended = call(finetune.main, *label, *words, "--model", finished.folder)
+        assert_refused(ended, 4, "names no fine-tuned model", "fine-tune it first")
+    cola_model = ("--model", models("cola"), "--output_dir", "out")
+    assert_refused(call(finetune.main, *label, *cola_model, "--task", "sst2"), 4, "was fine-tuned on cola, not on sst2")
+    assert_refused(call(finetune.main, *label, *cola_model, *QUICK), 2, "--max_steps has no effect with --predict")
+    ended = call(finetune.main, *cola_model, "--predict", "new.csv")
+    assert_refused(ended, 3, "no column 'sentence'", "it has 'said'")
+    assert sorted(path.name for path in in_folder.iterdir()) == ["new.csv", "new.txt"]
+
+
 # All of GLUE.
 
 

@@ -169,6 +169,36 @@ def test_features_are_what_the_stock_encoder_gives(tmp_path: Path, name: str) ->
             assert (ours.pooled - theirs.pooler_output[0]).abs().max() <= TOLERANCE
 
 
+@pytest.mark.parametrize(
+    "text", ["The dog fell. " * 30, ("A dog fell. " * 30, "Into the river."), ("A dog.", "x " * 90)]
+)
+def test_of_a_text_that_may_be_cut_what_stock_keeps_is_read(tmp_path: Path, text: str | tuple[str, str]) -> None:
+    # Regression: one text that was too long failed all of them, and nothing could be done about it.
+    make_stock(tmp_path, "BertModel")
+    stock = tokenizer_of(tmp_path)
+    kept = stock(*((text,) if isinstance(text, str) else text), truncation=True, max_length=LONGEST)["input_ids"]
+    found = load_model(tmp_path, device="cpu").features([text, "A dog"], truncate=True)
+    assert found[0].pieces == stock.convert_ids_to_tokens(kept)
+    assert len(found[1].pieces) == 4
+
+
+@pytest.mark.parametrize("call", ["fill_mask", "replaced_probabilities", "pseudo_log_likelihood"])
+def test_every_call_may_cut_texts(model: InferenceModel, call: str) -> None:
+    longest, text = model.encoder.config.max_position_embeddings, "[MASK] owl. " + "owl " * 99
+    cut = "[MASK] owl. " + "owl " * (longest - 5)
+    assert len(model.features(cut).pieces) == longest
+    ask = getattr(model, call)
+    assert numbers(ask([text, "[MASK]"], truncate=True)) == pytest.approx(
+        numbers(ask([cut, "[MASK]"])), abs=NATS_TOLERANCE
+    )
+
+
+def test_what_a_model_can_do_is_shown(model: InferenceModel, finished: Finished) -> None:
+    shown = repr(model)
+    assert f"{str(finished.folder)!r} on cpu: 2 layers, hidden size 32, vocabulary" in shown
+    assert shown.endswith("features, fill_mask, pseudo_log_likelihood, token_log_likelihoods, replaced_probabilities)")
+
+
 def test_features_can_be_trained_on(model: InferenceModel) -> None:
     """Tensors of inference mode could not: autograd refuses to keep them."""
     for pooling in ("mean", "cls"):

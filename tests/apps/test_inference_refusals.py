@@ -29,7 +29,7 @@ REFUSED: dict[str, tuple[Callable[[InferenceModel], Any], type[ValueError], str]
     "too long": (
         lambda model: model.features(["owl", "owl " * 63]),
         DataError,
-        r"^texts\[1\]: 'owl.*65 tokens.*reads 64",
+        r"^texts\[1\]: 'owl.*65 tokens.*reads 64; shorten it or give truncate=True$",
     ),
     "too long alone": (lambda model: model.pseudo_log_likelihood("owl " * 63), DataError, "^'owl .*65 tokens"),
     "too long a pair": (lambda model: model.replaced_probabilities(("owl", "owl " * 61)), DataError, "65 tokens"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -53,6 +54,31 @@ def test_its_labels_are_those_stock_gives(stock: Path, tmp_path: Path) -> None:
     told = next((tmp_path / "out").rglob("predicted*")).read_text()
     found = [next(word for word in line.split("\t") if word in LABELS) for line in told.splitlines()[1:]]
     assert found == wanted
+
+
+def test_labels_without_names_are_reported_with_where_to_name_them(stock: Path, tmp_path: Path) -> None:
+    # Regression: another --model was asked for, or a change of the data.
+    content = json.loads((stock / "config.json").read_text())
+    content["id2label"] = {number: f"LABEL_{number}" for number in content["id2label"]}
+    (stock / "config.json").write_text(json.dumps(content))
+    wanted = "its labels have no names (LABEL_0, LABEL_1, ...); write id2label into its config.json"
+    assert_refused(label(stock, tmp_path), 4, "label 'good'", wanted)
+    asked = ("--task", "mnli", "--predict", tmp_path / "new.csv", "--output_dir", tmp_path / "out")
+    assert_refused(call(finetune.main, "--model", stock, *asked), 4, wanted)
+
+
+def test_its_folder_and_new_text_suffice(stock: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    assert label(stock, tmp_path, "--precision", "fp32").code == 0
+    for _ in range(2):  # the table of the first time is replaced
+        ended = call(finetune.main, "--model", stock, "--predict", tmp_path / "new.txt", "--precision", "fp32")
+        assert ended.code == 0, ended.err
+    assert "notice: " in ended.err
+    wanted, found = ((folder / "predicted.tsv").read_text() for folder in (tmp_path / "out", stock))
+    assert found == wanted
+    (stock / "predicted.tsv").write_text("of the user")
+    ended = call(finetune.main, "--model", stock, "--predict", tmp_path / "new.txt")
+    assert_refused(ended, 2, "was not written by Finetuning.py and would be replaced")
 
 
 def test_a_task_its_head_does_not_fit_is_refused(stock: Path, tmp_path: Path) -> None:

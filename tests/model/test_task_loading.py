@@ -241,6 +241,8 @@ def test_folder_that_was_fine_tuned_for_nothing_is_refused(tmp_path: Path) -> No
         ({"kind": ["sequence"]}, "describes no head"),
         ({"style": None}, "describes no head"),
         ({"style": "electra"}, "the head of the task is missing"),
+        ({"max_seq_length": "long"}, "lengths or columns that no fine-tuning has"),
+        ({"columns": {"text": "review", "pair": []}}, "lengths or columns that no fine-tuning has"),
     ],
     ids=str,
 )
