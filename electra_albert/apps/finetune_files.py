@@ -5,11 +5,9 @@ results.json holds fractions; tables show them times 100.
 
 from __future__ import annotations
 
-import errno
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +24,7 @@ from electra_albert.apps.run_folder import (
     environment,
     recorded_settings,
     write_whole,
+    writing,
 )
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import fingerprint
@@ -91,20 +90,6 @@ def check_is_ours(folder: Path) -> None:
             f"{folder} was not made by Finetuning.py and holds {taken_names[0]}, which would be overwritten; choose "
             "another --output_dir"
         )
-
-
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Turns what goes wrong in writing into a UsageError."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
-        is_refused = isinstance(error, PermissionError) or getattr(error, "errno", None) == errno.EROFS
-        way_out = "choose another --output_dir" if is_refused else "make room, and run the same command again"
-        raise UsageError(f"cannot write into {folder} ({reason}); {way_out}") from None
 
 
 def open_folder(job: TaskJob, folder: Path, argv: Sequence[str], found: Mapping[str, Any]) -> list[str]:

@@ -120,7 +120,7 @@ def run_folder(config: PretrainConfig, preset: str) -> Path:
 
 def _open_run_folder(run: Run, job: Job, preset: str, argv: Sequence[str]) -> None:
     """Refuse a checkpoint of another run, say what else has changed since, then record this one."""
-    from electra_albert.apps.run_folder import describe_run
+    from electra_albert.apps.run_folder import describe_run, writing
     from electra_albert.apps.taking_up import say_changes
     from electra_albert.corpus.tokenizer import save_tokenizer
     from electra_albert.training.distributed import main_first
@@ -129,13 +129,9 @@ def _open_run_folder(run: Run, job: Job, preset: str, argv: Sequence[str]) -> No
     say_changes(run)
     with main_first(run.world):
         if run.world.is_main:
-            try:
+            with writing(folder):
                 describe_run(folder, preset, job.config, ["Pretraining.py", *argv], dict(run.settings))
                 save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", job.config.model.max_position_embeddings)
-            except OSError as error:
-                raise UsageError(
-                    f"cannot write into {folder} ({error.strerror}); choose another --output_dir"
-                ) from None
 
 
 def _finish(job: Job, folder: Path, argv: Sequence[str], metrics: Metrics, steps: int) -> None:

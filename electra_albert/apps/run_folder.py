@@ -5,11 +5,13 @@ A run is only continued by the settings it was started with; what may change is 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
 import shlex
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +145,7 @@ def check_is_ours(folder: Path) -> None:
 def describe_run(
     folder: Path, preset: str, config: PretrainConfig, command: Sequence[str], settings: dict[str, Any]
 ) -> None:
-    """Write config.yaml, which --config takes again, command.txt and environment.json, each at one stroke.
+    """Write environment.json, config.yaml, which --config takes again, and command.txt, each at one stroke.
 
     `command` is what was typed behind `python`.
     """
@@ -155,10 +157,11 @@ def describe_run(
         options.pop(switch)
     if config.run.init_from is not None:
         options["tokenizer"] = str(folder / "tokenizer")  # its own, which stays when the other run goes
+    record = {**environment(), "sources": _sources(config.corpus), "settings": settings}
+    # First: check_is_ours recognises a run by this file, wherever the process is killed.
+    write_whole(folder / ENVIRONMENT, json.dumps(record, indent=2) + "\n")
     write_whole(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
     write_whole(folder / COMMAND, shlex.join(["python", *command]) + "\n")
-    record = {**environment(), "sources": _sources(config.corpus), "settings": settings}
-    write_whole(folder / ENVIRONMENT, json.dumps(record, indent=2) + "\n")
 
 
 def _sources(corpus: CorpusConfig) -> list[dict[str, Any]]:
@@ -171,6 +174,20 @@ def _sources(corpus: CorpusConfig) -> list[dict[str, Any]]:
         return []
     listed = [] if [source.corpus for source in sources] == [corpus.corpus] else sources
     return [{"corpus": source.corpus, "weight": source.weight} for source in listed]
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turns what goes wrong in writing into a UsageError."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        is_refused = isinstance(error, PermissionError) or getattr(error, "errno", None) == errno.EROFS
+        way_out = "choose another --output_dir" if is_refused else "make room, and run the same command again"
+        raise UsageError(f"cannot write into {folder} ({reason}); {way_out}") from None
 
 
 def write_whole(file: Path, text: str) -> None:

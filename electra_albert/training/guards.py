@@ -70,12 +70,12 @@ class RunLock:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             while not self._try_lock():
                 os.close(self._file)
+            os.ftruncate(self._file, 0)
+            os.write(self._file, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
         except OSError as error:
             raise UsageError(
-                f"cannot write into {self._path.parent}: {error.strerror}; choose another --output_dir"
+                f"cannot write into {self._path.parent}: {error.strerror}; make room or choose another --output_dir"
             ) from error
-        os.ftruncate(self._file, 0)
-        os.write(self._file, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
         return self
 
     def _try_lock(self) -> bool:
