@@ -39,11 +39,12 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.apps.finetune_task import Session
     from electra_albert.training.distributed import leave, start
     from electra_albert.training.guards import StopSignal
+    from electra_albert.training.run_log import RunLog
 
     world = start(config.tuning.device)
     try:
-        with StopSignal() as stop:
-            code = _run(config, Session(argv, world, stop))
+        with StopSignal() as stop, RunLog() as log:
+            code = _run(config, Session(argv, world, stop, log))
     except UserError as error:
         code = report(error)
     return leave(world, code)

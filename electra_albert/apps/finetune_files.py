@@ -32,6 +32,7 @@ from electra_albert.finetuning_config import as_flat_settings
 from electra_albert.model.loading import TASK_FILE
 from electra_albert.tasks.metrics import LOWER_IS_BETTER, MEASURES
 from electra_albert.tasks.statistics import LEVEL, bootstrap_intervals, summarize
+from electra_albert.training.run_log import LOG_FILE
 
 if TYPE_CHECKING:
     from electra_albert.apps.finetune_job import TaskJob
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 RESULTS, TABLE, MODEL = "results.json", "results.md", "model"
 PREDICTIONS, CONFUSION = "predictions.tsv", "confusion.tsv"
 SUBMISSION, PREDICTED = "submission", "predicted.tsv"
-_WRITTEN = (CONFIG, COMMAND, CARD, RESULTS, TABLE, PREDICTIONS, CONFUSION, SUBMISSION, PREDICTED)
+_WRITTEN = (CONFIG, COMMAND, CARD, RESULTS, TABLE, PREDICTIONS, CONFUSION, SUBMISSION, PREDICTED, LOG_FILE)
 # Settings that say where things lie and how many seeds there are; what lies there is compared by fingerprint.
 _MAY_CHANGE = frozenset(
     {

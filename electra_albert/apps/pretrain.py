@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from electra_albert.apps.command_line import check_can_write, parse_pretraining, report
+from electra_albert.apps.command_line import check_can_write, last_output, parse_pretraining, report
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import STOPPED_BY_SIGNAL, Metrics, UsageError, UserError
 
@@ -50,6 +50,7 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
     from electra_albert.training.guards import RunLock, StopSignal
     from electra_albert.training.monitor import Monitor
     from electra_albert.training.run import Run
+    from electra_albert.training.run_log import RunLog
 
     folder = run_folder(config, preset)
     with main_first(world):
@@ -57,6 +58,7 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
         check_is_ours(folder)
         _require_another(config.run.init_from, folder)
     with ExitStack() as stack:
+        log = stack.enter_context(RunLog())
         monitor = stack.enter_context(Monitor(folder, config.training.max_steps, is_main=world.is_main))
         found = find_checkpoint(folder / "checkpoints", config.run.resume, monitor.say)
         state = read_state(found) if found else None
@@ -82,6 +84,8 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
             settings=job_settings(preset, job, world),
         )
         _open_run_folder(run, job, preset, argv)
+        if world.is_main:
+            log.open(folder)
         outcome = _train(job, run)
         monitor.say(peak_memory_line(world.device))
         if outcome is None or outcome.is_stopped:
@@ -138,11 +142,13 @@ def _finish(job: Job, folder: Path, argv: Sequence[str], metrics: Metrics, steps
     """Export both models, write the card, and show what was learned."""
     from electra_albert.apps.closing import print_closing
     from electra_albert.apps.export_models import export_discriminator, export_generator
-    from electra_albert.apps.run_folder import write_card
+    from electra_albert.apps.run_folder import write_card, writing
 
     objective, tokenizer = job.objective.cpu().eval(), job.prepared.tokenizer
     export_generator(objective.generator, tokenizer, folder / "generator")
     if objective.discriminator is not None:
         export_discriminator(objective.discriminator, tokenizer, folder / "discriminator")
-    write_card(folder, shlex.join(["python", "Pretraining.py", *argv]), job.config, metrics, steps)
-    print_closing(job, metrics, folder)
+    with writing(folder):
+        write_card(folder, shlex.join(["python", "Pretraining.py", *argv]), job.config, metrics, steps)
+    with last_output():
+        print_closing(job, metrics, folder)

@@ -18,6 +18,7 @@ from typing import Any
 from electra_albert.config import GROUPS, CorpusConfig, PretrainConfig, as_settings
 from electra_albert.contracts import NOT_YAML, CheckpointError, Metrics, UsageError, UserError
 from electra_albert.corpus.writing import name_beside
+from electra_albert.training.run_log import LOG_FILE
 
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
 # Settings that say how long and where to run, not what is trained. The batch is compared as a whole.
@@ -55,7 +56,7 @@ MAY_CHANGE = _PLACES | frozenset(
         "max_steps",
     }
 )
-_WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", "metrics.jsonl")
+_WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", "metrics.jsonl", LOG_FILE)
 _INHERITED = ("objective", "max_seq_length")
 _LEARNED_FROM = {
     "rtd": "replaced-token detection",

@@ -17,6 +17,7 @@ from torch import Tensor
 from electra_albert.contracts import Metrics, Term
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
 from electra_albert.training.metrics_file import cut_metrics
+from electra_albert.training.run_log import log_lines
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -158,7 +159,9 @@ class Monitor:
             self._bar, self._is_shown = None, False
 
     def say(self, message: str) -> None:
-        """Print one line without disturbing the progress bar."""
+        """Log one line and print it without disturbing the progress bar."""
+        if self._is_main:
+            log_lines(message)
         if self._is_shown:
             write = self._bar.write if self._bar is not None else _print_line
             self._show(lambda: write(message, file=self._stream))
@@ -171,10 +174,12 @@ class Monitor:
     def row(self, row: Metrics) -> None:
         """Write one row of training metrics and show it."""
         self._write(row, "train")
+        line = f"step {row['step']}/{self._max_steps}  {_readable(row)}  {self._time_left(row['step'])} left"
         if self._bar is not None:
             self._bar.set_postfix_str(_readable(row), refresh=False)
+            log_lines(line)
         else:
-            self.say(f"step {row['step']}/{self._max_steps}  {_readable(row)}  {self._time_left(row['step'])} left")
+            self.say(line)
 
     def evaluation(self, position: Metrics, metrics: Metrics) -> None:
         """Write one row of evaluation metrics, named without prefix, made at `position` (step, tokens, epoch)."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from electra_albert.apps import evaluation, pretrain
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import STEPS, call, options, outcome, rows
+from tests.apps.tiny_run import ROOT, STEPS, assert_refused, call, environment, options, outcome, rows
 
-FILES = ("config.yaml", "command.txt", "environment.json", "README.md", "metrics.jsonl")
+FILES = ("config.yaml", "command.txt", "environment.json", "README.md", "metrics.jsonl", "log.txt")
 FOLDERS = ("tokenizer", "tensorboard", "checkpoints", "generator", "discriminator")
 POSITION = {"step", "tokens", "epoch"}
 SCORES = {
@@ -156,3 +160,25 @@ def test_a_discriminator_that_learns_nothing_is_told_while_there_is_time(
     assert told in ended.err
     assert "begin anew with --rtd.discriminator_rate 0.125" in ended.err
     assert told not in finished.ended.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("redirected", [">&-", ">/dev/full", "2>&-", "2>/dev/full", ">out.txt"])
+def test_output_that_cannot_be_printed_neither_stops_a_run_nor_makes_it_fail(tmp_path: Path, redirected: str) -> None:
+    (tmp_path / "greek.txt").write_text("ένας μικρός σκύλος κοιμάται στον κήπο.\n" * 300, encoding="utf-8")
+    argv = options(tmp_path / "greek.txt", tmp_path / "prepared", tmp_path / "run", "--max_steps", 1)
+    command = f"{shlex.join([sys.executable, str(ROOT / 'Pretraining.py'), *argv])} {redirected}"
+    narrow = {**environment(), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run(command, shell=True, cwd=tmp_path, env=narrow, capture_output=True, text=True, timeout=200)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (0, False), ended.stderr
+    assert (tmp_path / "run" / "discriminator" / "config.json").is_file()
+    log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
+    assert "generator accuracy" in log
+    assert "[MASK]" in log
+
+
+def test_a_card_that_cannot_be_written_is_one_line_after_the_models_are(finished: Finished, tmp_path: Path) -> None:
+    folder = shutil.copytree(finished.folder, tmp_path / "run")
+    (folder / "README.md").unlink()
+    (folder / "README.md").mkdir()
+    assert_refused(call(pretrain.main, *finished.options(folder)), 2, "cannot write into", "run the same command again")
