@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shlex
 import shutil
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -182,3 +184,12 @@ def test_a_card_that_cannot_be_written_is_one_line_after_the_models_are(finished
     (folder / "README.md").unlink()
     (folder / "README.md").mkdir()
     assert_refused(call(pretrain.main, *finished.options(folder)), 2, "cannot write into", "run the same command again")
+
+
+def test_a_sentence_that_no_longer_fits_when_tokenized_again_is_not_shown(tmp_path: Path) -> None:
+    letters = iter(hashlib.shake_256(b"").hexdigest(20_000))  # words of tokens that are one letter: a mask splits them
+    sentences = ["".join(islice(letters, 20)) + " " + "".join(islice(letters, 20)) + "." for _ in range(900)]
+    (tmp_path / "words.txt").write_text("\n\n".join(sentences), encoding="utf-8")
+    argv = options(tmp_path / "words.txt", tmp_path / "prepared", tmp_path / "run", "--max_steps", 1)
+    ended = call(pretrain.main, *argv, "--vocab_size", 32, "--model.max_position_embeddings", 32)
+    assert ended.code == 0, ended.err
