@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
@@ -193,3 +194,11 @@ def test_a_sentence_that_no_longer_fits_when_tokenized_again_is_not_shown(tmp_pa
     argv = options(tmp_path / "words.txt", tmp_path / "prepared", tmp_path / "run", "--max_steps", 1)
     ended = call(pretrain.main, *argv, "--vocab_size", 32, "--model.max_position_embeddings", 32)
     assert ended.code == 0, ended.err
+
+
+def test_a_run_in_a_thread_trains_and_the_next_one_in_the_process_too(finished: Finished, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        for name in ("first", "second"):
+            argv = finished.options(tmp_path / name, "--max_steps", 1)
+            assert threads.submit(pretrain.main, argv).result() == 0
+            assert (tmp_path / name / "generator" / "config.json").is_file()
