@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from electra_albert.apps.command_line import make_parser, parse
+from electra_albert.apps.command_line import make_parser, parse, run_app
 from electra_albert.apps.demo_files import MASK, PIPE, check_output, read_sentences, rewrite_file, use_utf8
 from electra_albert.apps.demo_models import built_in_sentences, default_path, load_rewriter
 from electra_albert.contracts import UsageError
@@ -200,3 +200,7 @@ def print_verdicts(verdicts: list[Verdict], *, colours: bool) -> None:
 
 def _colour(text: str, probability: float) -> str:
     return f"{_COLOURS[bisect(_LIMITS, probability)]}{text}{_RESET}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_app(main))

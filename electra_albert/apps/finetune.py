@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from electra_albert.apps.command_line import report
+from electra_albert.apps.command_line import report, run_app
 from electra_albert.apps.finetune_options import parse_finetuning, refuse_idle_options, with_recipe
 from electra_albert.contracts import UsageError, UserError
 from electra_albert.finetuning_config import DOCS, PREDICT_TEST
@@ -97,3 +97,7 @@ def _output_folder(config: FinetuneConfig, name: str, start: Start) -> Path:
         return Path(config.tuning.output_dir)
     begun = "-from-scratch" if config.tuning.from_scratch or start.files is None else ""
     return RUNS / f"{name}-{start.name}{begun}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_app(main))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from electra_albert.apps.command_line import check_can_write, last_output, parse_pretraining, report
+from electra_albert.apps.command_line import check_can_write, last_output, parse_pretraining, report, run_app
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import STOPPED_BY_SIGNAL, Metrics, UsageError, UserError
 
@@ -152,3 +152,7 @@ def _finish(job: Job, folder: Path, argv: Sequence[str], metrics: Metrics, steps
         write_card(folder, shlex.join(["python", "Pretraining.py", *argv]), job.config, metrics, steps)
     with last_output():
         print_closing(job, metrics, folder)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_app(main))
