@@ -16,12 +16,13 @@ from pathlib import Path
 import pytest
 
 from electra_albert.apps import evaluation, pretrain
+from electra_albert.training.metrics_file import CLOCK
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, STEPS, assert_refused, call, environment, options, outcome, rows
 
 FILES = ("config.yaml", "command.txt", "environment.json", "README.md", "metrics.jsonl", "log.txt")
 FOLDERS = ("tokenizer", "tensorboard", "checkpoints", "generator", "discriminator")
-POSITION = {"step", "tokens", "epoch"}
+POSITION = {"step", "tokens", "epoch", "phase", *CLOCK}
 SCORES = {
     "loss",
     "generator_loss",
@@ -82,7 +83,7 @@ def test_numbers_in_metrics_round_trip_and_none_is_nan(finished: Finished) -> No
     for line in (finished.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
         assert json.dumps(row) == line
-        assert all(math.isfinite(value) for value in row.values() if value is not None)
+        assert all(math.isfinite(value) for value in row.values() if not isinstance(value, str | None))
 
 
 def test_the_total_is_the_generator_plus_fifty_times_the_discriminator(finished: Finished) -> None:
@@ -149,7 +150,7 @@ def test_without_output_dir_a_run_is_named_after_corpus_and_preset(finished: Fin
     ended = call(pretrain.main, *finished.options(None, "--max_steps", 1))
     assert ended.code == 0, ended.err
     assert [path.name for path in (in_folder / "runs").iterdir()] == ["tales-tiny"]
-    assert ended.out.endswith(" LM_DEMO.py\n")
+    assert ended.out.endswith(" LM_DEMO.py --gen runs/tales-tiny\n")
 
 
 def test_a_discriminator_that_learns_nothing_is_told_while_there_is_time(
