@@ -110,8 +110,7 @@ def print_closing(job: Job, metrics: Metrics, folder: Path) -> None:
         models = "generator/ and discriminator/ (stock Hugging Face folders)"
     print(f"written to {folder}: {models}, tokenizer/, checkpoints/,")
     print("    metrics.jsonl, tensorboard/, README.md (model card), config.yaml")
-    demo = [_interpreter(), "LM_DEMO.py", *(["--gen", str(folder)] if job.config.run.output_dir else [])]
-    print(f"next: {shlex.join(demo)}")
+    print(f"next: {shlex.join([_interpreter(), 'LM_DEMO.py', '--gen', str(folder)])}")
 
 
 def _interpreter() -> str:
