@@ -16,6 +16,7 @@ from electra_albert.contracts import UsageError
 from electra_albert.corpus.tokenizer import save_tokenizer
 
 if TYPE_CHECKING:
+    from electra_albert.apps.model_card import Facts
     from electra_albert.model.outputs import Model
 
 CARD = "README.md"
@@ -31,6 +32,7 @@ class Form(NamedTuple):
     file_format: str = "safetensors"
     settings: Mapping[str, Any] = {}  # of config.json, beside those of the shape
     details: Mapping[str, Any] | None = None  # of the task, in a file of their own
+    facts: Facts | None = None  # of the model, in its card
 
 
 def publish(folder: Path, model: Model, tokenizer: Any, form: Form) -> None:
@@ -89,7 +91,8 @@ def _write(folder: Path, model: Model, tokenizer: Any, form: Form) -> Path:
 
     config = {**stock_config(model.config, form.architecture, special_ids(tokenizer)), **form.settings}
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    (folder / CARD).write_text(model_card(model, form.architecture, form.file_format), encoding="utf-8")
+    card = model_card(model, form.architecture, form.file_format, form.facts)
+    (folder / CARD).write_text(card, encoding="utf-8")
     if form.details is not None:
         (folder / TASK_FILE).write_text(json.dumps(form.details, indent=2) + "\n", encoding="utf-8")
     save_tokenizer(tokenizer, folder, model.config.max_position_embeddings)

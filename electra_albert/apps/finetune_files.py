@@ -26,7 +26,7 @@ from electra_albert.apps.run_folder import (
     write_whole,
     writing,
 )
-from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.contracts import CheckpointError, Metrics, UsageError
 from electra_albert.corpus.tokenizer import fingerprint
 from electra_albert.finetuning_config import as_flat_settings
 from electra_albert.model.loading import TASK_FILE
@@ -37,6 +37,7 @@ from electra_albert.training.run_log import LOG_FILE
 if TYPE_CHECKING:
     from electra_albert.apps.finetune_job import TaskJob
     from electra_albert.apps.finetune_sweep import SeedResult
+    from electra_albert.apps.model_card import Facts
     from electra_albert.tasks.objective import TaskObjective
 
 RESULTS, TABLE, MODEL = "results.json", "results.md", "model"
@@ -128,8 +129,8 @@ def open_folder(job: TaskJob, folder: Path, argv: Sequence[str], found: Mapping[
     return changes
 
 
-def export_best(job: TaskJob, objective: TaskObjective, seed: int, folder: Path) -> None:
-    """Write the fine-tuned model of a seed as a stock folder that says what it is for."""
+def export_best(job: TaskJob, objective: TaskObjective, seed: int, folder: Path, metrics: Metrics) -> None:
+    """Write the fine-tuned model of a seed as a stock folder that says what it is for and what it reached."""
     details = {
         "task": job.task.name,
         "family": job.start.family,
@@ -141,7 +142,46 @@ def export_best(job: TaskJob, objective: TaskObjective, seed: int, folder: Path)
         "doc_stride": job.plan.doc_stride,
         "max_answer_length": job.plan.max_answer_length,
     }
-    export_task_model(objective.model.cpu(), job.start.tokenizer, folder / MODEL, details)
+    facts = task_facts(job, metrics, f"seed {seed}")
+    export_task_model(objective.model.cpu(), job.start.tokenizer, folder / MODEL, details, facts=facts)
+
+
+def task_facts(job: TaskJob, metrics: Metrics, of: str) -> Facts:
+    """What the card of a fine-tuned model says of it: task, data, model it began with, labels and official scores.
+
+    `of` says what the scores are of, such as one seed.
+    """
+    from huggingface_hub import EvalResult
+
+    from electra_albert.apps.model_card import Facts, hub_task
+
+    name, hub, examples = job.task.name, job.task.hub, len(job.data.evaluation[job.deciding_set])
+    is_from_scratch = job.start.files is None or (job.train is not None and job.config.tuning.from_scratch)
+    base = None if is_from_scratch else job.start.name
+    scores = {metric: metrics[metric] for metric in job.task.metrics if metrics.get(metric) is not None}
+    results = [
+        EvalResult(
+            task_type=hub_task(job.task.kind),
+            dataset_type=hub.dataset if hub else name,
+            dataset_name=name,
+            dataset_config=hub.config if hub else None,
+            dataset_split=job.deciding_set,
+            metric_type=metric,
+            metric_value=value,
+            metric_name=f"{metric} ({of})",
+        )
+        for metric, value in scores.items()
+    ]
+    begun = "with random weights" if base is None else f"with the weights of `{base}`"
+    labels = f" Labels: {', '.join(f'`{label}`' for label in job.data.labels)}." if job.data.labels else ""
+    reached = ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items())
+    made = f"Fine-tuned on `{name}` ({len(job.data.train):,} examples), beginning {begun}."
+    if job.train is None:
+        made = f"Scores of `{base}`, which was not trained any further, on `{name}`."
+    text = f"{made}{labels} On {examples:,} examples of {job.deciding_set} ({of}): {reached}."
+    datasets = [hub.dataset] if hub else None
+    known = {"base_model": base, "datasets": datasets, "metrics": list(scores)}
+    return Facts({**known, "model_name": f"{job.start.name}-{name}", "eval_results": results}, text)
 
 
 def check_model(folder: Path, seed: int) -> None:
@@ -227,35 +267,42 @@ def _with_suffix(name: str, suffix: str) -> str:
 
 def _card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> str:
     """The folder's README: scores, how to load the model, how to make it again."""
+    from electra_albert.apps.model_card import MADE_WITH, THIS_FOLDER, front_matter
+
     loading = (
         "AutoModel" if job.head.style == "electra" and job.head.kind in ("sequence", "choice") else _AUTO[job.head.kind]
     )
-    model = folder / MODEL
+    place = f'"THIS_FOLDER", subfolder="{MODEL}"'
     told = (
         f"the model is that of the best seed, {results['best_seed']}, chosen on the set it is scored on: its score is "
         "optimistic, the median is not."
     )
     if job.train is None and job.start.files is not None:
-        model, told = job.start.files.weights.parent, "the model was fine-tuned elsewhere and only scored here."
+        place, told = f'"{job.start.files.weights.parent}"', "the model was fine-tuned elsewhere and only scored here."
+    medians = {name: metric["median"] for name, metric in results["metrics"].items()}
+    facts = task_facts(job, medians, f"median of {len(results['seeds'])} seed(s)")
     lines = [
-        "---",
-        "library_name: transformers",
-        f"tags: [albert, electra, {job.task.name}]",
-        "---",
+        front_matter(library_name="transformers", tags=["albert", "electra", job.task.name], **facts.fields),
         "",
         f"# {folder.name}",
+        "",
+        facts.text,
         "",
         format_results(results),
         "",
         f"Fractions of the same numbers, with every seed, stand in results.json; {told}",
         "",
+        *([THIS_FOLDER, ""] if "THIS_FOLDER" in place else []),
         "```python",
         f"from transformers import {loading}, AutoTokenizer",
-        f'{loading}.from_pretrained("{model}")',
-        f'AutoTokenizer.from_pretrained("{model}")',
+        "",
+        f"model = {loading}.from_pretrained({place})",
+        f"tokenizer = AutoTokenizer.from_pretrained({place})",
         "```",
         "",
         f"Made by `{(folder / COMMAND).read_text(encoding='utf-8').strip()}`.",
+        "",
+        MADE_WITH,
         "",
     ]
     return "\n".join(lines)

@@ -187,7 +187,7 @@ def seed_result(job: TaskJob, seed: int, step: int, scored: Scored, new: list[st
 def _close(job: TaskJob, objective: TaskObjective, place: Path, result: SeedResult, *, is_best: bool) -> None:
     """Export the model if it is the best so far, write the result, and remove what was needed to get there."""
     if is_best:
-        export_best(job, objective, result.seed, place.parent)
+        export_best(job, objective, result.seed, place.parent, result.metrics)
     with writing(place):
         write_whole(place / RESULT, json.dumps(result._asdict()) + "\n")
     shutil.rmtree(place / "checkpoints", ignore_errors=True)

@@ -13,12 +13,15 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from electra_albert.config import GROUPS, CorpusConfig, PretrainConfig, as_settings
+from electra_albert.config import BUILT_IN_CORPUS, GROUPS, CorpusConfig, PretrainConfig, as_settings
 from electra_albert.contracts import NOT_YAML, CheckpointError, Metrics, UsageError, UserError
 from electra_albert.corpus.writing import name_beside
 from electra_albert.training.run_log import LOG_FILE
+
+if TYPE_CHECKING:
+    from electra_albert.apps.model_card import Facts
 
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
 # Settings that say how long and where to run, not what is trained. The batch is compared as a whole.
@@ -198,23 +201,18 @@ def write_whole(file: Path, text: str) -> None:
     os.replace(beside, file)
 
 
-def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metrics, steps: int) -> None:
-    """A model card: what was trained on what, how well it does on held-out text, how to load it."""
-    shape, origin = config.model, config.run.init_from
-    begun = "" if origin is None else f", beginning with the weights of `{Path(origin).name}`"
+def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
+    """What the cards of a run say of it: what was trained on what, and how well it does on held-out text."""
+    from electra_albert.apps.model_card import Facts
+    from electra_albert.apps.pair_paths import last_name
+    from electra_albert.corpus.hub import hub_name
+
+    corpus, origin = config.corpus.corpus, config.run.init_from
+    base = None if origin is None else Path(origin).name
+    hub = None if Path(corpus).exists() else hub_name(corpus)
     lines = [
-        "---",
-        "library_name: transformers",
-        "pipeline_tag: fill-mask",
-        "tags: [electra, albert]",
-        "---",
-        "",
-        f"# {folder.name}",
-        "",
-        f"An ALBERT encoder (hidden size {shape.hidden_size}, {shape.num_hidden_layers} passes through "
-        f"{shape.num_hidden_groups} group(s), embedding size {shape.embedding_size}, {shape.vocab_size} pieces), "
-        f"pretrained by {_LEARNED_FROM[config.run.objective]} on the corpus `{config.corpus.corpus}` "
-        f"for {steps} steps{begun}.",
+        f"Pretrained by {_LEARNED_FROM[config.run.objective]} on the corpus `{last_name(corpus)}` "
+        f"for {steps} steps{'' if base is None else f', beginning with the weights of `{base}`'}.",
         "",
         "| held-out text | value |",
         "| --- | --- |",
@@ -222,24 +220,49 @@ def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metr
             f"| {name.replace('_', ' ')} | {'-' if value is None else f'{value:.4f}'} |"
             for name, value in metrics.items()
         ),
+    ]
+    language = "en" if corpus == BUILT_IN_CORPUS else None
+    return Facts({"language": language, "datasets": [hub[0]] if hub else None, "base_model": base}, "\n".join(lines))
+
+
+def write_card(folder: Path, command: str, config: PretrainConfig, facts: Facts) -> None:
+    """A model card: what was trained on what, how well it does on held-out text, how to load it."""
+    from electra_albert.apps.model_card import MADE_WITH, THIS_FOLDER, front_matter
+
+    shape = config.model
+    lines = [
+        front_matter(library_name="transformers", pipeline_tag="fill-mask", tags=["albert", "electra"], **facts.fields),
+        "",
+        f"# {folder.name}",
+        "",
+        f"An ALBERT encoder (hidden size {shape.hidden_size}, {shape.num_hidden_layers} passes through "
+        f"{shape.num_hidden_groups} group(s), embedding size {shape.embedding_size}, {shape.vocab_size} pieces).",
+        "",
+        facts.text,
+        "",
+        THIS_FOLDER,
         "",
         "```python",
-        *_loading_lines(folder, config),
+        *_loading_lines(config),
         "```",
         "",
         f"Made by `{command}`.",
+        "",
+        MADE_WITH,
         "",
     ]
     write_whole(folder / CARD, "\n".join(lines))
 
 
-def _loading_lines(folder: Path, config: PretrainConfig) -> list[str]:
-    encoder = folder / ("discriminator" if config.run.objective.startswith("rtd") else "generator")
+def _loading_lines(config: PretrainConfig) -> list[str]:
+    encoder = "discriminator" if config.run.objective.startswith("rtd") else "generator"
     pooler = "" if config.run.has_sentence_order else ", add_pooling_layer=False"  # which no objective trains
     return [
-        "from transformers import AutoModel, pipeline",
-        f'pipeline("fill-mask", "{folder / "generator"}")',
-        f'AutoModel.from_pretrained("{encoder}"{pooler})',
+        "from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer",
+        "",
+        'tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER", subfolder="generator")',
+        'generator = AutoModelForMaskedLM.from_pretrained("THIS_FOLDER", subfolder="generator")',
+        f'encoder = AutoModel.from_pretrained("THIS_FOLDER", subfolder="{encoder}"{pooler})',
     ]
 
 

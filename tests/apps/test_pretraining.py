@@ -10,14 +10,20 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import pytest
+from huggingface_hub import ModelCard
 
 from electra_albert.apps import evaluation, pretrain
+from electra_albert.apps.run_folder import run_facts
+from electra_albert.config import CorpusConfig
+from electra_albert.presets import PRESETS
 from electra_albert.training.metrics_file import CLOCK
 from tests.apps.conftest import Finished
+from tests.apps.test_model_card import run_code_of
 from tests.apps.tiny_run import ROOT, STEPS, assert_refused, call, environment, options, outcome, rows
 
 FILES = ("config.yaml", "command.txt", "environment.json", "README.md", "metrics.jsonl", "log.txt")
@@ -101,10 +107,24 @@ def test_the_record_of_a_run_names_its_command_packages_and_scores(finished: Fin
     assert (finished.folder / "command.txt").read_text().startswith("python Pretraining.py --corpus ")
     environment = json.loads((finished.folder / "environment.json").read_text())
     assert {"python", "packages", "settings"} <= environment.keys()
-    card = (finished.folder / "README.md").read_text()
-    last = rows(finished.folder)[-1]
-    assert f"{last['eval_discriminator_auc']:.4f}" in card
-    assert "library_name: transformers" in card
+
+
+@pytest.mark.parametrize("place", ["", "generator", "discriminator"])
+def test_cards_of_a_run_tell_data_and_scores_and_their_code_loads_it(finished: Finished, place: str) -> None:
+    card = ModelCard.load(finished.folder / place / "README.md")
+    assert card.data.library_name == "transformers"
+    assert f"{rows(finished.folder)[-1]['eval_discriminator_auc']:.4f}" in card.text
+    assert "on the corpus `tales.txt` for 20 steps" in card.text
+    assert run_code_of(finished.folder / place)["tokenizer"].mask_token == "[MASK]"
+
+
+def test_a_card_names_the_language_and_the_data_set_where_they_are_known() -> None:
+    for corpus, known in (
+        ("docs", {"language": "en"}),
+        ("Salesforce/wikitext:name", {"datasets": ["Salesforce/wikitext"]}),
+    ):
+        facts = run_facts(replace(PRESETS["tiny"], corpus=CorpusConfig(corpus=corpus)), {}, 1)
+        assert {name: value for name, value in facts.fields.items() if value} == known
 
 
 def test_tensorboard_holds_the_rows(finished: Finished) -> None:
