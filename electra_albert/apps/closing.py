@@ -16,7 +16,7 @@ from electra_albert.apps.demo import print_guesses, print_verdicts
 from electra_albert.apps.fill_mask import Proposal, fill_masks, judge, printable, shown
 from electra_albert.apps.obstacles import why_not_compiled
 from electra_albert.apps.scores import error_lines, format_forgetting, format_scores, read_evaluations
-from electra_albert.contracts import Metrics
+from electra_albert.contracts import DataError, Metrics
 from electra_albert.corpus.tokenizer import Piece, describe_pieces
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.attention import stock_computes
@@ -113,8 +113,8 @@ def print_closing(job: Job, metrics: Metrics, folder: Path) -> None:
     print(format_scores(metrics))
     if job.origin is not None:
         print(format_forgetting(read_evaluations(folder, EVALUATION_PREFIX)))
-    for key, sentence in enumerate(_sentences(job.held_out)):
-        _print_example(job, sentence, key)
+    for sentence, cloze in _clozes(job):
+        _print_example(job, sentence, cloze)
     print()
     models, is_one = "generator/ and discriminator/", job.objective.discriminator is None
     if not stock_computes(job.config.model):
@@ -123,8 +123,7 @@ def print_closing(job: Job, metrics: Metrics, folder: Path) -> None:
         models = "generator/ (a stock Hugging Face folder)" if is_one else f"{models} (stock Hugging Face folders)"
     print(f"written to {folder}: {models}, tokenizer/, checkpoints/,")
     print("    metrics.jsonl, tensorboard/, README.md (model card), config.yaml")
-    demo = [_interpreter(), "LM_DEMO.py", *(["--gen", str(folder)] if job.config.run.output_dir else [])]
-    print(f"next: {shlex.join(demo)}")
+    print(f"next: {shlex.join([_interpreter(), 'LM_DEMO.py', '--gen', str(folder)])}")
 
 
 def _interpreter() -> str:
@@ -156,21 +155,33 @@ def _make_cloze(job: Job, sentence: list[int], key: int) -> _Cloze:
     return _Cloze(text, position, fill_masks(objective.generator, tokenizer, text, _GUESSES))
 
 
+def _clozes(job: Job) -> Iterator[tuple[list[int], _Cloze]]:
+    """Held-out sentences with a word masked; one that is longer than the model reads when tokenized again is left out.
+
+    That happens where the mask takes the place of a part of a word.
+    """
+    for key, sentence in enumerate(_sentences(job.held_out)):
+        try:
+            cloze = _make_cloze(job, sentence, key)
+        except DataError:
+            continue
+        yield sentence, cloze
+
+
 def guesses_in_markdown(job: Job) -> str:
     """The generator's guesses at held-out words, for TensorBoard."""
     lines = []
-    for key, sentence in enumerate(_sentences(job.held_out)):
-        cloze = _make_cloze(job, sentence, key)
+    for _, cloze in _clozes(job):
         told = ", ".join(f"{shown(p['token_str'])} {p['score']:.1%}" for p in cloze.answer[0])
         lines.append(f"- {printable(cloze.text)}: **{told}**")
     return "\n".join(lines)
 
 
-def _print_example(job: Job, sentence: list[int], key: int) -> None:
+def _print_example(job: Job, sentence: list[int], cloze: _Cloze) -> None:
     """One held-out sentence with a masked word, then with the generator's guess in its place. sentence: token ids."""
     import torch
 
-    tokenizer, cloze, colours = job.prepared.tokenizer, _make_cloze(job, sentence, key), sys.stdout.isatty()
+    tokenizer, colours = job.prepared.tokenizer, sys.stdout.isatty()
     print()
     print_guesses(cloze.text, cloze.answer, colours=colours)
     if job.objective.discriminator is None:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from electra_albert.apps.help_text import ALL_OPTIONS, ShortHelp, add_config, format_short_help, plain_formatter
 from electra_albert.apps.inheritance import inherited_options
@@ -32,6 +34,7 @@ from electra_albert.config import (
 from electra_albert.contracts import CheckpointError, UsageError, UserError
 from electra_albert.objectives.registry import OBJECTIVES, spec_of
 from electra_albert.presets import PRESETS
+from electra_albert.training.run_log import log_lines
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser, Namespace
@@ -55,6 +58,7 @@ python Pretraining.py --init_from runs/mine --corpus more.txt --output_dir runs/
     "README.md; docs/corpus.md (text and its formats), docs/cluster.md, docs/interop.md",
 )
 _OF_FILES = ("--corpus", "--input", "--train_file")  # options that a file without one may be meant for
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 _FOUND_FIRST = ("preset", "init_from", "output_dir")
 _FROM_TOKENIZER = "vocab_size"  # the model's is the tokenizer's and cannot be chosen apart
@@ -62,6 +66,7 @@ _FROM_TOKENIZER = "vocab_size"  # the model's is the tokenizer's and cannot be c
 
 def run_app(main: Callable[[Sequence[str]], int]) -> int:
     """Run an app on the command line's arguments; an error of the user's becomes one line and its exit code."""
+    _make_streams_writable()
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()  # while a reader that has left can still be told from a failure
@@ -69,11 +74,59 @@ def run_app(main: Callable[[Sequence[str]], int]) -> int:
     except UserError as error:
         return report(error)
     except BrokenPipeError:  # the reader of our output left, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush that ends the interpreter
+        _discard(sys.stdout)
         return 0
+    except OSError:
+        if not (failure := _write_out()):
+            raise  # stdout is not what failed
+        return report(UsageError(f"{failure}; make room or write elsewhere"))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    finally:
+        try:
+            sys.stderr.flush()
+        except OSError:
+            _discard(sys.stderr)
+
+
+def _make_streams_writable() -> None:
+    """Let a closed stdout or stderr, as by `2>&-`, lead nowhere, and one with a narrow encoding write escapes."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _write_out(text: str = "") -> str:
+    """Write to stdout at once; returns why that failed, nothing where it did not or the reader has left."""
+    try:
+        print(text, end="", flush=True)
+    except OSError as error:
+        _discard(sys.stdout)
+        return "" if isinstance(error, BrokenPipeError) else f"cannot write to stdout ({error.strerror})"
+    return ""
+
+
+def _discard(stream: TextIO) -> None:
+    """Let what is left of a stream lead nowhere, for the flush that ends the interpreter."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+@contextmanager
+def last_output() -> Iterator[None]:
+    """Log what a finished run prints to stdout and print it at once; a stdout that fails is only a warning."""
+    held = io.StringIO()
+    held.isatty = sys.stdout.isatty  # type: ignore[method-assign]
+    try:
+        with redirect_stdout(held):
+            yield
+    finally:
+        log_lines(_COLOUR.sub("", held.getvalue()))
+        if failure := _write_out(held.getvalue()):
+            print(f"warning: {failure}; the same is in the run's folder", file=sys.stderr)
 
 
 def report(error: UserError) -> int:

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from electra_albert.apps.command_line import make_parser, parse
-from electra_albert.apps.demo_files import MASK, PIPE, check_output, never_fail, read_sentences, rewrite_file, use_utf8
+from electra_albert.apps.command_line import make_parser, parse, run_app
+from electra_albert.apps.demo_files import MASK, PIPE, check_output, read_sentences, rewrite_file, use_utf8
 from electra_albert.apps.demo_models import built_in_sentences, default_path, load_rewriter
 from electra_albert.contracts import UsageError
 
@@ -47,7 +47,8 @@ _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 def main(argv: Sequence[str]) -> int:
     """Entry point of LM_DEMO.py; returns the exit code."""
     options = _parse(argv)
-    (use_utf8 if options.json else never_fail)(sys.stdout)
+    if options.json:
+        use_utf8(sys.stdout)
     sentences = read_sentences(options.input) if options.input and not options.output else []
     path = Path(options.gen) if options.gen else default_path()
     rewriter = load_rewriter(options, path)
@@ -203,3 +204,7 @@ def print_verdicts(verdicts: list[Verdict], *, colours: bool) -> None:
 
 def _colour(text: str, probability: float) -> str:
     return f"{_COLOURS[bisect(_LIMITS, probability)]}{text}{_RESET}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_app(main))

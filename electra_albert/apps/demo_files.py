@@ -100,12 +100,6 @@ def use_utf8(stream: TextIO) -> None:
         stream.reconfigure(encoding="utf-8", errors="strict", newline="")
 
 
-def never_fail(stream: TextIO) -> None:
-    """Write as an escape what the terminal's encoding does not have: for what people read."""
-    if isinstance(stream, TextIOWrapper):
-        stream.reconfigure(errors="backslashreplace")
-
-
 @dataclass
 class Tally:
     """What was done to the lines of a file."""

@@ -20,7 +20,9 @@ _WAY_OUT = "name the tokenizer it was trained with by --tokenizer, or put that b
 
 def default_path() -> Path:
     """The newest run, or, which is said, the model that comes with the checkout."""
-    model = default_model()
+    model = default_model("--gen")
+    if model.passed_over:
+        print(f"notice: {model.passed_over}", file=sys.stderr)
     if model.is_shipped:
         print(model.told(), file=sys.stderr)
     return model.path

@@ -19,6 +19,7 @@ from electra_albert.contracts import UsageError
 from electra_albert.corpus.tokenizer import save_tokenizer
 
 if TYPE_CHECKING:
+    from electra_albert.apps.model_card import Facts
     from electra_albert.model.outputs import Model
 
 CARD = "README.md"
@@ -34,6 +35,7 @@ class Form(NamedTuple):
     file_format: str = "safetensors"
     settings: Mapping[str, Any] = {}  # of config.json, beside those of the shape
     details: Mapping[str, Any] | None = None  # of the task, in a file of their own
+    facts: Facts | None = None  # of the model, in its card
 
 
 def publish(folder: Path, model: Model, tokenizer: Any, form: Form) -> None:
@@ -94,7 +96,7 @@ def _write(folder: Path, model: Model, tokenizer: Any, form: Form) -> Path:
     is_stock, ids = stock_computes(model.config), special_ids(tokenizer)
     config = stock_config(model.config, form.architecture, ids) if is_stock else native_config(model.config, ids)
     (folder / CONFIG_FILE).write_text(json.dumps({**config, **form.settings}, indent=2) + "\n", encoding="utf-8")
-    card = model_card(model, form.architecture, form.file_format if is_stock else "native")
+    card = model_card(model, form.architecture, form.file_format if is_stock else "native", form.facts)
     (folder / CARD).write_text(card, encoding="utf-8")
     if form.details is not None:
         (folder / TASK_FILE).write_text(json.dumps(form.details, indent=2) + "\n", encoding="utf-8")

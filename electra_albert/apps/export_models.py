@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from electra_albert.apps.export_folder import Form, publish
 
 if TYPE_CHECKING:
+    from electra_albert.apps.model_card import Facts
     from electra_albert.model.body import Body
     from electra_albert.model.electra import Discriminator, Generator
     from electra_albert.model.task_model import TaskModel
@@ -21,23 +22,29 @@ def generator_architecture(generator: Generator) -> str:
     return "AlbertForMaskedLM" if generator.sentence_order is None else "AlbertForPreTraining"
 
 
-def export_generator(generator: Generator, tokenizer: Any, folder: Path, file_format: str = "safetensors") -> None:
+def export_generator(
+    generator: Generator, tokenizer: Any, folder: Path, file_format: str = "safetensors", facts: Facts | None = None
+) -> None:
     """Write a folder that `AutoModelForMaskedLM` and `pipeline("fill-mask")` load.
 
     One with a sentence-order head is loaded by `AutoModelForPreTraining` too. Raises CheckpointError where stock
     classes compute other values, UsageError where the folder cannot be written.
     """
-    publish(folder, generator, tokenizer, Form(generator_architecture(generator), file_format))
+    publish(folder, generator, tokenizer, Form(generator_architecture(generator), file_format, facts=facts))
 
 
 def export_discriminator(
-    discriminator: Discriminator, tokenizer: Any, folder: Path, file_format: str = "safetensors"
+    discriminator: Discriminator,
+    tokenizer: Any,
+    folder: Path,
+    file_format: str = "safetensors",
+    facts: Facts | None = None,
 ) -> None:
     """Write a folder whose encoder `AutoModel` loads; the detection head goes along under ELECTRA's own names.
 
     Raises as export_generator does.
     """
-    publish(folder, discriminator, tokenizer, Form("AlbertModel", file_format))
+    publish(folder, discriminator, tokenizer, Form("AlbertModel", file_format, facts=facts))
 
 
 def export_body(body: Body, tokenizer: Any, folder: Path, file_format: str = "safetensors") -> None:
@@ -46,7 +53,12 @@ def export_body(body: Body, tokenizer: Any, folder: Path, file_format: str = "sa
 
 
 def export_task_model(
-    model: TaskModel, tokenizer: Any, folder: Path, details: Mapping[str, Any], file_format: str = "safetensors"
+    model: TaskModel,
+    tokenizer: Any,
+    folder: Path,
+    details: Mapping[str, Any],
+    file_format: str = "safetensors",
+    facts: Facts | None = None,
 ) -> None:
     """Write a folder that `AutoModelForSequenceClassification` or its sibling loads, with names for the labels.
 
@@ -67,4 +79,4 @@ def export_task_model(
         settings["label2id"] = {name: number for number, name in enumerate(names)}
     if head.kind == "sequence":
         settings["problem_type"] = "regression" if details.get("is_regression") else "single_label_classification"
-    publish(folder, model, tokenizer, Form(model.architecture, file_format, settings, details))
+    publish(folder, model, tokenizer, Form(model.architecture, file_format, settings, details, facts))

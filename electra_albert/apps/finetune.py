@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from electra_albert.apps.command_line import report
+from electra_albert.apps.command_line import report, run_app
 from electra_albert.apps.finetune_options import parse_finetuning, refuse_idle_options, with_recipe
 from electra_albert.contracts import UsageError, UserError
 from electra_albert.finetuning_config import DOCS, PREDICT_TEST
@@ -40,11 +40,12 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.apps.finetune_task import Session
     from electra_albert.training.distributed import leave, start
     from electra_albert.training.guards import StopSignal
+    from electra_albert.training.run_log import RunLog
 
     world = start(config.tuning.device)
     try:
-        with StopSignal() as stop:
-            code = _run(config, Session(argv, world, stop))
+        with StopSignal() as stop, RunLog() as log:
+            code = _run(config, Session(argv, world, stop, log))
     except UserError as error:
         code = report(error)
     return leave(world, code)
@@ -133,3 +134,7 @@ def _output_folder(config: FinetuneConfig, name: str, start: Start) -> Path:
         name = Path(data.train_file or data.validation_file or data.data_dir or CUSTOM).stem
     begun = "-from-scratch" if config.tuning.from_scratch or start.files is None else ""
     return RUNS / f"{name}-{start.name}{begun}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_app(main))

@@ -5,11 +5,9 @@ results.json holds fractions; tables show them times 100.
 
 from __future__ import annotations
 
-import errno
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,25 +24,28 @@ from electra_albert.apps.run_folder import (
     environment,
     recorded_settings,
     write_whole,
+    writing,
 )
-from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.contracts import CheckpointError, Metrics, UsageError
 from electra_albert.corpus.tokenizer import fingerprint
 from electra_albert.finetuning_config import FinetuneConfig, as_flat_settings
 from electra_albert.model.attention import stock_computes
 from electra_albert.model.loading import TASK_FILE
 from electra_albert.tasks.metrics import LOWER_IS_BETTER, MEASURES
 from electra_albert.tasks.statistics import LEVEL, bootstrap_intervals, summarize
+from electra_albert.training.run_log import LOG_FILE
 
 if TYPE_CHECKING:
     from electra_albert.apps.finetune_job import TaskJob
     from electra_albert.apps.finetune_sweep import SeedResult
+    from electra_albert.apps.model_card import Facts
     from electra_albert.tasks.objective import TaskObjective
 
 RESULTS, TABLE, MODEL = "results.json", "results.md", "model"
 PREDICTIONS, CONFUSION = "predictions.tsv", "confusion.tsv"
 SUBMISSION, PREDICTED = "submission", "predicted.tsv"
 _TABLE_HEADER = b"id\tgold\tpredicted\t"  # of predictions_table
-_WRITTEN = (CONFIG, COMMAND, CARD, RESULTS, TABLE, PREDICTIONS, CONFUSION, SUBMISSION, PREDICTED)
+_WRITTEN = (CONFIG, COMMAND, CARD, RESULTS, TABLE, PREDICTIONS, CONFUSION, SUBMISSION, PREDICTED, LOG_FILE)
 _OF_THE_CALL = frozenset({"predict", "compare", "resume", "dry_run"})  # they leave the sweep as it is
 DATA_FILES = ("data_dir", "train_file", "validation_file")
 # Settings that say where things lie and how many seeds there are; what lies there is compared by fingerprint.
@@ -101,20 +102,6 @@ def check_is_table(file: Path) -> None:
         raise UsageError(f"{file} was not written by Finetuning.py and would be replaced; choose another --output_dir")
 
 
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Turns what goes wrong in writing into a UsageError."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
-        is_refused = isinstance(error, PermissionError) or getattr(error, "errno", None) == errno.EROFS
-        way_out = "choose another --output_dir" if is_refused else "make room, and run the same command again"
-        raise UsageError(f"cannot write into {folder} ({reason}); {way_out}") from None
-
-
 def open_folder(job: TaskJob, folder: Path, argv: Sequence[str], found: Mapping[str, Any]) -> list[str]:
     """Record the sweep in its folder; returns what changed since it began.
 
@@ -169,8 +156,8 @@ def _changes(recorded: Mapping[str, Any], settings: Mapping[str, Any], folder: P
     return changes
 
 
-def export_best(job: TaskJob, objective: TaskObjective, seed: int, folder: Path) -> None:
-    """Write the fine-tuned model of a seed as a stock folder that says what it is for."""
+def export_best(job: TaskJob, objective: TaskObjective, seed: int, folder: Path, metrics: Metrics) -> None:
+    """Write the fine-tuned model of a seed as a stock folder that says what it is for and what it reached."""
     details = {
         "task": job.task.name,
         "family": job.start.family,
@@ -183,7 +170,46 @@ def export_best(job: TaskJob, objective: TaskObjective, seed: int, folder: Path)
         "doc_stride": job.plan.doc_stride,
         "max_answer_length": job.plan.max_answer_length,
     }
-    export_task_model(objective.model.cpu(), job.start.tokenizer, folder / MODEL, details)
+    facts = task_facts(job, metrics, f"seed {seed}")
+    export_task_model(objective.model.cpu(), job.start.tokenizer, folder / MODEL, details, facts=facts)
+
+
+def task_facts(job: TaskJob, metrics: Metrics, of: str) -> Facts:
+    """What the card of a fine-tuned model says of it: task, data, model it began with, labels and official scores.
+
+    `of` says what the scores are of, such as one seed.
+    """
+    from huggingface_hub import EvalResult
+
+    from electra_albert.apps.model_card import Facts, hub_task
+
+    name, hub, examples = job.task.name, job.task.hub, len(job.data.evaluation[job.deciding_set])
+    is_from_scratch = job.start.files is None or (job.train is not None and job.config.tuning.from_scratch)
+    base = None if is_from_scratch else job.start.name
+    scores = {metric: metrics[metric] for metric in job.task.metrics if metrics.get(metric) is not None}
+    results = [
+        EvalResult(
+            task_type=hub_task(job.task.kind),
+            dataset_type=hub.dataset if hub else name,
+            dataset_name=name,
+            dataset_config=hub.config if hub else None,
+            dataset_split=job.deciding_set,
+            metric_type=metric,
+            metric_value=value,
+            metric_name=f"{metric} ({of})",
+        )
+        for metric, value in scores.items()
+    ]
+    begun = "with random weights" if base is None else f"with the weights of `{base}`"
+    labels = f" Labels: {', '.join(f'`{label}`' for label in job.data.labels)}." if job.data.labels else ""
+    reached = ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items())
+    made = f"Fine-tuned on `{name}` ({len(job.data.train):,} examples), beginning {begun}."
+    if job.train is None:
+        made = f"Scores of `{base}`, which was not trained any further, on `{name}`."
+    text = f"{made}{labels} On {examples:,} examples of {job.deciding_set} ({of}): {reached}."
+    datasets = [hub.dataset] if hub else None
+    known = {"base_model": base, "datasets": datasets, "metrics": list(scores)}
+    return Facts({**known, "model_name": f"{job.start.name}-{name}", "eval_results": results}, text)
 
 
 def check_model(folder: Path, seed: int) -> None:
@@ -270,44 +296,53 @@ def _with_suffix(name: str, suffix: str) -> str:
 
 def _card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> str:
     """The folder's README: scores, how to load the model, how to make it again."""
+    from electra_albert.apps.model_card import MADE_WITH, THIS_FOLDER, front_matter
+
     loading = (
         "AutoModel" if job.head.style == "electra" and job.head.kind in ("sequence", "choice") else _AUTO[job.head.kind]
     )
-    model = folder / MODEL
+    place = f'"THIS_FOLDER", subfolder="{MODEL}"'
     told = (
         f"the model is that of the best seed, {results['best_seed']}, chosen on the set it is scored on: its score is "
         "optimistic, the median is not."
     )
     if job.train is None and job.start.files is not None:
-        model, told = job.start.files.weights.parent, "the model was fine-tuned elsewhere and only scored here."
+        place, told = f'"{job.start.files.weights.parent}"', "the model was fine-tuned elsewhere and only scored here."
+    medians = {name: metric["median"] for name, metric in results["metrics"].items()}
+    facts = task_facts(job, medians, f"median of {len(results['seeds'])} seed(s)")
     is_stock = stock_computes(job.shape)
     stock_lines = [
         f"from transformers import {loading}, AutoTokenizer",
-        f'{loading}.from_pretrained("{model}")',
-        f'AutoTokenizer.from_pretrained("{model}")',
+        "",
+        f"model = {loading}.from_pretrained({place})",
+        f"tokenizer = AutoTokenizer.from_pretrained({place})",
     ]
     own_lines = [
-        "from pathlib import Path",
-        "from electra_albert.model.loading import load_task_model, locate",
-        f'model, details = load_task_model(locate(Path("{model}"), "model"))',
+        "from electra_albert.apps.inference import load_model",
+        "",
+        f"model = load_model({place.replace('", subfolder="', '/')})",
     ]
     lines = [
-        "---",
-        *(["library_name: transformers"] if is_stock else []),
-        f"tags: [albert, electra, {job.task.name}]",
-        "---",
+        front_matter(
+            library_name="transformers" if is_stock else None, tags=["albert", "electra", job.task.name], **facts.fields
+        ),
         "",
         f"# {folder.name}",
+        "",
+        facts.text,
         "",
         format_results(results),
         "",
         f"Fractions of the same numbers, with every seed, stand in results.json; {told}",
         "",
+        *([THIS_FOLDER, ""] if "THIS_FOLDER" in place else []),
         "```python",
         *(stock_lines if is_stock else own_lines),
         "```",
         "",
         f"Made by `{(folder / COMMAND).read_text(encoding='utf-8').strip()}`.",
+        "",
+        MADE_WITH,
         "",
     ]
     return "\n".join(lines)

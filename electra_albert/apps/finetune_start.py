@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from electra_albert.apps.default_model import RUNS, default_model
+from electra_albert.apps.default_model import default_model
 from electra_albert.config import CorpusConfig, ModelConfig
 from electra_albert.contracts import UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer
@@ -37,7 +37,7 @@ class Start(NamedTuple):
 
 
 def find_start(model: str | None, prepared_dir: str, world: World, say: Callable[[str], None]) -> Start:
-    """The model named, the newest run, or the one that comes with the checkout.
+    """The model named, the newest run that learned, or the one that comes with the checkout.
 
     Without any, the smallest shape with random weights, which is said.
 
@@ -45,10 +45,12 @@ def find_start(model: str | None, prepared_dir: str, world: World, say: Callable
     """
     if model is None:
         try:
-            default = default_model()
-        except UsageError:
-            return _bare(prepared_dir, world, say)
+            default = default_model("--model")
+        except UsageError as error:
+            return _bare(prepared_dir, world, say, str(error))
         path = default.path
+        if default.passed_over:
+            say(f"notice: {default.passed_over}")
         say(default.told())
     else:
         path = Path(model)
@@ -66,13 +68,10 @@ def find_start(model: str | None, prepared_dir: str, world: World, say: Callable
     return Start(path.resolve().name, files, config, tokenizer, family, fingerprint)
 
 
-def _bare(prepared_dir: str, world: World, say: Callable[[str], None]) -> Start:
+def _bare(prepared_dir: str, world: World, say: Callable[[str], None], why: str) -> Start:
     from electra_albert.apps.prepare import prepare
 
-    say(
-        f"notice: {RUNS}/ holds no finished run, so this begins with random weights and learns from the task alone; "
-        "`python Pretraining.py` makes a model to begin with, --model names another"
-    )
+    say(f"notice: this begins with random weights and learns from the task alone: {why}")
     preset = PRESETS[_BARE_PRESET]
     corpus = CorpusConfig(vocab_size=preset.corpus.vocab_size, prepared_dir=prepared_dir)
     with main_first(world):

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_albert.apps.finetune_files import export_best, writing
+from electra_albert.apps.finetune_files import export_best
 from electra_albert.apps.finetune_job import TaskJob, build_objective, data_fingerprint
 from electra_albert.apps.finetune_scoring import Scored, inference, score
 from electra_albert.apps.obstacles import told_in_one_line
-from electra_albert.apps.run_folder import write_whole
+from electra_albert.apps.run_folder import write_whole, writing
 from electra_albert.contracts import CheckpointError, Metrics
 from electra_albert.model.loading import load_task_model
 from electra_albert.model.task_model import depth_scales
@@ -187,7 +187,7 @@ def seed_result(job: TaskJob, seed: int, step: int, scored: Scored, new: list[st
 def _close(job: TaskJob, objective: TaskObjective, place: Path, result: SeedResult, *, is_best: bool) -> None:
     """Export the model if it is the best so far, write the result, and remove what was needed to get there."""
     if is_best:
-        export_best(job, objective, result.seed, place.parent)
+        export_best(job, objective, result.seed, place.parent, result.metrics)
     with writing(place):
         write_whole(place / RESULT, json.dumps(result._asdict()) + "\n")
     shutil.rmtree(place / "checkpoints", ignore_errors=True)

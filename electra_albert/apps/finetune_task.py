@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from electra_albert.apps.command_line import check_can_write
+from electra_albert.apps.command_line import check_can_write, last_output
 from electra_albert.apps.finetune_files import (
     CONFUSION,
     MODEL,
@@ -35,6 +34,7 @@ from electra_albert.model.attention import stock_computes
 from electra_albert.tasks.task import Task
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.guards import RunLock, StopSignal
+from electra_albert.training.run_log import RunLog, print_line
 
 
 class Session(NamedTuple):
@@ -43,11 +43,12 @@ class Session(NamedTuple):
     argv: Sequence[str]
     world: World
     stop: StopSignal
+    log: RunLog
 
     def say(self, message: str) -> None:
         """Print a line, on the main rank."""
         if self.world.is_main:
-            print(message, file=sys.stderr, flush=True)
+            print_line(message)
 
 
 def run_task(task: Task, config: FinetuneConfig, start: Start, folder: Path, session: Session) -> int:
@@ -65,14 +66,17 @@ def run_task(task: Task, config: FinetuneConfig, start: Start, folder: Path, ses
         with main_first(session.world):
             if session.world.is_main:
                 stack.enter_context(RunLock(folder))
-                for change in open_folder(job, folder, session.argv, _found(job, session.world)):
+                changes = open_folder(job, folder, session.argv, _found(job, session.world))
+                session.log.open(folder)
+                for change in changes:
                     session.say(f"changed since the sweep began: {change}")
         results = _results(job, folder, session)
         is_stopped = results is None
         if results is not None:
             with main_first(session.world):
                 if session.world.is_main:
-                    is_stopped = not _finish(job, folder, results, session)
+                    with last_output():
+                        is_stopped = not _finish(job, folder, results, session)
             is_stopped = gather_objects(is_stopped, session.world)[0]
     if is_stopped:
         session.say(f"stopped; run the same command to go on with {folder}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from electra_albert.apps.export_checks import pooler_of
 
@@ -55,7 +56,12 @@ _GRAPH = (
     "`model.onnx.data` lies beside it, that holds the weights."
 )
 _DETECTOR = ("token-classification", "tells which tokens were replaced (`logits` above 0)")
-_ROWS = {"sequence": "ForSequenceClassification", "choice": "ForMultipleChoice"}  # heads by kind
+_ENDINGS = {  # of the stock class, by the kind of head
+    "sequence": "ForSequenceClassification",
+    "choice": "ForMultipleChoice",
+    "span": "ForQuestionAnswering",
+    "token": "ForTokenClassification",
+}
 _LOADERS = {  # by class, for files that stock classes do not look for
     "Generator": ("model", "load_generator"),
     "Discriminator": ("model", "load_discriminator"),
@@ -63,37 +69,65 @@ _LOADERS = {  # by class, for files that stock classes do not look for
     "TaskModel": ("model, details", "load_task_model"),
 }
 FOR_ITS_MAKER = "Made with ELECTRA-ALBERT. Data, results and licence are for its maker to state here."
+THIS_FOLDER = "`THIS_FOLDER` stands for the path of this folder, or for its name on the hub once it is uploaded."
+MADE_WITH = (
+    "Made with ELECTRA-ALBERT. The licence, and the language where it is not given, are for its maker to state: "
+    "`license:` and `language:` at the top."
+)
 _MARK = "<!-- card by ELECTRA-ALBERT, written anew with the model unless it is changed: {} -->"
 
 
-def model_card(model: Model, architecture: str, file_format: str = "safetensors") -> str:
-    """Markdown with the front matter the hub reads. It says nothing of where the model came from or lies.
+class Facts(NamedTuple):
+    """What a card says that the weights do not: fields of its front matter, as in ModelCardData, and Markdown."""
+
+    fields: Mapping[str, Any] = {}
+    text: str = ""
+
+
+def front_matter(**fields: Any) -> str:
+    """The fields that are known, as the YAML block that the hub reads."""
+    from huggingface_hub import ModelCardData
+
+    return f"---\n{ModelCardData(**fields).to_yaml()}\n---"
+
+
+def hub_task(kind: str) -> str:
+    """The hub's name of a task, by the kind of head."""
+    return _TASKS[_ENDINGS[kind]][0]
+
+
+def model_card(model: Model, architecture: str, file_format: str = "safetensors", facts: Facts | None = None) -> str:
+    """Markdown with the front matter the hub reads; of where the model came from it says only what `facts` do.
 
     `file_format` is safetensors, pt, onnx, or native, safetensors of a model that stock does not compute. The last line
     is a mark, by which `is_our_card` knows it again.
     """
-    ending = architecture.removeprefix("Albert")
+    ending, facts = architecture.removeprefix("Albert"), facts or Facts()
     pipeline_tag, purpose = _purpose(model, ending, file_format)
     shape = model.config
     text = "\n".join(
         [
-            "---",
-            *(["library_name: transformers"] if file_format == "safetensors" else []),
-            f"pipeline_tag: {pipeline_tag}",
-            "tags: [albert, electra]",
-            "---",
+            front_matter(
+                library_name="transformers" if file_format == "safetensors" else None,
+                pipeline_tag=pipeline_tag,
+                tags=["albert", "electra"],
+                **facts.fields,
+            ),
             "",
             f"An ALBERT encoder that {purpose}: hidden size {shape.hidden_size}, {shape.num_hidden_layers} passes "
             f"through {shape.num_hidden_groups} group(s) of layers, embedding size {shape.embedding_size}, "
             f"{shape.vocab_size} pieces, {shape.max_position_embeddings} tokens at most, float32.",
             *(f"\n{note}" for note in _notes(model, ending, file_format)),
+            *(["", facts.text] if facts.text else []),
+            "",
+            THIS_FOLDER,
             "",
             "```python",
             *_loading_lines(model, architecture, file_format),
             "```",
             *_demo_lines(model, file_format),
             "",
-            FOR_ITS_MAKER,
+            MADE_WITH if facts.text else FOR_ITS_MAKER,
             "",
         ]
     )
@@ -121,7 +155,7 @@ def _purpose(model: Model, ending: str, file_format: str) -> tuple[str, str]:
     if file_format == "onnx" and "discriminator_predictions" in parts:
         return _DETECTOR
     if file_format == "onnx" and "electra_classifier" in parts:
-        return _TASKS[_ROWS[cast("TaskModel", model).head.kind]]
+        return _TASKS[_ENDINGS[cast("TaskModel", model).head.kind]]
     return _TASKS[ending]
 
 

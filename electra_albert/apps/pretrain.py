@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from electra_albert.apps.command_line import check_can_write, parse_pretraining, report
+from electra_albert.apps.command_line import check_can_write, last_output, parse_pretraining, report, run_app
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import STOPPED_BY_SIGNAL, Metrics, UsageError, UserError
 
@@ -51,6 +51,7 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
     from electra_albert.training.guards import RunLock, StopSignal
     from electra_albert.training.monitor import Monitor
     from electra_albert.training.run import Run
+    from electra_albert.training.run_log import RunLog
 
     folder = run_folder(config, preset)
     with main_first(world):
@@ -58,6 +59,7 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
         check_is_ours(folder)
         _require_another(config.run.init_from, folder)
     with ExitStack() as stack:
+        log = stack.enter_context(RunLog())
         monitor = stack.enter_context(Monitor(folder, config.training.max_steps, is_main=world.is_main))
         found = find_checkpoint(folder / "checkpoints", config.run.resume, monitor.say)
         check_settings(folder, found, preset, config, world.world_size)
@@ -84,6 +86,8 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
             settings=job_settings(preset, job, world),
         )
         _open_run_folder(run, job, preset, argv)
+        if world.is_main:
+            log.open(folder)
         outcome = _train(job, run)
         monitor.say(peak_memory_line(world.device))
         if outcome is None or outcome.is_stopped:
@@ -122,7 +126,7 @@ def run_folder(config: PretrainConfig, preset: str) -> Path:
 
 def _open_run_folder(run: Run, job: Job, preset: str, argv: Sequence[str]) -> None:
     """Refuse a checkpoint of another run, say what else has changed since, then record this one."""
-    from electra_albert.apps.run_folder import describe_run
+    from electra_albert.apps.run_folder import describe_run, writing
     from electra_albert.apps.taking_up import say_changes
     from electra_albert.corpus.tokenizer import save_tokenizer
     from electra_albert.training.distributed import main_first
@@ -131,24 +135,27 @@ def _open_run_folder(run: Run, job: Job, preset: str, argv: Sequence[str]) -> No
     say_changes(run)
     with main_first(run.world):
         if run.world.is_main:
-            try:
+            with writing(folder):
                 describe_run(folder, preset, job.config, ["Pretraining.py", *argv], dict(run.settings))
                 save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", job.config.model.max_position_embeddings)
-            except OSError as error:
-                raise UsageError(
-                    f"cannot write into {folder} ({error.strerror}); choose another --output_dir"
-                ) from None
 
 
 def _finish(job: Job, folder: Path, argv: Sequence[str], metrics: Metrics, steps: int) -> None:
     """Export both models, write the card, and show what was learned."""
     from electra_albert.apps.closing import print_closing
     from electra_albert.apps.export_models import export_discriminator, export_generator
-    from electra_albert.apps.run_folder import write_card
+    from electra_albert.apps.run_folder import run_facts, write_card, writing
 
+    facts = run_facts(job.config, metrics, steps)
     objective, tokenizer = job.objective.cpu().eval(), job.prepared.tokenizer
-    export_generator(objective.generator, tokenizer, folder / "generator")
+    export_generator(objective.generator, tokenizer, folder / "generator", facts=facts)
     if objective.discriminator is not None:
-        export_discriminator(objective.discriminator, tokenizer, folder / "discriminator")
-    write_card(folder, shlex.join(["python", "Pretraining.py", *argv]), job.config, metrics, steps)
-    print_closing(job, metrics, folder)
+        export_discriminator(objective.discriminator, tokenizer, folder / "discriminator", facts=facts)
+    with writing(folder):
+        write_card(folder, shlex.join(["python", "Pretraining.py", *argv]), job.config, facts)
+    with last_output():
+        print_closing(job, metrics, folder)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_app(main))

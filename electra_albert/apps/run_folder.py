@@ -5,19 +5,25 @@ A run is only continued by the settings it was started with; what may change is 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
 import shlex
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from electra_albert.config import CorpusConfig, PretrainConfig, as_settings
+from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig, PretrainConfig, as_settings
 from electra_albert.contracts import NOT_YAML, CheckpointError, Metrics, UsageError, UserError
 from electra_albert.corpus.writing import name_beside
 from electra_albert.objectives.registry import spec_of
+from electra_albert.training.run_log import LOG_FILE
+
+if TYPE_CHECKING:
+    from electra_albert.apps.model_card import Facts
 
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
 # Settings that say how long and where to run, not what is trained. The batch is compared as a whole.
@@ -57,7 +63,7 @@ MAY_CHANGE = _PLACES | frozenset(
     }
 )
 _TEXT = frozenset({"store", "tokenizer_fingerprint", "rows_taken_of_sources"})  # what is read, by its fingerprints
-_WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", "metrics.jsonl")
+_WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", "metrics.jsonl", LOG_FILE)
 _INHERITED = ("objective", "max_seq_length")
 GLOBAL_BATCH = "global_batch_size"
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
@@ -166,7 +172,7 @@ def check_is_ours(folder: Path) -> None:
 def describe_run(
     folder: Path, preset: str, config: PretrainConfig, command: Sequence[str], settings: dict[str, Any]
 ) -> None:
-    """Write config.yaml, which --config takes again, command.txt and environment.json, each at one stroke.
+    """Write environment.json, config.yaml, which --config takes again, and command.txt, each at one stroke.
 
     `command` is what was typed behind `python`.
     """
@@ -178,10 +184,11 @@ def describe_run(
         options.pop(switch)
     if config.run.init_from is not None:
         options["tokenizer"] = str(folder / "tokenizer")  # its own, which stays when the other run goes
+    record = {**environment(), "sources": _sources(config.corpus), "settings": settings}
+    # First: check_is_ours recognises a run by this file, wherever the process is killed.
+    write_whole(folder / ENVIRONMENT, json.dumps(record, indent=2) + "\n")
     write_whole(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
     write_whole(folder / COMMAND, shlex.join(["python", *command]) + "\n")
-    record = {**environment(), "sources": _sources(config.corpus), "settings": settings}
-    write_whole(folder / ENVIRONMENT, json.dumps(record, indent=2) + "\n")
 
 
 def _sources(corpus: CorpusConfig) -> list[dict[str, Any]]:
@@ -196,6 +203,20 @@ def _sources(corpus: CorpusConfig) -> list[dict[str, Any]]:
     return [{"corpus": source.corpus, "weight": source.weight} for source in listed]
 
 
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turns what goes wrong in writing into a UsageError."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        is_refused = isinstance(error, PermissionError) or getattr(error, "errno", None) == errno.EROFS
+        way_out = "choose another --output_dir" if is_refused else "make room, and run the same command again"
+        raise UsageError(f"cannot write into {folder} ({reason}); {way_out}") from None
+
+
 def write_whole(file: Path, text: str) -> None:
     """Write a text file at one stroke: beside, then renamed into place."""
     beside = name_beside(file)
@@ -203,25 +224,18 @@ def write_whole(file: Path, text: str) -> None:
     os.replace(beside, file)
 
 
-def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metrics, steps: int) -> None:
-    """A model card: what was trained on what, how well it does on held-out text, how to load it."""
-    from electra_albert.model.attention import stock_computes
+def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
+    """What the cards of a run say of it: what was trained on what, and how well it does on held-out text."""
+    from electra_albert.apps.model_card import Facts
+    from electra_albert.apps.pair_paths import last_name
+    from electra_albert.data_files import hub_name
 
-    shape, origin = config.model, config.run.init_from
-    begun = "" if origin is None else f", beginning with the weights of `{Path(origin).name}`"
+    corpus, origin = config.corpus.corpus, config.run.init_from
+    base = None if origin is None else Path(origin).name
+    hub = None if Path(corpus).exists() else hub_name(corpus)
     lines = [
-        "---",
-        *(["library_name: transformers"] if stock_computes(shape) else []),
-        "pipeline_tag: fill-mask",
-        "tags: [electra, albert]",
-        "---",
-        "",
-        f"# {folder.name}",
-        "",
-        f"An ALBERT encoder (hidden size {shape.hidden_size}, {shape.num_hidden_layers} passes through "
-        f"{shape.num_hidden_groups} group(s), embedding size {shape.embedding_size}, {shape.vocab_size} pieces), "
-        f"pretrained by {spec_of(config).learned_from} on the corpus `{config.corpus.corpus}` "
-        f"for {steps} steps{begun}.",
+        f"Pretrained by {spec_of(config).learned_from} on the corpus `{last_name(corpus)}` "
+        f"for {steps} steps{'' if base is None else f', beginning with the weights of `{base}`'}.",
         "",
         "| held-out text | value |",
         "| --- | --- |",
@@ -230,28 +244,55 @@ def write_card(folder: Path, command: str, config: PretrainConfig, metrics: Metr
             for name, value in metrics.items()
             if not isinstance(value, int)
         ),
+    ]
+    language = "en" if corpus == BUILT_IN_CORPUS else None
+    return Facts({"language": language, "datasets": [hub[0]] if hub else None, "base_model": base}, "\n".join(lines))
+
+
+def write_card(folder: Path, command: str, config: PretrainConfig, facts: Facts) -> None:
+    """A model card: what was trained on what, how well it does on held-out text, how to load it."""
+    from electra_albert.apps.model_card import MADE_WITH, THIS_FOLDER, front_matter
+    from electra_albert.model.attention import stock_computes
+
+    shape = config.model
+    library = "transformers" if stock_computes(shape) else None
+    lines = [
+        front_matter(library_name=library, pipeline_tag="fill-mask", tags=["albert", "electra"], **facts.fields),
+        "",
+        f"# {folder.name}",
+        "",
+        f"An ALBERT encoder (hidden size {shape.hidden_size}, {shape.num_hidden_layers} passes through "
+        f"{shape.num_hidden_groups} group(s), embedding size {shape.embedding_size}, {shape.vocab_size} pieces).",
+        "",
+        facts.text,
+        "",
+        THIS_FOLDER,
         "",
         "```python",
-        *_loading_lines(folder, config),
+        *_loading_lines(config),
         "```",
         "",
         f"Made by `{command}`.",
+        "",
+        MADE_WITH,
         "",
     ]
     write_whole(folder / CARD, "\n".join(lines))
 
 
-def _loading_lines(folder: Path, config: PretrainConfig) -> list[str]:
+def _loading_lines(config: PretrainConfig) -> list[str]:
     from electra_albert.model.attention import stock_computes
 
     if not stock_computes(config.model):
-        return ["from electra_albert.apps.inference import load_model", f'load_model("{folder}")']
-    encoder = folder / ("discriminator" if spec_of(config).has_discriminator else "generator")
+        return ["from electra_albert.apps.inference import load_model", "", 'model = load_model("THIS_FOLDER")']
+    encoder = "discriminator" if spec_of(config).has_discriminator else "generator"
     pooler = "" if spec_of(config).has_sentence_order else ", add_pooling_layer=False"  # which no objective trains
     return [
-        "from transformers import AutoModel, pipeline",
-        f'pipeline("fill-mask", "{folder / "generator"}")',
-        f'AutoModel.from_pretrained("{encoder}"{pooler})',
+        "from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer",
+        "",
+        'tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER", subfolder="generator")',
+        'generator = AutoModelForMaskedLM.from_pretrained("THIS_FOLDER", subfolder="generator")',
+        f'encoder = AutoModel.from_pretrained("THIS_FOLDER", subfolder="{encoder}"{pooler})',
     ]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from electra_albert.contracts import Metrics
 from electra_albert.objectives.evaluation import has_learned
-from electra_albert.training.metrics_file import read_metrics
+from electra_albert.training.metrics_file import CLOCK, read_metrics
 
 OLD_TEXT_PREFIX = "old_text_"  # of scores on the text that the weights of --init_from were trained on
 MASKED_TOKENS = "masked_tokens"  # how many the loss is a mean of
@@ -113,7 +113,10 @@ def read_evaluations(folder: Path, prefix: str) -> list[Metrics]:
     """The evaluation rows of a run's metrics.jsonl, oldest first, names without `prefix`."""
     rows = read_metrics(folder / "metrics.jsonl")
     evaluations = [row for row in rows if any(name.startswith(prefix) for name in row)]
-    return [{name.removeprefix(prefix): value for name, value in row.items()} for row in evaluations]
+    unscored = ("phase", *CLOCK)
+    return [
+        {name.removeprefix(prefix): value for name, value in row.items() if name not in unscored} for row in evaluations
+    ]
 
 
 def format_forgetting(evaluations: Sequence[Metrics]) -> str:

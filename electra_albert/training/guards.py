@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 import socket
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -26,7 +27,8 @@ _SAME_WISH_SECONDS = 1.0
 class StopSignal:
     """Turns SIGTERM, SIGINT and SIGUSR1 into a flag that the loop looks at; nothing happens inside the handler.
 
-    A second SIGTERM or SIGINT ends the process at once. Leaving the context puts the old handlers back.
+    A second SIGTERM or SIGINT ends the process at once. Leaving the context puts the old handlers back. Outside the
+    main thread, where Python allows no handlers, none is set.
     """
 
     def __init__(self) -> None:
@@ -43,6 +45,8 @@ class StopSignal:
             os.kill(os.getpid(), number)
 
     def __enter__(self) -> StopSignal:
+        if threading.current_thread() is not threading.main_thread():
+            return self
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             self._old[number] = signal.signal(number, self._handle)
         return self
@@ -70,12 +74,12 @@ class RunLock:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             while not self._try_lock():
                 os.close(self._file)
+            os.ftruncate(self._file, 0)
+            os.write(self._file, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
         except OSError as error:
             raise UsageError(
-                f"cannot write into {self._path.parent}: {error.strerror}; choose another --output_dir"
+                f"cannot write into {self._path.parent}: {error.strerror}; make room or choose another --output_dir"
             ) from error
-        os.ftruncate(self._file, 0)
-        os.write(self._file, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
         return self
 
     def _try_lock(self) -> bool:

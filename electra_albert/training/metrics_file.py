@@ -7,6 +7,8 @@ from pathlib import Path
 
 from electra_albert.contracts import Metrics
 
+CLOCK = ("elapsed_seconds", "time")  # the keys of a row that say when it was written
+
 
 def read_metrics(path: Path) -> list[Metrics]:
     """The rows of a metrics file in order, none where there is no file; what was torn is passed over."""

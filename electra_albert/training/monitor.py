@@ -7,6 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from electra_albert.contracts import Metrics, Term
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
-from electra_albert.training.metrics_file import cut_metrics
+from electra_albert.training.metrics_file import cut_metrics, read_metrics
+from electra_albert.training.run_log import log_lines
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -102,6 +104,7 @@ class Monitor:
         self._has_failed = False
         self._is_shown = is_main
         self._started = (0, 0.0)  # step and time of the start, for the time left
+        self._seconds_before = 0.0  # trained in the runs that this one resumes
 
     def __enter__(self) -> Monitor:
         return self
@@ -132,6 +135,8 @@ class Monitor:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / "metrics.jsonl"
         cut_metrics(path, step, is_evaluated=is_evaluated)
+        elapsed = [row.get("elapsed_seconds") for row in read_metrics(path)[-1:]]
+        self._seconds_before = next((value for value in elapsed if isinstance(value, float)), 0.0)
         self._rows = path.open("a", encoding="utf-8")
 
     def _open_board(self, step: int) -> None:
@@ -158,7 +163,9 @@ class Monitor:
             self._bar, self._is_shown = None, False
 
     def say(self, message: str) -> None:
-        """Print one line without disturbing the progress bar."""
+        """Log one line and print it without disturbing the progress bar."""
+        if self._is_main:
+            log_lines(message)
         if self._is_shown:
             write = self._bar.write if self._bar is not None else _print_line
             self._show(lambda: write(message, file=self._stream))
@@ -171,10 +178,12 @@ class Monitor:
     def row(self, row: Metrics) -> None:
         """Write one row of training metrics and show it."""
         self._write(row, "train")
+        line = f"step {row['step']}/{self._max_steps}  {_readable(row)}  {self._time_left(row['step'])} left"
         if self._bar is not None:
             self._bar.set_postfix_str(_readable(row), refresh=False)
+            log_lines(line)
         else:
-            self.say(f"step {row['step']}/{self._max_steps}  {_readable(row)}  {self._time_left(row['step'])} left")
+            self.say(line)
 
     def evaluation(self, position: Metrics, metrics: Metrics) -> None:
         """Write one row of evaluation metrics, named without prefix, made at `position` (step, tokens, epoch)."""
@@ -188,12 +197,17 @@ class Monitor:
         if board is not None:
             self._try("tensorboard", lambda: board.add_text(f"samples/{name}", text, step))
 
-    def _write(self, row: Metrics, folder: str) -> None:
+    def _write(self, row: Metrics, phase: str) -> None:
         if not self._is_main:
             return
         clean = {name: self._finite(name, value, row["step"]) for name, value in row.items()}
-        self._try("metrics.jsonl", lambda: self._write_row(clean))
-        self._try("tensorboard", lambda: self._write_board(clean, folder))
+        self._try("metrics.jsonl", lambda: self._write_row({**clean, "phase": phase, **self._clock()}))
+        self._try("tensorboard", lambda: self._write_board(clean, phase))
+
+    def _clock(self) -> Metrics:
+        """The keys of metrics_file.CLOCK."""
+        seconds = self._seconds_before + time.monotonic() - self._started[1]
+        return {"elapsed_seconds": seconds, "time": datetime.now(UTC).isoformat(timespec="milliseconds")}
 
     def _finite(self, name: str, value: Any, step: int) -> Any:
         if isinstance(value, float) and not math.isfinite(value):

@@ -18,8 +18,7 @@ from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call, finish, start
 
 HEAVY = ("torch", "transformers", "datasets", "sklearn", "matplotlib")
-SCRIPTS = ("Pretraining.py", "LM_DEMO.py")
-MODULES = ("prepare", "export", "show_batch", "score")
+MODULES = ("pretrain", "finetune", "demo", "prepare", "export", "show_batch", "score")
 
 
 def parse(*argv: object) -> PretrainConfig:
@@ -128,12 +127,11 @@ def test_a_mistyped_name_in_a_file_is_refused_with_the_one_meant(tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*SCRIPTS, *MODULES])
-def test_help_tells_every_option_and_loads_nothing_heavy(name: str, tmp_path: Path) -> None:
-    module = "pretrain" if name == "Pretraining.py" else "demo" if name == "LM_DEMO.py" else name
+@pytest.mark.parametrize("name", MODULES)
+def test_help_of_a_module_tells_every_option_and_loads_nothing_heavy(name: str, tmp_path: Path) -> None:
     program = (
-        f"import sys\nfrom electra_albert.apps.{module} import main\n"
-        f"try:\n    main(['--help'])\nexcept SystemExit as end:\n"
+        f"import runpy, sys\nsys.argv = ['{name}', '--help']\n"
+        f"try:\n    runpy.run_module('electra_albert.apps.{name}', run_name='__main__')\nexcept SystemExit as end:\n"
         f"    print('code', end.code, 'loaded', [n for n in {HEAVY} if n in sys.modules])\n"
     )
     ended = finish(start(["-c", program], tmp_path))

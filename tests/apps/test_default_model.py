@@ -12,7 +12,7 @@ from electra_albert.apps.demo_sentences import OF_ANYTHING, OF_DOCUMENTATION
 from electra_albert.apps.inference import load_model
 from electra_albert.model.pair_file import PAIR_FILE
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import ROOT, assert_refused, call, sha256
+from tests.apps.tiny_run import ROOT, assert_refused, call, copy_as_learned, sha256
 from tests.apps.tiny_tasks import Tiny, cola, results
 
 QUICK = ("--max_steps", 3, "--logging_steps", 1)
@@ -48,7 +48,7 @@ def test_of_several_shipped_models_the_last_by_name_is_taken(shipped: Path, in_f
 def test_with_a_run_the_shipped_model_is_not_taken(finished: Finished, shipped: Path, in_folder: Path) -> None:
     broken = ship(shipped, in_folder)
     (broken / PAIR_FILE).write_bytes(b"broken")
-    shutil.copytree(finished.folder, in_folder / "runs" / "mine")
+    copy_as_learned(finished.folder, in_folder / "runs" / "mine")
     ended = call(demo.main)
     assert ended.code == 0, ended.err
     assert TOLD not in ended.err
@@ -88,6 +88,41 @@ def test_a_run_that_is_not_finished_or_lies_deeper_is_not_taken(
     if place == "unfinished":
         shutil.rmtree(run / "generator")
     assert call(demo.main).err == f"model: data/models/little, {TOLD}\n"
+
+
+def spoil(run: Path, flaw: str) -> None:
+    """Make of a run that learned one that did not, or of which that is not known."""
+    if flaw == "stopped at step 20 of 40":
+        config = run / "config.yaml"
+        config.write_text(config.read_text().replace("max_steps: 20", "max_steps: 40"))
+    elif flaw == "not clear of the baselines after 20 steps":
+        lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (run / "metrics.jsonl").write_text("".join(lines[:-1]))
+    else:
+        (run / "metrics.jsonl").write_text("[]\n")
+
+
+@pytest.mark.parametrize(
+    "flaw",
+    [
+        "stopped at step 20 of 40",
+        "not clear of the baselines after 20 steps",
+        "its files do not say what it learned",
+    ],
+)
+def test_a_run_that_did_not_finish_or_learn_is_passed_over_and_named(
+    finished: Finished, shipped: Path, in_folder: Path, flaw: str
+) -> None:
+    ship(shipped, in_folder)
+    learned = copy_as_learned(finished.folder, in_folder / "runs" / "learned")
+    spoil(copy_as_learned(finished.folder, in_folder / "runs" / "newer"), flaw)
+    found = default_model.default_model("--gen")
+    notice = f"not taken by default: runs/newer ({flaw}); to take it: --gen runs/newer"
+    assert (found.path, found.passed_over) == (Path("runs/learned"), notice)
+    shutil.rmtree(learned)
+    err = call(demo.main).err
+    told = "which comes with the checkout (runs/ holds no other finished run)"
+    assert err == f"notice: {notice}\nmodel: data/models/little, {told}\n"
 
 
 def test_models_that_come_with_the_checkout_are_small_whole_and_fill_masks() -> None:
@@ -139,7 +174,7 @@ def test_with_a_run_fine_tuning_does_not_take_the_shipped_model(
     finished: Finished, shipped: Path, tiny: Tiny, in_folder: Path
 ) -> None:
     ship(shipped, in_folder)
-    shutil.copytree(finished.folder, in_folder / "runs" / "mine")
+    copy_as_learned(finished.folder, in_folder / "runs" / "mine")
     ended = call(finetune.main, *without_model(tiny))
     assert ended.code == 0, ended.err
     assert "model: runs/mine, the newest run" in ended.err

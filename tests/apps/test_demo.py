@@ -18,7 +18,7 @@ from electra_albert.apps.fill_mask import Verdict, encode, fill
 from electra_albert.apps.inference import load_model
 from electra_albert.corpus.tokenizer import Piece
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import Ended, call, finish, start
+from tests.apps.tiny_run import Ended, call, copy_as_learned, finish, start
 
 ONE, SEVERAL = "The quiet [MASK] crossed the river.", "Every [MASK] owl found a [MASK] near the [MASK]."
 UNKNOWN = "  A 漢字 and a lamp, near the [MASK]  "
@@ -129,7 +129,7 @@ def test_a_bare_weights_file_takes_its_configuration_and_tokenizer_by_name(
 def test_without_gen_the_newest_run_is_taken(finished: Finished, in_folder: Path, sentences: Path) -> None:
     """The older run is broken: taking it would fail."""
     for name in ("older", "newest"):
-        shutil.copytree(finished.folder, in_folder / "runs" / name, copy_function=shutil.copyfile)
+        copy_as_learned(finished.folder, in_folder / "runs" / name)
     (in_folder / "runs" / "older" / "generator" / "model.safetensors").write_bytes(b"broken")
     ended = call(demo.main, "--input", sentences, "--json")
     assert ended.code == 0, ended.err

@@ -118,7 +118,8 @@ def test_export_writes_the_stock_folder_into_output_dir_itself(finished: Finishe
     ended = call(export.main, "--model", finished.folder, "--kind", kind, "--output_dir", tmp_path / "a" / "b")
     assert ended.code == 0, ended.err
     written = {path.name: path.read_bytes() for path in (tmp_path / "a" / "b").iterdir()}
-    assert written == {path.name: path.read_bytes() for path in (finished.folder / kind).iterdir()}
+    run = {path.name: path.read_bytes() for path in (finished.folder / kind).iterdir()}
+    assert {**written, "README.md": run["README.md"]} == run  # whose card has the scores of the run
     assert set(written) == {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
 

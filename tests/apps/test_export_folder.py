@@ -49,7 +49,7 @@ def test_weights_of_another_format_go_and_that_is_said(finished: Finished, tmp_p
 
 def test_a_card_that_its_maker_filled_in_stays(finished: Finished, tmp_path: Path) -> None:
     written = (finished.folder / "generator" / CARD).read_text()
-    mine = written.replace("for its maker to state here", "as follows: my own texts")
+    mine = written.replace("tags:", "license: mit\ntags:")
     assert mine != written
     (tmp_path / CARD).write_text(mine)
     ended = export_into(finished, tmp_path)
@@ -61,7 +61,7 @@ def test_a_card_of_ours_as_it_was_written_gives_way_to_the_new_one(finished: Fin
     shutil.copy(finished.folder / "generator" / CARD, tmp_path)
     ended = export_into(finished, tmp_path, "--kind", "discriminator")
     assert (ended.code, ended.err) == (0, "")
-    assert (tmp_path / CARD).read_bytes() == (finished.folder / "discriminator" / CARD).read_bytes()
+    assert "AlbertModel.from_pretrained" in (tmp_path / CARD).read_text()
 
 
 @pytest.mark.parametrize("inner", [".", "generator", "discriminator", "model", "tokenizer"])

@@ -146,7 +146,13 @@ def test_a_finished_folder_holds_what_is_documented_and_no_checkpoints(
     folder = learn(name).folder
     present = {str(path.relative_to(folder)) for path in folder.rglob("*") if "tensorboard" not in path.parts}
     documented = ["results.json", "results.md", "config.yaml", "command.txt", "environment.json", "README.md", "model"]
-    documented += ["predictions.tsv", f"seed-{SEED}/result.json", f"seed-{SEED}/metrics.jsonl", "model/config.json"]
+    documented += [
+        "predictions.tsv",
+        "log.txt",
+        f"seed-{SEED}/result.json",
+        f"seed-{SEED}/metrics.jsonl",
+        "model/config.json",
+    ]
     assert set(documented) <= present
     assert not any("checkpoints" in path or "writing" in path for path in present)
     assert ("confusion.tsv" in present) == (name != "squad")

@@ -14,7 +14,7 @@ from electra_albert.apps import finetune
 from electra_albert.corpus import installed_docs
 from electra_albert.model.loading import load_task_model, locate_encoder
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import Ended, call, rows, untimed_rows
+from tests.apps.tiny_run import Ended, call, copy_as_learned, rows, untimed_rows
 from tests.apps.tiny_tasks import SEED, Tiny, cola, mnli, options, results, rte, stories, stsb
 
 QUICK: tuple[object, ...] = ("--max_steps", 3, "--logging_steps", 1)
@@ -63,7 +63,7 @@ def test_from_scratch_takes_the_shape_and_not_the_weights(finished: Finished, ti
 
 
 def test_the_newest_run_is_taken_and_named_where_none_is(finished: Finished, tiny: Tiny, in_folder: Path) -> None:
-    shutil.copytree(finished.folder, in_folder / "runs" / "mine")
+    copy_as_learned(finished.folder, in_folder / "runs" / "mine")
     argv = tiny.options(Path("x"), None, *QUICK)
     place = argv.index("--model")
     ended = call(finetune.main, *argv[:place], *argv[place + 2 :])

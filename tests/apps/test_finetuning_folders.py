@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -13,12 +12,14 @@ from typing import Any
 
 import pytest
 import yaml
+from huggingface_hub import ModelCard
 
 from electra_albert.apps import finetune
 from electra_albert.apps.finetune_files import writing
 from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError
 from electra_albert.model.loading import TASK_FILE, load_task_model, locate_encoder
 from tests.apps.conftest import Finished
+from tests.apps.test_model_card import run_code_of
 from tests.apps.tiny_run import Ended, assert_refused, call, sha256
 from tests.apps.tiny_tasks import SEED, Tiny, cola, interrupt, options, results
 
@@ -224,20 +225,27 @@ def test_a_seed_that_was_half_done_is_finished_by_a_command_that_asks_for_fewer(
 
 @pytest.mark.parametrize("is_scored", [False, True])
 def test_the_card_names_a_model_that_loads(tiny: Tiny, sweep: Path, tmp_path: Path, is_scored: bool) -> None:
-    from transformers import AutoModelForSequenceClassification
-
     folder = sweep
     if is_scored:
         folder = tmp_path / "scored"
         assert score(tiny, sweep, folder).code == 0  # the folder of the sweep is a name of its model too
-    card = (folder / "README.md").read_text(encoding="utf-8")
-    named = re.findall(r'(\w+)\.from_pretrained\("(.*)"\)', card)
-    assert [name for name, _ in named] == ["AutoModelForSequenceClassification", "AutoTokenizer"]
-    path = named[0][1]
-    stock = AutoModelForSequenceClassification.from_pretrained(path, local_files_only=True)
+    stock = run_code_of(folder)["model"]
     ours = load_task_model(locate_encoder(sweep / "model"))[0]
     assert stock.classifier.weight.equal(ours.classifier.weight)
-    assert ("chosen on the set it is scored on" in card) != is_scored
+    card = ModelCard.load(folder / "README.md")
+    assert ("chosen on the set it is scored on" in card.content) != is_scored
+
+
+def test_cards_of_a_fine_tuned_model_name_task_labels_base_model_and_scores(sweep: Path, finished: Finished) -> None:
+    found = results(sweep)
+    best = found["seeds"].index(found["best_seed"])
+    told = found["metrics"]["matthews_correlation"]
+    for card, value in (("README.md", told["median"]), ("model/README.md", told["values"][best])):
+        written = ModelCard.load(sweep / card)
+        (result,) = written.data.eval_results
+        assert (result.dataset_name, result.metric_type, result.metric_value) == ("cola", "matthews_correlation", value)
+        assert (written.data.base_model, written.data.datasets) == (finished.folder.name, ["nyu-mll/glue"])
+        assert "Labels: `0`, `1`." in written.content
 
 
 def test_the_settings_of_each_task_of_glue_name_its_own_folder(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import shlex
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
+from huggingface_hub import ModelCard
 
 from electra_albert.apps import evaluation, pretrain
+from electra_albert.apps.run_folder import run_facts
+from electra_albert.config import CorpusConfig
+from electra_albert.presets import PRESETS
+from electra_albert.training.metrics_file import CLOCK
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import STEPS, call, options, outcome, rows
+from tests.apps.test_model_card import run_code_of
+from tests.apps.tiny_run import ROOT, STEPS, assert_refused, call, environment, options, outcome, rows
 
-FILES = ("config.yaml", "command.txt", "environment.json", "README.md", "metrics.jsonl")
+FILES = ("config.yaml", "command.txt", "environment.json", "README.md", "metrics.jsonl", "log.txt")
 FOLDERS = ("tokenizer", "tensorboard", "checkpoints", "generator", "discriminator")
-POSITION = {"step", "tokens", "epoch"}
+POSITION = {"step", "tokens", "epoch", "phase", *CLOCK}
 SCORES = {
     "loss",
     "generator_loss",
@@ -75,7 +89,7 @@ def test_numbers_in_metrics_round_trip_and_none_is_nan(finished: Finished) -> No
     for line in (finished.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
         assert json.dumps(row) == line
-        assert all(math.isfinite(value) for value in row.values() if value is not None)
+        assert all(math.isfinite(value) for value in row.values() if not isinstance(value, str | None))
 
 
 def test_the_total_is_the_generator_plus_fifty_times_the_discriminator(finished: Finished) -> None:
@@ -93,10 +107,24 @@ def test_the_record_of_a_run_names_its_command_packages_and_scores(finished: Fin
     assert (finished.folder / "command.txt").read_text().startswith("python Pretraining.py --corpus ")
     environment = json.loads((finished.folder / "environment.json").read_text())
     assert {"python", "packages", "settings"} <= environment.keys()
-    card = (finished.folder / "README.md").read_text()
-    last = rows(finished.folder)[-1]
-    assert f"{last['eval_discriminator_auc']:.4f}" in card
-    assert "library_name: transformers" in card
+
+
+@pytest.mark.parametrize("place", ["", "generator", "discriminator"])
+def test_cards_of_a_run_tell_data_and_scores_and_their_code_loads_it(finished: Finished, place: str) -> None:
+    card = ModelCard.load(finished.folder / place / "README.md")
+    assert card.data.library_name == "transformers"
+    assert f"{rows(finished.folder)[-1]['eval_discriminator_auc']:.4f}" in card.text
+    assert "on the corpus `tales.txt` for 20 steps" in card.text
+    assert run_code_of(finished.folder / place)["tokenizer"].mask_token == "[MASK]"
+
+
+def test_a_card_names_the_language_and_the_data_set_where_they_are_known() -> None:
+    for corpus, known in (
+        ("docs", {"language": "en"}),
+        ("Salesforce/wikitext:name", {"datasets": ["Salesforce/wikitext"]}),
+    ):
+        facts = run_facts(replace(PRESETS["tiny"], corpus=CorpusConfig(corpus=corpus)), {}, 1)
+        assert {name: value for name, value in facts.fields.items() if value} == known
 
 
 def test_tensorboard_holds_the_rows(finished: Finished) -> None:
@@ -142,7 +170,7 @@ def test_without_output_dir_a_run_is_named_after_corpus_and_preset(finished: Fin
     ended = call(pretrain.main, *finished.options(None, "--max_steps", 1))
     assert ended.code == 0, ended.err
     assert [path.name for path in (in_folder / "runs").iterdir()] == ["tales-tiny"]
-    assert ended.out.endswith(" LM_DEMO.py\n")
+    assert ended.out.endswith(" LM_DEMO.py --gen runs/tales-tiny\n")
 
 
 def test_a_discriminator_that_learns_nothing_is_told_while_there_is_time(
@@ -156,3 +184,42 @@ def test_a_discriminator_that_learns_nothing_is_told_while_there_is_time(
     assert told in ended.err
     assert "begin anew with --rtd.discriminator_rate 0.125" in ended.err
     assert told not in finished.ended.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("redirected", [">&-", ">/dev/full", "2>&-", "2>/dev/full", ">out.txt"])
+def test_output_that_cannot_be_printed_neither_stops_a_run_nor_makes_it_fail(tmp_path: Path, redirected: str) -> None:
+    (tmp_path / "greek.txt").write_text("ένας μικρός σκύλος κοιμάται στον κήπο.\n" * 300, encoding="utf-8")
+    argv = options(tmp_path / "greek.txt", tmp_path / "prepared", tmp_path / "run", "--max_steps", 1)
+    command = f"{shlex.join([sys.executable, str(ROOT / 'Pretraining.py'), *argv])} {redirected}"
+    narrow = {**environment(), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run(command, shell=True, cwd=tmp_path, env=narrow, capture_output=True, text=True, timeout=200)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (0, False), ended.stderr
+    assert (tmp_path / "run" / "discriminator" / "config.json").is_file()
+    log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
+    assert "generator accuracy" in log
+    assert "[MASK]" in log
+
+
+def test_a_card_that_cannot_be_written_is_one_line_after_the_models_are(finished: Finished, tmp_path: Path) -> None:
+    folder = shutil.copytree(finished.folder, tmp_path / "run")
+    (folder / "README.md").unlink()
+    (folder / "README.md").mkdir()
+    assert_refused(call(pretrain.main, *finished.options(folder)), 2, "cannot write into", "run the same command again")
+
+
+def test_a_sentence_that_no_longer_fits_when_tokenized_again_is_not_shown(tmp_path: Path) -> None:
+    letters = iter(hashlib.shake_256(b"").hexdigest(20_000))  # words of tokens that are one letter: a mask splits them
+    sentences = ["".join(islice(letters, 20)) + " " + "".join(islice(letters, 20)) + "." for _ in range(900)]
+    (tmp_path / "words.txt").write_text("\n\n".join(sentences), encoding="utf-8")
+    argv = options(tmp_path / "words.txt", tmp_path / "prepared", tmp_path / "run", "--max_steps", 1)
+    ended = call(pretrain.main, *argv, "--vocab_size", 32, "--model.max_position_embeddings", 32)
+    assert ended.code == 0, ended.err
+
+
+def test_a_run_in_a_thread_trains_and_the_next_one_in_the_process_too(finished: Finished, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        for name in ("first", "second"):
+            argv = finished.options(tmp_path / name, "--max_steps", 1)
+            assert threads.submit(pretrain.main, argv).result() == 0
+            assert (tmp_path / name / "generator" / "config.json").is_file()

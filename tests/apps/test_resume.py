@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import signal
 import subprocess
@@ -15,7 +17,19 @@ from electra_albert.apps import pretrain
 from electra_albert.contracts import STOPPED_BY_SIGNAL, Batch
 from electra_albert.corpus.batches import TrainBatches
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import STEPS, Ended, call, finish, options, outcome, rows, sha256, start
+from tests.apps.tiny_run import (
+    STEPS,
+    Ended,
+    assert_refused,
+    call,
+    finish,
+    options,
+    outcome,
+    rows,
+    sha256,
+    start,
+    untimed_rows,
+)
 
 # Accumulation 2 and dropout, so that micro-batches and torch's own stream matter; a row a step, to kill by.
 LENGTH = 60
@@ -89,6 +103,26 @@ def test_a_run_told_to_stop_saves_says_so_and_goes_on(
     assert outcome(folder, LENGTH) == outcome(uninterrupted, LENGTH)
 
 
+@pytest.mark.parametrize("written", range(5))  # environment.json, config.yaml, command.txt and two of the tokenizer
+def test_a_disk_that_is_full_at_any_of_the_first_files_does_not_spoil_the_folder(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    argv, replace, done = finished.options(tmp_path / "run", "--max_steps", 1), os.replace, list[object]()
+
+    def fills_up(source: Path, target: Path) -> None:
+        if (tmp_path / "run") in Path(target).parents:
+            if len(done) == written:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            done.append(target)
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fills_up)
+        assert_refused(call(pretrain.main, *argv), 2, "make room, and run the same command again")
+    ended = call(pretrain.main, *argv)
+    assert ended.code == 0, ended.err
+
+
 @pytest.mark.slow
 def test_a_resume_that_skips_a_batch_is_found_out(
     command: Callable[[Path], list[str]], uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -118,7 +152,7 @@ def test_a_finished_run_started_again_trains_nothing(finished: Finished, tmp_pat
     assert ended.code == 0, ended.err
     assert resumed_from(ended) == STEPS
     assert (folder / "checkpoints" / f"step-{STEPS:07d}" / "model.safetensors").stat().st_mtime_ns == before
-    assert rows(folder) == rows(finished.folder)
+    assert untimed_rows(folder) == untimed_rows(finished.folder)
     assert "generator accuracy" in ended.out
     for kind in ("generator", "discriminator"):
         assert sha256(folder / kind / "model.safetensors") == sha256(finished.folder / kind / "model.safetensors")

@@ -2,6 +2,7 @@
 
 import io
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from electra_albert.contracts import Term
 from electra_albert.training.distributed import World
+from electra_albert.training.metrics_file import CLOCK
 from electra_albert.training.monitor import Monitor, Tally, mean
 from tests.training.toy import ALONE
 
@@ -21,16 +23,17 @@ def term(total: float, count: int) -> Term:
 
 
 def read_rows(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name not in CLOCK} for row in rows]
 
 
 def test_rows_read_back_exactly_and_evaluations_carry_the_prefix(tmp_path: Path) -> None:
     with Monitor(tmp_path, 10, stream=io.StringIO()) as monitor:
         monitor.start(0)
         monitor.row(ROW)
-        assert read_rows(tmp_path) == [ROW]  # on disk at once, not when the run ends
+        assert read_rows(tmp_path) == [{**ROW, "phase": "train"}]  # on disk at once, not when the run ends
         monitor.evaluation({"step": 1, "tokens": 7, "epoch": 0.1}, {"loss": 1 / 3})
-    assert read_rows(tmp_path)[1] == {"step": 1, "tokens": 7, "epoch": 0.1, "eval_loss": 1 / 3}
+    assert read_rows(tmp_path)[1] == {"step": 1, "tokens": 7, "epoch": 0.1, "eval_loss": 1 / 3, "phase": "eval"}
 
 
 def test_a_resume_cuts_later_rows_and_a_torn_last_line(tmp_path: Path) -> None:
@@ -168,3 +171,14 @@ def test_tally_of_two_ranks_is_taken_over_by_the_first_of_three(rank: int, total
     state = {"names": ["a"], "ranks": [[[(1.5).hex()], [1]], [[(2.0).hex()], [2]]]}
     tally.restore(state, World(rank, 3, rank, torch.device("cpu")))
     assert tally.take(ALONE)["a"][0] == total
+
+
+def test_rows_carry_the_time_and_the_seconds_of_all_resumed_runs(tmp_path: Path) -> None:
+    before = [{"step": 1, "elapsed_seconds": 99.5}, {"step": 2, "elapsed_seconds": 500.0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in before))
+    with Monitor(tmp_path, 10, stream=io.StringIO()) as monitor:
+        monitor.start(1)
+        monitor.row({**ROW, "step": 2})
+    row = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert 99.5 < row["elapsed_seconds"] < 130
+    assert abs(datetime.fromisoformat(row["time"]) - datetime.now(UTC)) < timedelta(seconds=30)

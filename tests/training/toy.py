@@ -22,6 +22,7 @@ from electra_albert.keyed_random import Stream, bits
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.loop import Outcome, train
+from electra_albert.training.metrics_file import CLOCK
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.run import Run, never_enough
 
@@ -151,7 +152,8 @@ def fingerprint(module: nn.Module) -> str:
 def rows(folder: Path) -> list[dict[str, Any]]:
     """The rows of metrics.jsonl but for what depends on the clock."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{name: value for name, value in json.loads(line).items() if "per_second" not in name} for line in lines]
+    timed = ("tokens_per_second", *CLOCK)
+    return [{name: value for name, value in json.loads(line).items() if name not in timed} for line in lines]
 
 
 def held_out(objective: nn.Module, config: TrainingConfig) -> Callable[[int], Metrics]:
