@@ -86,7 +86,8 @@ def test_a_small_task_begins_with_the_model_of_another(finished: Finished, tmp_p
 def test_a_head_of_electra_has_no_pooler_and_is_loaded_again(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
     from transformers import AutoModel
 
-    train(tiny, finished.folder, tmp_path / "out", "--head", "electra")
+    dropout = ("--hidden_dropout_prob", 0.3, "--classifier_dropout_prob", 0.3)
+    train(tiny, finished.folder, tmp_path / "out", "--head", "electra", *dropout)
     model, details = load_task_model(locate_encoder(tmp_path / "out" / "model"))
     names = [name for name, _ in model.named_parameters()]
     assert details["style"] == "electra"
@@ -187,7 +188,7 @@ def test_early_stopping_ends_a_run_that_learns_nothing_and_keeps_its_best(
 
 
 def test_early_stopping_reports_the_weights_it_kept(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
-    more = ("--early_stopping_patience", 3, "--num_train_epochs", 14)
+    more = ("--early_stopping_patience", 3, "--num_train_epochs", 14, "--hidden_dropout_prob", 0.1)
     ended = call(finetune.main, *tiny.options(finished.folder, tmp_path / "out", *more))
     assert ended.code == 0, ended.err
     log = [row for row in rows(tmp_path / "out" / f"seed-{SEED}") if f"eval_{tiny.main_metric}" in row]

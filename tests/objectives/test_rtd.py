@@ -8,9 +8,23 @@ import torch
 
 from electra_albert.config import RtdConfig, TrainingConfig
 from electra_albert.contracts import Batch, Term
+from electra_albert.objectives.masking import sample
 from electra_albert.objectives.rtd import Corruption, Judgement, ReplacedTokenDetection
 from electra_albert.training.optimizer import build_optimizer
-from tests.objectives.toy import CLS, MASK, MODEL, PAD, SEP, START, STEP, make_batch, make_objective, means, rows_of
+from tests.objectives.toy import (
+    CLS,
+    MASK,
+    MODEL,
+    PAD,
+    SEED,
+    SEP,
+    START,
+    STEP,
+    make_batch,
+    make_objective,
+    means,
+    rows_of,
+)
 
 HALF = RtdConfig(mask_rate=0.5)
 
@@ -133,6 +147,17 @@ def test_corruption_repeats_and_is_another_in_another_epoch() -> None:
     assert not torch.equal(one.masked_ids, later.masked_ids)
 
 
+def test_tokens_are_drawn_at_the_configured_temperature_by_the_seed() -> None:
+    batch, objective = make_batch(), make_objective(rtd=replace(HALF, temperature=9.0))
+    objective.generator.predictions.bias.data.copy_(torch.linspace(-9, 9, MODEL.vocab_size))
+    found = objective.corrupt(batch)
+    places, used = found.targets.positions, found.targets.weight > 0
+    rows = batch.example_id[:, None].expand_as(places)
+    drawn = [sample(found.logits[used], heat, SEED, rows[used], places[used]) for heat in (9.0, 1.0)]
+    assert torch.equal(found.corrupted_ids.gather(1, places)[used], drawn[0])
+    assert not torch.equal(*drawn)
+
+
 def test_loss_repeats_whatever_torchs_own_stream_does() -> None:
     batch, objective = make_batch(), make_objective()
     first = means(objective, objective(batch, STEP))
@@ -162,7 +187,7 @@ def test_check_of_the_start_rejects_a_scale_that_is_far_off() -> None:
 def test_detection_counts_every_token_but_padding() -> None:
     batch, objective = make_batch(), make_objective()
     corruption = objective.corrupt(batch)
-    detected = objective.detect(batch, corruption).logits
+    detected = objective.discriminator(corruption.corrupted_ids, batch.attention_mask, batch.token_type_ids)
     expected = torch.nn.functional.binary_cross_entropy_with_logits(
         detected[batch.attention_mask], corruption.is_replaced[batch.attention_mask].float(), reduction="sum"
     )
@@ -206,8 +231,12 @@ def test_row_of_special_tokens_only_predicts_nothing_and_keeps_the_loss_connecte
 
 
 def test_metrics_agree_with_counting_by_hand() -> None:
-    batch, objective = make_batch(), make_objective(rtd=HALF)
+    batch, objective = make_batch(), make_objective(rtd=replace(HALF, mask_token_share=0.5))
     corruption = objective.corrupt(batch)
+    certain = torch.nn.functional.one_hot(corruption.targets.labels, MODEL.vocab_size).float()
+    # The generator knows the tokens of every other slot, among them some that it is shown.
+    is_known = torch.arange(certain.shape[1]) % 2 == 0
+    corruption = corruption._replace(logits=corruption.logits + 99 * certain * is_known[:, None])
     judgement = objective.detect(batch, corruption)
     terms = objective.terms(batch, corruption, judgement)
     detected = judgement.logits[batch.attention_mask] > 0
@@ -217,7 +246,9 @@ def test_metrics_agree_with_counting_by_hand() -> None:
     assert found["discriminator_precision"] == (hits, int(detected.sum()))
     assert found["discriminator_recall"] == (hits, int(is_replaced.sum()))
     assert found["replaced_fraction"] == (int(is_replaced.sum()), int(batch.attention_mask.sum()))
-    right = (corruption.logits.argmax(-1) == corruption.targets.labels) & corruption.is_shown_masked
+    right = corruption.logits.argmax(-1) == corruption.targets.labels
+    assert (right & ~corruption.is_shown_masked & (corruption.targets.weight > 0)).any(), "the case does not occur"
+    right &= corruption.is_shown_masked
     assert found["generator_accuracy"] == (int(right.sum()), int(corruption.is_shown_masked.sum()))
 
 
