@@ -6,9 +6,15 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from electra_albert.apps import evaluation, pretrain
+from electra_albert.apps.command_line import parse_pretraining
+from electra_albert.apps.job import make_job, rows_for
+from electra_albert.objectives.evaluation import Unigram
+from electra_albert.training.distributed import World
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, call, options, outcome, rows
 
@@ -87,6 +93,18 @@ def test_the_total_is_the_generator_plus_fifty_times_the_discriminator(finished:
     assert training[0]["generator_loss"] == pytest.approx(by_frequency, rel=0.1)
     assert training[0]["discriminator_loss"] == pytest.approx(math.log(2), rel=0.05)
     assert training[-1]["loss"] < 0.95 * training[0]["loss"]
+
+
+def test_the_baseline_is_of_frequencies_in_train_on_the_masked_tokens_held_out(finished: Finished) -> None:
+    _, config = parse_pretraining(finished.options(finished.folder), "Pretraining.py")
+    job = make_job(config, World(0, 1, 0, torch.device("cpu")), lambda line: None)
+    store, table = job.prepared.store, job.prepared.validation_table
+    counts = np.bincount(store.train.tokens, minlength=job.config.model.vocab_size)
+    held_out, row = rows_for(store.validation, table, config, job.prepared.tokenizer), torch.arange(table.count)
+    targets = job.objective.corrupt(held_out.gather(row, row)).targets
+    unigram = Unigram.from_counts(counts, job.objective.special.never_masked)
+    expected = (unigram.nats[targets.labels] * targets.weight).sum() / targets.weight.sum()
+    assert rows(finished.folder)[-1]["eval_unigram_loss"] == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_the_record_of_a_run_names_its_command_packages_and_scores(finished: Finished) -> None:
