@@ -226,12 +226,6 @@ def other_sweep(finished: Finished, shared_folder: Path, make_once: Callable[...
     return folder
 
 
-def test_a_sweep_compared_with_itself_differs_by_nothing(sweep: Path, tiny: Tiny) -> None:
-    first, second, difference, *_ = compared(sweep, sweep)[tiny.main_metric]
-    assert first == second
-    assert float(difference) == 0
-
-
 def test_a_better_sweep_is_told_by_as_much_in_either_order(sweep: Path, other_sweep: Path, tiny: Tiny) -> None:
     forth, back = compared(other_sweep, sweep)[tiny.main_metric], compared(sweep, other_sweep)[tiny.main_metric]
     means = [100 * results(folder)["metrics"][tiny.main_metric]["mean"] for folder in (other_sweep, sweep)]

@@ -138,16 +138,6 @@ def test_the_same_command_gives_the_same_run_from_the_text_on(finished: Finished
         assert (tmp_path / "run" / name).read_bytes() == (finished.folder / name).read_bytes()
 
 
-@pytest.mark.slow
-def test_another_seed_gives_another_run(finished: Finished, tmp_path: Path) -> None:
-    """The planted fault for the test above: a run whose draws are not those of the seed."""
-    ended = call(pretrain.main, *finished.options(tmp_path / "run", "--seed", 7, "--max_steps", 10))
-    assert ended.code == 0, ended.err
-    weights, log = outcome(tmp_path / "run", 10)
-    assert weights != outcome(finished.folder, 10)[0]
-    assert log[0]["generator_loss"] != rows(finished.folder)[0]["generator_loss"]
-
-
 def test_a_dry_run_tells_the_plan_and_writes_no_run(finished: Finished, tmp_path: Path) -> None:
     ended = call(pretrain.main, *finished.options(tmp_path / "run", "--dry_run"))
     assert ended.code == 0, ended.err

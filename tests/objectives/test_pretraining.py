@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from electra_albert.config import MlmConfig, RunConfig, SopConfig
+from electra_albert.config import RunConfig, SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, Term
 from electra_albert.objectives.evaluation import Detections, Unigram
-from electra_albert.objectives.mlm_sop import MaskedLanguageModelingWithOrder
 from electra_albert.objectives.pretraining import OBJECTIVES as BUILT
 from electra_albert.objectives.pretraining import PretrainingObjective
 from electra_albert.objectives.rtd import Corruption, Judgement
@@ -181,7 +180,9 @@ def test_scored_batch_gives_the_terms_of_training_and_the_baselines(name: str) -
     assert scored.keys() == terms.keys() | {"most_frequent_accuracy", "unigram_loss"}
     assert all(torch.equal(scored[term].sum, terms[term].sum) for term in terms)
     tokens = 0 if objective.discriminator is None else int(batch.attention_mask.sum())
-    assert len(detections.arrays()[0]) == tokens
+    scores, is_replaced = detections.arrays()
+    assert len(scores) == len(is_replaced) == tokens
+    assert not tokens or int(is_replaced.sum()) == int(terms["replaced_fraction"].sum)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -189,12 +190,6 @@ def test_state_holds_parameters_only(name: str) -> None:
     objective = build(name)
     parameters = {parameter for parameter, _ in objective.named_parameters(remove_duplicate=False)}
     assert objective.state_dict().keys() == parameters
-
-
-def test_weight_of_the_order_is_the_configured_one() -> None:
-    objective = MaskedLanguageModelingWithOrder(MODEL, MlmConfig(), SopConfig(weight=0.25), SPECIAL, SEED)
-    assert objective.weights == {"mlm_loss": 1.0, "sop_loss": 0.25}
-    assert build("rtd_sop").weights == {"generator_loss": 1.0, "discriminator_loss": 50.0, "sop_loss": 1.0}
 
 
 class ByHand(torch.nn.Module):
