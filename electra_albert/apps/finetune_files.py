@@ -301,13 +301,14 @@ def _card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> str:
     loading = (
         "AutoModel" if job.head.style == "electra" and job.head.kind in ("sequence", "choice") else _AUTO[job.head.kind]
     )
-    place = f'"THIS_FOLDER", subfolder="{MODEL}"'
+    place, own_place = f'"THIS_FOLDER", subfolder="{MODEL}"', f'"THIS_FOLDER/{MODEL}"'
     told = (
         f"the model is that of the best seed, {results['best_seed']}, chosen on the set it is scored on: its score is "
         "optimistic, the median is not."
     )
     if job.train is None and job.start.files is not None:
-        place, told = f'"{job.start.files.weights.parent}"', "the model was fine-tuned elsewhere and only scored here."
+        place = own_place = f'"{job.start.files.weights.parent}"'
+        told = "the model was fine-tuned elsewhere and only scored here."
     medians = {name: metric["median"] for name, metric in results["metrics"].items()}
     facts = task_facts(job, medians, f"median of {len(results['seeds'])} seed(s)")
     is_stock = stock_computes(job.shape)
@@ -320,7 +321,7 @@ def _card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> str:
     own_lines = [
         "from electra_albert.apps.inference import load_model",
         "",
-        f"model = load_model({place.replace('", subfolder="', '/')})",
+        f"model = load_model({own_place})",
     ]
     lines = [
         front_matter(

@@ -100,19 +100,6 @@ def test_every_way_to_train_goes_on_exactly(finished: Finished, tmp_path: Path, 
     assert outcome(tmp_path / "run", STEPS) == expected
 
 
-def test_gradient_checkpointing_changes_no_bit_of_a_run(finished: Finished, tmp_path: Path) -> None:
-    dropout = ("--model.hidden_dropout_prob", 0.1, "--model.attention_probs_dropout_prob", 0.1)
-    train(finished, tmp_path / "plain", *dropout)
-    train(finished, tmp_path / "checkpointed", *dropout, "--gradient_checkpointing")
-    assert outcome(tmp_path / "plain", STEPS) == outcome(tmp_path / "checkpointed", STEPS)
-
-
-@pytest.mark.slow
-def test_fp16_logs_its_scale(finished: Finished, tmp_path: Path) -> None:
-    train(finished, tmp_path / "run", *WAYS["fp16"])
-    assert all(row["loss_scale"] >= 1 for row in rows(tmp_path / "run") if "loss" in row)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", ["mlm_sop", "rtd_sop"])
 def test_two_ranks_and_accumulation_have_the_losses_of_one_big_batch(

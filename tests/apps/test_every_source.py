@@ -130,12 +130,6 @@ def test_a_run_on_any_kind_of_source_trains_on_the_same_tokens(
 
 
 @pytest.mark.slow
-def test_the_column_with_the_text_may_have_any_name(finished: Finished, tmp_path: Path, expected: bytes) -> None:
-    corpus = write_bytes(tmp_path / "t.jsonl", as_jsonl("body"))
-    assert tokens(run(finished, corpus, tmp_path, "--text_column", "body")) == expected
-
-
-@pytest.mark.slow
 def test_a_mixture_trains_on_its_sources_by_weight(finished: Finished, tmp_path: Path) -> None:
     write_bytes(tmp_path / "a.jsonl", as_jsonl())
     write_bytes(tmp_path / "b.txt", english(60, seed=8).encode())

@@ -13,10 +13,9 @@ import torch
 
 from electra_albert.apps import demo, pretrain
 from electra_albert.apps.prepare import Prepared, prepare
-from electra_albert.apps.prepare import main as prepare_main
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import UsageError
-from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer, special_ids
+from electra_albert.corpus.tokenizer import load_tokenizer, special_ids
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, call, english, options, rows
 
@@ -168,33 +167,8 @@ def name_of(choices: dict[str, bool]) -> str:
     return next(name for name, known in CHOICES.items() if known == choices)
 
 
-def test_commas_kept_apart_have_a_store_of_their_own(tmp_path: Path) -> None:
-    base = prepared(tmp_path, None)
-    given = tmp_path / "given"
-    save_tokenizer(base.tokenizer, given, 64)
-    content = json.loads((given / "tokenizer.json").read_text(encoding="utf-8"))
-    content["model"]["vocab"].append(["▁1,", -1.0])
-    (given / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-    piece = len(content["model"]["vocab"]) - 1
-    plain, apart = prepared(tmp_path, given), prepared(tmp_path, given, split_digit_comma=True)
-    assert plain.folder != apart.folder
-    assert piece in plain.store.train.tokens
-    assert piece not in apart.store.train.tokens
-    assert load_tokenizer(apart.tokenizer_dir).tokenize("1,") == apart.tokenizer.tokenize("1,") != ["▁1,"]
-
-
 def test_what_a_tokenizer_cannot_be_told_is_refused_before_anything_is_prepared(tmp_path: Path) -> None:
     given = write_byte_level(tmp_path)
     with pytest.raises(UsageError, match="--keep_accents"):
         prepared(tmp_path, given, keep_accents=False)
     assert not list((tmp_path / "prepared").glob("tales-*"))
-
-
-def test_options_are_given_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base = prepared(tmp_path, None)
-    named = {"corpus": tmp_path / "tales.txt", "prepared_dir": tmp_path / "prepared", "tokenizer": base.tokenizer_dir}
-    arguments = [f"--{name}={value}" for name, value in named.items()]
-    assert prepare_main([*arguments, "--do_lower_case=null", "--keep_accents=true"]) == 0
-    told = Path(capsys.readouterr().out.split("ready in ")[1].strip())
-    assert told != base.folder
-    assert load_tokenizer(told / "tokenizer").keep_accents

@@ -227,6 +227,12 @@ def test_rebuilding_leaves_nothing_of_the_store_before(tokenizer: Any, tmp_path:
     assert not stale.exists()
 
 
+def test_the_seed_chooses_what_is_held_out(tokenizer: Any, tmp_path: Path) -> None:
+    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(200)])
+    stores = [build(units, tokenizer, tmp_path / str(seed), seed=seed) for seed in (1, 2)]
+    assert not np.array_equal(*(store.validation.tokens for store in stores))
+
+
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_corpus(tokenizer: Any, tmp_path: Path) -> None:
     """Catches a merge or a worker that gathers a whole corpus before it writes."""

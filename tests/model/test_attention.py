@@ -1,4 +1,4 @@
-"""The attention that is written out for bfloat16 on the CPU is the fused one, and padding takes no part in either."""
+"""The attention written out for bfloat16 on the CPU is the fused one; padding takes no part; where dropout acts."""
 
 from dataclasses import replace
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from electra_albert.keyed_random import Stream, bits, gumbel
 from electra_albert.model.attention import SoftmaxMixing, _attend_in_three_products
+from electra_albert.model.encoder import Block, Embeddings
 from tests.model.twins import LENGTHS, SHAPE, B, L
 
 N, H = SHAPE.num_attention_heads, SHAPE.head_size
@@ -56,6 +57,20 @@ def test_padding_is_never_looked_at(dtype: torch.dtype) -> None:
     other_k, other_v = k.masked_fill(hidden, 50.0).requires_grad_(), v.masked_fill(hidden, -70.0).requires_grad_()
     mixing = SoftmaxMixing(SHAPE)
     assert torch.equal(mixing(q, k.requires_grad_(), v.requires_grad_(), mask), mixing(q, other_k, other_v, mask))
+
+
+def test_hidden_dropout_is_at_its_three_places_and_in_training_only() -> None:
+    everything = replace(SHAPE, hidden_dropout_prob=1.0)
+    block, plain = Block(everything), Block(SHAPE)
+    plain.load_state_dict(block.state_dict())
+    states = drawn(1, torch.float32).detach().transpose(1, 2).flatten(2)  # [B, L, D]
+    attended = block.attention.LayerNorm(states)  # all that attention adds is dropped
+    torch.testing.assert_close(block.attention(states, padding()), attended)
+    torch.testing.assert_close(block(states, padding()), block.full_layer_layer_norm(attended))
+    torch.testing.assert_close(block.eval()(states, padding()), plain(states, padding()))
+    embeddings, ids = Embeddings(everything), torch.ones(B, L, dtype=torch.int64)
+    assert not embeddings(ids, ids).any()
+    assert embeddings.eval()(ids, ids).all()
 
 
 def test_dropout_takes_part_only_in_training() -> None:

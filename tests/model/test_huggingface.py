@@ -1,7 +1,7 @@
 """Names to and from stock checkpoints lose nothing, and only a possible ALBERT is read from a config.json."""
 
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
@@ -147,8 +147,10 @@ def test_refused_file_leaves_the_model_as_it_was() -> None:
     assert_same_tensors(dict(model.state_dict()), before)
 
 
-def test_configuration_comes_back_as_it_went() -> None:
-    assert model_config(CONTENTS, "config.json") == CONFIG
+@pytest.mark.parametrize("act", get_args(get_type_hints(ModelConfig)["hidden_act"]))
+def test_configuration_comes_back_as_it_went(act: Any) -> None:
+    config = replace(CONFIG, hidden_act=act, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3)
+    assert model_config(stock_config(config, "AlbertForMaskedLM", {}), "config.json") == config
 
 
 def test_configuration_holds_stock_keys_only_and_is_accepted_by_the_strict_stock_class() -> None:

@@ -55,6 +55,8 @@ KINDS: dict[str, Making] = {
 
 
 def assert_same_bits(found: nn.Module, wanted: nn.Module) -> None:
+    """AssertionError unless a loaded model has these weights, and no part of it is in training mode."""
+    assert not any(part.training for part in found.modules())
     state = wanted.state_dict()
     assert found.state_dict().keys() == state.keys()
     for name, tensor in found.state_dict().items():

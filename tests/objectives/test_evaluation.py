@@ -59,19 +59,6 @@ def test_baselines_are_scored_on_the_very_tokens_the_generator_is() -> None:
     assert float(baselines["most_frequent_accuracy"].sum) == float((shown == 5).sum())
 
 
-def test_scored_batch_gives_the_terms_of_training_and_gathers_real_tokens() -> None:
-    batch, objective = make_batch(), make_objective(rtd=RATE)
-    unigram, detections = Unigram.from_counts(COUNTS, SPECIAL.never_masked), Detections()
-    with torch.no_grad():
-        scored = objective.score(batch, unigram, detections)
-        terms = objective(batch, STEP)
-    assert scored.keys() == terms.keys() | {"most_frequent_accuracy", "unigram_loss"}
-    assert all(torch.equal(scored[name].sum, terms[name].sum) for name in terms)
-    scores, is_replaced = detections.arrays()
-    assert len(scores) == len(is_replaced) == int(batch.attention_mask.sum())
-    assert int(is_replaced.sum()) == int(terms["replaced_fraction"].sum)
-
-
 def test_no_batch_gives_empty_arrays_and_null_scores() -> None:
     scores, is_replaced = Detections().arrays()
     assert detection_scores(scores, is_replaced, 1) == dict.fromkeys(

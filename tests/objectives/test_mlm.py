@@ -138,16 +138,6 @@ def test_unused_slots_are_shown_as_they_are() -> None:
     assert torch.equal(shown[ids >= 9], ids[ids >= 9])
 
 
-def test_objective_shows_masks_and_other_tokens() -> None:
-    batch, objective = make_batch(lengths=(23,) * 200), build("mlm")
-    prediction = objective.corrupt(batch)
-    used = prediction.targets.weight > 0
-    tokens = prediction.masked_ids.gather(1, prediction.targets.positions)
-    is_random = used & (tokens != MASK) & (tokens != prediction.targets.labels)
-    assert stats.binomtest(int(is_random.sum()), int(used.sum()), 0.1).pvalue > ACCEPTED
-    assert stats.binomtest(int(prediction.is_shown_masked.sum()), int(used.sum()), 0.8).pvalue > ACCEPTED
-
-
 def test_vocabulary_without_another_token_is_refused_unless_none_is_shown() -> None:
     model = replace(MODEL, vocab_size=6)
     with pytest.raises(UsageError, match=r"--mlm\.random_token_share 0"):

@@ -129,6 +129,26 @@ def test_masks_of_a_row_do_not_depend_on_its_batch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_seed_of_the_run_chooses_the_masks(name: str) -> None:
+    batch = make_batch()
+    one, other = (build(name, seed=seed).corrupt(batch).targets.positions for seed in (1, 2))
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_dropout_changes_every_loss_in_training_and_none_in_evaluation(name: str) -> None:
+    batch = ordered(make_batch())
+    dropping, plain = (
+        build(name, replace(MODEL, hidden_dropout_prob=0.3, initializer_range=0.3)),
+        build(name, replace(MODEL, initializer_range=0.3)),
+    )
+    training, evaluated = dropping.train()(batch, STEP), dropping.eval()(batch, STEP)
+    for term, expected in plain(batch, STEP).items():
+        torch.testing.assert_close(evaluated[term].sum, expected.sum)
+        assert term not in plain.weights or not torch.isclose(training[term].sum, expected.sum)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_padding_changes_no_term(name: str) -> None:
     objective, batch = build(name), ordered(make_batch())
     hidden = ~batch.attention_mask
@@ -160,7 +180,9 @@ def test_scored_batch_gives_the_terms_of_training_and_the_baselines(name: str) -
     assert scored.keys() == terms.keys() | {"most_frequent_accuracy", "unigram_loss"}
     assert all(torch.equal(scored[term].sum, terms[term].sum) for term in terms)
     tokens = 0 if objective.discriminator is None else int(batch.attention_mask.sum())
-    assert len(detections.arrays()[0]) == tokens
+    scores, is_replaced = detections.arrays()
+    assert len(scores) == len(is_replaced) == tokens
+    assert not tokens or int(is_replaced.sum()) == int(terms["replaced_fraction"].sum)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -168,12 +190,6 @@ def test_state_holds_parameters_only(name: str) -> None:
     objective = build(name)
     parameters = {parameter for parameter, _ in objective.named_parameters(remove_duplicate=False)}
     assert objective.state_dict().keys() == parameters
-
-
-def test_weight_of_the_order_is_the_configured_one() -> None:
-    objective = MaskedLanguageModelingWithOrder(MODEL, MlmConfig(), SopConfig(weight=0.25), SPECIAL, SEED)
-    assert objective.weights == {"mlm_loss": 1.0, "sop_loss": 0.25}
-    assert build("rtd_sop").weights == {"generator_loss": 1.0, "discriminator_loss": 50.0, "sop_loss": 1.0}
 
 
 class ByHand(torch.nn.Module):

@@ -61,11 +61,11 @@ def make_objective(
         return kind(model, rtd or RtdConfig(), SPECIAL, SEED)
 
 
-def build(name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5) -> PretrainingObjective:
+def build(name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: int = SEED) -> PretrainingObjective:
     """The objective of that name with the same weights on every call."""
     config = PretrainConfig(
         run=RunConfig(objective=name),  # type: ignore[arg-type]
-        training=TrainingConfig(seed=SEED),
+        training=TrainingConfig(seed=seed),
         model=model,
         rtd=RtdConfig(mask_rate=mask_rate),
         mlm=MlmConfig(mask_rate=mask_rate),

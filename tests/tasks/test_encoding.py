@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from electra_albert.contracts import DataError
 from electra_albert.tasks.encoding import TextEncoder, are_labelled, cover, lay_out, softmax, truncate_pair
+from electra_albert.tasks.rows import Rows
 from tests.corpus.tokenizer_kinds import FAIRSEQ_SPECIALS, PROSE, STOCK_SPECIALS
 from tests.tasks.small_tokenizers import KINDS, encoder, plain_texts, steady, texts, tokenizer
 
@@ -34,12 +35,14 @@ def test_truncation_is_that_of_popping_from_the_longer_text(first: int, second: 
 def test_rows_equal_those_of_the_stock_tokenizer(kind: str) -> None:
     ids = encoder(kind).encode(PROSE[:6])
     layout = lay_out(encoder(kind), [*zip(ids[:3], ids[3:], strict=True), (ids[0], None)])
-    stock = [tokenizer(kind)(a, b, return_token_type_ids=True) for a, b in zip(PROSE[:3], PROSE[3:6], strict=True)]
-    stock.append(tokenizer(kind)(PROSE[0], return_token_type_ids=True))
-    for row, wanted in enumerate(stock):
-        found = layout.ids[layout.starts[row] : layout.starts[row + 1]]
-        assert found.tolist() == wanted["input_ids"]
-        assert (np.arange(len(found)) >= layout.first_lengths[row]).astype(int).tolist() == wanted["token_type_ids"]
+    batch = Rows(*layout, np.arange(4), None, encoder(kind).pad_id).collate(range(4))
+    found = (batch.input_ids, batch.token_type_ids, batch.attention_mask)
+    texts = [*zip(PROSE[:3], PROSE[3:6], strict=True), (PROSE[0],)]
+    for row, wanted in enumerate(tokenizer(kind)(*text, return_token_type_ids=True) for text in texts):
+        for field, name in zip(found, ("input_ids", "token_type_ids", "attention_mask"), strict=True):
+            padding = tokenizer(kind).pad_token_id if name == "input_ids" else 0
+            wider = [padding] * (field.shape[1] - len(wanted[name]))
+            assert field[row].tolist() == wanted[name] + wider, name
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -199,6 +199,18 @@ def test_decoding_is_the_best_of_all_pairs_in_all_windows(word_count: int, seed:
     assert (decoded.probabilities[1] > 0.5) == (null_score > best)
 
 
+def test_no_answer_scores_as_in_the_window_least_sure_of_it() -> None:
+    plan, examples = PLAN._replace(has_null_answer=True), [ask("river " * 60, None)]
+    rows = encode(examples, plan)
+    outputs = [np.zeros((length, 2), np.float32) for length in np.diff(rows.starts)]
+    for number, output in enumerate(outputs, 2):
+        output[0] = number
+    assert len(outputs) > 2
+    decoded = SPAN.decode(outputs, rows, examples, (), plan)
+    assert decoded.values is not None
+    assert decoded.values[:, 3].tolist() == [2 + 2]  # start and end of the first window; every span scores 0
+
+
 def test_labels_point_at_the_answer_and_at_cls_where_it_is_not() -> None:
     context = (
         "the house on the hill was old and the people in it were older still in 1912 said a dog" + " the river" * 9

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from electra_albert.config import TrainingConfig
@@ -19,6 +20,7 @@ from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import build_optimizer
 from electra_albert.training.run import Run
+from electra_albert.training.schedule import learning_rate
 from electra_albert.training.step import backward, count_step, term_scales
 from tests.training.test_distributed import run_ranks
 from tests.training.toy import ALONE, CONFIG, ToyBatches, ToyObjective, fingerprint, held_out, rows, run_toy
@@ -120,6 +122,54 @@ def test_ranks_that_accumulate_have_the_gradient_of_one_big_batch(tmp_path: Path
     assert all(min(distances) > 1e-4 for distances in furthest.values()), furthest
 
 
+# --- one update -----------------------------------------------------------------------------------------------------
+
+
+def saved(folder: Path, step: int, name: str = "model") -> dict[str, Tensor]:
+    return load_file(folder / "checkpoints" / f"step-{step:07d}" / f"{name}.safetensors")
+
+
+def test_each_update_moves_the_weights_by_the_learning_rate_of_its_own_step(tmp_path: Path) -> None:
+    memoryless = replace(CONFIG, weight_decay=0.0, adam_epsilon=1e-12, adam_beta1=0.0, adam_beta2=0.0, save_steps=1)
+    run_toy(tmp_path, memoryless)  # so an update is the gradient's sign times the learning rate
+    before = dict(ToyObjective().state_dict())
+    for step in range(1, CONFIG.max_steps + 1):
+        after = saved(tmp_path, step)
+        moved = float((after["table.weight"] - before["table.weight"]).abs().max())
+        assert moved == pytest.approx(learning_rate(step, CONFIG), rel=1e-3)
+        before = after
+
+
+@pytest.mark.parametrize("arithmetic", ["fp32", "fp16"])
+def test_the_gradient_of_an_update_is_clipped_to_the_configured_norm(tmp_path: Path, arithmetic: Arithmetic) -> None:
+    norms = {}
+    for limit in (1e-3, 1e9):
+        config = replace(CONFIG, adam_beta1=0.0, max_grad_norm=limit)  # the first moment is the last gradient
+        run_toy(tmp_path / str(limit), config, arithmetic=arithmetic)
+        moments = saved(tmp_path / str(limit), CONFIG.max_steps, "optimizer")
+        gradient = [value.flatten() for name, value in moments.items() if name.endswith("exp_avg")]
+        norms[limit] = float(torch.cat(gradient).norm())
+    assert norms[1e-3] == pytest.approx(1e-3, rel=0.01)
+    assert norms[1e9] > 0.1
+
+
+def test_dropout_differs_by_step_micro_batch_and_rank(tmp_path: Path) -> None:
+    model, batch, masks = ToyObjective(0.5), ToyBatches(CONFIG).rows(torch.arange(4)), set()
+    model.dropout.register_forward_hook(lambda _, __, output: masks.add((output == 0).numpy().tobytes()))
+    for rank in (0, 1):
+        run = Run(tmp_path, CONFIG, ALONE._replace(rank=rank), Monitor(tmp_path, 8), StopSignal())
+        for step in (1, 2):
+            backward(model, [batch, batch], {"token_loss": 1.0}, step, run)
+    assert len(masks) == 2 * 2 * 2
+
+
+def test_evaluation_is_without_dropout_and_training_with_it(tmp_path: Path) -> None:
+    outcome, model, _ = run_toy(tmp_path)
+    with torch.no_grad():
+        assert outcome.metrics == held_out(model.eval(), CONFIG)(CONFIG.max_steps)
+        assert outcome.metrics != held_out(model.train(), CONFIG)(CONFIG.max_steps)
+
+
 # --- law 8: resume --------------------------------------------------------------------------------------------------
 
 
@@ -148,6 +198,11 @@ def check_resume_is_exact(
 def test_a_resumed_run_is_the_uninterrupted_one_to_the_bit(tmp_path: Path, step: int, accumulation: int) -> None:
     config = replace(CONFIG, gradient_accumulation_steps=accumulation)
     check_resume_is_exact(tmp_path, config, ToyObjective, step)
+
+
+def test_a_resume_remembers_the_updates_that_were_skipped(tmp_path: Path) -> None:
+    check_resume_is_exact(tmp_path, CONFIG, lambda: Breaking((2, 6)), 4)
+    assert rows(tmp_path / "resumed")[-2]["skipped_steps"] == 2
 
 
 def test_a_stream_of_random_numbers_instead_of_keys_is_caught(tmp_path: Path) -> None:

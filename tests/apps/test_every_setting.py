@@ -1,0 +1,270 @@
+"""Every setting arrives: changed alone, it changes what a tiny run computes or writes.
+
+A new field needs one line below: another value for it, or the reason why none is tried.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import pytest
+
+from electra_albert.apps import finetune, pretrain
+from electra_albert.config import GROUPS, PretrainConfig
+from electra_albert.finetuning_config import DERIVED, FinetuneConfig
+from tests.apps import tiny_tasks
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import call, english, options, sha256, untimed_rows
+from tests.corpus.tokenizer_kinds import PROSE, save_digit_commas
+
+
+class Outcome(NamedTuple):
+    """What a run left behind, in the order in which it is compared."""
+
+    weights: list[str]  # hashes of the exported models
+    scores: list[Any]  # rows of metrics, and predictions
+    files: list[str]
+
+
+class To(NamedTuple):
+    """Another value, and the first part of the outcome that it changes; {names} are PLACES."""
+
+    value: object
+    beside: tuple[object, ...] = ()  # further options of both runs
+    changes: Literal["weights", "scores", "files", "nothing"] = "weights"
+
+
+Table = Mapping[str, To | str]  # a text is the reason why no other value is tried
+
+MLM = ("--objective", "mlm")
+SOP = ("--objective", "rtd_sop", "--max_seq_length", 64)  # wide enough for two sentences to swap
+DROPOUT = ("--model.hidden_dropout_prob", 0.3, "--model.attention_probs_dropout_prob", 0.3)
+DETECTOR = ("--init_from", "{detector}", "--rtd.generator_warmup_steps", 1)  # brings no generator
+TRAINING: Table = {
+    "training.max_steps": To(2),
+    "training.per_device_train_batch_size": To(4),
+    "training.per_device_eval_batch_size": "how held-out rows are put together changes no score",
+    "training.gradient_accumulation_steps": To(2),
+    "training.learning_rate": To(0.001),
+    "training.warmup_steps": To(1),
+    "training.weight_decay": To(0.5),
+    "training.adam_beta1": To(0.5),
+    "training.adam_beta2": To(0.5),
+    "training.adam_epsilon": To(0.01),
+    "training.optimizer": To("lamb"),
+    "training.lr_scheduler_type": To("linear"),
+    "training.adam_bias_correction": To("false"),
+    "training.max_grad_norm": To(0.01),
+    "training.precision": To("bf16"),
+    "training.gradient_checkpointing": To("true", changes="nothing"),
+    "training.seed": To(7),
+    "training.logging_steps": To(3, changes="scores"),
+}
+PRETRAINING: Table = {
+    "run.output_dir": To("{folder}/other", changes="files"),
+    "run.objective": To("rtd_sop"),
+    "run.init_from": To("{run}", beside=("--tokenizer", "{run}/tokenizer")),
+    "run.old_corpus": To("{tales}", beside=DETECTOR, changes="scores"),
+    "run.device": "needs a GPU",
+    "run.torch_compile": "compiling takes minutes: test_compiled_run.py",
+    "run.resume": To("{base}/checkpoints/step-0000002", changes="scores"),
+    "run.dry_run": To("true"),
+    "corpus.corpus": To("{tales}"),
+    "corpus.text_column": To("body"),
+    "corpus.bad_utf8": To("skip"),
+    "corpus.tokenizer": To("{run}/tokenizer"),
+    "corpus.vocab_size": To(250),
+    "corpus.extend_vocab_to": To(310, beside=("--tokenizer", "{run}/tokenizer")),
+    "corpus.do_lower_case": To("false"),
+    "corpus.keep_accents": To("true"),
+    "corpus.split_digit_comma": To("true", beside=("--tokenizer", "{digits}")),
+    "corpus.max_seq_length": To(24),
+    "corpus.prepared_dir": To("{folder}/elsewhere", changes="files"),
+    "corpus.preprocessing_num_workers": To(2, changes="nothing"),
+    **TRAINING,
+    "training.eval_steps": To(2, changes="scores"),
+    "training.eval_examples": To(1, changes="scores"),
+    "training.save_steps": To(2, changes="files"),
+    "training.save_total_limit": To(1, changes="files"),
+    "training.gradient_checkpointing": To("true", beside=DROPOUT, changes="nothing"),
+    "model.vocab_size": "is the tokenizer's",
+    "model.embedding_size": To(24),
+    "model.hidden_size": To(48),
+    "model.num_hidden_layers": To(4),
+    "model.num_hidden_groups": To(2),
+    "model.inner_group_num": To(2),
+    "model.num_attention_heads": To(4),
+    "model.intermediate_size": To(96),
+    "model.hidden_act": To("relu"),
+    "model.hidden_dropout_prob": To(0.5),
+    "model.attention_probs_dropout_prob": To(0.5),
+    "model.max_position_embeddings": To(48),
+    "model.type_vocab_size": To(3),
+    "model.initializer_range": To(0.05),
+    "model.layer_norm_eps": To(0.01),
+    "model.initialization": To("local"),
+    "rtd.mask_rate": To(0.5),
+    "rtd.mask_token_share": To(0.2),
+    "rtd.temperature": To(9),
+    "rtd.generator_weight": To(3),
+    "rtd.discriminator_weight": To(3),
+    "rtd.generator_rate": To(0.5),
+    "rtd.discriminator_rate": To(0.5),
+    "rtd.generator_size": To(1),
+    "rtd.generator_layers": To(2),
+    "rtd.generator_warmup_steps": To(2, beside=DETECTOR),
+    "mlm.mask_rate": To(0.5, beside=MLM),
+    "mlm.mask_token_share": To(0.2, beside=MLM),
+    "mlm.random_token_share": To(0.2, beside=MLM),
+    "sop.weight": To(3, beside=SOP),
+}
+
+NEW_TEXT = ("--predict", "test", "--test_file", "{tables}/dev.csv")
+CUSTOM = ("--task", "custom", "--train_file", "{tables}/train.csv", "--validation_file", "{tables}/dev.csv")
+PAIRS = (*CUSTOM, "--text_pair_column", "kind")
+FEW = ("--max_train_examples", 24, "--max_eval_examples", 24)
+ANSWERS = ("--task", "squad", "--data_dir", "{tasks}/squad", "--classifier_dropout_prob", 0, *FEW)
+WORSE = ("--learning_rate", 1e-12, "--evals_per_epoch", 3)  # no scoring is better than the one before
+FINETUNING: Table = {
+    "data.task": "is what the other options belong to; test_finetuning.py trains every kind",
+    "data.data_dir": To("{tasks}/other/RTE", beside=("--task", "rte", "--data_dir", "{tasks}/RTE", *FEW)),
+    "data.train_file": To("{tables}/dev.csv"),
+    "data.validation_file": To("{tables}/train.csv", changes="scores"),
+    "data.test_file": To("{tables}/train.csv", beside=(*CUSTOM, *NEW_TEXT), changes="scores"),
+    "data.text_column": To("kind"),
+    "data.text_pair_column": To("kind"),
+    "data.label_column": To("kind"),
+    "data.regression": To("true", beside=(*CUSTOM, "--label_column", "number")),
+    "data.race_level": To("middle", beside=("--task", "race", "--data_dir", "{tasks}/RACE", *FEW)),
+    "data.max_train_examples": To(16),
+    "data.max_eval_examples": To(5, changes="scores"),
+    "data.prepared_dir": "belongs to the task that is made of the documentation",
+    "tuning.model": To("{run}/generator"),
+    "tuning.output_dir": To("{folder}/other", changes="files"),
+    "tuning.from_scratch": To("true"),
+    "tuning.from_mnli": To("true", beside=("--task", "glue", "--data_dir", "{tasks}/GLUE", *FEW)),
+    "tuning.head": To("electra"),
+    "tuning.recipe": To("albert"),
+    "tuning.num_train_epochs": To(2),
+    "tuning.max_steps": To(2),
+    "tuning.warmup_ratio": To(0.9),
+    "tuning.warmup_steps": To(3),
+    "tuning.layer_decay": To(0.3),
+    "tuning.max_seq_length": To(9),
+    "tuning.doc_stride": To(4, beside=(*ANSWERS, "--max_answer_length", 3)),
+    "tuning.max_answer_length": To(1, beside=ANSWERS),
+    "tuning.double_unordered": To("true", beside=PAIRS),
+    "tuning.classifier_dropout_prob": To(0.7),
+    "tuning.hidden_dropout_prob": To(0.7),
+    "tuning.attention_probs_dropout_prob": To(0.7),
+    "tuning.dropout_samples": To(3),
+    "tuning.seeds": To(2),
+    "tuning.evals_per_epoch": To(3, changes="scores"),
+    "tuning.early_stopping_patience": To(1, beside=(*CUSTOM, *WORSE)),
+    "tuning.predict": To("{tables}/train.csv", changes="scores"),
+    "tuning.compare": "trains nothing: test_finetuning_sweep.py",
+    "tuning.device": "needs a GPU",
+    "tuning.resume": "never refuses what auto continues: test_finetuning_sweep.py",
+    "tuning.dry_run": To("true"),
+    **{name: entry for name, entry in TRAINING.items() if name.split(".")[1] not in DERIVED},
+    "training.lr_scheduler_type": To("linear", beside=("--warmup_steps", 2)),
+}
+
+TABLES: dict[Any, Table] = {pretrain: PRETRAINING, finetune: FINETUNING}
+
+
+def names(config: object) -> set[str]:
+    return {f"{piece.name}.{field.name}" for piece in fields(config) for field in fields(getattr(config, piece.name))}
+
+
+def test_every_field_is_in_the_table() -> None:
+    assert names(PretrainConfig()) == PRETRAINING.keys()
+    assert names(FinetuneConfig()) - {f"training.{name}" for name in DERIVED} == FINETUNING.keys()
+
+
+@pytest.fixture(scope="module")
+def places(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A corpus that every way of reading it changes, tasks, and what else the tables name."""
+    folder = tmp_path_factory.mktemp("places")
+    corpus, tables, tasks = (folder / name for name in ("corpus", "tables", "tasks"))
+    for each in (corpus, tables, tasks):
+        each.mkdir()
+    text = (english(100) + "\n".join(PROSE)).replace("lamp", "Café").replace("letter", "1,912, 19,")
+    (corpus / "a.txt").write_bytes(text.encode() + b"\nThe owl lost \xff a key.\n")
+    lines = ({"text": one, "body": other} for one, other in pairwise(PROSE))
+    (corpus / "b.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    save_digit_commas(folder / "digits")
+    shutil.copytree(finished.folder / "discriminator", folder / "detector")
+    for number, name in enumerate(("train", "dev")):
+        with (tables / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(("text", "kind", "label", "number"))
+            for place, story in enumerate(tiny_tasks.stories(24 - number, number)):
+                table.writerow((story.text, story.kind, story.place, place))
+    for make in (tiny_tasks.rte, tiny_tasks.squad, tiny_tasks.race):
+        make(tasks)
+    tiny_tasks.rte(tasks / "GLUE")
+    tiny_tasks.mnli(tasks / "GLUE")
+    other = shutil.copytree(tasks / "RTE", tasks / "other" / "RTE") / "train.tsv"
+    other.write_text(other.read_text(encoding="utf-8").replace("the river", "the garden"), encoding="utf-8")
+    known = {"run": finished.folder, "tales": finished.corpus, "prepared": folder / "prepared"}
+    return {**known, **{path.name: path for path in folder.iterdir()}}
+
+
+def outcome(folder: Path) -> Outcome:
+    exported = [path for path in sorted(folder.rglob("model.safetensors")) if "checkpoints" not in path.parts]
+    scores: list[Any] = [untimed_rows(path.parent) for path in sorted(folder.rglob("metrics.jsonl"))]
+    scores += [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.tsv"))]
+    files = [str(path.relative_to(folder)) for path in folder.rglob("*") if "tensorboard" not in path.parts]
+    return Outcome([sha256(path) for path in exported], scores, sorted(files))
+
+
+def train(app: Any, folder: Path, places: Mapping[str, Path], *more: object) -> Outcome:
+    """Three updates in `folder`/run with some options."""
+    known = {**places, "folder": folder}
+    told = [word.format(**known) if isinstance(word, str) else word for word in more]
+    if app is pretrain:
+        steps = ("--max_steps", 3, "--save_steps", 1, "--save_total_limit", 9, "--eval_steps", 3)
+        rest = ("--warmup_steps", 2, "--logging_steps", 1, *told)
+        argv = options(places["corpus"], places["prepared"], folder / "run", *steps, *rest)
+    else:
+        argv = ["--output_dir", folder / "run", "--model", places["run"], "--max_seq_length", 32]
+        argv += ["--num_train_epochs", 1, "--per_device_train_batch_size", 8, "--logging_steps", 1]
+        argv += ["--precision", "fp32", "--device", "cpu", *told]
+    ended = call(app.main, *argv)
+    assert ended.code == 0, ended.err
+    return outcome(folder)
+
+
+@pytest.fixture(scope="module")
+def bases() -> dict[tuple[object, ...], tuple[Path, Outcome]]:
+    """The runs with every other setting as it is, by their options."""
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("app", "name"),
+    [(app, name) for app, table in TABLES.items() for name, entry in table.items() if isinstance(entry, To)],
+    ids=lambda value: value if isinstance(value, str) else value.__name__.rpartition(".")[2],
+)
+def test_another_value_changes_what_the_setting_is_for(
+    app: Any, name: str, places: dict[str, Path], bases: dict[Any, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    entry, (piece, field) = TABLES[app][name], name.split(".")
+    assert isinstance(entry, To)
+    beside = entry.beside if app is pretrain or "--task" in entry.beside else (*CUSTOM, *entry.beside)
+    if (app, beside) not in bases:
+        folder = tmp_path_factory.mktemp("base")
+        bases[app, beside] = folder / "run", train(app, folder, places, *beside)
+    base, before = bases[app, beside]
+    option = f"--{name if piece in GROUPS else field}"
+    after = train(app, tmp_path_factory.mktemp("changed"), {**places, "base": base}, *beside, option, entry.value)
+    changed = [part for part in Outcome._fields if getattr(before, part) != getattr(after, part)]
+    assert (changed or ["nothing"])[0] == entry.changes
