@@ -166,7 +166,7 @@ def test_silent_keys_are_read_as_transformers_fills_them_in() -> None:
 
     ours, stock_defaults = model_config({"model_type": "albert"}, "config.json"), AlbertConfig()
     for field in fields(ModelConfig):
-        if field.name != "initialization":
+        if field.name not in ("initialization", "attention", "attention_options"):
             assert getattr(ours, field.name) == getattr(stock_defaults, field.name), field.name
 
 
