@@ -87,6 +87,9 @@ def plan_sides(parts: list[Part], sources: list[int], seed: int) -> tuple[Callab
             drawn_again += 1
     if drawn_again:
         notice += f"; drawn again for {drawn_again} of {sources[-1] + 1} sources, of which nothing was held out"
+    share = _held_tokens(held, placed) / total
+    if share > LARGEST_SHARE:
+        notice += f"; {share:.1%} of the tokens, which are too few, or in too long sentences, for less"
     return lambda: _runs(placed, held), notice
 
 
@@ -168,10 +171,7 @@ def _last_sentences(placed: list[_Placed]) -> tuple[np.ndarray, str]:
         near = [found for found in [*near, placed[at].start] if first < found < end]
         cut = min(near, key=lambda found: abs(found - wanted))
         held = behind[at] - int(np.searchsorted(ends, cut, side="right"))
-    notice = f"the last {held:,} sentences"
-    if (end - cut) / (end - first) > LARGEST_SHARE:
-        notice += f" ({(end - cut) / (end - first):.0%} of the tokens: the sentences are too few or too long for less)"
-    return np.array([[cut, end]]), notice
+    return np.array([[cut, end]]), f"the last {held:,} sentences"
 
 
 def _sentence_ends(one: _Placed) -> np.ndarray:

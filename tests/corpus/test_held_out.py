@@ -123,7 +123,7 @@ def test_a_corpus_too_small_for_a_hundredth_says_so(tmp_path: Path) -> None:
         [(0, 49 * SENTENCE, 50 * SENTENCE)], "the last 1 sentences, since the corpus has only 1 documents",
     )  # fmt: skip
     _, notice = held_spans([save_part(tmp_path, 1, [Drawn(1).words(2 * SENTENCE)])], [0], 1)
-    assert "50% of the tokens" in notice
+    assert "50.0% of the tokens" in notice
 
 
 @pytest.mark.parametrize("changed", [2, 10])

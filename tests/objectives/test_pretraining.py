@@ -8,9 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
+<<<<<<< ours
 from electra_albert.config import SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, Term
 from electra_albert.objectives.evaluation import Detections, Unigram
+=======
+from electra_albert.config import MlmConfig, RtdConfig, RunConfig, SopConfig
+from electra_albert.contracts import IGNORED_LABEL, Batch, Term
+from electra_albert.objectives.evaluation import Detections, Unigram
+from electra_albert.objectives.mlm_sop import MaskedLanguageModelingWithOrder
+from electra_albert.objectives.pretraining import OBJECTIVES as BUILT
+>>>>>>> theirs
 from electra_albert.objectives.pretraining import PretrainingObjective
 from electra_albert.objectives.registry import OBJECTIVES as BUILT
 from electra_albert.objectives.rtd import Corruption, Judgement
@@ -189,6 +197,14 @@ def test_state_holds_parameters_only(name: str) -> None:
     objective = build(name)
     parameters = {parameter for parameter, _ in objective.named_parameters(remove_duplicate=False)}
     assert objective.state_dict().keys() == parameters
+
+
+def test_weight_of_the_order_is_the_configured_one() -> None:
+    for kind, config in (
+        (MaskedLanguageModelingWithOrder, MlmConfig()),
+        (ReplacedTokenDetectionWithOrder, RtdConfig()),
+    ):
+        assert kind(MODEL, config, SopConfig(weight=0.25), SPECIAL, SEED).weights["sop_loss"] == 0.25
 
 
 class ByHand(torch.nn.Module):
