@@ -8,17 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-<<<<<<< ours
-from electra_albert.config import SopConfig
-from electra_albert.contracts import IGNORED_LABEL, Batch, Term
-from electra_albert.objectives.evaluation import Detections, Unigram
-=======
-from electra_albert.config import MlmConfig, RtdConfig, RunConfig, SopConfig
+from electra_albert.config import MlmConfig, RtdConfig, SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, Term
 from electra_albert.objectives.evaluation import Detections, Unigram
 from electra_albert.objectives.mlm_sop import MaskedLanguageModelingWithOrder
-from electra_albert.objectives.pretraining import OBJECTIVES as BUILT
->>>>>>> theirs
 from electra_albert.objectives.pretraining import PretrainingObjective
 from electra_albert.objectives.registry import OBJECTIVES as BUILT
 from electra_albert.objectives.rtd import Corruption, Judgement
