@@ -34,10 +34,10 @@ class Outcome(NamedTuple):
 
 
 class To(NamedTuple):
-    """Another value, and the first part of the outcome that it changes; {names} are PLACES."""
+    """Another value, and the first part of the outcome that it changes; {names} are paths."""
 
     value: object
-    beside: tuple[object, ...] = ()  # further options of both runs
+    shared: tuple[object, ...] = ()  # further options of both runs
     changes: Literal["weights", "scores", "files", "nothing"] = "weights"
 
 
@@ -70,8 +70,8 @@ TRAINING: Table = {
 PRETRAINING: Table = {
     "run.output_dir": To("{folder}/other", changes="files"),
     "run.objective": To("rtd_sop"),
-    "run.init_from": To("{run}", beside=("--tokenizer", "{run}/tokenizer")),
-    "run.old_corpus": To("{tales}", beside=DETECTOR, changes="scores"),
+    "run.init_from": To("{run}", shared=("--tokenizer", "{run}/tokenizer")),
+    "run.old_corpus": To("{tales}", shared=DETECTOR, changes="scores"),
     "run.device": "needs a GPU",
     "run.torch_compile": "compiling takes minutes: test_compiled_run.py",
     "run.resume": To("{base}/checkpoints/step-0000002", changes="scores"),
@@ -82,10 +82,10 @@ PRETRAINING: Table = {
     "corpus.encoding": To("cp1252"),
     "corpus.tokenizer": To("{run}/tokenizer"),
     "corpus.vocab_size": To(250),
-    "corpus.extend_vocab_to": To(310, beside=("--tokenizer", "{run}/tokenizer")),
+    "corpus.extend_vocab_to": To(310, shared=("--tokenizer", "{run}/tokenizer")),
     "corpus.do_lower_case": To("false"),
     "corpus.keep_accents": To("true"),
-    "corpus.split_digit_comma": To("true", beside=("--tokenizer", "{digits}")),
+    "corpus.split_digit_comma": To("true", shared=("--tokenizer", "{digits}")),
     "corpus.max_seq_length": To(24),
     "corpus.prepared_dir": To("{folder}/elsewhere", changes="files"),
     "corpus.preprocessing_num_workers": To(2, changes="nothing"),
@@ -94,7 +94,7 @@ PRETRAINING: Table = {
     "training.eval_examples": To(1, changes="scores"),
     "training.save_steps": To(2, changes="files"),
     "training.save_total_limit": To(1, changes="files"),
-    "training.gradient_checkpointing": To("true", beside=DROPOUT, changes="nothing"),
+    "training.gradient_checkpointing": To("true", shared=DROPOUT, changes="nothing"),
     "model.vocab_size": "is the tokenizer's",
     "model.embedding_size": To(24),
     "model.hidden_size": To(48),
@@ -122,11 +122,11 @@ PRETRAINING: Table = {
     "rtd.discriminator_rate": To(0.5),
     "rtd.generator_size": To(1),
     "rtd.generator_layers": To(2),
-    "rtd.generator_warmup_steps": To(2, beside=DETECTOR),
-    "mlm.mask_rate": To(0.5, beside=MLM),
-    "mlm.mask_token_share": To(0.2, beside=MLM),
-    "mlm.random_token_share": To(0.2, beside=MLM),
-    "sop.weight": To(3, beside=SOP),
+    "rtd.generator_warmup_steps": To(2, shared=DETECTOR),
+    "mlm.mask_rate": To(0.5, shared=MLM),
+    "mlm.mask_token_share": To(0.2, shared=MLM),
+    "mlm.random_token_share": To(0.2, shared=MLM),
+    "sop.weight": To(3, shared=SOP),
 }
 
 NEW_TEXT = ("--predict", "test", "--test_file", "{tables}/dev.csv")
@@ -137,26 +137,26 @@ ANSWERS = ("--task", "squad", "--data_dir", "{tasks}/squad", "--classifier_dropo
 WORSE = ("--learning_rate", 1e-12, "--evals_per_epoch", 3)  # no scoring is better than the one before
 FINETUNING: Table = {
     "data.task": "is what the other options belong to; test_finetuning.py trains every kind",
-    "data.data_dir": To("{tasks}/other/RTE", beside=("--task", "rte", "--data_dir", "{tasks}/RTE", *FEW)),
+    "data.data_dir": To("{tasks}/other/RTE", shared=("--task", "rte", "--data_dir", "{tasks}/RTE", *FEW)),
     "data.train_file": To("{tables}/dev.csv"),
     "data.validation_file": To("{tables}/train.csv", changes="scores"),
-    "data.test_file": To("{tables}/train.csv", beside=(*CUSTOM, *NEW_TEXT), changes="scores"),
+    "data.test_file": To("{tables}/train.csv", shared=(*CUSTOM, *NEW_TEXT), changes="scores"),
     "data.text_column": To("kind"),
     "data.text_pair_column": To("kind"),
     "data.label_column": To("kind"),
     "data.column_names": To("text,sort,label,number"),  # so that the header is one more row
     "data.encoding": To("cp1252"),
     "data.unknown_labels": "decides on rows that are refused otherwise: test_finetuning_own_tables.py",
-    "data.validation_split": To(0.5, beside=(*CUSTOM[:4], "--validation_split", 0.3)),
-    "data.regression": To("true", beside=(*CUSTOM, "--label_column", "number")),
-    "data.race_level": To("middle", beside=("--task", "race", "--data_dir", "{tasks}/RACE", *FEW)),
+    "data.validation_split": To(0.5, shared=(*CUSTOM[:4], "--validation_split", 0.3)),
+    "data.regression": To("true", shared=(*CUSTOM, "--label_column", "number")),
+    "data.race_level": To("middle", shared=("--task", "race", "--data_dir", "{tasks}/RACE", *FEW)),
     "data.max_train_examples": To(16),
     "data.max_eval_examples": To(5, changes="scores"),
     "data.prepared_dir": "belongs to the task that is made of the documentation",
     "tuning.model": To("{run}/generator"),
     "tuning.output_dir": To("{folder}/other", changes="files"),
     "tuning.from_scratch": To("true"),
-    "tuning.from_mnli": To("true", beside=("--task", "glue", "--data_dir", "{tasks}/GLUE", *FEW)),
+    "tuning.from_mnli": To("true", shared=("--task", "glue", "--data_dir", "{tasks}/GLUE", *FEW)),
     "tuning.head": To("electra"),
     "tuning.recipe": To("albert"),
     "tuning.num_train_epochs": To(2),
@@ -165,9 +165,9 @@ FINETUNING: Table = {
     "tuning.warmup_steps": To(3),
     "tuning.layer_decay": To(0.3),
     "tuning.max_seq_length": To(9),
-    "tuning.doc_stride": To(4, beside=(*ANSWERS, "--max_answer_length", 3)),
-    "tuning.max_answer_length": To(1, beside=ANSWERS),
-    "tuning.double_unordered": To("true", beside=PAIRS),
+    "tuning.doc_stride": To(4, shared=(*ANSWERS, "--max_answer_length", 3)),
+    "tuning.max_answer_length": To(1, shared=ANSWERS),
+    "tuning.double_unordered": To("true", shared=PAIRS),
     "tuning.classifier_dropout_prob": To(0.7),
     "tuning.hidden_dropout_prob": To(0.7),
     "tuning.attention_probs_dropout_prob": To(0.7),
@@ -176,14 +176,14 @@ FINETUNING: Table = {
     "tuning.metric_for_best_model": "decides between seeds: test_finetuning_own_tables.py",
     "tuning.seeds": To(2),
     "tuning.evals_per_epoch": To(3, changes="scores"),
-    "tuning.early_stopping_patience": To(1, beside=(*CUSTOM, *WORSE)),
+    "tuning.early_stopping_patience": To(1, shared=(*CUSTOM, *WORSE)),
     "tuning.predict": To("{tables}/train.csv", changes="scores"),
     "tuning.compare": "trains nothing: test_finetuning_sweep.py",
     "tuning.device": "needs a GPU",
     "tuning.resume": "never refuses what auto continues: test_finetuning_sweep.py",
     "tuning.dry_run": To("true"),
     **{name: entry for name, entry in TRAINING.items() if name.split(".")[1] not in DERIVED},
-    "training.lr_scheduler_type": To("linear", beside=("--warmup_steps", 2)),
+    "training.lr_scheduler_type": To("linear", shared=("--warmup_steps", 2)),
 }
 
 TABLES: dict[Any, Table] = {pretrain: PRETRAINING, finetune: FINETUNING}
@@ -202,9 +202,9 @@ def test_every_field_is_in_the_table() -> None:
 
 
 @pytest.fixture(scope="module")
-def places(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def paths(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A corpus that every way of reading it changes, tasks, and what else the tables name."""
-    folder = tmp_path_factory.mktemp("places")
+    folder = tmp_path_factory.mktemp("paths")
     corpus, tables, tasks = (folder / name for name in ("corpus", "tables", "tasks"))
     for each in (corpus, tables, tasks):
         each.mkdir()
@@ -218,8 +218,8 @@ def places(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> dict
         with (tables / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             table = csv.writer(file)
             table.writerow(("text", "kind", "label", "number"))
-            for place, story in enumerate(tiny_tasks.stories(24 - number, number)):
-                table.writerow((story.text.replace("river", "rivér"), story.kind, story.place, place))
+            for row, story in enumerate(tiny_tasks.stories(24 - number, number)):
+                table.writerow((story.text.replace("river", "rivér"), story.kind, story.place, row))
     for make in (tiny_tasks.rte, tiny_tasks.squad, tiny_tasks.race):
         make(tasks)
     tiny_tasks.rte(tasks / "GLUE")
@@ -238,18 +238,18 @@ def outcome(folder: Path) -> Outcome:
     return Outcome([sha256(path) for path in exported], scores, sorted(files))
 
 
-def train(app: Any, folder: Path, places: Mapping[str, Path], *more: object) -> Outcome:
+def train(app: Any, folder: Path, paths: Mapping[str, Path], *more: object) -> Outcome:
     """Three updates in `folder`/run with some options."""
-    known = {**places, "folder": folder}
-    told = [word.format(**known) if isinstance(word, str) else word for word in more]
+    known = {**paths, "folder": folder}
+    words = [word.format(**known) if isinstance(word, str) else word for word in more]
     if app is pretrain:
         steps = ("--max_steps", 3, "--save_steps", 1, "--save_total_limit", 9, "--eval_steps", 3)
-        rest = ("--warmup_steps", 2, "--logging_steps", 1, *told)
-        argv = options(places["corpus"], places["prepared"], folder / "run", *steps, *rest)
+        rest = ("--warmup_steps", 2, "--logging_steps", 1, *words)
+        argv = options(paths["corpus"], paths["prepared"], folder / "run", *steps, *rest)
     else:
-        argv = ["--output_dir", folder / "run", "--model", places["run"], "--max_seq_length", 32]
+        argv = ["--output_dir", folder / "run", "--model", paths["run"], "--max_seq_length", 32]
         argv += ["--num_train_epochs", 1, "--per_device_train_batch_size", 8, "--logging_steps", 1]
-        argv += ["--precision", "fp32", "--device", "cpu", *told]
+        argv += ["--precision", "fp32", "--device", "cpu", *words]
     ended = call(app.main, *argv)
     assert ended.code == 0, ended.err
     return outcome(folder)
@@ -267,16 +267,16 @@ def bases() -> dict[tuple[object, ...], tuple[Path, Outcome]]:
     ids=lambda value: value if isinstance(value, str) else value.__name__.rpartition(".")[2],
 )
 def test_another_value_changes_what_the_setting_is_for(
-    app: Any, name: str, places: dict[str, Path], bases: dict[Any, Any], tmp_path_factory: pytest.TempPathFactory
+    app: Any, name: str, paths: dict[str, Path], bases: dict[Any, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     entry, (piece, field) = TABLES[app][name], name.split(".")
     assert isinstance(entry, To)
-    beside = entry.beside if app is pretrain or "--task" in entry.beside else (*CUSTOM, *entry.beside)
-    if (app, beside) not in bases:
+    shared = entry.shared if app is pretrain or "--task" in entry.shared else (*CUSTOM, *entry.shared)
+    if (app, shared) not in bases:
         folder = tmp_path_factory.mktemp("base")
-        bases[app, beside] = folder / "run", train(app, folder, places, *beside)
-    base, before = bases[app, beside]
+        bases[app, shared] = folder / "run", train(app, folder, paths, *shared)
+    base, before = bases[app, shared]
     option = f"--{name if piece in GROUPS else field}"
-    after = train(app, tmp_path_factory.mktemp("changed"), {**places, "base": base}, *beside, option, entry.value)
+    after = train(app, tmp_path_factory.mktemp("changed"), {**paths, "base": base}, *shared, option, entry.value)
     changed = [part for part in Outcome._fields if getattr(before, part) != getattr(after, part)]
     assert (changed or ["nothing"])[0] == entry.changes

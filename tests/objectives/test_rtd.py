@@ -138,10 +138,10 @@ def test_tokens_are_drawn_at_the_configured_temperature_by_the_seed() -> None:
     batch, objective = make_batch(), make_objective(rtd=replace(HALF, temperature=9.0))
     objective.generator.predictions.bias.data.copy_(torch.linspace(-9, 9, MODEL.vocab_size))
     found = objective.corrupt(batch)
-    places, used = found.targets.positions, found.targets.weight > 0
-    rows = batch.example_id[:, None].expand_as(places)
-    drawn = [sample(found.logits[used], heat, SEED, rows[used], places[used]) for heat in (9.0, 1.0)]
-    assert torch.equal(found.corrupted_ids.gather(1, places)[used], drawn[0])
+    positions, used = found.targets.positions, found.targets.weight > 0
+    rows = batch.example_id[:, None].expand_as(positions)
+    drawn = [sample(found.logits[used], heat, SEED, rows[used], positions[used]) for heat in (9.0, 1.0)]
+    assert torch.equal(found.corrupted_ids.gather(1, positions)[used], drawn[0])
     assert not torch.equal(*drawn)
 
 
