@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from electra_albert.corpus.charsmap import has_key_after_space, read_charsmap
+from electra_albert.corpus.tokenizer_albert import LATIN_MARKS
 
 if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 MEMO_WORDS = 500_000
 MEMO_CHARACTERS = 16_000_000
 # What changes each character for itself, or with the combining marks behind it, which no space is.
-_LOCAL_NORMALIZERS = frozenset({"NFD", "NFKD", "StripAccents", "Lowercase", "BertNormalizer", "Precompiled"})
+_LOCAL_NORMALIZERS = frozenset({"NFC", "NFD", "NFKD", "StripAccents", "Lowercase", "BertNormalizer", "Precompiled"})
 _CUTS_AT_SPACES = frozenset({"WhitespaceSplit", "BertPreTokenizer"})
 
 
@@ -132,6 +133,8 @@ def _steps(part: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
 def _is_local(step: dict[str, Any]) -> bool:
     if step["type"] != "Replace":
         return step["type"] in _LOCAL_NORMALIZERS
+    if step["pattern"].get("Regex") == LATIN_MARKS:
+        return True
     text = step["pattern"].get("String", " ")
     return not any(character.isspace() for character in text)
 
