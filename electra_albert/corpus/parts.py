@@ -181,7 +181,7 @@ def _write_part(task: _Task, encoder: Encoder) -> None:
     beside = {name: name_beside(part.path(name)) for name in PART_FILES}
     counts: Counter[str] = Counter()
     specials_before = encoder.special_texts
-    unknown_before = encoder.unknown_characters
+    unknown_before, lost_before = encoder.unknown_characters, encoder.lost.copy()
     files = {name: path.open("xb") for name, path in beside.items()}
     try:
         writer = _PartWriter(files, np.dtype(task.dtype), encoder)
@@ -201,6 +201,7 @@ def _write_part(task: _Task, encoder: Encoder) -> None:
             **writer.counts,
             "special_texts": encoder.special_texts - specials_before,
             "unknown_characters": encoder.unknown_characters - unknown_before,
+            **(encoder.lost - lost_before),
         },
         "seconds": time.perf_counter() - started,
     }

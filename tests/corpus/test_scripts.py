@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 import unicodedata
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from electra_albert.corpus.lost_characters import describe_lost
 from electra_albert.corpus.sentences import word_set
 from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
-from electra_albert.corpus.word_encoder import WordEncoder, encoder_settings, make_encoder
-from tests.corpus.tokenizer_kinds import PROSE
+from electra_albert.corpus.word_encoder import SentenceEncoder, WordEncoder, encoder_settings, make_encoder
+from tests.corpus.tokenizer_kinds import PROSE, save_bert
 
 LANGUAGES = word_set(
     "am ar bn cs de el es fa fi fr gu he hi hu hy it ja ka km kn ko lo ml mr my nl pa pl pt ru si ta te th tr uk ur vi "
@@ -112,3 +114,22 @@ def test_text_without_spaces_is_learned_from_in_bounded_time() -> None:
     tokenizer = train_tokenizer(text, 4000, do_lower_case=True)
     assert time.process_time() - begun < 14  # seconds; it was 21, and is 6
     assert sum(len(piece) > 3 for piece in tokenizer.get_vocab()) > 1000
+
+
+@pytest.mark.parametrize("kind", [WordEncoder, SentenceEncoder])
+def test_marks_and_forms_that_a_given_tokenizer_removes_are_counted_by_script(kind: Any, tmp_path: Path) -> None:
+    albert = train_tokenizer(PROSE, 300, True, "albert")
+    encoder = kind(encoder_settings(albert))
+    for _ in range(2):  # words met for the first time, and again
+        encoder.encode(["The Café of Zoë", "हिन्दी हिन्दी", "ÉTÉ, ½ and ﬁne: мой x≠y"])
+    lost = Counter({"Latin": 8, "Devanagari": 12, "Cyrillic": 2, "other": 2})
+    assert encoder.lost == {f"marks_removed_from_{script}": count for script, count in lost.items()} | {
+        "compatibility_forms_rewritten": 4
+    }
+    assert describe_lost(encoder.lost)[0] == (
+        "24 combining marks removed by the tokenizer: Devanagari 12, Latin 8, Cyrillic 2, other 2"
+    )
+    save_bert(tmp_path, do_lower_case=False)
+    kept = kind(encoder_settings(load_tokenizer(tmp_path)))
+    kept.encode(["The Café of Zoë", "हिन्दी"])
+    assert describe_lost(kept.lost) == []
