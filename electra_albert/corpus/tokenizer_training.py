@@ -70,9 +70,9 @@ def train_tokenizer(
     if keep_accents is None:
         keep_accents = not is_english(raw)
         say(
-            "the text is not English: accents and all other marks on letters are kept"
+            "the text is not English: all accents and marks are kept (--keep_accents false: not those of Latin letters)"
             if keep_accents
-            else "the text is English: accents on Latin letters are removed, --keep_accents true keeps them"
+            else "the text is English: accents of Latin letters are removed (--keep_accents true: kept)"
         )
     if keep_accents == "albert":
         normalizer = AlbertTokenizer(do_lower_case=do_lower_case).backend_tokenizer.normalizer
@@ -88,10 +88,9 @@ def train_tokenizer(
     if not text.runs and not text.chunks:
         found = f"only words of more than {TRAINING_CHARACTERS // 2:,} characters, or of rare ones"
         raise DataError(f"the corpus holds {found}: no text to train a tokenizer on; give it some sentences")
-    say(
-        f"counted {sum(len(word) * count for word, count in words.items()):,} characters of text; learning from "
-        f"{len(text.runs) + len(text.chunks):,} different words and parts of text without spaces"
-    )
+    chunks = f" and {len(text.chunks):,} chunks of text without spaces" if text.chunks else ""
+    size = sum(len(word) * count for word, count in words.items())
+    say(f"learning subwords of {size:,} characters of text from its {len(text.runs):,} most frequent words{chunks}")
     ordered = _learn(text, vocab_size)
     vocab = [(piece, 0.0) for piece in SPECIAL_PIECES] + ordered
     if keep_accents == "albert":
