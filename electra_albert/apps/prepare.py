@@ -256,8 +256,8 @@ def _ready_tokenizer(corpus: CorpusFolder, say: Say) -> Tokenizer:
     if (folder / "tokenizer.json").is_file():
         return load_tokenizer(folder)
     say(f"training a tokenizer of {config.vocab_size:,} pieces")
-    is_lower, has_accents = config.do_lower_case is not False, config.keep_accents is True
-    trained = train_tokenizer(sample_sentences(corpus), config.vocab_size, is_lower, has_accents)
+    is_lower = config.do_lower_case is not False
+    trained = train_tokenizer(sample_sentences(corpus), config.vocab_size, is_lower, config.keep_accents, say)
     if len(trained) < config.vocab_size:
         say(f"the text gives only {len(trained):,} pieces of the {config.vocab_size:,} asked for by --vocab_size")
     save_tokenizer(trained, folder, TOKENIZER_MAX_LENGTH)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
 
 PREPARED_VERSION = 4  # raise it when the same text would be read, split or tokenised in another way
+_TRAINING_VERSION = 2  # raise it when another tokenizer would be trained on the same text
 _KEY_LETTERS = 12  # of the key, in the folder's name
 
 Say = Callable[[str], None]
@@ -69,8 +70,11 @@ def open_corpus(config: CorpusConfig, seed: int, say: Say) -> CorpusFolder:
 
     root = Path(config.prepared_dir)
     root.mkdir(parents=True, exist_ok=True)
-    told = TextOptions(config.do_lower_case, config.keep_accents, config.split_digit_comma)
-    given = load_tokenizer(Path(config.tokenizer), told) if config.tokenizer else None
+    given = None
+    if config.tokenizer:
+        assert config.keep_accents != "albert"  # CorpusConfig refuses it
+        told = TextOptions(config.do_lower_case, config.keep_accents, config.split_digit_comma)
+        given = load_tokenizer(Path(config.tokenizer), told)
     sources = read_sources(config.corpus, config.text_column)
     name = short_name(config.corpus)
     found: Counter[str] = Counter()
@@ -98,8 +102,7 @@ def _reading(source: Source, config: CorpusConfig) -> Reading:
 
 def _training_key(config: CorpusConfig) -> list[Any]:
     """What the pieces of a tokenizer that is trained depend on, the text apart."""
-    key = [config.vocab_size, config.do_lower_case is not False]
-    return [*key, "keep_accents"] if config.keep_accents else key
+    return [_TRAINING_VERSION, config.vocab_size, config.do_lower_case is not False, config.keep_accents]
 
 
 def _find(corpus: str, encoding: str, root: Path, found: Counter[str], say: Say) -> list[Path]:

@@ -84,7 +84,7 @@ def spans_of(text: str, pieces: list[Piece], offsets: list[tuple[int, int]]) -> 
         if piece.text in WORD_MARKS:
             end = start
         else:
-            while end < limit and unicodedata.combining(text[end]):
+            while end < limit and unicodedata.category(text[end]).startswith("M"):
                 end += 1
         spans.append((start, end))
     return spans

@@ -184,7 +184,7 @@ def _write_part(task: _Task, encoder: Encoder) -> None:
     part = Part({}, Path(task.folder), task.number)
     counts: Counter[str] = Counter()
     specials_before = encoder.special_texts
-    unknown_before = encoder.unknown_characters
+    unknown_before, lost_before = encoder.unknown_characters, encoder.lost.copy()
     with ExitStack() as stack:
         files = {name: stack.enter_context(replacing(part.path(name))) for name in PART_FILES}
         writer = _PartWriter(files, np.dtype(task.dtype), encoder)
@@ -199,6 +199,7 @@ def _write_part(task: _Task, encoder: Encoder) -> None:
             **writer.counts,
             "special_texts": encoder.special_texts - specials_before,
             "unknown_characters": encoder.unknown_characters - unknown_before,
+            **(encoder.lost - lost_before),
         },
         "seconds": time.perf_counter() - started,
     }

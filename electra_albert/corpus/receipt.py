@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from electra_albert.corpus.lost_characters import describe_lost
+
 _KINDS = {
     "files_of_sentences": "of text, one sentence a line",
     "files_of_paragraphs": "of text, one paragraph a line, split into sentences",
@@ -67,6 +69,7 @@ def format_receipt(receipt: dict[str, Any], padding_share: float) -> str:
     others = {name: name.replace("_", " ") for name in sorted(read.keys() - _SHOWN_ELSEWHERE - known.keys())}
     lines += _counted("noted", _READ_NOTES | others, read)
     lines += _counted("noted", _WRITTEN_NOTES, written)
+    lines += [("noted", text) for text in describe_lost(written)]
     lines.append(("speed", f"{megabytes / max(receipt['process_seconds'], 1e-9):.1f} MB a second and process"))
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"  {name:<{width}}  {text}" for name, text in lines)

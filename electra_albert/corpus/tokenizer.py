@@ -22,7 +22,9 @@ from electra_albert.corpus.tokenizer_albert import (
     UNK_ID,
     WORD_START,
     build_albert,
+    build_script_safe,
     has_albert_layout,
+    script_safe_options,
 )
 from electra_albert.corpus.tokenizer_files import (
     check_rows,
@@ -128,10 +130,15 @@ def _load_json(file: Path, config: dict[str, Any], told: TextOptions) -> Tokeniz
     pieces = check_content(file, content)
     model = content["model"]
     is_albert = model["type"] == "Unigram" and has_albert_layout(list(pieces), model["unk_id"])
-    if not is_albert or config.get("tokenizer_class") not in _ALBERT_CLASSES:
+    is_published = config.get("tokenizer_class") in _ALBERT_CLASSES
+    own = None if is_published else script_safe_options(content)
+    if not is_albert or (not is_published and own is None):
         return load_fast(file, content, pieces, config, told)
     if len(pieces) > len(model["vocab"]):
         raise CheckpointError(f"{file}: an added token is not among its pieces; name an ALBERT tokenizer")
+    if own is not None:
+        vocab = apply_digit_comma(check_rows(file, model["vocab"]), told.split_digit_comma)
+        return build_script_safe(vocab, **(own | told.given()))
     options = _albert_options(file, config, read_charsmap(content.get("normalizer")), do_lower_case=True)
     return build_albert(apply_digit_comma(check_rows(file, model["vocab"]), told.split_digit_comma), options)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import regex
+
 from electra_albert.contracts import UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer
 from electra_albert.corpus.tokenizer_albert import WORD_START
+from electra_albert.corpus.tokenizer_training import LETTERS_OR_DIGITS
 
 if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
@@ -23,7 +25,7 @@ MOST_WORDS = 2_000_000  # distinct ones counted at a time
 LONGEST_WORD = 64  # characters; bounds what counting holds
 SCORE_DIGITS = 5
 # Runs as they are cut where Unigram pieces are trained, so that no new piece joins a word and the full stop behind it.
-_RUN = re.compile(rf"{WORD_START}?(?:[^\W\d_]+|\d+)")
+_RUN = regex.compile(rf"{WORD_START}?(?:{LETTERS_OR_DIGITS})")
 
 
 class Extension(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any
 from electra_albert.contracts import CheckpointError, UsageError
 
 _LARGEST_FILE_BYTES = 64 << 20
+_LONGEST_PIECE = 1000  # characters; the tokenizers library overflows its stack when it frees a far longer one
 _LARGEST_SCORE = 1e300  # of either sign; beyond it lies infinity, and whole numbers that are no float
 _LFS_POINTER = b"version https://git-lfs"
 _FOLDER_FILES = ("tokenizer.json", "spiece.model", "vocab.txt")  # the first that is there is read, as in stock
@@ -103,13 +104,19 @@ def _is_row(row: object) -> bool:
 
 
 def check_pieces(file: Path, pieces: Sequence[str]) -> None:
-    """CheckpointError where a piece is empty, no text that can be written, or stands there twice."""
+    """CheckpointError where a piece is empty, too long, no text that can be written, or stands there twice."""
     try:
         "".join(pieces).encode("utf-8")
     except UnicodeEncodeError:  # JSON can spell half of a surrogate pair
         raise CheckpointError(f"{file}: a piece is not Unicode text; fetch the tokenizer again") from None
     if "" in pieces:
         raise CheckpointError(f"{file}: piece {pieces.index('')} is empty; fetch the tokenizer again")
+    longest = max(pieces, key=len, default="")
+    if len(longest) > _LONGEST_PIECE:
+        raise CheckpointError(
+            f"{file}: a piece has {len(longest):,} characters ({longest[:20]!r}...), more than {_LONGEST_PIECE:,}; "
+            "name another tokenizer"
+        )
     if len(set(pieces)) < len(pieces):
         twice = next(piece for piece, count in Counter(pieces).items() if count > 1)
         raise CheckpointError(f"{file}: the piece {twice!r} stands in it twice; fetch the tokenizer again")

@@ -19,12 +19,15 @@ class TextOptions(NamedTuple):
     keep_accents: bool | None = None
     split_digit_comma: bool | None = None
 
+    def given(self) -> dict[str, bool]:
+        """do_lower_case and keep_accents, where the user chose them."""
+        options = {"do_lower_case": self.do_lower_case, "keep_accents": self.keep_accents}
+        return {name: value for name, value in options.items() if value is not None}
+
     def over(self, config: dict[str, Any]) -> dict[str, Any]:
         """The settings of a tokenizer_config.json with those of these options that are told, in stock's names."""
-        told = {"do_lower_case": self.do_lower_case, "keep_accents": self.keep_accents}
-        if self.keep_accents is not None:
-            told["strip_accents"] = not self.keep_accents  # BERT's name
-        return config | {name: value for name, value in told.items() if value is not None}
+        bert = {} if self.keep_accents is None else {"strip_accents": not self.keep_accents}  # BERT's name
+        return config | self.given() | bert
 
     def refuse(self, file: Path, why: str, *names: str) -> None:
         """UsageError that names the first option told, of `names` or of all."""

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
+import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import regex
 
 from electra_albert.contracts import DataError
-from electra_albert.corpus.tokenizer_albert import SPECIAL_PIECES, UNK_ID, WORD_START, build_albert
+from electra_albert.corpus.sentences import word_set
+from electra_albert.corpus.tokenizer_albert import (
+    SPECIAL_PIECES,
+    UNK_ID,
+    WORD_START,
+    build_albert,
+    build_script_safe,
+    script_safe_normalizer,
+)
 
 if TYPE_CHECKING:
-    from transformers import AlbertTokenizer
+    from transformers import PreTrainedTokenizerFast
 
 CHARACTER_COVERAGE = 0.9999  # the rarest characters beyond it become <unk>, as in SentencePiece, and take no pieces
 TRAINING_CHARACTERS = 1_000_000  # of distinct words; below the trainer's seed size, whose cut would not repeat
@@ -22,56 +32,123 @@ _FEED_WORDS = 1000
 # Characters for private use that end the second word; so many that no piece which holds one is ever frequent.
 _ENDINGS = "".join(chr(0xF0000 + number) for number in range(1024))
 _LONGEST_PIECE = 16
-_RUN = re.compile(rf"{WORD_START}?(?:[^\W\d_]+|\d+|.)", re.DOTALL)
+# Letters with their marks and joiners (numbers such as Ⅷ and ² count as letters), and digits.
+_LETTER = r"\p{L}\p{Nl}\p{No}"
+LETTERS_OR_DIGITS = rf"[{_LETTER}][{_LETTER}\p{{M}}\u200c\u200d]*|\d+"
+_RUN = regex.compile(rf"{WORD_START}?(?:{LETTERS_OR_DIGITS}|.)", regex.DOTALL)
+_SPACELESS = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+_CHUNK = regex.compile(rf".{{1,{_LONGEST_PIECE}}}(?!\p{{M}})|.{{1,{_LONGEST_PIECE}}}")
+# English text: so many of its words are these, and hardly any holds a letter that is not ASCII.
+_ENGLISH_WORDS = word_set("the and of that with which from this were they have been their would there")
+_FEW_SPACELESS = 0.01  # of the characters, up to which runs of such scripts are treated as words
+_ENGLISH_SHARE = 0.05
+_FOREIGN_SHARE = 0.01
+
+Accents = bool | Literal["albert"] | None
 
 
 def train_tokenizer(
-    sentences: Iterable[str], vocab_size: int, do_lower_case: bool, keep_accents: bool = False
-) -> AlbertTokenizer:
+    sentences: Iterable[str],
+    vocab_size: int,
+    do_lower_case: bool,
+    keep_accents: Accents = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> PreTrainedTokenizerFast:
     """Unigram pieces learned from `sentences`; fewer than `vocab_size` where the text has not that many.
 
+    keep_accents: False removes the marks of Latin letters, True none, "albert" those of every script, as ALBERT's
+    published tokenizer does; by default they are removed from Latin letters where the text is English.
     No piece joins a comma to a digit, so that Google's rule for such pieces holds without being applied.
     Repeats bit for bit: the trainer is handed the counted words in a fixed order, what it leaves to chance (the last
     bits of the scores, the order of the characters it adds itself) is rounded off or put in order.
     """
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from tokenizers.trainers import UnigramTrainer
     from transformers import AlbertTokenizer
 
-    options = {"do_lower_case": do_lower_case, "keep_accents": keep_accents}
-    normalizer = AlbertTokenizer(**options).backend_tokenizer.normalizer
-    words: Counter[str] = Counter()
+    raw: Counter[str] = Counter()
     for sentence in sentences:
-        words.update(normalizer.normalize_str(sentence).split())
-    kept = _training_runs(words, most_characters=max(1, (vocab_size - len(SPECIAL_PIECES)) // 2))
+        raw.update(sentence.split())
+    if keep_accents is None:
+        keep_accents = not is_english(raw)
+        say(
+            "the text is not English: all accents and marks are kept (--keep_accents false: not those of Latin letters)"
+            if keep_accents
+            else "the text is English: accents of Latin letters are removed (--keep_accents true: kept)"
+        )
+    if keep_accents == "albert":
+        normalizer = AlbertTokenizer(do_lower_case=do_lower_case).backend_tokenizer.normalizer
+    else:
+        normalizer = script_safe_normalizer(do_lower_case, keep_accents)
+    words: Counter[str] = Counter()
+    for word, count in raw.items():
+        for part in normalizer.normalize_str(word).split():
+            words[part] += count
     if not words:
         raise DataError("the corpus holds no text to train a tokenizer on; give it some sentences")
-    if not kept:
+    text = _training_text(words, most_characters=max(1, (vocab_size - len(SPECIAL_PIECES)) // 2))
+    if not text.runs and not text.chunks:
         found = f"only words of more than {TRAINING_CHARACTERS // 2:,} characters, or of rare ones"
         raise DataError(f"the corpus holds {found}: no text to train a tokenizer on; give it some sentences")
-    endings = _ENDINGS[: len(kept)]
+    chunks = f" and {len(text.chunks):,} chunks of text without spaces" if text.chunks else ""
+    size = sum(len(word) * count for word, count in words.items())
+    say(f"learning subwords of {size:,} characters of text from its {len(text.runs):,} most frequent words{chunks}")
+    ordered = _learn(text, vocab_size)
+    vocab = [(piece, 0.0) for piece in SPECIAL_PIECES] + ordered
+    if keep_accents == "albert":
+        return build_albert(vocab, {"do_lower_case": do_lower_case})
+    return build_script_safe(vocab, do_lower_case, keep_accents)
+
+
+def is_english(words: Counter[str]) -> bool:
+    """Whether counted words are English: its function words are frequent, letters that are not ASCII are rare."""
+    english = sum(count for word, count in words.items() if word.lower() in _ENGLISH_WORDS)
+    foreign = sum(
+        count
+        for word, count in words.items()
+        if not word.isascii() and any(letter.isalpha() and letter > "\x7f" for letter in word)
+    )
+    return english >= _ENGLISH_SHARE * words.total() > 0 and foreign <= _FOREIGN_SHARE * words.total()
+
+
+def _learn(text: _TrainingText, vocab_size: int) -> list[tuple[str, float]]:
+    """The pieces with their scores, the likeliest first."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from tokenizers.trainers import UnigramTrainer
+
+    endings = _ENDINGS[: len(text.runs)]
     trainer = UnigramTrainer(
         vocab_size=vocab_size + len(endings),
         special_tokens=list(SPECIAL_PIECES),
         unk_token=SPECIAL_PIECES[UNK_ID],
+        initial_alphabet=text.alphabet,
         max_piece_length=_LONGEST_PIECE,
+        shrinking_factor=0.5 if text.chunks else 0.75,  # chunks have many more strings to begin with
         show_progress=False,
     )
     bare = Tokenizer(models.Unigram())
     bare.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    bare.train_from_iterator(_repeat_runs(kept, endings), trainer)
+    bare.train_from_iterator(_repeat_runs(text, endings), trainer)
     vocab = json.loads(bare.to_str())["model"]["vocab"]
     scores = _repeatable_scores({piece: score for piece, score in vocab if piece not in SPECIAL_PIECES})
     own = {piece: score for piece, score in scores.items() if piece[-1] not in endings}
-    ordered = sorted(own.items(), key=lambda item: (-item[1], item[0]))[: vocab_size - len(SPECIAL_PIECES)]
-    return build_albert([(piece, 0.0) for piece in SPECIAL_PIECES] + ordered, options)
+    return sorted(own.items(), key=lambda item: (-item[1], item[0]))[: vocab_size - len(SPECIAL_PIECES)]
 
 
-def _training_runs(words: Counter[str], most_characters: int) -> list[tuple[str, int]]:
+class _TrainingText(NamedTuple):
+    """Counted strings that pieces are learned from."""
+
+    runs: list[tuple[str, int]]
+    chunks: list[tuple[str, int]]  # of runs written without spaces
+    alphabet: list[str]  # characters of such runs, each of which is a piece
+
+
+def _training_text(words: Counter[str], most_characters: int) -> _TrainingText:
     """The most frequent runs made of the covered characters, up to a bound on their characters together.
 
     Words are cut into runs of letters, runs of digits and single other characters, as SentencePiece cuts them, so that
     no piece joins a word and the full stop behind it. The first run carries the mark of the word's beginning.
+
+    Runs of scripts without spaces are long and hardly ever repeat. They are cut into chunks as long as the longest
+    piece; chosen evenly from all of the text, these get as much of the bound as their scripts have of the text.
     """
     runs: Counter[str] = Counter()
     characters: Counter[str] = Counter()
@@ -86,28 +163,46 @@ def _training_runs(words: Counter[str], most_characters: int) -> list[tuple[str,
             break
         alphabet.add(character)
         seen += count
+    spaceless = {character for character in characters if _SPACELESS.match(character)}
+    share = sum(characters[character] for character in spaceless) / max(1, characters.total())
+    chunks: Counter[str] = Counter()
+    if share > _FEW_SPACELESS:
+        for run in [run for run in runs if not spaceless.isdisjoint(run)]:
+            count = runs.pop(run)
+            for chunk in _CHUNK.findall(run):
+                chunks[chunk] += count
+    evenly = sorted(chunks.items(), key=lambda item: (zlib.crc32(item[0].encode()), item[0]))
+    kept_chunks, size = _take(evenly, int(share * TRAINING_CHARACTERS), alphabet)
+    frequent_first = sorted(runs.items(), key=lambda item: (-item[1], item[0]))
+    kept_runs, _ = _take(frequent_first, TRAINING_CHARACTERS - size, alphabet)
+    return _TrainingText(kept_runs, kept_chunks, sorted(alphabet & spaceless) if chunks else [])
+
+
+def _take(runs: list[tuple[str, int]], most_characters: int, alphabet: set[str]) -> tuple[list[tuple[str, int]], int]:
+    """The first runs up to a bound on their characters, those in `alphabet`; and how many characters all have."""
     kept, size = [], 0
-    for run, count in sorted(runs.items(), key=lambda item: (-item[1], item[0])):
+    for run, count in runs:
         taken = 2 * len(run) + 3  # once as it is, once with an ending
-        if size + taken > TRAINING_CHARACTERS:
+        if size + taken > most_characters:
             continue  # one endless run must not shut out the words behind it
         size += taken
         if alphabet.issuperset(run):
             kept.append((run, count))
-    return kept
+    return kept, size
 
 
-def _repeat_runs(runs: list[tuple[str, int]], endings: str) -> Iterator[str]:
+def _repeat_runs(text: _TrainingText, endings: str) -> Iterator[str]:
     """Text in which each run stands as often as it was counted, the trainer takes text, and once with an ending.
 
     The trainer's first pieces are strings found in two different words at least. A run such as "this", which is part of
-    no other, would never be one, however often it stands in the text; so each is made part of a second word.
+    no other, would never be one, however often it stands in the text; so each is made part of a second word. Chunks
+    are long enough to share their strings.
     """
-    for number, (run, count) in enumerate(runs):
+    for number, (run, count) in enumerate(text.runs + text.chunks):
         full, rest = divmod(count, _FEED_WORDS)
         for _ in range(full):
             yield (run + " ") * _FEED_WORDS
-        yield (run + " ") * rest + run + endings[number % len(endings)]
+        yield (run + " ") * rest + (run + endings[number % len(endings)] if number < len(text.runs) else "")
 
 
 def _repeatable_scores(trained: dict[str, float]) -> dict[str, float]:

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from electra_albert.corpus.charsmap import has_key_after_space, read_charsmap
+from electra_albert.corpus.lost_characters import count_lost
+from electra_albert.corpus.tokenizer_albert import LATIN_MARKS
 
 if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
 MEMO_WORDS = 500_000
 MEMO_CHARACTERS = 16_000_000
 # What changes each character for itself, or with the combining marks behind it, which no space is.
-_LOCAL_NORMALIZERS = frozenset({"NFD", "NFKD", "StripAccents", "Lowercase", "BertNormalizer", "Precompiled"})
+_LOCAL_NORMALIZERS = frozenset({"NFC", "NFD", "NFKD", "StripAccents", "Lowercase", "BertNormalizer", "Precompiled"})
 _CUTS_AT_SPACES = frozenset({"WhitespaceSplit", "BertPreTokenizer"})
 
 
@@ -31,11 +35,13 @@ class Encoder(Protocol):
     `special_texts` counts the texts of special tokens met. Stock would turn "[MASK]" in a corpus into the mask itself;
     and even told to read "<pad>" as text it finds the piece where the model is Unigram, which knows no control pieces.
     `unknown_id` is what text without a piece becomes, -1 where the model has none; `unknown_characters` counts the
-    characters of that text, spaces apart, for one unknown token may stand for many of them.
+    characters of that text, spaces apart, for one unknown token may stand for many of them. `lost` counts what the
+    normalizer takes out of text, by the names of `count_lost`.
     """
 
     special_texts: int
     unknown_characters: int
+    lost: Counter[str]
     unknown_id: int
 
     def encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -74,6 +80,11 @@ class _PlainText:
         content |= {"post_processor": None, "truncation": None, "padding": None}
         self.backend = Tokenizer.from_str(json.dumps(content))
         self.backend.encode_special_tokens = True
+
+    def lost(self, word: str) -> Counter[str]:
+        """What the normalizer takes out of a word."""
+        normalizer = self.backend.normalizer
+        return count_lost(word, normalizer.normalize_str(word)) if normalizer else Counter()
 
     def mend(self, texts: list[str], ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """ids and lengths without special tokens, now unknown or left out; special texts met in each text int64."""
@@ -132,6 +143,8 @@ def _steps(part: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
 def _is_local(step: dict[str, Any]) -> bool:
     if step["type"] != "Replace":
         return step["type"] in _LOCAL_NORMALIZERS
+    if step["pattern"].get("Regex") == LATIN_MARKS:
+        return True
     text = step["pattern"].get("String", " ")
     return not any(character.isspace() for character in text)
 
@@ -141,9 +154,11 @@ class SentenceEncoder:
 
     def __init__(self, settings: str) -> None:
         self._plain = _PlainText(settings)
+        self._lost = lru_cache(MEMO_WORDS)(self._plain.lost)
         self.unknown_id = self._plain.unknown_id
         self.special_texts = 0
         self.unknown_characters = 0
+        self.lost: Counter[str] = Counter()
 
     def encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Encoder.encode`."""
@@ -155,6 +170,8 @@ class SentenceEncoder:
         ids, lengths, specials = self._plain.mend(sentences, ids, lengths)
         self.special_texts += int(specials.sum())
         self.unknown_characters += int(_unknown_characters(self._plain, sentences, ids, lengths).sum())
+        for word in (word for sentence in sentences if not sentence.isascii() for word in sentence.split()):
+            self.lost.update(self._lost(word))
         return ids, lengths
 
 
@@ -192,6 +209,7 @@ class WordEncoder:
         self.unknown_id = self._plain.unknown_id
         self.special_texts = 0
         self.unknown_characters = 0
+        self.lost: Counter[str] = Counter()
         self._memo_words = memo_words
         self._forget()
 
@@ -202,6 +220,8 @@ class WordEncoder:
         self._lengths = np.zeros(0, np.int64)
         self._specials = np.zeros(0, np.int64)
         self._unknown = np.zeros(0, np.int64)  # characters
+        self._lost: dict[int, Counter[str]] = {}  # of words that lose something
+        self._is_lossy = np.zeros(0, bool)
 
     def encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Encoder.encode`."""
@@ -219,6 +239,7 @@ class WordEncoder:
         ids = self._ids[np.repeat(self._starts[numbers] - (ends - lengths), lengths) + np.arange(ends[-1])]
         self.special_texts += int(self._specials[numbers].sum())
         self.unknown_characters += int(self._unknown[numbers].sum())
+        self._count_lost(numbers[self._is_lossy[numbers]])
         word_counts = np.fromiter((sentence.count(" ") + 1 for sentence in sentences), np.int64, len(sentences))
         return ids, np.diff(ends[word_counts.cumsum() - 1], prepend=0)
 
@@ -233,3 +254,13 @@ class WordEncoder:
         self._specials = np.concatenate([self._specials, specials])
         unknown = _unknown_characters(self._plain, words, ids, lengths)
         self._unknown = np.concatenate([self._unknown, unknown])
+        others = [(number, word) for number, word in enumerate(words, len(self._is_lossy)) if not word.isascii()]
+        lossy = {number: lost for number, word in others if (lost := self._plain.lost(word))}
+        self._lost |= lossy
+        self._is_lossy = np.concatenate([self._is_lossy, np.zeros(len(words), bool)])
+        self._is_lossy[list(lossy)] = True
+
+    def _count_lost(self, numbers: np.ndarray) -> None:
+        for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
+            for name, lost in self._lost[int(number)].items():
+                self.lost[name] += lost * int(count)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from electra_albert.apps.splice import NO_CHARACTER, Line, Replacement, Rewritten, compose, spans_of
-from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer
+from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer, train_tokenizer
 from tests.corpus.tokenizer_kinds import KINDS, save_bert, save_roberta
 
 
@@ -104,3 +104,12 @@ def test_no_tokenizer_writes_a_mark_or_an_unknown_token(tmp_path: Path, kind: st
     for token in sorted(set(range(len(tokenizer))) - set(tokenizer.all_special_ids)):
         written = rewrite_as(tokenizer, text, [*ids[:-1], token]).sequence
         assert not any(mark in written for mark in ("▁", "Ġ", "##", "<0x")), written
+
+
+def test_marks_that_the_tokenizer_removes_go_with_their_letter() -> None:
+    """A regression: vowels of combining class 0, as those of Hindi and Thai, stayed when their letter was replaced."""
+    tokenizer = train_tokenizer(["हनद नई थाय", "the house"] * 20, 100, True, "albert")
+    text = "हिन्दी the"
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    spans = spans_of(text, describe_pieces(tokenizer, encoded["input_ids"]), encoded["offset_mapping"])
+    assert "".join(text[start:end] for start, end in spans) == "हिन्दीthe"

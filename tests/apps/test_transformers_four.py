@@ -103,7 +103,7 @@ class Exported(NamedTuple):
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """A folder of every form, all with one vocabulary's size."""
     base, models = tmp_path_factory.mktemp("exported"), {}
-    tokenizers = {lower: train_tokenizer(PROSE, VOCAB, do_lower_case=lower) for lower in (True, False)}
+    tokenizers = {lower: train_tokenizer(PROSE, VOCAB, lower, "albert") for lower in (True, False)}
     for name, form in FOLDERS.items():
         tokenizer = tokenizers[name != CASED]
         model = form.make(replace(SHAPE, vocab_size=len(tokenizer), num_hidden_groups=2))

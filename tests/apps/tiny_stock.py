@@ -105,7 +105,7 @@ def adapt(desk: Desk, origin: Path, output: Path, *more: object) -> Ended:
 
 @functools.cache
 def _albert_tokenizer() -> Any:
-    return train_tokenizer(_OLD_TEXT.split("\n"), PIECES, True, False)
+    return train_tokenizer(_OLD_TEXT.split("\n"), PIECES, True, "albert")
 
 
 def _write_wordpiece(folder: Path) -> int:

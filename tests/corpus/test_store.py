@@ -24,7 +24,9 @@ from tests.corpus.building import build, document, stored_bytes, write_corpus
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    return train_tokenizer([sentence for number in range(50) for sentence in document(number)], 200, True)
+    return train_tokenizer(
+        [sentence for number in range(50) for sentence in document(number)], 200, True, keep_accents=False
+    )
 
 
 def documents_in(stream: TokenStream) -> list[list[int]]:

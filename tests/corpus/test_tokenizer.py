@@ -24,7 +24,7 @@ from tests.corpus.tokenizer_kinds import NASTY, PROSE, edit
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    return train_tokenizer(PROSE, 300, do_lower_case=True)
+    return train_tokenizer(PROSE, 300, do_lower_case=True, keep_accents="albert")
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_no_piece_joins_letters_to_punctuation(tokenizer: Any) -> None:
 
 def test_training_without_text_is_refused() -> None:
     with pytest.raises(DataError, match="no text"):
-        train_tokenizer(["", "\u0301"], 100, do_lower_case=True)
+        train_tokenizer(["", "\u0301"], 100, do_lower_case=True, keep_accents=False)
 
 
 def test_an_endless_word_does_not_shut_out_the_others() -> None:
@@ -119,6 +119,7 @@ BROKEN: dict[str, Callable[[Any], Any]] = {
     "piece twice": lambda content: content["model"]["vocab"].append(content["model"]["vocab"][9]),
     "piece is no text": replace_piece(7, 3),
     "piece is half a character": replace_piece(7, "\ud800"),
+    "piece is a megabyte": replace_piece(7, "x" * 10**6),
     "score is beyond all numbers": replace_piece(7, "x" * 40, 10**400),
     "score is true": replace_piece(7, "x" * 40, True),
     "infinite score": replace_piece(7, "x" * 40, float("inf")),

@@ -17,7 +17,9 @@ TEXTS = ["The Café of ZOË", "zoe's cafe", *NASTY]
 OWN_PIPELINES = ["bert with added words", "roberta", "word level", "fast unigram"]
 
 
-@pytest.mark.parametrize("kind", ["albert cased with accents", "albert uncased", "bert cased", "vocab.txt uncased"])
+@pytest.mark.parametrize(
+    "kind", ["albert cased with accents", "script-safe uncased", "bert cased", "vocab.txt uncased"]
+)
 @pytest.mark.parametrize("do_lower_case", [True, False])
 @pytest.mark.parametrize("keep_accents", [True, False])
 def test_what_is_told_goes_over_what_the_files_say(
@@ -37,7 +39,7 @@ def test_nothing_told_leaves_all_to_the_files(kind: str, tmp_path: Path) -> None
     assert fingerprint(load_tokenizer(tmp_path, TextOptions())) == fingerprint(load_tokenizer(tmp_path))
 
 
-@pytest.mark.parametrize("kind", ["albert cased", "bert uncased"])
+@pytest.mark.parametrize("kind", ["albert cased", "script-safe uncased", "bert uncased"])
 def test_each_option_changes_the_fingerprint_and_is_kept_on_file(kind: str, tmp_path: Path) -> None:
     KINDS[kind](tmp_path)
     choices = [TextOptions(case, accents) for case in (True, False) for accents in (True, False)]

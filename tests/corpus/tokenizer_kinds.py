@@ -19,6 +19,8 @@ PROSE = [
     "Nobody reads < or > signs aloud, nor pad, cls, sep, mask and unk.",
 ] * 20
 
+ACCENTED = [*PROSE, *["The café of Zoë served crème brûlée."] * 20]
+
 NASTY = [
     "",
     " ",
@@ -123,11 +125,21 @@ def save_word_level(folder: Path) -> None:
 
 
 def save_albert(folder: Path, do_lower_case: bool, keep_accents: bool = False) -> None:
-    """A trained ALBERT tokenizer, saved as we save it."""
+    """A trained tokenizer of ALBERT's own class, saved as we save it."""
+    from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
+    from electra_albert.corpus.tokenizer_albert import build_albert
+
+    trained = train_tokenizer(ACCENTED, 300, do_lower_case, keep_accents or "albert")
+    vocab = [tuple(row) for row in json.loads(trained.backend_tokenizer.to_str())["model"]["vocab"]]
+    options = {"do_lower_case": do_lower_case, "keep_accents": keep_accents}
+    save_tokenizer(build_albert(vocab, options), folder, max_length=77)
+
+
+def save_script_safe(folder: Path, do_lower_case: bool, keep_accents: bool) -> None:
+    """A tokenizer as it is trained by default, with or without the accents of Latin letters."""
     from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
 
-    text = [*PROSE, *["The café of Zoë served crème brûlée."] * 20]
-    save_tokenizer(train_tokenizer(text, 300, do_lower_case, keep_accents), folder, max_length=77)
+    save_tokenizer(train_tokenizer(ACCENTED, 300, do_lower_case, keep_accents), folder, max_length=77)
 
 
 DIGIT_COMMA_PIECES = {"▁1,": -4.0, "9,": -4.5, "▁1912,": -5.0, "12,": -6.0}
@@ -156,6 +168,8 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "albert cased": lambda folder: save_albert(folder, False),
     "albert uncased with accents": lambda folder: save_albert(folder, True, keep_accents=True),
     "albert cased with accents": lambda folder: save_albert(folder, False, keep_accents=True),
+    "script-safe uncased": lambda folder: save_script_safe(folder, True, keep_accents=False),
+    "script-safe cased with accents": lambda folder: save_script_safe(folder, False, keep_accents=True),
     "albert with digits and commas": save_digit_commas,
     "albert with commas apart": save_split_digit_commas,
     "bert uncased": lambda folder: save_bert(folder, True),
