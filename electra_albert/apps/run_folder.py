@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig, PretrainConfig, as_settings
+from electra_albert.config import BUILT_IN_CORPUS, GROUPS, CorpusConfig, PretrainConfig, as_settings
 from electra_albert.contracts import NOT_YAML, CheckpointError, Metrics, UsageError, UserError
 from electra_albert.corpus.writing import name_beside
 from electra_albert.objectives.registry import spec_of
@@ -114,7 +114,9 @@ def shape_options(run: Path) -> dict[str, Any]:
         )
     options = read_options(run / CONFIG, f"--init_from {run}: its {CONFIG}")
     return {
-        name: value for name, value in options.items() if name in ("preset", *_INHERITED) or isinstance(value, dict)
+        name: value
+        for name, value in options.items()
+        if name in ("preset", *_INHERITED, *GROUPS) or isinstance(value, dict)
     }
 
 

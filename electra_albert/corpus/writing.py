@@ -9,9 +9,10 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def name_beside(path: Path) -> Path:
@@ -107,6 +108,8 @@ _BLOCK = 1 << 20  # numbers looked at at once
 
 def gaps(edges: np.ndarray) -> tuple[int, int]:
     """The smallest and the largest difference between neighbours of edges [at least 2], memory-mapped integers."""
+    import numpy as np
+
     parts = (np.diff(edges[first : first + _BLOCK + 1]) for first in range(0, len(edges) - 1, _BLOCK))
     bounds = [(int(part.min()), int(part.max())) for part in parts]
     return min(low for low, _ in bounds), max(high for _, high in bounds)

@@ -95,7 +95,7 @@ def test_an_objective_of_one_file_and_one_entry_is_trained_exported_and_told(des
     assert "count loss (nats)" in trained.out
     assert "count_loss" in rows(desk.folder / "count")[0]
     card = (desk.folder / "count" / "README.md").read_text(encoding="utf-8")
-    assert "pretrained by masked language modelling and the number of masked tokens on" in card
+    assert "Pretrained by masked language modelling and the number of masked tokens on" in card
     assert_refused(idle, 2, "--count.classes has no effect with --objective rtd")
     assert_refused(resumed, 4, "count.classes 5 then, 6 now")
     assert (shown.code, demo.code) == (0, 0), shown.err + demo.err
@@ -104,7 +104,7 @@ def test_an_objective_of_one_file_and_one_entry_is_trained_exported_and_told(des
 def test_help_knows_an_added_objective_and_loads_no_torch(desk: Desk) -> None:
     program = (
         "import sys\nfrom electra_albert.apps.pretrain import main\n"
-        "try:\n    main(['--help'])\nfinally:\n    print('torch' in sys.modules)\n"
+        "try:\n    main(['--help-all'])\nfinally:\n    print('torch' in sys.modules)\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=desk.folder, env=environment() | {"PYTHONPATH": ""}, capture_output=True
