@@ -223,9 +223,8 @@ class CorpusConfig:
     do_lower_case: bool | None = None
     """Lower-case text; by default a given tokenizer does what its own files say, and one that is trained does."""
     keep_accents: bool | Literal["albert"] | None = None
-    """Leave accents on letters; by default a given tokenizer does what its own files say, and one that is trained
-    removes them from Latin letters where the text is English (false: in any text). With albert it removes the combining
-    marks of every script, vowels of Hindi and Thai among them, as ALBERT's published tokenizer does."""
+    """Leave accents on letters; by default a given tokenizer does what its own files say, and one that is trained takes
+    them off Latin letters of English text (false: of any text; albert: all marks off all scripts, as ALBERT does)."""
     split_digit_comma: bool | None = None
     """Google's rule that no piece joins a comma to the digit before it; by default a given tokenizer's pieces are taken
     as they are. One that is trained always keeps them apart."""
@@ -245,10 +244,6 @@ class CorpusConfig:
         _require(
             self.extend_vocab_to is None or self.tokenizer is not None,
             "extend_vocab_to needs a tokenizer to extend; name one by --tokenizer or --init_from",
-        )
-        _require(
-            self.keep_accents != "albert" or self.tokenizer is None,
-            "keep_accents=albert is for a tokenizer that is trained; give false to strip the accents of a given one",
         )
         _require(8 <= self.max_seq_length <= MAX_WIDTH, f"max_seq_length={self.max_seq_length} must be at least 8")
         if self.preprocessing_num_workers is not None:

@@ -72,7 +72,8 @@ def open_corpus(config: CorpusConfig, seed: int, say: Say) -> CorpusFolder:
     root.mkdir(parents=True, exist_ok=True)
     given = None
     if config.tokenizer:
-        assert config.keep_accents != "albert"  # CorpusConfig refuses it
+        if config.keep_accents == "albert":
+            raise UsageError("--keep_accents albert is for a tokenizer that is trained; for a given one say false")
         told = TextOptions(config.do_lower_case, config.keep_accents, config.split_digit_comma)
         given = load_tokenizer(Path(config.tokenizer), told)
     sources = read_sources(config.corpus, config.text_column)
