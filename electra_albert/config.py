@@ -327,6 +327,10 @@ class RunConfig:
     another corpus; the schedule starts anew."""
     old_corpus: str | None = None
     """Text like that which the weights of init_from were trained on: what is forgotten of it is told."""
+    language: str | None = None
+    """Language of the corpus by its code, as en, for the model cards."""
+    license: str | None = None
+    """Licence of the weights by the hub's name for it, as apache-2.0, for the model cards."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute; auto takes a GPU where there is one."""
     torch_compile: Literal["auto", "none", "blocks", "step"] = "auto"

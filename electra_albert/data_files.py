@@ -22,20 +22,21 @@ _WESTERN = re.compile(
     rb"(?<![\xc0-\xff])[\xc0-\xff]{1,2}(?![\xc0-\xff])|[\x80\x82-\x8c\x8e\x91-\x9c\x9e\x9f\xa0\xa1\xab\xbb\xbf]"
 )
 _WESTERN_SHARE = 0.9  # of the bytes above ASCII
+# ASCII, and ASCII that stands for other characters in encodings whose bytes above it mean nothing by themselves.
+_PLAIN = bytes(range(128)) + rb" \n \u0041 ~{VP~} .xn--mnchen-3ya." + b"\x1b$B!!\x1b(B \x1b$)C"
 _SHOWN_BYTES = 16  # on each side of the first byte above ASCII
 
 
 def canonical_encoding(name: str) -> str:
     """Python's own name of an encoding. Raises ValueError unless it holds ASCII as ASCII does, line ends above all."""
-    ascii_bytes = bytes(range(128))
     try:
-        is_usable = ascii_bytes.decode(name) == ascii_bytes.decode("ascii")
+        is_usable = _PLAIN.decode(name) == _PLAIN.decode("ascii")
     except (LookupError, ValueError):
         is_usable = False
     if not is_usable:
         known = "utf-8, cp1252, cp1251, gb18030 or another of Python's encodings that extend ASCII"
         raise ValueError(f"encoding={name} is not {known}; take one, or convert the text with iconv -t UTF-8")
-    return codecs.lookup(name).name
+    return codecs.lookup(name).name.removesuffix("-sig")  # a byte order mark is dropped in any case
 
 
 def encoding_hint(raw: bytes) -> str:

@@ -79,7 +79,10 @@ def _flaw(run: Path) -> str:
         last = read_evaluations(run, "eval_")[-1]
         if last["step"] < planned:
             return f"stopped at step {last['step']:,} of {planned:,}"
-        return "" if has_learned(last) else f"not clear of the baselines after {last['step']:,} steps"
+        learned = has_learned(last)
+        if learned is None:
+            return "its objective has no baseline to be compared with"
+        return "" if learned else f"not clear of the baselines after {last['step']:,} steps"
     except (UsageError, OSError, LookupError, TypeError):
         return "its files do not say what it learned"
 

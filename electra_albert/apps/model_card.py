@@ -71,8 +71,8 @@ _LOADERS = {  # by class, for files that stock classes do not look for
 FOR_ITS_MAKER = "Made with ELECTRA-ALBERT. Data, results and licence are for its maker to state here."
 THIS_FOLDER = "`THIS_FOLDER` stands for the path of this folder, or for its name on the hub once it is uploaded."
 MADE_WITH = (
-    "Made with ELECTRA-ALBERT. The licence, and the language where it is not given, are for its maker to state: "
-    "`license:` and `language:` at the top."
+    "Made with ELECTRA-ALBERT. Where they are not given, licence and language are for its maker to state: `license:` "
+    "and `language:` at the top."
 )
 _MARK = "<!-- card by ELECTRA-ALBERT, written anew with the model unless it is changed: {} -->"
 

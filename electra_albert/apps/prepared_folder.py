@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from electra_albert.corpus.store import Store
     from electra_albert.corpus.tokenizer import Tokenizer
 
-PREPARED_VERSION = 4  # raise it when the same text would be read, split or tokenised in another way
+PREPARED_VERSION = 5  # raise it when the same text would be read, split, tokenised or held out in another way
 _TRAINING_VERSION = 2  # raise it when another tokenizer would be trained on the same text
 _KEY_LETTERS = 12  # of the key, in the folder's name
 
@@ -63,7 +63,6 @@ def open_corpus(config: CorpusConfig, seed: int, say: Say) -> CorpusFolder:
 
     Raises UsageError, DataError or CheckpointError where the corpus or the tokenizer cannot be used.
     """
-    from electra_albert.corpus.lines import UTF8
     from electra_albert.corpus.mixture import read_sources
     from electra_albert.corpus.sources import require_columns
     from electra_albert.corpus.tokenizer import TextOptions, fingerprint, load_tokenizer
@@ -87,7 +86,7 @@ def open_corpus(config: CorpusConfig, seed: int, say: Say) -> CorpusFolder:
             require_columns(some, _reading(source, config))
         identity = _identify([path for some in files for path in some], root, name)
         pieces = fingerprint(given) if given else _training_key(config)
-        how = config.bad_utf8 if config.encoding == UTF8 else [config.bad_utf8, config.encoding]
+        how = [config.bad_utf8, config.encoding]
         key = _digest([PREPARED_VERSION, _content(sources, files, identity), how, pieces, seed])
         folder = root / f"{name}-{key[:_KEY_LETTERS]}"
         folder.mkdir(exist_ok=True)

@@ -45,6 +45,8 @@ MAY_CHANGE = _PLACES | frozenset(
         "arithmetic",
         "resume",
         "dry_run",
+        "language",
+        "license",
         "device",
         "prepared_dir",
         "preprocessing_num_workers",
@@ -247,8 +249,13 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
             if not isinstance(value, int)
         ),
     ]
-    language = "en" if corpus == BUILT_IN_CORPUS else None
-    return Facts({"language": language, "datasets": [hub[0]] if hub else None, "base_model": base}, "\n".join(lines))
+    fields = {
+        "language": config.run.language or ("en" if corpus == BUILT_IN_CORPUS else None),
+        "license": config.run.license,
+        "datasets": [hub[0]] if hub else None,
+        "base_model": base,
+    }
+    return Facts(fields, "\n".join(lines))
 
 
 def write_card(folder: Path, command: str, config: PretrainConfig, facts: Facts) -> None:

@@ -64,11 +64,10 @@ def plan_sides(parts: list[Part], sources: list[int], seed: int) -> tuple[Callab
     starts = accumulate((part.receipt["written"]["tokens"] for part in parts), initial=0)
     placed = [_Placed(*one) for one in zip(parts, sources, starts, strict=False)]
     documents = _read_documents(placed, seed)
-    everywhere = np.ones(len(documents.draw), bool)
     total = placed[-1].end
     held = None
     if len(documents.ends) >= FEWEST_DOCUMENTS:
-        held = _draw(documents, everywhere, total, LARGEST_SHARE * total)
+        held = _draw(documents, _leaves_every_source(documents), total, LARGEST_SHARE * total)
         notice = "whole documents, with those most alike kept together"
         reason = "its documents are too long, or too many of them alike, to hold out whole ones"
     else:
@@ -89,7 +88,9 @@ def plan_sides(parts: list[Part], sources: list[int], seed: int) -> tuple[Callab
         notice += f"; drawn again for {drawn_again} of {sources[-1] + 1} sources, of which nothing was held out"
     share = _held_tokens(held, placed) / total
     if share > LARGEST_SHARE:
-        notice += f"; {share:.1%} of the tokens, which are too few, or in too long sentences, for less"
+        notice += (
+            f"; {share:.1%} of the tokens, which are too few, in too long sentences or in too many sources for less"
+        )
     return lambda: _runs(placed, held), notice
 
 
@@ -137,6 +138,19 @@ def _draw(documents: _Documents, allowed: np.ndarray, total: int, room: float) -
             ends = documents.ends[is_held[documents.group]]
             return np.stack([ends - documents.tokens[is_held[documents.group]], ends], axis=1)
     return None
+
+
+def _leaves_every_source(documents: _Documents) -> np.ndarray:
+    """Which groups hold a small share of each source at most, bool [G]: a source may be a single document."""
+    count = int(documents.source.max()) + 1
+    pairs, pair = np.unique(documents.group * count + documents.source, return_inverse=True)
+    group, source = np.divmod(pairs, count)
+    is_large = (
+        np.bincount(pair, documents.tokens) > LARGEST_SHARE * np.bincount(documents.source, documents.tokens)[source]
+    )
+    leaves = np.ones(len(documents.draw), bool)
+    leaves[group[is_large]] = False
+    return leaves
 
 
 def _groups_of_source(documents: _Documents, source: int) -> np.ndarray:

@@ -64,7 +64,9 @@ def source_names(sources: Sequence[Source]) -> list[str]:
     for number, source in enumerate(sources, start=1):
         parts = [part for part in Path(source.corpus).parts if not any(character in part for character in "*?[")]
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[-1] if parts else "").strip("-.") or "source"
-        names.append(f"{name}-{number}" if name in names else name)
+        while name in names:
+            name = f"{name}-{number}"
+        names.append(name)
     return names
 
 

@@ -25,7 +25,6 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from electra_albert.contracts import DataError, UsageError
-from electra_albert.corpus.lines import UTF8
 from electra_albert.corpus.near_duplicates import Group
 from electra_albert.corpus.sources import Document, Unit, read_unit
 from electra_albert.corpus.word_encoder import Encoder, make_encoder
@@ -110,8 +109,7 @@ def finished_parts(plan: PartPlan) -> list[Part]:
 
 def _part_key(fingerprint: str, unit: Unit) -> str:
     spans = [(span.start, span.end, span.kind) for span in unit.spans]
-    how = [*unit.reading] if unit.reading.encoding != UTF8 else [*unit.reading[:-1]]  # as before there was a choice
-    return hashlib.blake2b(json.dumps([fingerprint, spans, how]).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(json.dumps([fingerprint, spans, unit.reading]).encode(), digest_size=16).hexdigest()
 
 
 def _read_receipt(task: _Task) -> dict[str, Any] | None:

@@ -38,11 +38,14 @@ class RunLog:
 
     def __init__(self) -> None:
         self._lines = MemoryHandler(_KEPT, flushLevel=logging.CRITICAL + 1)
+        self._warnings = logging.StreamHandler()  # of those who do not print what they log
+        self._warnings.setLevel(logging.WARNING)
 
     def __enter__(self) -> RunLog:
         LOG.setLevel(logging.INFO)
         LOG.propagate = False  # printed already
         LOG.addHandler(self._lines)
+        LOG.addHandler(self._warnings)
         return self
 
     def open(self, folder: Path) -> None:
@@ -73,6 +76,8 @@ class RunLog:
         elif error is not None:
             LOG.info("ended by an error", exc_info=error)
         LOG.removeHandler(self._lines)
+        LOG.removeHandler(self._warnings)
+        LOG.propagate = True
         self._close()
 
 

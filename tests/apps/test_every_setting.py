@@ -72,6 +72,8 @@ PRETRAINING: Table = {
     "run.objective": To("rtd_sop"),
     "run.init_from": To("{run}", shared=("--tokenizer", "{run}/tokenizer")),
     "run.old_corpus": To("{tales}", shared=DETECTOR, changes="scores"),
+    "run.language": "stands in the cards: test_pretraining.py",
+    "run.license": "stands in the cards: test_pretraining.py",
     "run.device": "needs a GPU",
     "run.torch_compile": "compiling takes minutes: test_compiled_run.py",
     "run.resume": To("{base}/checkpoints/step-0000002", changes="scores"),

@@ -23,7 +23,7 @@ from electra_albert.apps import evaluation, pretrain
 from electra_albert.apps.command_line import parse_pretraining
 from electra_albert.apps.job import make_job, rows_for
 from electra_albert.apps.run_folder import run_facts
-from electra_albert.config import CorpusConfig
+from electra_albert.config import CorpusConfig, RunConfig
 from electra_albert.objectives.evaluation import Unigram
 from electra_albert.presets import PRESETS
 from electra_albert.training.distributed import World
@@ -136,12 +136,13 @@ def test_cards_of_a_run_tell_data_and_scores_and_their_code_loads_it(finished: F
     assert run_code_of(finished.folder / place)["tokenizer"].mask_token == "[MASK]"
 
 
-def test_a_card_names_the_language_and_the_data_set_where_they_are_known() -> None:
-    for corpus, known in (
-        ("docs", {"language": "en"}),
-        ("Salesforce/wikitext:name", {"datasets": ["Salesforce/wikitext"]}),
+def test_a_card_names_the_data_set_the_language_and_the_licence_where_they_are_known() -> None:
+    given = {"language": "de", "license": "mit"}
+    for corpus, run, known in (
+        ("docs", RunConfig(), {"language": "en"}),
+        ("Salesforce/wikitext:name", RunConfig(**given), {"datasets": ["Salesforce/wikitext"], **given}),
     ):
-        facts = run_facts(replace(PRESETS["tiny"], corpus=CorpusConfig(corpus=corpus)), {}, 1)
+        facts = run_facts(replace(PRESETS["tiny"], corpus=CorpusConfig(corpus=corpus), run=run), {}, 1)
         assert {name: value for name, value in facts.fields.items() if value} == known
 
 
