@@ -6,6 +6,7 @@ What the training itself can be told stands in config.TrainingConfig, which all 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from electra_albert.config import TrainingConfig
@@ -14,8 +15,8 @@ from electra_albert.data_files import canonical_encoding
 # Of TrainingConfig: what follows from the number of examples, and how often a run of minutes is saved.
 DERIVED = frozenset({"max_steps", "warmup_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit"})
 
-
 PREDICT_TEST = "test"  # --predict test: the task's own test sets
+CUSTOM = "custom"  # the task of a table of one's own
 DOCS = "docs"  # the task that is made of the installed documentation where none is named
 
 
@@ -80,6 +81,11 @@ class DataConfig:
         )
         for name in ("task", "data_dir", "train_file", "validation_file", "test_file", "prepared_dir"):
             _require(getattr(self, name) != "", f"{name} is empty; leave it out or give it a value")
+
+
+def table_name(data: DataConfig) -> str:
+    """What a table of one's own is called: by the name of its file, or of its folder."""
+    return Path(data.train_file or data.validation_file or data.data_dir or CUSTOM).resolve().stem
 
 
 @dataclass(frozen=True)

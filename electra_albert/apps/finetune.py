@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from electra_albert.apps.command_line import report, run_app
 from electra_albert.apps.finetune_options import parse_finetuning, refuse_idle_options, with_recipe
 from electra_albert.contracts import UsageError, UserError
-from electra_albert.finetuning_config import DOCS, PREDICT_TEST
+from electra_albert.finetuning_config import CUSTOM, DOCS, PREDICT_TEST, table_name
 
 if TYPE_CHECKING:
     from electra_albert.apps.finetune_start import Start
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from electra_albert.tasks.registry import Task
 
 RUNS = Path("runs")
-ALL_OF_GLUE, CUSTOM = "glue", "custom"
+ALL_OF_GLUE = "glue"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -92,6 +92,9 @@ def _predict_only(config: FinetuneConfig, session: Session) -> int:
             f"notice: {start.files.config.parent} does not record the columns it was fine-tuned on, so one text a row "
             "is read; --text_pair_column names that of a second one"
         )
+    if "max_seq_length" in details and any(word.split("=")[0] == "--max_seq_length" for word in session.argv):
+        told = f"it was fine-tuned to read {details['max_seq_length']}"
+        raise UsageError(f"--max_seq_length has no effect with {start.files.config.parent}: {told}; leave it out")
     # A model that does not record its length reads as much as it has positions for.
     config = parse_finetuning(session.argv, {"max_seq_length": max(8, start.config.max_position_embeddings)})
     config = replace(config, tuning=replace(config.tuning, num_train_epochs=0.0, max_steps=None))
@@ -117,6 +120,8 @@ def _find_task(config: FinetuneConfig, session: Session) -> tuple[Task, DataConf
         return task, data
     if data.data_dir is not None:
         raise UsageError(f"--data_dir {data.data_dir} needs --task, the name of the task whose data lie there")
+    if data.validation_split is not None:
+        raise UsageError("--validation_split needs data of your own: --train_file, or --task and --data_dir")
     if config.tuning.predict == PREDICT_TEST:
         raise UsageError("--predict test needs --task, the name of the task whose test set is to be labelled")
     with main_first(session.world):
@@ -130,8 +135,7 @@ def _output_folder(config: FinetuneConfig, name: str, start: Start) -> Path:
     if config.tuning.output_dir is not None:
         return Path(config.tuning.output_dir)
     if name == CUSTOM:
-        data = config.data
-        name = Path(data.train_file or data.validation_file or data.data_dir or CUSTOM).stem
+        name = table_name(config.data)
     begun = "-from-scratch" if config.tuning.from_scratch or start.files is None else ""
     return RUNS / f"{name}-{start.name}{begun}"
 

@@ -6,6 +6,7 @@ results.json holds fractions; tables show them times 100.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ from electra_albert.apps.run_folder import (
 )
 from electra_albert.contracts import CheckpointError, Metrics, UsageError
 from electra_albert.corpus.tokenizer import fingerprint
-from electra_albert.finetuning_config import FinetuneConfig, as_flat_settings
+from electra_albert.finetuning_config import CUSTOM, FinetuneConfig, as_flat_settings, table_name
 from electra_albert.model.attention import stock_computes
 from electra_albert.model.loading import TASK_FILE
 from electra_albert.tasks.metrics import LOWER_IS_BETTER, MEASURES
@@ -136,12 +137,16 @@ def open_folder(job: TaskJob, folder: Path, argv: Sequence[str], found: Mapping[
     return changes
 
 
+def _is_same_file(then: Any, now: Any) -> bool:
+    return then == now or (None not in (then, now) and os.path.realpath(then) == os.path.realpath(now))
+
+
 def _changes(recorded: Mapping[str, Any], settings: Mapping[str, Any], folder: Path) -> list[str]:
     """What changed since the sweep in the folder began; CheckpointError where it would train on something else."""
     defaults = as_flat_settings(FinetuneConfig())  # of options that an older version did not record
     then = {name: value for name, value in {**defaults, **recorded}.items() if name not in _OF_THE_CALL}
     is_other_data = then.get("data") != settings["data"]
-    moved = [name for name in DATA_FILES if then.get(name) != settings.get(name)]
+    moved = [name for name in DATA_FILES if not _is_same_file(then.get(name), settings.get(name))]
     if is_other_data and moved:
         files = [", ".join(str(side[name]) for name in moved if side.get(name)) for side in (then, settings)]
         raise CheckpointError(
@@ -183,7 +188,10 @@ def task_facts(job: TaskJob, metrics: Metrics, of: str) -> Facts:
 
     from electra_albert.apps.model_card import Facts, hub_task
 
-    name, hub, examples = job.task.name, job.task.hub, len(job.data.evaluation[job.deciding_set])
+    data, examples = job.config.data, len(job.data.evaluation[job.deciding_set])
+    name = table_name(data) if job.task.name == CUSTOM else job.task.name
+    own = (data.train_file, data.validation_file, data.validation_split, data.max_eval_examples)
+    hub = None if any(own) else job.task.hub  # of other data than the task's own, or a part, scores are no comparison
     is_from_scratch = job.start.files is None or (job.train is not None and job.config.tuning.from_scratch)
     base = None if is_from_scratch else job.start.name
     scores = {metric: metrics[metric] for metric in job.task.metrics if metrics.get(metric) is not None}
@@ -193,7 +201,7 @@ def task_facts(job: TaskJob, metrics: Metrics, of: str) -> Facts:
             dataset_type=hub.dataset if hub else name,
             dataset_name=name,
             dataset_config=hub.config if hub else None,
-            dataset_split=job.deciding_set,
+            dataset_split=hub.evaluation.get(job.deciding_set) if hub else None,
             metric_type=metric,
             metric_value=value,
             metric_name=f"{metric} ({of})",

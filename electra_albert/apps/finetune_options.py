@@ -26,6 +26,13 @@ _SWITCHES = {  # options that may stand alone on the command line
 }
 _PIECES = {"data": DataConfig, "tuning": TuningConfig, "training": TrainingConfig}
 _COMPARE = "compare"
+_FOR_NEW_TEXT = frozenset(  # options that labelling new text by a fine-tuned model looks at
+    {
+        *("task", "model", "predict", "output_dir", "dry_run", "config", "resume", "device", "precision"),
+        *("text_column", "text_pair_column", "label_column", "column_names", "encoding", "regression", "prepared_dir"),
+        *("max_seq_length", "doc_stride", "max_answer_length", "per_device_eval_batch_size", "seed"),
+    }
+)
 _SHORT_HELP = ShortHelp(
     (
         *("task", "data_dir", "train_file", "validation_file", "text_column", "text_pair_column", "label_column"),
@@ -66,8 +73,9 @@ def refuse_idle_options(argv: Sequence[str], config: FinetuneConfig) -> None:
         task = find_task(str(task)).name
     if tuning.compare:
         _refuse(given - {_COMPARE}, f"--{_COMPARE}, which only reads two folders of results")
-    if config.only_predicts and tuning.is_training:
-        _refuse(given & {"num_train_epochs", "max_steps"}, f"--predict {tuning.predict} without data to train on")
+    if config.only_predicts:
+        idle = given - _FOR_NEW_TEXT - ({"num_train_epochs"} if not tuning.is_training else set())
+        _refuse(idle, f"--predict {tuning.predict} without data to train on")
     if task != "glue":
         _refuse(given & {"from_mnli"}, "a single --task; name the model fine-tuned on MNLI by --model")
     if task != "race":

@@ -65,7 +65,14 @@ def find_start(model: str | None, prepared_dir: str, world: World, say: Callable
     has_electras_size = was_detector or config.hidden_size <= _SMALL
     family: Literal["electra", "albert"] = "electra" if has_electras_size else "albert"
     fingerprint = " ".join([*map(sha256, all_files(files.weights)), *([files.part] if files.part else [])])
-    return Start(path.resolve().name, files, config, tokenizer, family, fingerprint)
+    return Start(_name(path.resolve()), files, config, tokenizer, family, fingerprint)
+
+
+def _name(path: Path) -> str:
+    """What a model is called: its folder, with that of the run where the folder is a part of one."""
+    if path.parent.name == "checkpoints":
+        return f"{path.parents[1].name}-{path.name}"
+    return path.parent.name if path.name in ("generator", "discriminator", "model") else path.name
 
 
 def _bare(prepared_dir: str, world: World, say: Callable[[str], None], why: str) -> Start:

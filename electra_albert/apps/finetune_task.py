@@ -95,6 +95,8 @@ def label_text(task: Task, config: FinetuneConfig, start: Start, session: Sessio
     folder = Path(config.tuning.output_dir or beside)
     check_can_write(folder)
     check_is_table(folder / PREDICTED)
+    if (folder / PREDICTED).exists():
+        session.say(f"notice: {folder / PREDICTED} is replaced; --output_dir keeps another one apart")
     job = make_task_job(task, config, start, session.world, session.say)
     count, labels = sum(map(len, job.to_label.values())), ", ".join(job.data.labels[:5])
     session.say(

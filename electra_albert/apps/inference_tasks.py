@@ -75,6 +75,7 @@ class FineTuned(NamedTuple):
     text_encoder: TextEncoder
     labels: tuple[str, ...]
     plan: EncodePlan
+    takes_pairs: bool | None  # None where the folder does not record it
 
 
 def fine_tuned_of(stored: Stored, files: ModelFiles, tokenizer: Any, encoder: Body) -> FineTuned | str:
@@ -96,7 +97,8 @@ def fine_tuned_of(stored: Stored, files: ModelFiles, tokenizer: Any, encoder: Bo
     )
     plan = trained_plan(plan, details)
     plan = plan._replace(max_seq_length=min(plan.max_seq_length, longest))
-    return FineTuned(model, TextEncoder(tokenizer), tuple(details["labels"]), plan)
+    takes_pairs = bool(details["columns"]["pair"]) if "columns" in details else None
+    return FineTuned(model, TextEncoder(tokenizer), tuple(details["labels"]), plan, takes_pairs)
 
 
 class Asked(NamedTuple):
@@ -108,7 +110,10 @@ class Asked(NamedTuple):
 
 
 def classified(task: FineTuned, texts: Sequence[Text], asked: Asked) -> list[ClassPrediction]:
-    """The classes or numbers of texts and pairs."""
+    """The classes or numbers of texts or pairs; UsageError for the one where the other was learned."""
+    if task.takes_pairs is not None and any(isinstance(text, str) == task.takes_pairs for text in texts):
+        learned = "pairs of texts" if task.takes_pairs else "single texts"
+        raise UsageError(f"the model was fine-tuned on {learned}; give it those")
     pairs = [(text, None) if isinstance(text, str) else text for text in texts]
     examples = [SequenceExample(text, second, None, str(number)) for number, (text, second) in enumerate(pairs)]
     rows, outputs = _read(task, examples, asked)

@@ -162,6 +162,11 @@ def _divided(examples: Sequence[T], share: float) -> tuple[list[T], list[T]]:
     is_held_out = np.zeros(len(examples), dtype=np.bool_)
     # In the order of their labels, and at random within one, every so many examples one is held out.
     is_held_out[np.lexsort((noise, labels))] = np.diff(np.floor(np.arange(len(examples) + 1) * share)) > 0
+    for label in {getattr(example, "label", None) for example in examples}:
+        if not isinstance(label, str):
+            continue
+        mine = np.flatnonzero(labels == label)
+        is_held_out[mine[0]] &= not is_held_out[mine].all()  # one of each label at least is trained on
     if not is_held_out.any():
         raise DataError(f"--validation_split {share:g} of {len(examples):,} examples is none; raise it")
     parts: tuple[list[T], list[T]] = ([], [])

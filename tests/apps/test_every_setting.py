@@ -148,7 +148,7 @@ FINETUNING: Table = {
     "data.label_column": To("kind"),
     "data.column_names": To("text,sort,label,number"),  # so that the header is one more row
     "data.encoding": To("cp1252"),
-    "data.unknown_labels": "decides on rows that are refused otherwise: test_finetuning_own_tables.py",
+    "data.unknown_labels": "decides on rows that are refused otherwise: test_reading_rows.py",
     "data.validation_split": To(0.5, shared=(*CUSTOM[:4], "--validation_split", 0.3)),
     "data.regression": To("true", shared=(*CUSTOM, "--label_column", "number")),
     "data.race_level": To("middle", shared=("--task", "race", "--data_dir", "{tasks}/RACE", *FEW)),

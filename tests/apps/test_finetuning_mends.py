@@ -249,7 +249,10 @@ def test_text_is_labelled_by_fine_tuned_models_only(
         assert_refused(ended, 4, "names no fine-tuned model", "fine-tune it first")
     cola_model = ("--model", models("cola"), "--output_dir", "out")
     assert_refused(call(finetune.main, *label, *cola_model, "--task", "sst2"), 4, "was fine-tuned on cola, not on sst2")
-    assert_refused(call(finetune.main, *label, *cola_model, *QUICK), 2, "--max_steps has no effect with --predict")
+    for idle in (QUICK, ("--unknown_labels", "skip"), ("--max_seq_length", 8)):
+        ended = call(finetune.main, *label, *cola_model, *idle)
+        assert_refused(ended, 2, f"--{idle[0].removeprefix('--')} has no effect with")
+    assert_refused(call(finetune.main, "--validation_split", 0.1), 2, "--validation_split needs data of your own")
     ended = call(finetune.main, *cola_model, "--predict", "new.csv")
     assert_refused(ended, 3, "no column 'sentence'", "it has 'said'")
     assert sorted(path.name for path in in_folder.iterdir()) == ["new.csv", "new.txt"]

@@ -147,12 +147,13 @@ def test_every_source_has_text_held_out(tmp_path: Path) -> None:
         save_part(tmp_path, 1, [drawn.words(100) for _ in range(80)]),
         save_part(tmp_path, 2, [drawn.words(3_000)]),
         save_part(tmp_path, 3, [drawn.words(120) for _ in range(300)]),
+        *(save_part(tmp_path, number, [drawn.words(400)]) for number in range(4, 14)),  # each a single document
     ]
     for seed in range(20):
-        one, _ = held_spans(parts, [0] * 4, seed)
-        spans, notice = held_spans(parts, [0, 1, 2, 3], seed)
-        assert {number for number, _, _ in spans} == {0, 1, 2, 3}
-        assert set(spans) >= set(one), "what was held out of a source already stays"
+        one, _ = held_spans(parts, [0] * 14, seed)
+        spans, notice = held_spans(parts, [*range(14)], seed)
+        assert {number for number, _, _ in spans} == {*range(14)}
+        assert set(spans) >= {span for span in one if span[0] < 4}, "what was held out of a source already stays"
         assert ("drawn again" in notice) == (spans != one)
         held = np.bincount([span[0] for span in spans], [span[2] - span[1] for span in spans])
         assert all(held / [part.receipt["written"]["tokens"] for part in parts] < 0.05), held

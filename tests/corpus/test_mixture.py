@@ -35,8 +35,18 @@ def test_sources_are_read_with_paths_relative_to_the_file(tmp_path: Path) -> Non
 
 
 def test_names_of_sources_are_short_and_never_repeat() -> None:
-    listed = ("/x/wiki/*.txt.xz", "a b.txt", "owner/name:train", "*", "/y/wiki/", "docs", "/z/docs")
-    names = ["wiki", "a-b.txt", "name-train", "source", "wiki-5", "docs", "docs-7"]
+    listed = (
+        "/x/wiki/*.txt.xz",
+        "a b.txt",
+        "owner/name:train",
+        "*",
+        "/y/wiki/",
+        "docs",
+        "/z/docs",
+        "docs-9",
+        "/a/docs",
+    )
+    names = ["wiki", "a-b.txt", "name-train", "source", "wiki-5", "docs", "docs-7", "docs-9", "docs-9-9"]
     assert source_names([Source(corpus, "text") for corpus in listed]) == names
 
 

@@ -251,15 +251,16 @@ def drawn_texts(folder: Path, seed: int) -> list[str]:
 
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.9])
 def test_a_validation_split_has_its_share_of_every_label(tmp_path: Path, share: float) -> None:
-    file = custom_files(tmp_path, ["a"] * 150 + ["b"] * 40 + ["c"] * 10, [])["train_file"]
+    file = custom_files(tmp_path, ["a"] * 150 + ["b"] * 40 + ["c"] * 9 + ["d"], [])["train_file"]
     splits = [read("custom", train_file=file, validation_split=share, seed=seed) for seed in (1, 2)]
     train, held_out = ([example.text for example in part] for part in (splits[0].train, splits[0].evaluation["dev"]))
     assert held_out == [example.text for example in splits[1].evaluation["dev"]]
     assert {*train, *held_out} == {f"train_file {number}" for number in range(200)}
     assert len(train) + len(held_out) == 200
     counts = Counter(example.label for example in splits[0].evaluation["dev"])
-    for label, size in (("a", 150), ("b", 40), ("c", 10)):
+    for label, size in (("a", 150), ("b", 40), ("c", 9)):
         assert abs(counts[label] - share * size) <= 1
+    assert counts["d"] == 0, "what is scored was trained on once at least"
     fewer = read("custom", train_file=file, validation_split=share, max_eval_examples=5).evaluation["dev"]
     assert len(fewer) == 5
     assert {example.text for example in fewer} <= {*held_out}
