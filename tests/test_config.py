@@ -53,6 +53,7 @@ IMPOSSIBLE: list[tuple[type, dict[str, object]]] = [
     (CorpusConfig, {"max_seq_length": 7}),
     (CorpusConfig, {"vocab_size": 5}),
     (CorpusConfig, {"preprocessing_num_workers": 0}),
+    *((CorpusConfig, {"encoding": name}) for name in ("utf-16", "iso2022_jp", "unicode_escape", "idna", "no-such")),
     (TrainingConfig, {"max_steps": 0}),
     (TrainingConfig, {"per_device_train_batch_size": 0}),
     (TrainingConfig, {"gradient_accumulation_steps": -1}),

@@ -100,6 +100,9 @@ def open_table(
     has_header = not named and (any(name in first for name in header) or len(first) != len(without_header))
     columns = tuple(first) if has_header else _columns_of(path, first, named) if named else without_header
 
+    if named and reading is not None and reading.purpose == "test":  # with or without a label, so say which
+        reading.report.note(f"files without a header read as columns {', '.join(columns)}", str(path))
+
     def read(wanted: Sequence[int]) -> Iterator[Row]:
         for number, cells in rows(lines()):
             if has_header and number <= header_line:

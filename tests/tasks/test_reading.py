@@ -254,7 +254,9 @@ def test_a_table_without_a_header_is_read_by_the_names_given(tmp_path: Path, nam
     assert [(example.text, example.label) for example in data.train] == list(zip(texts, ("good", "bad"), strict=True))
     new = write(tmp_path / f"new-{name}", "fine\n")  # without a label
     config = DataConfig(task="custom", column_names="text,label")
-    assert [example.text for example in read_unlabelled(TASKS["custom"], new, config, Report())] == ["fine"]
+    report = Report()
+    assert [example.text for example in read_unlabelled(TASKS["custom"], new, config, report)] == ["fine"]
+    assert any("read as columns text (first" in line for line in report.lines())
     for names, message in (
         (None, "no column 'text'.*of a file without a header name all columns by --column_names"),
         ("text,label,more", "its first row has 2 columns, --column_names names 3"),
