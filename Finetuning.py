@@ -1,7 +1,8 @@
-"""Fine-tune an encoder on a task; see electra_albert/apps/finetune.py."""
+"""Fine-tune an encoder on a task; the same as `electra-albert finetune`."""
 
-from electra_albert.apps.command_line import run_app
-from electra_albert.apps.finetune import main
+import sys
+
+from electra_albert.cli import run
 
 if __name__ == "__main__":
-    raise SystemExit(run_app(main))
+    sys.exit(run(["finetune", *sys.argv[1:]]))

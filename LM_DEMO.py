@@ -1,7 +1,8 @@
-"""Fill in masks and rewrite text with a pretrained generator; see electra_albert/apps/demo.py."""
+"""Fill in masks and rewrite text with a pretrained generator; the same as `electra-albert demo`."""
 
-from electra_albert.apps.command_line import run_app
-from electra_albert.apps.demo import main
+import sys
+
+from electra_albert.cli import run
 
 if __name__ == "__main__":
-    raise SystemExit(run_app(main))
+    sys.exit(run(["demo", *sys.argv[1:]]))

@@ -1,7 +1,8 @@
-"""Pretrain an encoder on raw text; see electra_albert/apps/pretrain.py."""
+"""Pretrain an encoder on raw text; the same as `electra-albert pretrain`."""
 
-from electra_albert.apps.command_line import run_app
-from electra_albert.apps.pretrain import main
+import sys
+
+from electra_albert.cli import run
 
 if __name__ == "__main__":
-    raise SystemExit(run_app(main))
+    sys.exit(run(["pretrain", *sys.argv[1:]]))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from electra_albert.apps.help_text import ALL_OPTIONS, ShortHelp, add_config, format_short_help, plain_formatter
-from electra_albert.apps.inheritance import inherited_options
+from electra_albert.apps.pretrain.inheritance import inherited_options
 from electra_albert.apps.run_folder import read_options
 from electra_albert.config import (
     GROUPS,
@@ -64,11 +64,11 @@ _FOUND_FIRST = ("preset", "init_from", "output_dir")
 _FROM_TOKENIZER = "vocab_size"  # the model's is the tokenizer's and cannot be chosen apart
 
 
-def run_app(main: Callable[[Sequence[str]], int]) -> int:
-    """Run an app on the command line's arguments; an error of the user's becomes one line and its exit code."""
+def run_app(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
+    """Run an app on its arguments; an error of the user's becomes one line and its exit code."""
     _make_streams_writable()
     try:
-        code = main(sys.argv[1:])
+        code = main(argv)
         sys.stdout.flush()  # while a reader that has left can still be told from a failure
         return code
     except UserError as error:

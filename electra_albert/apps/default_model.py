@@ -71,7 +71,7 @@ def _finished_runs(runs: Path) -> list[Path]:
 
 def _flaw(run: Path) -> str:
     """Why a run is not taken where none is named, by its config.yaml and metrics.jsonl; empty where it is."""
-    from electra_albert.apps.scores import read_evaluations
+    from electra_albert.apps.pretrain.scores import read_evaluations
     from electra_albert.objectives.evaluation import has_learned
 
     try:

@@ -23,7 +23,7 @@ from electra_albert.objectives.registry import spec_of
 from electra_albert.training.run_log import LOG_FILE
 
 if TYPE_CHECKING:
-    from electra_albert.apps.model_card import Facts
+    from electra_albert.apps.export.model_card import Facts
 
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
 # Settings that say how long and where to run, not what is trained. The batch is compared as a whole.
@@ -230,8 +230,8 @@ def write_whole(file: Path, text: str) -> None:
 
 def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
     """What the cards of a run say of it: what was trained on what, and how well it does on held-out text."""
-    from electra_albert.apps.model_card import Facts
-    from electra_albert.apps.pair_paths import last_name
+    from electra_albert.apps.export.model_card import Facts
+    from electra_albert.apps.export.pair_paths import last_name
     from electra_albert.data_files import hub_name
 
     corpus, origin = config.corpus.corpus, config.run.init_from
@@ -260,7 +260,7 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
 
 def write_card(folder: Path, command: str, config: PretrainConfig, facts: Facts) -> None:
     """A model card: what was trained on what, how well it does on held-out text, how to load it."""
-    from electra_albert.apps.model_card import MADE_WITH, THIS_FOLDER, front_matter
+    from electra_albert.apps.export.model_card import MADE_WITH, THIS_FOLDER, front_matter
     from electra_albert.model.attention import stock_computes
 
     shape = config.model
@@ -293,7 +293,7 @@ def _loading_lines(config: PretrainConfig) -> list[str]:
     from electra_albert.model.attention import stock_computes
 
     if not stock_computes(config.model):
-        return ["from electra_albert.apps.inference import load_model", "", 'model = load_model("THIS_FOLDER")']
+        return ["from electra_albert.inference.model import load_model", "", 'model = load_model("THIS_FOLDER")']
     encoder = "discriminator" if spec_of(config).has_discriminator else "generator"
     pooler = "" if spec_of(config).has_sentence_order else ", add_pooling_layer=False"  # which no objective trains
     return [

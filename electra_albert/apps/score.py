@@ -1,7 +1,7 @@
 """How good a pretrained model is before it is fine-tuned: on masked tokens of new text, and on minimal pairs.
 
-python -m electra_albert.apps.score --model runs/mine --text unseen.txt
-python -m electra_albert.apps.score --model runs/mine --text unseen.txt --pairs blimp --output scores.json
+electra-albert score --model runs/mine --text unseen.txt
+electra-albert score --model runs/mine --text unseen.txt --pairs blimp --output scores.json
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
+from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.contracts import UsageError
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
 
-    from electra_albert.apps.inference import InferenceModel
-    from electra_albert.apps.score_pairs import PairScores
-    from electra_albert.apps.score_text import TextScore
+    from electra_albert.inference.model import InferenceModel
+    from electra_albert.inference.score_pairs import PairScores
+    from electra_albert.inference.score_text import TextScore
 
 _OPTIONS = ("text", "pairs", "max_seq_length", "text_column", "max_pairs", "device")
 
@@ -32,9 +32,9 @@ def main(argv: Sequence[str]) -> int:
     _require_files(texts, pairs)
     if options.output is not None:
         _check_output(Path(options.output))
-    from electra_albert.apps.inference import load_model
-    from electra_albert.apps.score_pairs import score_pairs
-    from electra_albert.apps.score_text import score_text
+    from electra_albert.inference.model import load_model
+    from electra_albert.inference.score_pairs import score_pairs
+    from electra_albert.inference.score_text import score_text
 
     model = load_model(options.model, options.device)
     left_out = _left_out(model, bool(texts), pairs is not None)
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parse(argv: Sequence[str]) -> Namespace:
-    parser = make_parser("python -m electra_albert.apps.score", "Score a pretrained model as it is.")
+    parser = make_parser("electra-albert score", "Score a pretrained model as it is.")
     parser.add_argument("--model", type=str, required=True, help="A run folder or a model folder, ours or stock.")
     parser.add_argument("--text", type=str, nargs="+", help="Files of unseen text, of any kind --corpus takes.")
     parser.add_argument("--pairs", type=str | None, default=None, help="A .jsonl of BLiMP's form, or a folder of them.")
@@ -86,8 +86,8 @@ def _parse(argv: Sequence[str]) -> Namespace:
 
 def _require_files(texts: Sequence[Path], pairs: Path | None) -> None:
     """UsageError for what is not there, before anything is computed."""
-    from electra_albert.apps.score_pairs import pair_files
-    from electra_albert.apps.score_text import require_file
+    from electra_albert.inference.score_pairs import pair_files
+    from electra_albert.inference.score_text import require_file
 
     for file in texts:
         require_file(file)
@@ -249,8 +249,8 @@ def _write(options: Namespace, model: InferenceModel, scores: dict[str, Any]) ->
 
 def weights_of(path: Path) -> dict[str, str]:
     """The SHA-256 of each file of weights that `load_model(path)` reads, by the file's path."""
-    from electra_albert.model.loading import locate, locate_encoder
-    from electra_albert.model.weight_files import all_files
+    from electra_albert.hub.loading import locate, locate_encoder
+    from electra_albert.hub.weight_files import all_files
     from electra_albert.training.checkpoint import sha256
 
     found = [locate_encoder(path)]
@@ -258,7 +258,3 @@ def weights_of(path: Path) -> dict[str, str]:
         found.append(locate(path, "generator"))
     files = [part for one in found for part in all_files(one.weights)]
     return {str(file): sha256(file) for file in dict.fromkeys(files)}
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_app(main))

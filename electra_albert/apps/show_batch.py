@@ -1,6 +1,6 @@
 """Show what a step trained on: tokens, masks, what the generator drew, and the discriminator's labels.
 
-    python -m electra_albert.apps.show_batch --run runs/docs-tiny --step 100
+    electra-albert show-batch --run runs/docs-tiny --step 100
 
 Batches and masks are a pure function of the step, so any of them is rebuilt exactly. What the generator draws depends
 on its weights: the last checkpoint before the step is taken, which gives the very draws if it is that of step - 1.
@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from electra_albert.apps.command_line import make_parser, parse, parse_pretraining, run_app
+from electra_albert.apps.command_line import make_parser, parse, parse_pretraining
 from electra_albert.apps.default_model import RUNS, newest_run
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
@@ -24,7 +24,7 @@ _ORDERS = {0: ", segments in order", 1: ", segments swapped", IGNORED_LABEL: ", 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
-    parser = make_parser("python -m electra_albert.apps.show_batch", "Show the batch of one step of a run.")
+    parser = make_parser("electra-albert show-batch", "Show the batch of one step of a run.")
     parser.add_argument("--run", type=str | None, default=None, help="The run's folder; by default the newest.")
     parser.add_argument("--step", type=int, required=True, help="The update, counted from 1.")
     parser.add_argument("--rows", type=int, default=4, help="Rows to show, of one micro-batch.")
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
 def _show(folder: Path, step: int, rows: int) -> int:
     import torch
 
-    from electra_albert.apps.job import job_settings, make_job
+    from electra_albert.apps.pretrain.job import job_settings, make_job
     from electra_albert.apps.run_folder import compare_settings, recorded_settings
     from electra_albert.training.checkpoint import find_problem, list_checkpoints, load_checkpoint, read_state
     from electra_albert.training.distributed import World
@@ -96,7 +96,3 @@ def _format_row(batch: Batch, corruption: Any, row: int, tokenizer: Any) -> str:
             cells = "".join(f"{token:<18}" for token in tokens)
             lines.append(f"{position:>4} {segments[position]:>3}  {cells}{label}".rstrip())
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_app(main))

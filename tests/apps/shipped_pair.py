@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from electra_albert.apps import export
-from electra_albert.model.pair_file import PAIR_FILE
+from electra_albert.apps.export import main as export
+from electra_albert.hub.pair_file import PAIR_FILE
 from tests.apps.tiny_run import Ended, call
 
 PARTS = ("generator", "discriminator")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.apps import pretrain
 from electra_albert.apps.command_line import parse_pretraining
-from electra_albert.apps.pretrain import run_folder
+from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.apps.pretrain.main import run_folder
 from tests.apps.conftest import Finished
 from tests.apps.test_bad_input import written
 from tests.apps.test_resume import resumed_from

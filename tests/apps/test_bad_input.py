@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from electra_albert.apps import pretrain
+from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.corpus.store import open_store
 from electra_albert.corpus.tokenizer import MASK_ID
 from tests.apps.conftest import Finished
@@ -73,7 +73,7 @@ def test_a_corpus_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
 # Root may read everything. So root does, which loads all that is imported on the way, and then becomes nobody.
 AS_NOBODY = """
 import os, sys
-from electra_albert.apps import pretrain
+from electra_albert.apps.pretrain import main as pretrain
 from tests.apps.tiny_run import call
 argv = sys.argv[1:]
 if os.geteuid() == 0:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from electra_albert.apps import fill_mask
 from electra_albert.apps.bench import contenders, stock
 from electra_albert.apps.bench.config import STOCK, TUNED
 from electra_albert.apps.bench.fill_mask import measure_fill_mask
@@ -18,6 +17,7 @@ from electra_albert.apps.bench.step import measure_step
 from electra_albert.apps.bench.stock import StockPair
 from electra_albert.apps.bench.text import PADDINGS, measure_text
 from electra_albert.contracts import UserError
+from electra_albert.inference import fill_mask
 from tests.apps.tiny_bench import FRESH_SHAPE, bench_config, settings, silent, write_corpus
 
 Made = dict[str, contenders.Contender]

@@ -30,9 +30,9 @@ from electra_albert.apps.bench.parts import (
 )
 from electra_albert.apps.bench.stock import StockPair
 from electra_albert.apps.bench.timing import in_turns
-from electra_albert.apps.inference import InferenceModel
 from electra_albert.config import PretrainConfig, RtdConfig, TrainingConfig
 from electra_albert.contracts import Batch, DataError, UserError
+from electra_albert.inference.model import InferenceModel
 from electra_albert.model.flops import encoder_flops
 from electra_albert.objectives.masking import SpecialIds
 from electra_albert.objectives.rtd import ReplacedTokenDetection

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.apps import demo, finetune, prepare, pretrain
 from electra_albert.apps.command_line import parse_pretraining
+from electra_albert.apps.demo import main as demo
+from electra_albert.apps.finetune import main as finetune
+from electra_albert.apps.prepare import main as prepare
+from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.config import CorpusConfig, PretrainConfig, TrainingConfig
 from electra_albert.contracts import UsageError
 from electra_albert.finetuning_config import DERIVED, DataConfig

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from electra_albert.apps import pretrain
-from electra_albert.apps.job import choose_compilation
+from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.apps.pretrain.job import choose_compilation
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, assert_refused, call, rows
 

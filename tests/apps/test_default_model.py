@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.apps import default_model, demo, finetune
-from electra_albert.apps.demo_sentences import OF_ANYTHING, OF_DOCUMENTATION
-from electra_albert.apps.inference import load_model
-from electra_albert.model.pair_file import PAIR_FILE
+from electra_albert.apps import default_model
+from electra_albert.apps.demo import main as demo
+from electra_albert.apps.demo.sentences import OF_ANYTHING, OF_DOCUMENTATION
+from electra_albert.apps.finetune import main as finetune
+from electra_albert.hub.pair_file import PAIR_FILE
+from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, assert_refused, call, copy_as_learned, sha256
 from tests.apps.tiny_tasks import Tiny, cola, results

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from electra_albert.apps import demo, export
-from electra_albert.apps.demo_sentences import OF_DOCUMENTATION
-from electra_albert.apps.fill_mask import Verdict, encode, fill
-from electra_albert.apps.inference import load_model
+from electra_albert.apps.demo import main as demo
+from electra_albert.apps.demo.sentences import OF_DOCUMENTATION
+from electra_albert.apps.export import main as export
 from electra_albert.corpus.tokenizer import Piece
+from electra_albert.inference.fill_mask import Verdict, encode, fill
+from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, call, copy_as_learned, finish, start
 
@@ -73,7 +74,7 @@ def test_a_demo_that_forgets_the_special_tokens_is_found_out(
     finished: Finished, sentences: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted fault for the test above: the text is encoded without [CLS] and [SEP]."""
-    from electra_albert.apps import fill_mask
+    from electra_albert.inference import fill_mask
 
     encode = fill_mask.encode
     monkeypatch.setattr(fill_mask, "encode", lambda text, tokenizer, longest: encode(text, tokenizer, longest)[:, 1:-1])

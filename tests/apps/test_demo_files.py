@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from electra_albert.apps import demo
 from electra_albert.apps.command_line import run_app
-from electra_albert.apps.demo_files import Tally
-from electra_albert.apps.splice import Replacement, Rewritten
+from electra_albert.apps.demo import main as demo
+from electra_albert.apps.demo.files import Tally
+from electra_albert.inference.splice import Replacement, Rewritten
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call
 
@@ -138,7 +138,7 @@ def test_an_ascii_terminal_gets_utf8_text_and_json_and_no_traceback(
     source.write_text("The owl left 漢 café.\nThe [MASK] left 漢 café.\n", encoding="utf-8")
     monkeypatch.setattr("sys.stdout", terminal)
     argv = ["--gen", str(finished.folder), "--input", str(source), "--mask_rate", "0.01", *form]
-    assert run_app(lambda _: demo.main(argv)) == 0
+    assert run_app(demo.main, argv) == 0
     written = terminal.written()
     assert ("漢".encode() in written, b"\\u6f22" in written) == (bool(form), not form)
     if form == ["--json"]:

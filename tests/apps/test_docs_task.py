@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.apps import docs_task
-from electra_albert.apps.docs_task import make_texts, write_docs_task
+from electra_albert.apps.finetune import docs_task
+from electra_albert.apps.finetune.docs_task import make_texts, write_docs_task
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus import installed_docs
 from electra_albert.corpus.installed_docs import Source

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from electra_albert.apps import pretrain
-from electra_albert.apps.export_models import export_discriminator, export_generator
-from electra_albert.apps.job import Job
+from electra_albert.apps.export.models import export_discriminator, export_generator
+from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.apps.pretrain.job import Job
 from electra_albert.objectives.evaluation import Detections
 from tests.apps.tiny_run import Ended, assert_refused, call, rows
 from tests.apps.tiny_stock import MLM, Desk, adapt, load_stock, masked_held_out, stock_inputs, stock_mlm_loss

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from electra_albert.apps import obstacles, pretrain
-from electra_albert.apps.estimate import evaluation_count, step_flops
-from electra_albert.apps.step_time import StepTime, timed
+from electra_albert.apps import obstacles
+from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.apps.pretrain.estimate import evaluation_count, step_flops
+from electra_albert.apps.pretrain.step_time import StepTime, timed
 from electra_albert.config import CorpusConfig, MlmConfig, PretrainConfig, RtdConfig, RunConfig
 from electra_albert.contracts import Metrics
 from electra_albert.presets import PRESETS

@@ -16,7 +16,8 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
-from electra_albert.apps import finetune, pretrain
+from electra_albert.apps.finetune import main as finetune
+from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.config import GROUPS, PretrainConfig
 from electra_albert.finetuning_config import DERIVED, FinetuneConfig
 from tests.apps import tiny_tasks

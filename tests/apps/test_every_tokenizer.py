@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from electra_albert.apps import demo, pretrain
-from electra_albert.apps.prepare import Prepared, prepare
+from electra_albert.apps.demo import main as demo
+from electra_albert.apps.prepare.main import Prepared, prepare
+from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer, special_ids

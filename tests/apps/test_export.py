@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from electra_albert.apps import export
-from electra_albert.apps.export_models import export_generator
+from electra_albert.apps.export import main as export
+from electra_albert.apps.export.models import export_generator
 from electra_albert.contracts import CheckpointError
 from electra_albert.corpus.tokenizer import load_tokenizer
-from electra_albert.model import huggingface
-from electra_albert.model.loading import load_generator, locate
-from electra_albert.model.weight_files import DIGEST
+from electra_albert.hub import huggingface
+from electra_albert.hub.loading import load_generator, locate
+from electra_albert.hub.weight_files import DIGEST
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call
 from tests.apps.tiny_stock import write_stock

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from electra_albert.apps.export_models import export_discriminator, export_generator, export_task_model
+from electra_albert.apps.export.models import export_discriminator, export_generator, export_task_model
 from electra_albert.contracts import CheckpointError
 from electra_albert.corpus.tokenizer import train_tokenizer
-from electra_albert.model import huggingface
+from electra_albert.hub import huggingface
+from electra_albert.hub.loading import load_generator, locate
+from electra_albert.hub.outputs import outputs
 from electra_albert.model.electra import Generator
-from electra_albert.model.loading import load_generator, locate
-from electra_albert.model.outputs import outputs
 from electra_albert.model.task_model import TaskHead
 from tests.corpus.tokenizer_kinds import PROSE
 from tests.model.test_task_model import make_task_model

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.apps import export
+from electra_albert.apps.export import main as export
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call
 
@@ -83,12 +83,9 @@ def test_another_folder_inside_a_run_is_written_into(finished: Finished, tmp_pat
     assert export_into(finished, tmp_path / "exported").code == 0
 
 
-@pytest.mark.parametrize("option", ["model", "output_dir", "from_tf", "tokenizer"])
+@pytest.mark.parametrize("option", ["model", "output_dir"])
 def test_an_empty_path_is_refused(finished: Finished, tmp_path: Path, option: str) -> None:
     given = {"model": finished.folder, "output_dir": tmp_path / "out", option: ""}
-    if option in ("from_tf", "tokenizer"):
-        del given["model"]
-        given = {"from_tf": tmp_path, **given}
     argv = [word for name, value in given.items() for word in (f"--{name}", value)]
     assert_refused(call(export.main, *argv), 2, f"--{option} is empty")
     assert not (tmp_path / "out").exists()

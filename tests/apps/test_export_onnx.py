@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from electra_albert.apps.export_onnx import INPUTS, write_onnx
+from electra_albert.apps.export.onnx import INPUTS, write_onnx
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.model.body import Body

@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from electra_albert.model.pair_file import PAIR_FILE
+from electra_albert.hub.pair_file import PAIR_FILE
 from tests.apps.conftest import Finished
 from tests.apps.shipped_pair import PARTS, WRITTEN, export_pair, files_in
 from tests.apps.tiny_run import sha256

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.model.weight_files import read_tensors
+from electra_albert.hub.weight_files import read_tensors
 from tests.apps.tiny_run import ROOT, Ended, assert_refused, english, environment, options, rows
 
 _FENCED = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
@@ -24,7 +24,7 @@ import importlib, json, sys
 from tests.apps.tiny_run import call
 for app, argv in json.load(sys.stdin):
     try:
-        ended = call(importlib.import_module(f"electra_albert.apps.{app}").main, *argv)
+        ended = call(importlib.import_module(f"electra_albert.apps.{app}.main").main, *argv)
     except SystemExit as end:
         ended = (end.code, "", "")
     print(json.dumps(ended))
@@ -103,7 +103,7 @@ def test_an_objective_of_one_file_and_one_entry_is_trained_exported_and_told(des
 
 def test_help_knows_an_added_objective_and_loads_no_torch(desk: Desk) -> None:
     program = (
-        "import sys\nfrom electra_albert.apps.pretrain import main\n"
+        "import sys\nfrom electra_albert.apps.pretrain.main import main\n"
         "try:\n    main(['--help-all'])\nfinally:\n    print('torch' in sys.modules)\n"
     )
     ended = subprocess.run(

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from electra_albert.apps import finetune
-from electra_albert.apps.inference import load_model
-from electra_albert.model.loading import load_task_model, locate_encoder
+from electra_albert.apps.finetune import main as finetune
+from electra_albert.hub.loading import load_task_model, locate_encoder
+from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, call
 from tests.apps.tiny_tasks import MAKERS, SEED, Tiny

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from electra_albert.apps import finetune
-from electra_albert.apps.finetune_files import writing
+from electra_albert.apps.finetune import main as finetune
+from electra_albert.apps.finetune.files import writing
 from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError
-from electra_albert.model.loading import TASK_FILE, load_task_model, locate_encoder
+from electra_albert.hub.loading import TASK_FILE, load_task_model, locate_encoder
 from tests.apps.conftest import Finished
 from tests.apps.test_model_card import run_code_of
 from tests.apps.tiny_run import Ended, assert_refused, call, sha256

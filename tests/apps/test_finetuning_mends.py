@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.apps import finetune
+from electra_albert.apps.finetune import main as finetune
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call
 from tests.apps.tiny_tasks import MAKERS, Tiny, cola, mnli, options, race, results, rte, stories, stsb

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from electra_albert.apps import finetune
-from electra_albert.apps.finetune_tables import format_results
+from electra_albert.apps.finetune import main as finetune
+from electra_albert.apps.finetune.tables import format_results
 from tests.apps.conftest import Finished
 from tests.apps.test_finetuning_choices import losses
 from tests.apps.tiny_run import Ended, assert_refused, call

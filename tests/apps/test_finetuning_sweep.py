@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from electra_albert.apps import finetune
+from electra_albert.apps.finetune import main as finetune
 from electra_albert.contracts import STOPPED_BY_SIGNAL
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call, finish, rows, sha256, start, untimed_rows

@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from electra_albert.apps import pretrain
-from electra_albert.apps.generator_warmup import FOLDER, warm_up
+from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.apps.pretrain.generator_warmup import FOLDER, warm_up
 from electra_albert.config import PretrainConfig, RtdConfig, TrainingConfig
 from electra_albert.contracts import STOPPED_BY_SIGNAL
 from electra_albert.training.distributed import World

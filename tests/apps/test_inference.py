@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from electra_albert.apps import pretrain
-from electra_albert.apps.inference import InferenceModel, Likelihood, load_model
-from electra_albert.apps.inference_rows import batches
+from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.contracts import CheckpointError, UsageError
-from electra_albert.model.outputs import outputs
+from electra_albert.hub.outputs import outputs
+from electra_albert.inference.model import InferenceModel, Likelihood, load_model
+from electra_albert.inference.rows import batches
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import call
 from tests.corpus.tokenizer_kinds import save_bert, wordpiece_vocab

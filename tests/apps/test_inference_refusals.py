@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from electra_albert.apps.inference import InferenceModel, load_model
 from electra_albert.contracts import DataError, UsageError
+from electra_albert.inference.model import InferenceModel, load_model
 from tests.apps.conftest import Finished
 
 SENTENCE = "The quiet [MASK] crossed the river."

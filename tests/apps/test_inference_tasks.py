@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from electra_albert.apps.inference import InferenceModel, load_model
 from electra_albert.contracts import DataError, UsageError
+from electra_albert.inference.model import InferenceModel, load_model
 from tests.apps.test_inference import LONGEST, TOLERANCE, make_stock, numbers, tokenizer_of
 
 TEXTS = ["The old bridge fell into the river .", "A dog", "", "People say a great many things , and the river sings ."]

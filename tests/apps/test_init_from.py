@@ -12,10 +12,11 @@ import pytest
 import torch
 import yaml
 
-from electra_albert.apps import pretrain, show_batch
+from electra_albert.apps import show_batch
 from electra_albert.apps.command_line import parse_pretraining
-from electra_albert.apps.job import make_job
-from electra_albert.apps.origin import old_rows
+from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.apps.pretrain.job import make_job
+from electra_albert.apps.pretrain.origin import old_rows
 from electra_albert.training.distributed import World
 from tests.apps.conftest import Finished
 from tests.apps.test_distributed_run import furthest, on_two_ranks

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from electra_albert.apps.export_models import export_body, export_discriminator, export_generator, export_task_model
-from electra_albert.apps.model_card import is_our_card, model_card
+from electra_albert.apps.export.model_card import is_our_card, model_card
+from electra_albert.apps.export.models import export_body, export_discriminator, export_generator, export_task_model
 from electra_albert.corpus.tokenizer import train_tokenizer
 from electra_albert.model.task_model import TaskHead
 from tests.apps.test_export_checks import generator_with_pooler

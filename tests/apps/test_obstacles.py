@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from electra_albert.apps import finetune, pretrain
-from electra_albert.apps.job import choose_compilation
+from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.obstacles import memory_of, told_in_one_line, why_not_compiled
+from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.apps.pretrain.job import choose_compilation
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import UsageError
 from electra_albert.objectives.rtd import ReplacedTokenDetection

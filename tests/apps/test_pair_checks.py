@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
-from electra_albert.model import pair_file
+from electra_albert.hub import pair_file
+from electra_albert.hub.weight_files import write_safetensors
 from electra_albert.model.electra import Generator
-from electra_albert.model.weight_files import write_safetensors
 from tests.apps.conftest import Finished
 from tests.apps.shipped_pair import PARTS, WRITTEN, export_pair, files_in
 from tests.apps.tiny_run import assert_refused

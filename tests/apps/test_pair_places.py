@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.apps import export
-from electra_albert.model.pair_file import PAIR_FILE
+from electra_albert.apps.export import main as export
+from electra_albert.hub.pair_file import PAIR_FILE
 from tests.apps.conftest import Finished
 from tests.apps.shipped_pair import WRITTEN, export_pair, files_in
 from tests.apps.tiny_run import Ended, assert_refused, call, sha256

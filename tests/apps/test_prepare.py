@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from electra_albert.apps.prepare import Prepared, ShardConfig, prepare, prepare_shard
+from electra_albert.apps.prepare.main import Prepared, ShardConfig, prepare, prepare_shard
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError, UserError
 from electra_albert.corpus.tokenizer import load_tokenizer
@@ -159,7 +159,7 @@ def test_a_flipped_bit_in_any_file_of_a_store_changes_no_result(config: CorpusCo
 _WITHIN_LIMITS = """
 import hashlib, resource, sys
 from pathlib import Path
-from electra_albert.apps.prepare import prepare
+from electra_albert.apps.prepare.main import prepare
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import UsageError
 

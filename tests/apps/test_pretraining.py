@@ -19,9 +19,10 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 
-from electra_albert.apps import evaluation, pretrain
 from electra_albert.apps.command_line import parse_pretraining
-from electra_albert.apps.job import make_job, rows_for
+from electra_albert.apps.pretrain import evaluation
+from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.apps.pretrain.job import make_job, rows_for
 from electra_albert.apps.run_folder import run_facts
 from electra_albert.config import CorpusConfig, RunConfig
 from electra_albert.objectives.evaluation import Unigram

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.apps import pretrain
+from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.contracts import STOPPED_BY_SIGNAL, Batch
 from electra_albert.corpus.batches import TrainBatches
 from tests.apps.conftest import Finished

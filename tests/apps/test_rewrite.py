@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from electra_albert.apps.fill_mask import encode as encode_masked
-from electra_albert.apps.fill_mask import fill, fill_masks
-from electra_albert.apps.rewrite import Rewriter, rewrite
-from electra_albert.apps.splice import Line, Rewritten, compose, spans_of
 from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer, train_tokenizer
+from electra_albert.inference.fill_mask import encode as encode_masked
+from electra_albert.inference.fill_mask import fill, fill_masks
+from electra_albert.inference.rewrite import Rewriter, rewrite
+from electra_albert.inference.splice import Line, Rewritten, compose, spans_of
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 from tests.apps.tiny_rewriter import LONGEST, RATE, SEED, TALE, make_objective, make_rewriter
 from tests.apps.tiny_run import english

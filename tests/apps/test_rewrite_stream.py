@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from electra_albert.apps.rewrite import BLOCK_LINES, LONGEST_PART, Rewriter, rewrite, rewrite_stream
-from electra_albert.apps.splice import Rewritten, splice
 from electra_albert.contracts import DataError
 from electra_albert.corpus.tokenizer import train_tokenizer
+from electra_albert.inference.rewrite import BLOCK_LINES, LONGEST_PART, Rewriter, rewrite, rewrite_stream
+from electra_albert.inference.splice import Rewritten, splice
 from tests.apps.tiny_rewriter import LONGEST, TALE, make_objective, make_rewriter
 from tests.apps.tiny_run import english
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from electra_albert.apps import score
-from electra_albert.apps.inference import InferenceModel, load_model
-from electra_albert.apps.score_text import ROUNDS, TextScore, mask_rounds, predict_batch, score_text
 from electra_albert.contracts import Batch, DataError, UsageError
+from electra_albert.inference.model import InferenceModel, load_model
+from electra_albert.inference.score_text import ROUNDS, TextScore, mask_rounds, predict_batch, score_text
 from electra_albert.model.electra import Generator
 from electra_albert.objectives.masking import SpecialIds
 from tests.apps.conftest import Finished

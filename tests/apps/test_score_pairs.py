@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from electra_albert.apps.inference import InferenceModel, load_model
-from electra_albert.apps.score_pairs import (
+from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.inference.model import InferenceModel, load_model
+from electra_albert.inference.score_pairs import (
     Outcome,
     PairScores,
     SetScore,
@@ -20,7 +21,6 @@ from electra_albert.apps.score_pairs import (
     read_pairs,
     score_pairs,
 )
-from electra_albert.contracts import CheckpointError, DataError, UsageError
 from tests.apps.conftest import Finished
 
 TOLERANCE = 1e-4  # nats, float32, of a sum over a dozen tokens

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from electra_albert.apps import prepare
+from electra_albert.apps.prepare import main as prepare
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import DataError
 from tests.apps.test_every_source import write_parquet
@@ -91,7 +91,7 @@ def test_a_killed_job_leaves_nothing_that_the_merge_would_take_for_done(corpus: 
     assert call(prepare.main, *options(corpus, alone)).code == 0
     run_job(corpus, together, 0)
     run_job(corpus, together, 1)
-    job = ["-m", "electra_albert.apps.prepare", *options(corpus, together, "--num_shards", JOBS, "--shard_index", 2)]
+    job = ["-m", "electra_albert", "prepare", *options(corpus, together, "--num_shards", JOBS, "--shard_index", 2)]
     killed = start(job, tmp_path)
     (parts,) = together.glob("tales-*/store/parts")
     before = len(list(parts.glob("*.json")))
@@ -114,7 +114,7 @@ def test_jobs_that_start_together_make_one_tokenizer_and_all_parts(tmp_path: Pat
     folder.mkdir()
     (folder / "a.txt").write_text(english(150), encoding="utf-8")
     prepared = tmp_path / "prepared"
-    module = ["-m", "electra_albert.apps.prepare"]
+    module = ["-m", "electra_albert", "prepare"]
     jobs = [
         start([*module, *options(folder, prepared, "--num_shards", 2, "--shard_index", index)], tmp_path)
         for index in range(2)

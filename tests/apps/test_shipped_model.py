@@ -11,11 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from electra_albert.apps import demo, export, finetune, pretrain
-from electra_albert.apps.inference import load_model
-from electra_albert.apps.stock_origin import find_files
-from electra_albert.model.pair_file import PAIR_FILE
-from electra_albert.model.weight_files import write_safetensors
+from electra_albert.apps.demo import main as demo
+from electra_albert.apps.export import main as export
+from electra_albert.apps.finetune import main as finetune
+from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.apps.pretrain.stock_origin import find_files
+from electra_albert.hub.pair_file import PAIR_FILE
+from electra_albert.hub.weight_files import write_safetensors
+from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
 from tests.apps.shipped_pair import PARTS
 from tests.apps.tiny_run import Ended, assert_refused, call, sha256

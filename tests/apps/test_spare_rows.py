@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from electra_albert.apps import demo
-from electra_albert.apps.inference import load_model
+from electra_albert.apps.demo import main as demo
 from electra_albert.contracts import CheckpointError
 from electra_albert.corpus.tokenizer import load_tokenizer
+from electra_albert.inference.model import load_model
 from tests.apps.tiny_run import Ended, assert_refused, call
 from tests.apps.tiny_stock import load_stock, write_stock
 

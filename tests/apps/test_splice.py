@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from electra_albert.apps.splice import NO_CHARACTER, Line, Replacement, Rewritten, compose, spans_of
 from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer, train_tokenizer
+from electra_albert.inference.splice import NO_CHARACTER, Line, Replacement, Rewritten, compose, spans_of
 from tests.corpus.tokenizer_kinds import KINDS, save_bert, save_roberta
 
 

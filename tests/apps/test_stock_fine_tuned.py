@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from electra_albert.apps import finetune
+from electra_albert.apps.finetune import main as finetune
 from electra_albert.corpus.tokenizer import load_tokenizer
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from electra_albert.apps import pretrain
 from electra_albert.apps.command_line import parse_pretraining
+from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.run_folder import compare_settings
 from electra_albert.config import PretrainConfig, as_settings
 from electra_albert.contracts import CheckpointError, UsageError

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from electra_albert.apps.export_models import export_body, export_discriminator, export_generator, export_task_model
+from electra_albert.apps.export.models import export_body, export_discriminator, export_generator, export_task_model
 from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
-from electra_albert.model.outputs import outputs
+from electra_albert.hub.outputs import outputs
 from electra_albert.model.task_model import TaskHead
 from tests.apps.test_export_checks import generator_with_pooler
 from tests.apps.tiny_run import Ended, environment, finish, start

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from electra_albert.apps.rewrite import Rewriter
 from electra_albert.config import ModelConfig, RtdConfig
+from electra_albert.inference.rewrite import Rewriter
 from electra_albert.objectives.masking import SpecialIds
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 

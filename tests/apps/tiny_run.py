@@ -122,7 +122,7 @@ def call(main: Callable[[Sequence[str]], int], *argv: object) -> Ended:
     """An app in this process, errors turned into exit codes as its script does."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run_app(lambda _: main([str(word) for word in argv]))
+        code = run_app(main, [str(word) for word in argv])
     return Ended(code, out.getvalue(), err.getvalue())
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import IGNORED_LABEL
+from electra_albert.hub.outputs import Labels, Model, outputs
 from electra_albert.keyed_random import Stream, bits, uniform
-from electra_albert.model.outputs import Labels, Model, outputs
 from electra_albert.model.task_model import TaskHead, TaskModel
 from tests.model.test_task_model import make_task_model
 from tests.model.twins import (

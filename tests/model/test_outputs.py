@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from electra_albert.model.losses import detection_loss, sequence_loss, span_loss
-from electra_albert.model.outputs import Labels, Model, Outputs, outputs
+from electra_albert.hub.losses import detection_loss, sequence_loss, span_loss
+from electra_albert.hub.outputs import Labels, Model, Outputs, outputs
 from electra_albert.model.task_model import TaskHead, TaskModel
 from tests.model.test_task_model import make_task_model
 from tests.model.twins import SHAPE, B, L, make_body, make_masked_lm, make_pair, padded_batch

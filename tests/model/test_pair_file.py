@@ -14,9 +14,8 @@ from torch import Tensor
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError, UsageError
-from electra_albert.model.electra import Electra
-from electra_albert.model.huggingface import to_stock
-from electra_albert.model.loading import (
+from electra_albert.hub.huggingface import to_stock
+from electra_albert.hub.loading import (
     ModelFiles,
     body_of,
     discriminator_of,
@@ -29,9 +28,10 @@ from electra_albert.model.loading import (
     read_each,
     read_stored,
 )
-from electra_albert.model.pair_file import PAIR_FILE, join, write_pair
-from electra_albert.model.stock_config import stock_config
-from electra_albert.model.weight_files import write_safetensors
+from electra_albert.hub.pair_file import PAIR_FILE, join, write_pair
+from electra_albert.hub.stock_config import stock_config
+from electra_albert.hub.weight_files import write_safetensors
+from electra_albert.model.electra import Electra
 from electra_albert.presets import PRESETS
 from tests.model.hostile_files import UNREADABLE
 from tests.model.twins import SHAPE, SPECIAL_IDS, make_pair, padded_batch

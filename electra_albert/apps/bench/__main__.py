@@ -143,4 +143,4 @@ def _say_once() -> Say:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_app(main))
+    raise SystemExit(run_app(main, sys.argv[1:]))

@@ -56,7 +56,7 @@ def make_contest(config: BenchConfig, shape: ModelConfig, say: Say) -> Contest:
     import torch
 
     from electra_albert.apps.bench.machine import arithmetics_of
-    from electra_albert.model.loading import build_task_model, locate_encoder, read_config
+    from electra_albert.hub.loading import build_task_model, locate_encoder, read_config
     from electra_albert.model.task_model import TaskHead
     from electra_albert.tasks.recipes import recipe
     from electra_albert.training.distributed import start
@@ -97,7 +97,7 @@ def _batch_size(config: BenchConfig) -> int:
 
 def _read(config: BenchConfig, say: Say) -> TaskData:
     """Examples of a task with classes; by default of the one made from the documentation."""
-    from electra_albert.apps.docs_task import write_docs_task
+    from electra_albert.apps.finetune.docs_task import write_docs_task
     from electra_albert.finetuning_config import DataConfig
     from electra_albert.tasks.reading import read_data
     from electra_albert.tasks.registry import find_task

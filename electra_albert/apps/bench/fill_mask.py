@@ -50,8 +50,8 @@ def measure_fill_mask(config: BenchConfig, settings: PretrainConfig, say: Say) -
 
     Raises UserError where the two do not propose the same, or give other vectors.
     """
-    from electra_albert.apps.export_checks import quiet_transformers
-    from electra_albert.apps.prepare import prepare
+    from electra_albert.apps.export.checks import quiet_transformers
+    from electra_albert.apps.prepare.main import prepare
     from electra_albert.training.distributed import start
 
     device = start(config.device).device
@@ -82,9 +82,9 @@ def _calls(generator: Generator, tokenizer: Tokenizer, folder: Path, device: Any
     """Ours and stock's, on the device; `folder` is where the generator is exported to for those that read it."""
     from transformers import pipeline
 
-    from electra_albert.apps.export_models import export_generator
-    from electra_albert.apps.fill_mask import fill_masks
-    from electra_albert.apps.inference import load_model
+    from electra_albert.apps.export.models import export_generator
+    from electra_albert.inference.fill_mask import fill_masks
+    from electra_albert.inference.model import load_model
 
     export_generator(generator, tokenizer, folder)
     place: dict[str, Any] = {"model": str(folder), "tokenizer": str(folder), "device": device}

@@ -12,7 +12,7 @@ from electra_albert.apps.bench.config import BenchConfig, Say, rows_of
 from electra_albert.config import CorpusConfig, PretrainConfig
 
 if TYPE_CHECKING:
-    from electra_albert.apps.job import Job
+    from electra_albert.apps.pretrain.job import Job
     from electra_albert.contracts import Arithmetic
     from electra_albert.corpus.sources import Unit
     from electra_albert.training.distributed import World
@@ -25,7 +25,7 @@ _ONE_LINE_EACH = ("sentences", "documents")  # kinds of text whose sentences sta
 
 def sample_lines(corpus: CorpusConfig, seed: int, say: Say) -> list[str]:
     """Lines from all over a corpus: of plain text as they stand there, of documentation a sentence, else a record."""
-    from electra_albert.apps.prepared_folder import open_corpus
+    from electra_albert.apps.prepare.folder import open_corpus
 
     found = open_corpus(corpus, seed, say)
     size = sum(path.stat().st_size for path in found.all_files())
@@ -50,7 +50,7 @@ def _lines(unit: Unit) -> Iterator[str]:
 
 def make_bench_job(config: BenchConfig, settings: PretrainConfig, say: Say) -> tuple[World, Job]:
     """What Pretraining.py would train with: the pair's first weights, and batches of the rows asked for first."""
-    from electra_albert.apps.job import make_job
+    from electra_albert.apps.pretrain.job import make_job
     from electra_albert.training.distributed import start
 
     world = start(config.device)

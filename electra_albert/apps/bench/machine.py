@@ -34,7 +34,7 @@ _SLACK_BYTES = 1 << 22  # the kernel adds pages to its counters in batches, one 
 
 def arithmetics_of(config: BenchConfig, device: torch.device) -> tuple[Arithmetic, ...]:
     """The arithmetics that the benchmark is asked for; auto is what a run on `device` would take."""
-    from electra_albert.apps.job import choose_arithmetic
+    from electra_albert.apps.pretrain.job import choose_arithmetic
 
     found = (choose_arithmetic(cast("Arithmetic", one), device) for one in config.precisions)
     return tuple(dict.fromkeys(found))
@@ -42,7 +42,7 @@ def arithmetics_of(config: BenchConfig, device: torch.device) -> tuple[Arithmeti
 
 def has_compiled(config: BenchConfig, device: torch.device) -> bool:
     """Whether the step is measured compiled as well; UsageError where that is asked for and cannot work."""
-    from electra_albert.apps.job import choose_compilation
+    from electra_albert.apps.pretrain.job import choose_compilation
 
     if config.torch_compile is False:
         return False
@@ -144,7 +144,7 @@ def environment(config: BenchConfig, device: torch.device) -> dict[str, Any]:
 
     import torch
 
-    from electra_albert.apps.job import choose_arithmetic
+    from electra_albert.apps.pretrain.job import choose_arithmetic
     from electra_albert.training.allocator import keep_freed_memory
 
     stamp = {

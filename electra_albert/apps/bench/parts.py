@@ -174,7 +174,7 @@ def format_encoder(result: dict[str, Any]) -> str:
 
 def measure_batches(config: BenchConfig, settings: PretrainConfig, say: Say) -> dict[str, Any]:
     """Tokens a second, padding left out, of batches as the loop gets them: from the one thread that makes them."""
-    from electra_albert.apps.prepare import prepare
+    from electra_albert.apps.prepare.main import prepare
     from electra_albert.corpus.batches import TrainBatches
     from electra_albert.corpus.examples import Rows
     from electra_albert.corpus.tokenizer import special_ids

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from electra_albert.apps.bench.config import BenchConfig
     from electra_albert.apps.bench.contenders import Contender
-    from electra_albert.apps.prepare import Prepared
+    from electra_albert.apps.prepare.main import Prepared
     from electra_albert.config import PretrainConfig
     from electra_albert.contracts import Arithmetic, Batch
     from electra_albert.objectives.pretraining import PretrainingObjective
@@ -68,7 +68,7 @@ def step_records(config: BenchConfig, settings: PretrainConfig, say: Callable[[s
 
     from electra_albert.apps.bench.machine import arithmetics_of, has_compiled
     from electra_albert.apps.obstacles import why_not_compiled
-    from electra_albert.apps.prepare import prepare
+    from electra_albert.apps.prepare.main import prepare
     from electra_albert.training.distributed import start
 
     world = start(config.device)
@@ -115,7 +115,7 @@ def _make_case(
     """The objective with its initial weights, and the batches of all timings, as the loop's thread would hand them."""
     import torch
 
-    from electra_albert.apps.job import rows_for
+    from electra_albert.apps.pretrain.job import rows_for
     from electra_albert.corpus.batches import TrainBatches
     from electra_albert.objectives.masking import SpecialIds
     from electra_albert.objectives.pretraining import make_objective
@@ -223,7 +223,7 @@ def _summary(case: Case, costs: dict[str, Cost], device: torch.device) -> dict[s
     FLOPs are the same for all: what ours computes. Logits that are thrown away do not add to the share of the roof.
     Ratios are against our first contender that was measured; None where there is none.
     """
-    from electra_albert.apps.estimate import step_flops
+    from electra_albert.apps.pretrain.estimate import step_flops
 
     tokens = [fmean(int(batch.attention_mask.sum()) for batch in batches) for batches in case.timings]
     flops = step_flops(case.settings, case.settings.training.per_device_train_batch_size)

@@ -16,7 +16,7 @@ from electra_albert.contracts import IGNORED_LABEL, Batch, DataError
 if TYPE_CHECKING:
     import torch
 
-    from electra_albert.apps.job import Job
+    from electra_albert.apps.pretrain.job import Job
     from electra_albert.objectives.rtd import ReplacedTokenDetection
     from electra_albert.training.distributed import World
 
@@ -99,7 +99,7 @@ def _contestants(
     """
     from electra_albert.apps.bench.contenders import check_stock, our_contender, settle_attention, stock_contender
     from electra_albert.apps.bench.stock import StockPair
-    from electra_albert.apps.job import choose_compilation
+    from electra_albert.apps.pretrain.job import choose_compilation
     from electra_albert.model.compilation import compile_for_training
 
     kinds = ATTENTIONS if config.attention == "auto" else (config.attention,)
@@ -131,7 +131,7 @@ def _require(rows: list[Row], count: int, what: str) -> None:
 
 def tokenised(lines: list[str], tokenizer: Any, length: int) -> list[Row]:
     """What transformers' tokenizer makes of each line on its own, cut at `length` tokens; lines without a token go."""
-    from electra_albert.apps.export_checks import quiet_transformers
+    from electra_albert.apps.export.checks import quiet_transformers
 
     with quiet_transformers():
         found = tokenizer(lines, truncation=True, max_length=length, return_token_type_ids=True)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from electra_albert.apps.bench.config import ATTENTIONS, STOCK, Say
 from electra_albert.apps.bench.contest import Contest, Pass, Predict, Trained, padding_of
 from electra_albert.apps.bench.timing import now
-from electra_albert.apps.export_checks import quiet_transformers
-from electra_albert.apps.export_models import export_task_model
+from electra_albert.apps.export.checks import quiet_transformers
+from electra_albert.apps.export.models import export_task_model
 
 if TYPE_CHECKING:
     from torch import Tensor

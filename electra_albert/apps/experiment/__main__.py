@@ -121,4 +121,4 @@ def _say(message: str) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_app(main))
+    raise SystemExit(run_app(main, sys.argv[1:]))

@@ -62,12 +62,12 @@ def _check_tokenizer(site: Site) -> None:
 def _check_judges(site: Site) -> None:
     """Raises as apps.score would for texts that are not there and for pairs that are none."""
     if site.texts:
-        from electra_albert.apps.score_text import require_file
+        from electra_albert.inference.score_text import require_file
 
         for text in site.texts:
             require_file(Path(text))
     if site.pairs is not None:
-        from electra_albert.apps.score_pairs import pair_files, read_pairs
+        from electra_albert.inference.score_pairs import pair_files, read_pairs
 
         for file in pair_files(Path(site.pairs)):
             read_pairs(file)
@@ -93,7 +93,7 @@ def _check_pretraining(plan: Plan, stage: Stage) -> None:
 
 def _check_task(plan: Plan, site: Site, name: str) -> None:
     """A task's options, and its data where these are on this machine."""
-    from electra_albert.apps.finetune_options import parse_finetuning, refuse_idle_options
+    from electra_albert.apps.finetune.options import parse_finetuning, refuse_idle_options
     from electra_albert.data_files import hub_name
     from electra_albert.tasks.examples import Report
     from electra_albert.tasks.locating import locate

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.apps.command_line import parse_pretraining
-from electra_albert.apps.estimate import step_flops
 from electra_albert.apps.experiment.plan import Arm, Plan
 from electra_albert.apps.experiment.records import PRETRAINING, Record, Stage, asked_for, read_object, records_of
 from electra_albert.apps.experiment.stages import TASK_RESULTS, Site, judged_weights, task_stage
+from electra_albert.apps.pretrain.estimate import step_flops
 from electra_albert.apps.run_folder import CONFIG, ENVIRONMENT, recorded_settings
 from electra_albert.contracts import CheckpointError, Metrics
 from electra_albert.training.metrics_file import read_metrics

@@ -140,7 +140,7 @@ def _pretraining(plan: Plan, site: Site, arm: Arm, seed: int) -> Stage:
 
 def steps_for(flops: float, options: Options) -> int:
     """The updates that so many operations pay for, counted from the shapes that the options give; 1 at least."""
-    from electra_albert.apps.estimate import step_flops
+    from electra_albert.apps.pretrain.estimate import step_flops
     from electra_albert.corpus.tokenizer import load_tokenizer
 
     config = _config({**options, "max_steps": 1})
@@ -157,7 +157,7 @@ def _config(options: Options) -> PretrainConfig:
 
 
 def _scoring(site: Site, model: Path, file: Path) -> list[str]:
-    words = ["-m", "electra_albert.apps.score", *_words({"model": model, "output": file})]
+    words = ["-m", "electra_albert", "score", *_words({"model": model, "output": file})]
     words += ["--text", *site.texts] if site.texts else []
     words += ["--pairs", site.pairs] if site.pairs else []
     return words + (["--max_pairs", str(site.max_pairs)] if site.pairs and site.max_pairs else [])

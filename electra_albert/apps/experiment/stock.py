@@ -27,7 +27,7 @@ from electra_albert.training.metrics_file import read_metrics
 if TYPE_CHECKING:
     from electra_albert.apps.bench.contenders import Contender
     from electra_albert.apps.bench.stock import StockPair
-    from electra_albert.apps.job import Job
+    from electra_albert.apps.pretrain.job import Job
     from electra_albert.contracts import Metrics
     from electra_albert.training.distributed import World
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     seconds = asked or training_seconds(read_metrics(like / "metrics.jsonl"))
     if not seconds:
         raise UsageError(f"--like {like}: its metrics.jsonl tells of no update; name a run that was trained")
-    from electra_albert.apps.job import job_settings, make_job
+    from electra_albert.apps.pretrain.job import job_settings, make_job
     from electra_albert.objectives.rtd import ReplacedTokenDetection
     from electra_albert.objectives.rtd_sop import ReplacedTokenDetectionWithOrder
     from electra_albert.training.distributed import start
@@ -123,7 +123,7 @@ def _train(contender: Contender, job: Job, seconds: float) -> Metrics:
 
 def _take_back(pair: StockPair, job: Job) -> None:
     """Put the trained weights into our models, which score and export them."""
-    from electra_albert.model.huggingface import load_state
+    from electra_albert.hub.huggingface import load_state
 
     state = pair.generator.state_dict()
     generator = {name.removeprefix("albert."): t for name, t in state.items() if "predictions.decoder" not in name}
@@ -137,8 +137,8 @@ def _finish(job: Job, folder: Path, row: Metrics, world: World) -> None:
     """Score on held-out text as a run does, write the log, and export both models."""
     import torch
 
-    from electra_albert.apps.evaluation import score
-    from electra_albert.apps.export_models import export_discriminator, export_generator
+    from electra_albert.apps.export.models import export_discriminator, export_generator
+    from electra_albert.apps.pretrain.evaluation import score
     from electra_albert.training.guards import StopSignal
     from electra_albert.training.monitor import EVALUATION_PREFIX, Monitor
     from electra_albert.training.run import Run
@@ -176,4 +176,4 @@ def _say(message: str) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_app(main))
+    raise SystemExit(run_app(main, sys.argv[1:]))

@@ -1,0 +1,240 @@
+"""What a pretraining run trains with: corpus, pair and batches, composed and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+
+from electra_albert.apps.obstacles import why_not_compiled
+from electra_albert.apps.prepare.main import prepare
+from electra_albert.apps.pretrain.origin import (
+    Origin,
+    begin_with,
+    find_origin,
+    known_origin,
+    require_old_corpus,
+    with_old_corpus,
+    with_old_text,
+)
+from electra_albert.apps.pretrain.self_check import self_check
+from electra_albert.apps.run_folder import run_settings
+from electra_albert.config import PretrainConfig
+from electra_albert.contracts import IGNORED_LABEL, Arithmetic, DataError, UsageError
+from electra_albert.corpus.batches import TrainBatches
+from electra_albert.corpus.examples import ONE_SEGMENT_RATE, Rows
+from electra_albert.corpus.tokenizer import fingerprint, special_ids
+from electra_albert.keyed_random import Stream, derived_seed
+from electra_albert.model.compilation import Compilation, compile_for_training
+from electra_albert.model.encoder import set_gradient_checkpointing
+from electra_albert.objectives.evaluation import Unigram
+from electra_albert.objectives.masking import SpecialIds
+from electra_albert.objectives.pretraining import PretrainingObjective, make_objective
+from electra_albert.objectives.registry import spec_of
+from electra_albert.training.distributed import World, main_first
+
+if TYPE_CHECKING:
+    from electra_albert.apps.prepare.main import Prepared
+    from electra_albert.corpus.examples import ExampleTable
+    from electra_albert.corpus.store import Store, TokenStream
+    from electra_albert.corpus.tokenizer import Tokenizer
+    from electra_albert.model.electra import Generator
+
+_LOOKED_AT = 4096  # rows, for the share that has an order
+_MUCH_UNKNOWN = 0.2  # of the characters, from which on the tokenizer is doubted
+SWAP_RATE = 0.5  # of the rows with two segments, where their order is predicted. Paper: ALBERT section 3.1
+
+
+class Job(NamedTuple):
+    """Everything a run trains with, ready to start."""
+
+    config: PretrainConfig  # with the tokenizer's vocabulary
+    prepared: Prepared
+    objective: PretrainingObjective
+    batches: TrainBatches
+    held_out: Rows
+    unigram: Unigram
+    arithmetic: Arithmetic
+    compilation: Compilation
+    origin: Origin | None  # the run, or the stock folder, whose weights it begins with
+    lacks_generator: bool = False  # the one it has is new, and is to be trained alone first
+
+
+def make_job(
+    config: PretrainConfig, world: World, say: Callable[[str], None], recorded: Mapping[str, Any] | None = None
+) -> Job:
+    """Prepare the corpus (one process does, the others find it done), build the models and check them.
+
+    recorded: the settings in the checkpoint that a run goes on from; None for a run that begins.
+    """
+    training, seed = config.training, config.training.seed
+    arithmetic = choose_arithmetic(training.precision, world.device)
+    compilation = choose_compilation(config.run.torch_compile, world.device)
+    with main_first(world):
+        if recorded is None:
+            require_old_corpus(config)
+        prepared = prepare(config.corpus, seed, say, recorded=recorded)
+    tokenizer = prepared.tokenizer
+    config = replace(config, model=replace(config.model, vocab_size=len(tokenizer)))
+    special = SpecialIds(tokenizer.mask_token_id, tuple(sorted(tokenizer.all_special_ids)))
+    _doubt_tokenizer(prepared.store, say)
+    unigram = Unigram.from_counts(prepared.store.token_counts, special.never_masked)
+    batches, held_out = _batches(config, prepared, world)
+    if spec_of(config).has_sentence_order:
+        share = _order_share(batches.rows)
+        say(f"order can be told in {share:.1%} of the rows: those that hold two whole sentences to swap")
+    origin = _origin(config, tokenizer, world, say, recorded)
+    if origin is not None:
+        if recorded is None:
+            origin = with_old_corpus(origin, config, prepared.tokenizer_dir, world, say)
+        origin = with_old_text(origin, held_out, world, say)
+    torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
+    objective = make_objective(config, special).to(world.device)
+    begun = "with random weights" if origin is not None else "at the start"
+    self_check(objective, batches.micro_batches(1)[0], training.weight_decay, say, begun)
+    lacks_generator = False
+    if origin is not None:
+        lacks_generator = begin_with(origin, objective, say)
+    if recorded is None and (origin is None or lacks_generator):
+        start_at_frequencies(objective.generator, unigram)
+        say(f"guesses begin at the token frequencies of the text, worth {unigram.entropy:.2f} nats a masked token")
+    if config.rtd.generator_warmup_steps and recorded is None and not lacks_generator:
+        say("notice: --rtd.generator_warmup_steps has no effect: there is no new generator beside trained weights")
+    if training.gradient_checkpointing:
+        set_gradient_checkpointing(objective)
+    compile_for_training(objective, compilation)
+    return Job(
+        config, prepared, objective, batches, held_out, unigram, arithmetic, compilation, origin, lacks_generator
+    )
+
+
+def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[TrainBatches, Rows]:
+    """What to train on and the rows held out; DataError where there are too few."""
+    training, store = config.training, prepared.store
+    rows = rows_for(store.train, prepared.train_table, config, prepared.tokenizer)
+    held_out = rows_for(store.validation, prepared.validation_table, config, prepared.tokenizer)
+    batches = TrainBatches(
+        rows,
+        prepared.order,
+        training.per_device_train_batch_size,
+        training.gradient_accumulation_steps,
+        world.rank,
+        world.world_size,
+        pin_memory=world.device.type == "cuda",
+    )
+    _require_rows(config, batches, held_out, world)
+    return batches, held_out
+
+
+def _origin(
+    config: PretrainConfig,
+    tokenizer: Tokenizer,
+    world: World,
+    say: Callable[[str], None],
+    recorded: Mapping[str, Any] | None,
+) -> Origin | None:
+    """What to begin with, or what the run which goes on began with."""
+    if recorded is not None:
+        return known_origin(recorded)
+    if config.run.init_from is None:
+        return None
+    return find_origin(Path(config.run.init_from), config, tokenizer, world, say)
+
+
+def start_at_frequencies(generator: Generator, unigram: Unigram) -> None:
+    """Let an untrained generator guess by frequency: the bias of its scores begins there instead of at zero.
+
+    Differs from the published code, which takes the first hundreds of updates to get there; nothing else moves much
+    until then.
+    """
+    with torch.no_grad():  # about zero for the tokens that are met, where half precision has its digits
+        generator.predictions.bias.copy_(unigram.entropy - unigram.nats)
+
+
+def _order_share(rows: Rows) -> float:
+    """The share of some rows that have an order; DataError where none has."""
+    row = torch.arange(min(rows.table.count, _LOOKED_AT))
+    share = float((rows.gather(row, row).sentence_order_label != IGNORED_LABEL).float().mean())
+    if share == 0:
+        raise DataError(
+            "no row holds two whole sentences of one document, so there is no order to learn; give longer documents, "
+            "raise --max_seq_length, or choose an --objective without sentence order"
+        )
+    return share
+
+
+def _doubt_tokenizer(store: Store, say: Callable[[str], None]) -> None:
+    """Warn where much of the text is unknown to the tokenizer; DataError where all of it is."""
+    written = store.receipt["written"]
+    share = written["unknown_characters"] / written["characters"]
+    if share == 1:
+        raise DataError("the tokenizer knows none of this text: every word is unknown to it; name another --tokenizer")
+    if share > _MUCH_UNKNOWN:
+        say(f"warning: {share:.0%} of the text is unknown to the tokenizer; is it the right one?")
+
+
+def rows_for(stream: TokenStream, table: ExampleTable, config: PretrainConfig, tokenizer: Tokenizer) -> Rows:
+    """Rows laid out for the objective: where order is predicted, half are swapped and none is left in one piece."""
+    has_order = spec_of(config).has_sentence_order
+    return Rows(
+        stream,
+        table,
+        config.corpus.max_seq_length,
+        config.training.seed,
+        special=special_ids(tokenizer),
+        swap_rate=SWAP_RATE if has_order else 0.0,
+        one_segment_rate=0.0 if has_order else ONE_SEGMENT_RATE,
+    )
+
+
+def _require_rows(config: PretrainConfig, batches: TrainBatches, held_out: Rows, world: World) -> None:
+    """DataError where there are too few rows for an update, or for every process to evaluate one."""
+    if batches.global_batch_size > batches.order.pass_length:
+        raise DataError(
+            f"the corpus gives {batches.order.pass_length} rows, one update takes {batches.global_batch_size}; "
+            "lower --per_device_train_batch_size or give more text"
+        )
+    if min(held_out.table.count, config.training.eval_examples) < world.world_size:
+        raise DataError(
+            f"{held_out.table.count} rows are held out, --eval_examples takes {config.training.eval_examples}, "
+            f"and each of {world.world_size} processes needs one; give more text or evaluate more"
+        )
+
+
+def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:
+    """What is recorded of a run and compared when it is taken up again: options, batch, corpus, and first weights."""
+    found = {
+        "store": job.prepared.store.fingerprint,
+        "tokenizer_fingerprint": fingerprint(job.prepared.tokenizer),
+        "rows_taken_of_sources": list(job.prepared.order.taken),
+        "origin": job.origin.record if job.origin else None,
+        "compilation": job.compilation,
+    }
+    return run_settings(preset, job.config, world.world_size, job.arithmetic, found)
+
+
+def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.device) -> Arithmetic:
+    """How matrix products are made: as asked for, or in bfloat16 where the processor computes in it."""
+    if precision != "auto":
+        return precision
+    if device.type == "cuda":
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        found = torch.cpu.get_capabilities()
+        has_bf16 = any(found.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
+    return "bf16" if has_bf16 else "fp32"
+
+
+def choose_compilation(wanted: Compilation | Literal["auto"], device: torch.device) -> Compilation:
+    """What torch.compile is used for: as asked for, or the blocks on a GPU. Raises UsageError where it cannot work."""
+    if wanted == "none" or (wanted == "auto" and device.type == "cpu"):
+        return "none"
+    obstacle = why_not_compiled(device)
+    if wanted == "auto":
+        return "none" if obstacle else "blocks"
+    if obstacle:
+        raise UsageError(f"--torch_compile {wanted} cannot work here: {obstacle}")
+    return wanted

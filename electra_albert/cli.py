@@ -1,0 +1,52 @@
+"""`electra-albert COMMAND [option ...]`: one table of commands, each a function of the arguments after its name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+COMMANDS = {  # name: (module with main(argv) -> exit code, one line of help)
+    "pretrain": ("electra_albert.apps.pretrain.main", "raw text to a pretrained encoder"),
+    "finetune": ("electra_albert.apps.finetune.main", "fine-tune an encoder on GLUE, SQuAD, RACE, tagging or your own"),
+    "demo": ("electra_albert.apps.demo.main", "fill in masks and rewrite text with a generator"),
+    "prepare": ("electra_albert.apps.prepare.main", "tokenizer and token store of a corpus, on one machine or many"),
+    "export": ("electra_albert.apps.export.main", "a model as a stock transformers folder or as ONNX"),
+    "score": ("electra_albert.apps.score", "held-out text and minimal pairs scored by a pretrained model"),
+    "show-batch": ("electra_albert.apps.show_batch", "the batch of one step of a run, token by token"),
+}
+
+
+def usage() -> str:
+    """The commands, one a line."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(
+        ["usage: electra-albert COMMAND [option ...]", "", *lines, "", "COMMAND --help lists its options."]
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command that the first argument names; returns its exit code."""
+    if argv and argv[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    if argv and argv[0] == "--version":
+        from electra_albert import __version__
+
+        print(__version__)
+        return 0
+    if not argv or argv[0] not in COMMANDS:
+        from electra_albert.contracts import UsageError
+
+        raise UsageError(f"{argv[0]!r} is no command; choose from {', '.join(COMMANDS)}" if argv else usage())
+    module, _ = COMMANDS[argv[0]]
+    run: Callable[[Sequence[str]], int] = import_module(module).main
+    return run(argv[1:])
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console command and of the scripts; returns the exit code."""
+    from electra_albert.apps.command_line import run_app
+
+    return run_app(main, sys.argv[1:] if argv is None else argv)
