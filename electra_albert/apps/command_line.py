@@ -34,7 +34,7 @@ from electra_albert.config import (
 from electra_albert.contracts import CheckpointError, UsageError, UserError
 from electra_albert.objectives.registry import OBJECTIVES, spec_of
 from electra_albert.presets import PRESETS
-from electra_albert.training.run_log import log_lines
+from electra_albert.training.run_log import console_log, is_main_process, log_shown
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser, Namespace
@@ -68,7 +68,8 @@ def run_app(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     """Run an app on its arguments; an error of the user's becomes one line and its exit code."""
     _make_streams_writable()
     try:
-        code = main(argv)
+        with console_log():
+            code = main(argv)
         sys.stdout.flush()  # while a reader that has left can still be told from a failure
         return code
     except UserError as error:
@@ -124,14 +125,14 @@ def last_output() -> Iterator[None]:
         with redirect_stdout(held):
             yield
     finally:
-        log_lines(_COLOUR.sub("", held.getvalue()))
+        log_shown(_COLOUR.sub("", held.getvalue()))
         if failure := _write_out(held.getvalue()):
             print(f"warning: {failure}; the same is in the run's folder", file=sys.stderr)
 
 
 def report(error: UserError) -> int:
     """Print the error's line, on one process where torchrun has started many; returns its exit code."""
-    if os.environ.get("RANK", "0") == "0":
+    if is_main_process():
         print(f"error: {_one_line(str(error))}", file=sys.stderr)
     return error.exit_code
 

@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         print(format_texts(text_scores), flush=True)
     pair_scores = None
     if pairs is not None:
-        pair_scores = score_pairs(model, pairs, options.max_pairs, lambda line: print(line, file=sys.stderr))
+        pair_scores = score_pairs(model, pairs, options.max_pairs)
         print(("\n" if text_scores else "") + format_pairs(pair_scores), flush=True)
     if options.output is not None:
         _write(options, model, {"left_out": left_out, **as_json(text_scores, pair_scores)})

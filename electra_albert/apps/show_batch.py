@@ -52,7 +52,7 @@ def _show(folder: Path, step: int, rows: int) -> int:
     world = World(0, 1, 0, torch.device("cpu"))
     checkpoints = list_checkpoints(folder / "checkpoints")
     before = [(at, path) for at, path in checkpoints if at < step and not find_problem(path)]
-    job = make_job(config, world, print, read_state(before[-1][1])["settings"] if before else None)
+    job = make_job(config, world, read_state(before[-1][1])["settings"] if before else None)
     compare_settings(recorded_settings(folder), job_settings(preset, job, world), folder)
     if before:
         load_checkpoint(before[-1][1], job.objective, None)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import multiprocessing
 import os
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -29,6 +30,8 @@ from electra_albert.corpus.near_duplicates import Group
 from electra_albert.corpus.sources import Document, Unit, read_unit
 from electra_albert.corpus.word_encoder import Encoder, make_encoder
 from electra_albert.corpus.writing import replacing, write_json
+
+LOG = logging.getLogger(__name__)
 
 PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")
 _ENCODED_CHARACTERS = 1 << 20  # of text tokenised at once
@@ -76,19 +79,19 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
-def write_parts(plan: PartPlan, numbers: Iterable[int], num_workers: int, say: Callable[[str], None]) -> None:
+def write_parts(plan: PartPlan, numbers: Iterable[int], num_workers: int) -> None:
     """Tokenise the units of these numbers whose parts are not there yet."""
     plan.folder.mkdir(parents=True, exist_ok=True)
     tasks = plan.tasks()
     wanted = [tasks[number] for number in numbers]
     missing = [task for task in wanted if _read_receipt(task) is None]
     if len(missing) < len(wanted):
-        say(f"{len(wanted) - len(missing)} of {len(wanted)} parts of the token store are there already")
+        LOG.info(f"{len(wanted) - len(missing)} of {len(wanted)} parts of the token store are there already")
     said = time.monotonic()
     for done, _ in enumerate(_run(missing, plan.settings, min(num_workers, len(missing))), start=1):
         if time.monotonic() - said > _SECONDS_BETWEEN_LINES and done < len(missing):
             said = time.monotonic()
-            say(f"tokenising: {done} of {len(missing)} parts done")
+            LOG.info(f"tokenising: {done} of {len(missing)} parts done")
 
 
 def missing_parts(plan: PartPlan) -> list[int]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import regex
@@ -23,6 +24,8 @@ from electra_albert.corpus.tokenizer_albert import (
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+LOG = logging.getLogger(__name__)
 
 CHARACTER_COVERAGE = 0.9999  # the rarest characters beyond it become <unk>, as in SentencePiece, and take no pieces
 TRAINING_CHARACTERS = 1_000_000  # of distinct words; below the trainer's seed size, whose cut would not repeat
@@ -52,7 +55,6 @@ def train_tokenizer(
     vocab_size: int,
     do_lower_case: bool,
     keep_accents: Accents = None,
-    say: Callable[[str], None] = lambda line: None,
 ) -> PreTrainedTokenizerFast:
     """Unigram pieces learned from `sentences`; fewer than `vocab_size` where the text has not that many.
 
@@ -69,7 +71,7 @@ def train_tokenizer(
         raw.update(sentence.split())
     if keep_accents is None:
         keep_accents = not is_english(raw)
-        say(
+        LOG.info(
             "the text is not English: all accents and marks are kept (--keep_accents false: not those of Latin letters)"
             if keep_accents
             else "the text is English: accents of Latin letters are removed (--keep_accents true: kept)"
@@ -90,7 +92,9 @@ def train_tokenizer(
         raise DataError(f"the corpus holds {found}: no text to train a tokenizer on; give it some sentences")
     chunks = f" and {len(text.chunks):,} chunks of text without spaces" if text.chunks else ""
     size = sum(len(word) * count for word, count in words.items())
-    say(f"learning subwords of {size:,} characters of text from its {len(text.runs):,} most frequent words{chunks}")
+    LOG.info(
+        f"learning subwords of {size:,} characters of text from its {len(text.runs):,} most frequent words{chunks}"
+    )
     ordered = _learn(text, vocab_size)
     vocab = [(piece, 0.0) for piece in SPECIAL_PIECES] + ordered
     if keep_accents == "albert":

@@ -5,8 +5,9 @@ Dimensions: B batch, L length.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,6 +25,8 @@ from electra_albert.tasks.tables import open_table
 if TYPE_CHECKING:
     from electra_albert.inference.model import InferenceModel
     from electra_albert.model.electra import Discriminator
+
+LOG = logging.getLogger(__name__)
 
 LIKELIHOOD, DETECTION = "likelihood", "detection"  # the two ways of scoring a sentence
 _SUFFIX = ".jsonl"
@@ -99,9 +102,7 @@ def ways_of(model: InferenceModel) -> list[str]:
     return [way for way, head in heads.items() if head is not None]
 
 
-def score_pairs(
-    model: InferenceModel, path: Path, max_pairs: int | None = None, say: Callable[[str], None] = lambda _: None
-) -> PairScores:
+def score_pairs(model: InferenceModel, path: Path, max_pairs: int | None = None) -> PairScores:
     """The share of pairs whose good sentence scores higher, by each head the model has; a tie is not correct.
 
     likelihood is the pseudo-log-likelihood, each token masked in turn. detection is the sum over the tokens of
@@ -123,7 +124,7 @@ def score_pairs(
                 raise DataError(f"{file}: there is a set {found.name!r} in another file too; name each set once")
             chosen = found._replace(pairs=found.pairs[:max_pairs])
             score = scored[found.name] = _score_set(model, chosen, ways)
-            say(f"{score.name}: " + ", ".join(f"{way} {100 * score.accuracy(way):.1f}" for way in ways))
+            LOG.info(f"{score.name}: " + ", ".join(f"{way} {100 * score.accuracy(way):.1f}" for way in ways))
     return PairScores(list(scored.values()))
 
 

@@ -176,7 +176,7 @@ def _lay_out(model: InferenceModel, file: Path, scratch: Path, length: int, text
         raise DataError(str(error).removeprefix("--corpus ")) from None
     units = plan_units(files, Reading(text_column), unit_bytes=sys.maxsize)  # one, so that one part is the text
     plan = PartPlan(units, encoder_settings(tokenizer), scratch, fingerprint(tokenizer), dtype)
-    write_parts(plan, range(len(units)), 1, lambda _: None)
+    write_parts(plan, range(len(units)), 1)
     parts = finished_parts(plan)
     if not parts or not parts[0].receipt["written"]["tokens"]:
         raise DataError(f"{file}: there is no text in it; give a file with sentences")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ from torch import Tensor, nn
 
 from electra_albert.contracts import CheckpointError, UsageError
 
+LOG = logging.getLogger(__name__)
+
 FORMAT = 1
 MODEL, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"
 _NAME = re.compile(r"^step-(\d{7,})$")
 _CHUNK_BYTES = 1 << 20
-
-Say = Callable[[str], None]
 
 
 def unique_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -94,7 +95,7 @@ def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:
     return None
 
 
-def find_checkpoint(folder: Path, resume: str, say: Say) -> Path | None:
+def find_checkpoint(folder: Path, resume: str) -> Path | None:
     """The checkpoint to go on from, or None to start anew.
 
     resume is auto (the newest whole one in `folder`; those passed over are said), never, or the path of one. Raises
@@ -118,7 +119,7 @@ def find_checkpoint(folder: Path, resume: str, say: Say) -> Path | None:
         if problem is None:
             return path
         problems.append(f"{path.name}: {problem}")
-        say(f"warning: passing over {problems[-1]}")
+        LOG.warning(f"passing over {problems[-1]}")
     if problems:
         raise CheckpointError(
             f"{folder} holds no whole checkpoint ({'; '.join(problems)}); mend one, or remove them to start anew"

@@ -20,7 +20,6 @@ from electra_albert.training.checkpoint import (
     MODEL,
     OPTIMIZER,
     STATE,
-    Say,
     find_problem,
     optimizer_tensors,
     sha256,
@@ -72,7 +71,6 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     state: Mapping[str, Any],
     save_total_limit: int,
-    say: Say,
 ) -> Path:
     """Publish the checkpoint of `step` in `folder`, then remove the oldest ones above `save_total_limit`.
 
@@ -80,14 +78,14 @@ def save_checkpoint(
     they were. The caller has made sure by `check_finite` that it is worth keeping.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    remove_litter(folder, say)
+    remove_litter(folder)
     temporary = folder / f"{TEMPORARY}{step}-{os.getpid()}"
     temporary.mkdir()
     try:
         _fill(temporary, step, module, optimizer, state)
         path = folder / f"step-{step:07d}"
         if path.exists():
-            set_aside(path, say)
+            set_aside(path)
         temporary.rename(path)
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -96,7 +94,7 @@ def save_checkpoint(
     problem = find_problem(path)
     if problem:
         raise OSError(f"{path} reads back wrong: {problem}")
-    rotate(folder, save_total_limit, say)
+    rotate(folder, save_total_limit)
     return path
 
 

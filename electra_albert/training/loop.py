@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator
 from dataclasses import asdict
@@ -24,6 +25,8 @@ from electra_albert.training.run import Run
 from electra_albert.training.scaling import LossScale
 from electra_albert.training.schedule import learning_rate
 from electra_albert.training.step import StepCounts, autocast, backward, count_step, term_scales
+
+LOG = logging.getLogger(__name__)
 
 GRADIENT_NORM = "grad_norm"
 
@@ -56,7 +59,7 @@ def train(objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: R
             counts = count_step(loop.objective, micro_batches, run)
             if counts.is_stopping:
                 loop.save(is_last=True)
-                run.monitor.say(f"stopped by a signal after step {loop.step}; run the same command to go on")
+                LOG.info(f"stopped by a signal after step {loop.step}; run the same command to go on")
                 return Outcome(loop.step, True, loop.metrics)
             loop.update(micro_batches, counts)
             loop.after_update()
@@ -92,7 +95,7 @@ class _Loop:
         if run.resume_from is not None:
             self._resume(run.resume_from)
         if run.world.is_main:
-            tidy(run.checkpoints, self.step, run.monitor.say)
+            tidy(run.checkpoints, self.step)
         # A checkpoint is written before the evaluation of its step, which is therefore made again.
         is_due = self._is_due(run.config.eval_steps) if self.step else run.scores_start
         run.monitor.start(self.step, is_evaluated=not is_due)
@@ -111,7 +114,7 @@ class _Loop:
         self._tally.restore(state["tally"], self._run.world)
         if path.parent.resolve() == self._run.checkpoints.resolve():
             self._saved_step = self.step
-        self._run.monitor.say(f"going on from {path} after step {self.step}")
+        LOG.info(f"going on from {path} after step {self.step}")
 
     def _is_due(self, interval: int) -> bool:
         return self.step % interval == 0 or self.step == self._run.config.max_steps
@@ -221,7 +224,6 @@ class _Loop:
                     self._optimizer,
                     state,
                     run.config.save_total_limit,
-                    run.monitor.say,
                 )
             except OSError as error:
                 failure = f"cannot write the checkpoint of step {self.step} into {run.checkpoints}: {error}"
@@ -232,7 +234,7 @@ class _Loop:
         elif is_last:
             raise UsageError(f"{failure}; older checkpoints are untouched: make room and run the same command again")
         else:
-            run.monitor.say(f"warning: {failure}; older checkpoints are untouched, training goes on")
+            LOG.warning(f"{failure}; older checkpoints are untouched, training goes on")
 
     def _state(self) -> dict[str, Any]:
         """What a checkpoint records beside tensors."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import sys
 import time
@@ -18,10 +19,12 @@ from torch import Tensor
 from electra_albert.contracts import Metrics, Term
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
 from electra_albert.training.metrics_file import cut_metrics, read_metrics
-from electra_albert.training.run_log import log_lines
+from electra_albert.training.run_log import log_shown
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
+
+LOG = logging.getLogger(__name__)
 
 EVALUATION_PREFIX = "eval_"
 _POSITION = ("step", "tokens", "epoch")
@@ -93,16 +96,14 @@ class Monitor:
     Failing to write (a full disk) is said once and never stops the training.
     """
 
-    def __init__(self, folder: Path, max_steps: int, *, is_main: bool = True, stream: TextIO | None = None) -> None:
+    def __init__(self, folder: Path, max_steps: int, *, is_main: bool = True) -> None:
         self._folder = folder
         self._max_steps = max_steps
         self._is_main = is_main
-        self._stream = stream or sys.stderr
         self._bar: Any = None
         self._rows: TextIO | None = None
         self._board: SummaryWriter | None = None
         self._has_failed = False
-        self._is_shown = is_main
         self._started = (0, 0.0)  # step and time of the start, for the time left
         self._seconds_before = 0.0  # trained in the runs that this one resumes
 
@@ -124,12 +125,10 @@ class Monitor:
         self._started = (step, time.monotonic())
         self._try("metrics.jsonl", lambda: self._open_rows(step, is_evaluated))
         self._try("tensorboard", lambda: self._open_board(step))
-        if self._stream.isatty():
+        if sys.stderr.isatty():
             from tqdm import tqdm
 
-            self._bar = tqdm(
-                total=self._max_steps, initial=step, file=self._stream, unit="step", dynamic_ncols=True, smoothing=0.05
-            )
+            self._bar = tqdm(total=self._max_steps, initial=step, unit="step", dynamic_ncols=True, smoothing=0.05)
 
     def _open_rows(self, step: int, is_evaluated: bool) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +150,7 @@ class Monitor:
         except OSError as error:
             if not self._has_failed:
                 self._has_failed = True
-                self.say(f"warning: cannot write {what} ({error.strerror or error}); training goes on, logs have gaps")
+                LOG.warning(f"cannot write {what} ({error.strerror or error}); training goes on, logs have gaps")
 
     def _show(self, action: Callable[[], object]) -> None:
         """Show something on a terminal that may be gone by now: then the run goes on in silence."""
@@ -160,15 +159,7 @@ class Monitor:
         except OSError:
             if self._bar is not None:
                 self._bar.disable = True  # or it would try again when it is collected
-            self._bar, self._is_shown = None, False
-
-    def say(self, message: str) -> None:
-        """Log one line and print it without disturbing the progress bar."""
-        if self._is_main:
-            log_lines(message)
-        if self._is_shown:
-            write = self._bar.write if self._bar is not None else _print_line
-            self._show(lambda: write(message, file=self._stream))
+            self._bar = None
 
     def tick(self) -> None:
         """One update is done."""
@@ -181,15 +172,15 @@ class Monitor:
         line = f"step {row['step']}/{self._max_steps}  {_readable(row)}  {self._time_left(row['step'])} left"
         if self._bar is not None:
             self._bar.set_postfix_str(_readable(row), refresh=False)
-            log_lines(line)
+            log_shown(line)
         else:
-            self.say(line)
+            LOG.info(line)
 
     def evaluation(self, position: Metrics, metrics: Metrics) -> None:
         """Write one row of evaluation metrics, named without prefix, made at `position` (step, tokens, epoch)."""
         row = {**position, **{f"{EVALUATION_PREFIX}{name}": value for name, value in metrics.items()}}
         self._write(row, "eval")
-        self.say(f"step {row['step']}/{self._max_steps}  held out: {_readable(metrics)}")
+        LOG.info(f"step {row['step']}/{self._max_steps}  held out: {_readable(metrics)}")
 
     def text(self, step: int, name: str, text: str) -> None:
         """Write a text, in Markdown, to TensorBoard under samples/."""
@@ -211,7 +202,7 @@ class Monitor:
 
     def _finite(self, name: str, value: Any, step: int) -> Any:
         if isinstance(value, float) and not math.isfinite(value):
-            self.say(f"warning: {name} at step {step} is {value}; its row says null")
+            LOG.warning(f"{name} at step {step} is {value}; its row says null")
             return None
         return value
 
@@ -235,10 +226,6 @@ class Monitor:
         seconds = round((time.monotonic() - started) / max(1, step - first) * (self._max_steps - step))
         hours, minutes = divmod(seconds // 60, 60)
         return f"{hours}:{minutes:02d}:{seconds % 60:02d}"
-
-
-def _print_line(message: str, file: TextIO) -> None:
-    print(message, file=file, flush=True)
 
 
 def _readable(row: Metrics) -> str:

@@ -1,11 +1,13 @@
-"""log.txt of a run: the lines that it prints, with the time of each, appended where the run is resumed."""
+"""Where log records go: to stderr as plain lines, and to a run's log.txt with the time of each."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from logging.handlers import MemoryHandler
 from pathlib import Path
 from types import TracebackType
@@ -17,17 +19,54 @@ LOG_FILE = "log.txt"
 _KEPT = 100_000  # lines, at most, from before the folder is known to be the run's
 
 
-def log_lines(text: str) -> None:
-    """Log each line of a text on its own."""
+class _Formatter(logging.Formatter):
+    """Names the level where it is above INFO: "warning: message"."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        if record.levelno > logging.INFO:
+            record.message = f"{record.levelname.lower()}: {record.message}"
+        return super().formatMessage(record)
+
+
+class _Console(logging.Handler):
+    """Prints records to stderr, above a progress bar where there is one; an stderr that is gone is ignored."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError, ValueError):
+            if tqdm := sys.modules.get("tqdm"):
+                tqdm.tqdm.write(self.format(record), file=sys.stderr)
+            else:
+                print(self.format(record), file=sys.stderr)
+            sys.stderr.flush()
+
+
+def is_main_process() -> bool:
+    """Whether this is the process of rank 0, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def console_log() -> Iterator[None]:
+    """Print what is logged to stderr, on the main process only; inside another such block this does nothing."""
+    if any(isinstance(handler, _Console) for handler in LOG.handlers):
+        yield
+        return
+    handler, level = _Console(), LOG.level
+    handler.setFormatter(_Formatter())
+    handler.addFilter(lambda record: is_main_process() and not hasattr(record, "is_shown"))
+    LOG.addHandler(handler)
+    LOG.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        LOG.removeHandler(handler)
+        LOG.setLevel(level)
+
+
+def log_shown(text: str) -> None:
+    """Log each line of a text that stdout or the progress bar shows already: for log.txt alone."""
     for line in text.splitlines():
-        LOG.info(line)
-
-
-def print_line(message: str) -> None:
-    """Log a line and print it to stderr, which may be gone."""
-    log_lines(message)
-    with suppress(OSError):
-        print(message, file=sys.stderr, flush=True)
+        LOG.info(line, extra={"is_shown": True})
 
 
 class RunLog:
@@ -38,14 +77,9 @@ class RunLog:
 
     def __init__(self) -> None:
         self._lines = MemoryHandler(_KEPT, flushLevel=logging.CRITICAL + 1)
-        self._warnings = logging.StreamHandler()  # of those who do not print what they log
-        self._warnings.setLevel(logging.WARNING)
 
     def __enter__(self) -> RunLog:
-        LOG.setLevel(logging.INFO)
-        LOG.propagate = False  # printed already
         LOG.addHandler(self._lines)
-        LOG.addHandler(self._warnings)
         return self
 
     def open(self, folder: Path) -> None:
@@ -56,7 +90,7 @@ class RunLog:
         except OSError as error:
             _warn(error)
             return
-        form = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+        form = _Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
         form.converter = time.gmtime
         file.setFormatter(form)
         self._lines.setTarget(file)
@@ -72,12 +106,10 @@ class RunLog:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if isinstance(error, UserError):
-            LOG.info(f"error: {error}")
+            log_shown(f"error: {error}")
         elif error is not None:
-            LOG.info("ended by an error", exc_info=error)
+            LOG.info("ended by an error", exc_info=error, extra={"is_shown": True})
         LOG.removeHandler(self._lines)
-        LOG.removeHandler(self._warnings)
-        LOG.propagate = True
         self._close()
 
 

@@ -15,7 +15,7 @@ from electra_albert.apps.bench.machine import arithmetics_of, environment
 from electra_albert.apps.bench.store import format_store, measure_store
 from electra_albert.apps.bench.tables import format_step
 from electra_albert.contracts import UsageError
-from tests.apps.tiny_bench import V, bench_config, silent, write_corpus
+from tests.apps.tiny_bench import V, bench_config, write_corpus
 from tests.apps.tiny_run import ROOT
 
 CPU = torch.device("cpu")
@@ -31,7 +31,7 @@ def test_store_is_measured_over_all_of_the_text(corpus: Path, kind: str, between
     documents = corpus.read_text(encoding="utf-8").replace(".\n", ".\r").replace("\r\n", "\n\n").replace("\r", between)
     capitals = ". ".join(sentence.capitalize() for sentence in documents.split(". "))
     corpus.write_text(capitals, encoding="utf-8")
-    (record,) = measure_store(bench_config(corpus), silent)
+    (record,) = measure_store(bench_config(corpus))
     assert record["kind"] == kind
     assert record["megabytes"] == corpus.stat().st_size / 1e6
     assert 0 < record["megabytes_per_second_and_core"]["lowest"] <= record["megabytes_per_second_and_core"]["highest"]

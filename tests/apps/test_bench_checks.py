@@ -18,7 +18,7 @@ from electra_albert.apps.bench.stock import StockPair
 from electra_albert.apps.bench.text import PADDINGS, measure_text
 from electra_albert.contracts import UserError
 from electra_albert.inference import fill_mask
-from tests.apps.tiny_bench import FRESH_SHAPE, bench_config, settings, silent, write_corpus
+from tests.apps.tiny_bench import FRESH_SHAPE, bench_config, settings, write_corpus
 
 Made = dict[str, contenders.Contender]
 
@@ -49,7 +49,7 @@ def test_step_is_not_measured_beside_another_function(
     monkeypatch.setattr(contenders, "stock_contenders", with_another)
     config = bench_config(corpus, repeats=1)
     with pytest.raises(UserError, match="ours and stock do not compute the same"):
-        measure_step(config, settings(config), silent)
+        measure_step(config, settings(config))
 
 
 @pytest.mark.parametrize("other", range(len(PADDINGS)))
@@ -68,7 +68,7 @@ def test_text_is_not_measured_beside_another_function(
     monkeypatch.setattr(contenders, "stock_contender", with_another)
     config = bench_config(corpus, repeats=1)
     with pytest.raises(UserError, match="ours and stock do not compute the same"):
-        measure_text(config, settings(config, FRESH_SHAPE), silent)
+        measure_text(config, settings(config, FRESH_SHAPE))
 
 
 def test_encoder_is_not_measured_beside_another_function(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_encoder_is_not_measured_beside_another_function(corpus: Path, monkeypat
     monkeypatch.setattr(stock, "StockPair", Another)
     config = bench_config(corpus, repeats=1)
     with pytest.raises(UserError, match="hidden states differ by"):
-        measure_encoder(config, settings(config, FRESH_SHAPE), silent)
+        measure_encoder(config, settings(config, FRESH_SHAPE))
 
 
 Found = list[list[dict[str, Any]]]
@@ -102,4 +102,4 @@ def test_fill_mask_is_not_measured_beside_other_proposals(
     monkeypatch.setattr(fill_mask, "fill_masks", with_another)
     config = bench_config(corpus, repeats=1)
     with pytest.raises(UserError, match="ours and the pipeline do not propose the same for"):
-        measure_fill_mask(config, settings(config), silent)
+        measure_fill_mask(config, settings(config))

@@ -24,7 +24,7 @@ from electra_albert.contracts import Arithmetic, Batch
 from electra_albert.objectives.masking import SpecialIds
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 from electra_albert.training.distributed import World
-from tests.apps.tiny_bench import SEED, SHAPE, L, V, silent
+from tests.apps.tiny_bench import SEED, SHAPE, L, V
 
 B = 3
 CPU = torch.device("cpu")
@@ -99,7 +99,7 @@ def test_fastest_attention_that_fits_into_memory_is_taken(
 
 def test_pair_that_fits_with_one_attention_takes_part(batch: Batch) -> None:
     found = {OURS: contender(0.0), STOCK: contender({ATTENTIONS[0]: None, ATTENTIONS[1]: 0.0})}
-    make_ready(found, "auto", batch, CPU, silent)
+    make_ready(found, "auto", batch, CPU)
     assert list(found) == [OURS, STOCK]
     assert found[STOCK].attention == ATTENTIONS[1]
 
@@ -111,7 +111,7 @@ NOTHING_FITS = dict.fromkeys(ATTENTIONS)
 def test_pair_that_fits_with_no_attention_is_left_out_and_said_to_be(attention: str, batch: Batch) -> None:
     said: list[str] = []
     found = {OURS: contender(0.0), STOCK: contender(NOTHING_FITS)}
-    make_ready(found, attention, batch, CPU, said.append)
+    make_ready(found, attention, batch, CPU)
     assert list(found) == [OURS]
     (line,) = said
     assert STOCK in line
@@ -121,13 +121,13 @@ def test_pair_that_fits_with_no_attention_is_left_out_and_said_to_be(attention: 
 def test_one_of_ours_that_does_not_fit_is_left_out_and_the_others_stay(batch: Batch) -> None:
     compiled = f"{OURS}, blocks compiled"
     found = {OURS: contender(None), compiled: contender(0.0), STOCK: contender(dict.fromkeys(ATTENTIONS, 0.0))}
-    make_ready(found, "auto", batch, CPU, silent)
+    make_ready(found, "auto", batch, CPU)
     assert list(found) == [compiled, STOCK]
 
 
 def test_compiled_pair_has_the_attention_asked_for_where_the_plain_one_did_not_fit(batch: Batch) -> None:
     found = {TUNED: contender(NOTHING_FITS), TUNED_COMPILED: contender(dict.fromkeys(ATTENTIONS, 0.0))}
-    make_ready(found, "eager", batch, CPU, silent)
+    make_ready(found, "eager", batch, CPU)
     assert list(found) == [TUNED_COMPILED]
     assert found[TUNED_COMPILED].is_compiled
     assert found[TUNED_COMPILED].attention == "eager"

@@ -28,7 +28,6 @@ from tests.apps.tiny_bench import (
     bench_config,
     set_roofs,
     settings,
-    silent,
     write_corpus,
 )
 
@@ -117,7 +116,7 @@ def test_step_reports_what_clock_and_batches_say(corpus: Path, clock: Clock, mon
 
     changed(monkeypatch, change)
     config = bench_config(corpus, repeats=2, attention="eager")
-    (record,) = measure_step(config, settings(config), silent)
+    (record,) = measure_step(config, settings(config))
     found = record["contenders"]
     assert {name: one["seconds_a_step"]["values"] for name, one in found.items()} == {
         name: list(seconds) for name, seconds in SECONDS.items()
@@ -144,7 +143,7 @@ def test_step_counts_for_all_the_flops_of_ours(corpus: Path, clock: Clock, monke
     changed(monkeypatch, lambda name, one: figured(one, clock, SECONDS[name]))
     config = bench_config(corpus, repeats=1, attention="eager")
     wanted = settings(config)
-    (record,) = measure_step(config, wanted, silent)
+    (record,) = measure_step(config, wanted)
     assert record["flops_a_step"] == pytest.approx(step_flops(wanted, ROWS))
     assert record["machine"] == {"matrix_flops_per_second": MATRIX_RATE, "copy_bytes_per_second": BANDWIDTH}
     for name, one in record["contenders"].items():
@@ -176,7 +175,7 @@ def test_what_did_not_fit_is_in_the_record_and_in_the_table_with_the_reason(
     changed(monkeypatch, change)
     config = bench_config(corpus, repeats=1, attention="eager")
     said: list[str] = []
-    (record,) = measure_step(config, settings(config), said.append)
+    (record,) = measure_step(config, settings(config))
     assert set(record["left_out"]) == names
     assert not names & set(record["contenders"])
     lines = format_step([record]).splitlines()
@@ -224,7 +223,7 @@ def timed(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> dict[str, Timed]:
 
 def test_text_reports_every_turn_but_the_warm_up(corpus: Path, timed: dict[str, Timed]) -> None:
     config = bench_config(corpus, repeats=2, attention="eager")
-    result = measure_text(config, settings(config, FRESH_SHAPE), silent)
+    result = measure_text(config, settings(config, FRESH_SHAPE))
     rates: dict[str, list[float]] = {}
     for name, one in timed.items():
         last = one.tokens[-2 * UPDATES :]

@@ -20,7 +20,6 @@ from electra_albert.apps.bench.trainer import plain_rows, stock_contenders
 from electra_albert.contracts import Batch, DataError, DivergedError, UsageError
 from electra_albert.model.task_model import TaskHead
 from tests.apps import tiny_bench
-from tests.apps.tiny_bench import silent
 
 SHAPE = replace(tiny_bench.SHAPE, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 HEAVY = ("numpy", "torch", "transformers", "tokenizers", "accelerate")
@@ -60,7 +59,7 @@ def dev_batch(contest: Contest) -> Batch:
 
 
 def test_rows_fill_whole_batches_and_hold_what_the_stock_tokenizer_gives(glue: Path) -> None:
-    contest = make_contest(bench_config(glue), SHAPE, silent)
+    contest = make_contest(bench_config(glue), SHAPE)
     assert contest.train.unit_count == 24  # of 31
     assert contest.training.max_steps == 3
     lines = (glue / "SST-2" / "dev.tsv").read_text().splitlines()[1:]
@@ -70,7 +69,7 @@ def test_rows_fill_whole_batches_and_hold_what_the_stock_tokenizer_gives(glue: P
 
 
 def test_pass_of_ours_changes_the_weights_it_is_given_a_copy_of(glue: Path) -> None:
-    contest = make_contest(bench_config(glue), SHAPE, silent)
+    contest = make_contest(bench_config(glue), SHAPE)
     before = {name: tensor.clone() for name, tensor in contest.model.state_dict().items()}
     trained = train_ours(contest, 1)
     assert trained.seconds > 0
@@ -85,7 +84,7 @@ def test_pass_of_ours_changes_the_weights_it_is_given_a_copy_of(glue: Path) -> N
 
 
 def test_pass_that_diverges_is_refused_as_a_run_is(glue: Path) -> None:
-    contest = make_contest(bench_config(glue, per_device_train_batch_size=4), SHAPE, silent)
+    contest = make_contest(bench_config(glue, per_device_train_batch_size=4), SHAPE)
     with torch.no_grad():
         next(contest.model.parameters()).fill_(math.nan)
     with pytest.raises(DivergedError, match="7 updates in a row"):
@@ -115,7 +114,7 @@ def always(label: int) -> Predict:
 
 
 def test_accuracy_is_the_share_of_rows_guessed_right(glue: Path) -> None:
-    rows = make_contest(bench_config(glue), SHAPE, silent).dev
+    rows = make_contest(bench_config(glue), SHAPE).dev
     share = sum(row["labels"] for row in plain_rows(rows)) / rows.unit_count
     assert 0 < share < 1
     for label, wanted in ((1, share), (0, 1 - share)):
@@ -125,11 +124,11 @@ def test_accuracy_is_the_share_of_rows_guessed_right(glue: Path) -> None:
 @pytest.mark.slow
 def test_stock_makes_the_same_update_as_ours_on_the_same_rows(glue: Path) -> None:
     pytest.importorskip("accelerate")
-    contest = undropped(make_contest(bench_config(glue), SHAPE, silent))
+    contest = undropped(make_contest(bench_config(glue), SHAPE))
     batch = dev_batch(contest)
     untrained = contest.model.eval()(batch.input_ids, batch.attention_mask, batch.token_type_ids)[0].detach()
     ours = train_ours(contest, 1).predict(batch)
-    with stock_contenders(contest, "eager", silent) as stock:
+    with stock_contenders(contest, "eager") as stock:
         theirs = {name: train(1).predict(batch) for name, train in stock.passes.items()}
     moved = (ours - untrained).abs().max()
     assert moved > 0.1
@@ -142,7 +141,7 @@ def test_stock_makes_the_same_update_as_ours_on_the_same_rows(glue: Path) -> Non
 @pytest.mark.slow
 def test_contest_is_measured_and_shown(glue: Path) -> None:
     pytest.importorskip("accelerate")
-    result = measure_finetune(bench_config(glue), SHAPE, silent)
+    result = measure_finetune(bench_config(glue), SHAPE)
     names = ["ours", "stock", "stock, grouped", "stock, padded"]
     assert list(result["contenders"]) == names
     for record in result["contenders"].values():
@@ -161,7 +160,7 @@ def test_contest_is_measured_and_shown(glue: Path) -> None:
 def test_missing_trainer_is_told_in_one_line(glue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finetune, "has_trainer", lambda: False)
     with pytest.raises(UsageError, match="needs accelerate") as refused:
-        measure_finetune(bench_config(glue), SHAPE, silent)
+        measure_finetune(bench_config(glue), SHAPE)
     assert "\n" not in str(refused.value)
 
 
@@ -180,7 +179,7 @@ def test_what_cannot_be_measured_is_refused(
     glue: Path, changes: dict[str, object], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        make_contest(bench_config(glue, **changes), SHAPE, silent)
+        make_contest(bench_config(glue, **changes), SHAPE)
 
 
 def test_number_of_examples_must_be_one_at_least() -> None:

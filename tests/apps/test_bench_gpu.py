@@ -15,7 +15,7 @@ from electra_albert.apps.bench.parts import format_encoder, measure_encoder
 from electra_albert.apps.bench.step import measure_step
 from electra_albert.apps.bench.tables import format_step
 from electra_albert.apps.bench.text import LONGEST, PADDED, TOGETHER, format_text, measure_text
-from tests.apps.tiny_bench import FRESH_SHAPE, bench_config, settings, silent, write_corpus
+from tests.apps.tiny_bench import FRESH_SHAPE, bench_config, settings, write_corpus
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
@@ -33,7 +33,7 @@ def corpus(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.timeout(900)  # the step as one graph takes minutes
 def test_step_is_measured_compiled_beside_stock_compiled(corpus: Path) -> None:
     config = bench_config(corpus, device=DEVICE, torch_compile=True)
-    (record,) = measure_step(config, settings(config), silent)
+    (record,) = measure_step(config, settings(config))
     ours = [OURS, f"{OURS}, blocks compiled", f"{OURS}, step compiled"]
     assert list(record["contenders"]) == [*ours, STOCK, TUNED, TUNED_COMPILED]
     assert record["left_out"] == {}
@@ -50,7 +50,7 @@ def test_step_is_measured_compiled_beside_stock_compiled(corpus: Path) -> None:
 
 def test_text_is_measured(corpus: Path) -> None:
     config = bench_config(corpus, device=DEVICE)
-    result = measure_text(config, settings(config, FRESH_SHAPE), silent)
+    result = measure_text(config, settings(config, FRESH_SHAPE))
     stock = [LONGEST, PADDED, TOGETHER]
     assert list(result["contenders"])[1:] == stock
     assert list(result["attention"]) == stock
@@ -61,7 +61,7 @@ def test_text_is_measured(corpus: Path) -> None:
 
 def test_encoder_is_measured(corpus: Path) -> None:
     config = bench_config(corpus, device=DEVICE)
-    result = measure_encoder(config, settings(config, FRESH_SHAPE), silent)
+    result = measure_encoder(config, settings(config, FRESH_SHAPE))
     assert list(result["contenders"]) == [OURS, STOCK]
     for found in result["contenders"].values():
         assert 0 < found["tokens_per_second"]["lowest"] <= found["tokens_per_second"]["highest"] < math.inf
@@ -71,7 +71,7 @@ def test_encoder_is_measured(corpus: Path) -> None:
 
 def test_fill_mask_is_measured(corpus: Path) -> None:
     config = bench_config(corpus, device=DEVICE)
-    result = measure_fill_mask(config, settings(config), silent)
+    result = measure_fill_mask(config, settings(config))
     for found in (*result["one"].values(), *result["batch"].values()):
         assert 0 < found["milliseconds"]["lowest"] <= found["milliseconds"]["highest"] < math.inf
     assert "fill-mask" in format_fill_mask(result)

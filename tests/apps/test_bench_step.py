@@ -27,7 +27,7 @@ from electra_albert.contracts import Batch, DataError, UserError
 from electra_albert.objectives.masking import SpecialIds
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 from electra_albert.training.distributed import World
-from tests.apps.tiny_bench import SEED, SHAPE, L, V, bench_config, set_roofs, settings, silent, write_corpus
+from tests.apps.tiny_bench import SEED, SHAPE, L, V, bench_config, set_roofs, settings, write_corpus
 
 B = 3
 WORLD = World(0, 1, 0, torch.device("cpu"))
@@ -191,7 +191,7 @@ def test_compiled_contender_computes_the_losses_of_the_plain_one(name: str, plai
     shallow = replace(SHAPE, num_hidden_layers=1)
     all_there_are = contenders(ReplacedTokenDetection(shallow, RtdConfig(), SPECIAL, SEED), compiled=True)
     found = {one: all_there_are[one] for one in (plain, name)}
-    make_ready(found, "eager", batch, WORLD.device, silent)
+    make_ready(found, "eager", batch, WORLD.device)
     assert [found[one].is_compiled for one in (plain, name)] == [False, True]
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
     found[name].module.load_state_dict(found[plain].module.state_dict())
@@ -210,7 +210,7 @@ def losses(module: torch.nn.Module, batch: Batch) -> dict[str, float]:
 def test_step_gives_a_row_for_each_contender_on_the_same_batches(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_roofs(monkeypatch)
     config = bench_config(corpus)
-    (record,) = measure_step(config, settings(config), silent)
+    (record,) = measure_step(config, settings(config))
     assert list(record["contenders"]) == [OURS, STOCK, TUNED]
     assert record["contenders"][OURS]["ratio"]["median"] == 1.0
     for found in record["contenders"].values():
@@ -229,7 +229,7 @@ def test_step_is_measured_for_each_objective_precision_and_number_of_rows(
     config = bench_config(
         corpus, objective="mlm,rtd_sop", precision="fp32,bf16", per_device_train_batch_size="3,2", repeats=1
     )
-    records = measure_step(config, settings(config), silent)
+    records = measure_step(config, settings(config))
     cases = [(record["objective"], record["precision"], record["rows"]) for record in records]
     assert cases == [(o, p, r) for o in ("mlm", "rtd_sop") for p in ("fp32", "bf16") for r in (3, 2)]
     assert all(list(record["contenders"]) == [OURS] for record in records)  # of these stock has no like
@@ -238,11 +238,11 @@ def test_step_is_measured_for_each_objective_precision_and_number_of_rows(
 def test_step_in_bfloat16_with_the_attention_asked_for(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_roofs(monkeypatch)
     config = bench_config(corpus, precision="bf16", attention="eager", repeats=1)
-    (record,) = measure_step(config, settings(config), silent)
+    (record,) = measure_step(config, settings(config))
     assert set(record["attention"].values()) == {"eager"}
 
 
 def test_step_refuses_a_corpus_smaller_than_a_batch(corpus: Path) -> None:
     config = bench_config(corpus, per_device_train_batch_size=9_999)
     with pytest.raises(DataError, match="a step takes 9999"):
-        measure_step(config, settings(config), silent)
+        measure_step(config, settings(config))

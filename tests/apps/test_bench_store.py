@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from electra_albert.apps.bench.store import format_store, measure_store, no_scaling, scaling_record
-from tests.apps.tiny_bench import bench_config, silent
+from tests.apps.tiny_bench import bench_config
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_efficiency_is_the_rate_of_all_over_that_of_one_times_their_number() -> 
 def test_small_text_is_built_but_tells_nothing_of_scaling(tmp_path: Path) -> None:
     file = tmp_path / "corpus.txt"
     file.write_text("\n\n".join(f"The river runs by house {number}.\nIt is old." for number in range(50)) + "\n")
-    (record,) = measure_store(bench_config(file, repeats=1), silent)
+    (record,) = measure_store(bench_config(file, repeats=1))
     processes = len(os.sched_getaffinity(0))
     assert record["scaling"] == {"processes": processes, "units": 1, "reason": no_scaling(1, processes)}
     assert record["megabytes"] == file.stat().st_size / 1e6

@@ -27,7 +27,7 @@ from electra_albert.apps.bench.text import (
 from electra_albert.config import CorpusConfig, PretrainConfig, TrainingConfig
 from electra_albert.contracts import DataError
 from electra_albert.corpus.tokenizer import train_tokenizer
-from tests.apps.tiny_bench import FRESH_SHAPE, SEED, WORDS, V, bench_config, silent
+from tests.apps.tiny_bench import FRESH_SHAPE, SEED, WORDS, V, bench_config
 
 B, L = 2, 9
 Row = dict[str, list[int]]
@@ -74,7 +74,7 @@ TEXTS = {
 def test_example_is_a_line_of_text_or_a_record(tmp_path: Path, name: str, text: str, lines: list[str]) -> None:
     file = tmp_path / name
     file.write_text(text, encoding="utf-8")
-    assert sample_lines(settings(file).corpus, SEED, silent) == lines
+    assert sample_lines(settings(file).corpus, SEED) == lines
 
 
 def test_lines_are_cut_at_the_length_and_those_without_a_token_go(tokenizer: Any) -> None:
@@ -115,7 +115,7 @@ def test_lines_run_together_fill_rows_without_padding() -> None:
 
 
 def test_text_is_measured_for_ours_and_each_way_of_stock(corpus: Path) -> None:
-    result = measure_text(bench_config(corpus), settings(corpus, length=23), silent)
+    result = measure_text(bench_config(corpus), settings(corpus, length=23))
     contenders = result["contenders"]
     assert list(contenders) == [OURS, LONGEST, PADDED, TOGETHER]
     for record in contenders.values():
@@ -156,4 +156,4 @@ def test_target_of_the_cpu_is_not_held_against_a_gpu() -> None:
 def test_corpus_with_fewer_lines_than_a_batch_is_refused(corpus: Path) -> None:
     corpus.write_text("\n\n".join(" ".join(WORDS * 60) + f" {number}." for number in range(4)), encoding="utf-8")
     with pytest.raises(DataError, match="4 lines, a step takes 5"):
-        measure_text(bench_config(corpus, per_device_train_batch_size=5), settings(corpus, length=23), silent)
+        measure_text(bench_config(corpus, per_device_train_batch_size=5), settings(corpus, length=23))

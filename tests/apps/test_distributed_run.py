@@ -181,7 +181,7 @@ def batches(finished: Finished) -> Callable[..., TrainBatches]:
     config = CorpusConfig(
         corpus=str(finished.corpus), prepared_dir=str(finished.prepared), vocab_size=300, max_seq_length=32
     )
-    prepared = prepare(config, SEED, lambda message: None)
+    prepared = prepare(config, SEED)
     special = special_ids(prepared.tokenizer)
     rows = Rows(prepared.store.train, prepared.train_table, config.max_seq_length, SEED, special)
     return lambda *split: TrainBatches(rows, prepared.order, *split)

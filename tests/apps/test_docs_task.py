@@ -155,26 +155,26 @@ def read(file: Path) -> list[dict[str, str]]:
 
 
 def test_the_task_is_made_once_and_again_when_it_is_stale(installed: Path) -> None:
-    files = write_docs_task(installed, lambda _: None)
+    files = write_docs_task(installed)
     first = [(file.stat().st_mtime_ns, file.read_bytes()) for file in files]
     assert [sorted(row) for row in read(files[0])[:1]] == [["label", "text"]]
     assert [file.name for file in files] == ["train.jsonl", "dev.jsonl"]
-    assert write_docs_task(installed, lambda _: None) == files
+    assert write_docs_task(installed) == files
     assert [file.stat().st_mtime_ns for file in files] == [time for time, _ in first]
     for damage in (files[0].unlink, lambda: files[1].write_bytes(b""), (files[0].parent / "receipt.json").unlink):
         damage()
-        write_docs_task(installed, lambda _: None)
+        write_docs_task(installed)
         assert [file.read_bytes() for file in files] == [content for _, content in first]
     receipt = json.loads((files[0].parent / "receipt.json").read_text())
     (files[0].parent / "receipt.json").write_text(json.dumps(receipt | {"fingerprint": "another corpus"}))
-    write_docs_task(installed, lambda _: None)
+    write_docs_task(installed)
     assert json.loads((files[0].parent / "receipt.json").read_text()) == receipt
     assert sorted(path.name for path in files[0].parent.iterdir()) == ["dev.jsonl", "receipt.json", "train.jsonl"]
 
 
 def test_what_is_being_made_is_said(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said: list[str] = []
-    write_docs_task(installed, said.append)
+    write_docs_task(installed)
     assert any("default task" in line for line in said)
     assert all("\n" not in line for line in said)
     assert capsys.readouterr() == ("", "")
@@ -186,5 +186,5 @@ def test_a_folder_that_cannot_be_made_is_one_clear_line(installed: Path, place: 
     in_the_way.parent.mkdir(exist_ok=True)
     in_the_way.write_text("in the way")
     with pytest.raises(UsageError, match="cannot write") as refusal:
-        write_docs_task(installed, lambda _: None)
+        write_docs_task(installed)
     assert "\n" not in str(refusal.value)

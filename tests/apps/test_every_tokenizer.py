@@ -147,7 +147,7 @@ def prepared(folder: Path, tokenizer: Path | None, **choices: bool) -> Prepared:
         preprocessing_num_workers=1,
         **choices,
     )
-    return prepare(config, 1, lambda line: None)
+    return prepare(config, 1)
 
 
 @pytest.mark.parametrize("is_given", [True, False])

@@ -110,7 +110,7 @@ def test_a_command_notes_what_it_was_made_of(tmp_path: Path) -> None:
     first = Stage("a", "pretraining-1", [str(script)], tmp_path / "a", tmp_path)
     second = Stage("b", "cola", [str(script)], tmp_path / "b", tmp_path, first)
     for made in (first, second):
-        run_stages([made], Site(tmp_path, "c"), lambda _: None)
+        run_stages([made], Site(tmp_path, "c"))
     noted = read_record(second.record)
     assert noted is not None
     assert noted.made_of == first.made_by

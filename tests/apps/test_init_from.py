@@ -217,7 +217,7 @@ def test_a_run_whose_settings_are_damaged_is_refused_in_one_line(
 def test_old_text_with_fewer_rows_than_processes_is_left_out(finished: Finished, tmp_path: Path) -> None:
     said: list[str] = []
     _, config = parse_pretraining(options(finished, tmp_path), "Pretraining.py")
-    job = make_job(config, World(0, 1, 0, torch.device("cpu")), said.append)
+    job = make_job(config, World(0, 1, 0, torch.device("cpu")))
     assert job.origin is not None
     assert job.origin.held_out is not None
     count = job.origin.held_out.table.count

@@ -38,7 +38,7 @@ def config(tmp_path: Path) -> CorpusConfig:
 
 def run(config: CorpusConfig, seed: int = 1) -> tuple[Prepared, str]:
     said: list[str] = []
-    return prepare(config, seed, said.append), "\n".join(said)
+    return prepare(config, seed), "\n".join(said)
 
 
 def rewrite(config: CorpusConfig, change: Callable[[str], str]) -> CorpusConfig:
@@ -61,7 +61,7 @@ def test_a_column_that_is_not_there_is_refused_before_anything_is_read_at_length
     (tmp_path / name).write_text(content)
     said: list[str] = []
     with pytest.raises(DataError, match="column 'text' is not there"):
-        prepare(replace(config, corpus=str(tmp_path / name)), 1, said.append)
+        prepare(replace(config, corpus=str(tmp_path / name)), 1)
     assert said == []
     assert not list(Path(config.prepared_dir).glob("*/corpus.json"))
 

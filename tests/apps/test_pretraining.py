@@ -112,7 +112,7 @@ def test_the_total_is_the_generator_plus_fifty_times_the_discriminator(finished:
 
 def test_the_baseline_is_of_frequencies_in_train_on_the_masked_tokens_held_out(finished: Finished) -> None:
     _, config = parse_pretraining(finished.options(finished.folder), "Pretraining.py")
-    job = make_job(config, World(0, 1, 0, torch.device("cpu")), lambda line: None)
+    job = make_job(config, World(0, 1, 0, torch.device("cpu")))
     store, table = job.prepared.store, job.prepared.validation_table
     counts = np.bincount(store.train.tokens, minlength=job.config.model.vocab_size)
     held_out, row = rows_for(store.validation, table, config, job.prepared.tokenizer), torch.arange(table.count)

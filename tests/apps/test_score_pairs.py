@@ -128,7 +128,7 @@ def test_all_files_of_a_folder_are_read_and_the_first_pairs_of_each_set(model: I
     write(tmp_path / "sets" / "b.jsonl", [*GOOD[:3], long, long], [*BAD[:3], "a", "a"])
     (tmp_path / "sets" / "README.md").write_text("no pairs", encoding="utf-8")
     said: list[str] = []
-    scores = score_pairs(model, tmp_path / "sets", 3, said.append)
+    scores = score_pairs(model, tmp_path / "sets", 3)
     assert [(found.name, found.pairs) for found in scores.sets] == [("a", 2), ("b", 3)]
     first = score_pairs(model, write(tmp_path / "first.jsonl", GOOD[:3], BAD[:3]))
     assert scores.sets[1].outcomes == first.sets[0].outcomes

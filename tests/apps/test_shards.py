@@ -169,7 +169,7 @@ def test_jobs_do_not_wait_for_one_another(mixture: Path, tmp_path: Path) -> None
         if message.startswith("job 0 of 2") and not ran:
             ran.append(prepare.prepare_shard(config, 42, str, prepare.ShardConfig(2, 1)))
 
-    folder = prepare.prepare_shard(config, 42, say, prepare.ShardConfig(2, 0))
+    folder = prepare.prepare_shard(config, 42, prepare.ShardConfig(2, 0))
     assert ran == [folder]
     assert prepare.prepare(config, 42, str, prepare.ShardConfig(2, merge=True)).folder == folder
 
@@ -181,4 +181,4 @@ def test_a_job_notices_that_the_corpus_changed_meanwhile(mixture: Path, tmp_path
                 file.write('{"text": "One more."}\n')
 
     with pytest.raises(DataError, match="changed while it was read"):
-        prepare.prepare_shard(config_of(mixture, tmp_path / "prepared"), 42, say, prepare.ShardConfig(2, 0))
+        prepare.prepare_shard(config_of(mixture, tmp_path / "prepared"), 42, prepare.ShardConfig(2, 0))

@@ -91,7 +91,7 @@ class Desk:
         said: list[str] = []
         argv = self.options(origin, self.folder / "no run", *more)
         _, config = parse_pretraining(argv, "Pretraining.py")
-        job = make_job(config, World(0, 1, 0, torch.device("cpu")), said.append)
+        job = make_job(config, World(0, 1, 0, torch.device("cpu")))
         job.objective.eval()
         return job, "\n".join(said)
 

@@ -52,7 +52,7 @@ def build_with(
     """Write the parts that are missing and put them together, as preparing a corpus does."""
     vocab_size = len(tokenizer)
     plan = PartPlan(units, encoder_settings(tokenizer), folder / "parts", fingerprint, token_dtype(vocab_size))
-    write_parts(plan, range(len(units)), num_workers, say)
+    write_parts(plan, range(len(units)), num_workers)
     sources = sources or [0] * len(units)
     return build_store(plan, folder, sources=sources, vocab_size=vocab_size, seed=seed, found=Counter())
 

@@ -86,7 +86,7 @@ def test_only_latin_letters_lose_marks_and_only_in_english_or_where_told(
     from transformers import AutoTokenizer
 
     said: list[str] = []
-    tokenizer = train_tokenizer(text * 5, 300, True, keep_accents, said.append)
+    tokenizer = train_tokenizer(text * 5, 300, True, keep_accents)
     save_tokenizer(tokenizer, tmp_path, 77)
     for loaded in (tokenizer, load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(str(tmp_path))):
         assert unicodedata.normalize("NFC", loaded.backend_tokenizer.normalizer.normalize_str(FOREIGN)) == wanted

@@ -132,7 +132,7 @@ def test_each_source_ends_where_its_last_token_stands(tokenizer: Any, tmp_path: 
 def test_a_share_of_the_parts_leaves_the_others_missing(tokenizer: Any, tmp_path: Path) -> None:
     units = write_corpus(tmp_path / "corpus", [document(number) for number in range(150)], 5)
     plan = PartPlan(units, encoder_settings(tokenizer), tmp_path / "parts", "f", token_dtype(len(tokenizer)))
-    write_parts(plan, [1, 4], 1, lambda line: None)
+    write_parts(plan, [1, 4], 1)
     assert missing_parts(plan) == [0, 2, 3]
     with pytest.raises(UsageError, match="part 0"):
         build_store(plan, tmp_path, sources=[0] * 5, vocab_size=len(tokenizer), seed=3, found=Counter())

@@ -85,7 +85,7 @@ def kill(folder: Path) -> None:
     def resume(run: Path) -> None:
         before = [step for step, _ in list_checkpoints(run / "checkpoints")]
         said: list[str] = []
-        found = find_checkpoint(run / "checkpoints", "auto", said.append)
+        found = find_checkpoint(run / "checkpoints", "auto")
         _, objective, _ = run_toy(run, KILL_CONFIG, resume_from=found)
         result = {"before": before, "found": found.name if found else None, "weights": fingerprint(objective)}
         left = sorted(path.name for path in (run / "checkpoints").iterdir())

@@ -121,15 +121,15 @@ def test_a_broken_checkpoint_is_passed_over_aloud_and_never_named_in_vain(
     whole, broken = save(tmp_path, 100), save(tmp_path, 200)
     FAULTS[fault](broken / name)
     said: list[str] = []
-    assert find_checkpoint(tmp_path, "auto", said.append) == whole
+    assert find_checkpoint(tmp_path, "auto") == whole
     assert len(said) == 1
     assert "step-0000200" in said[0]
     assert name in said[0]
     with pytest.raises(CheckpointError, match=name):
-        find_checkpoint(tmp_path, str(broken), quiet)
+        find_checkpoint(tmp_path, str(broken))
     shutil.rmtree(whole)
     with pytest.raises(CheckpointError, match="no whole checkpoint"):
-        find_checkpoint(tmp_path, "auto", quiet)
+        find_checkpoint(tmp_path, "auto")
 
 
 @pytest.mark.parametrize(
@@ -145,15 +145,15 @@ def test_a_folder_without_checkpoints_starts_anew_whatever_else_lies_there(tmp_p
     for name in ("step-abc", "step-12", ".tmp-7-1", "step-0000001.aside-1"):
         (tmp_path / name).mkdir()
     (tmp_path / "step-0000009").touch()
-    assert find_checkpoint(tmp_path, "auto", quiet) is None
-    assert find_checkpoint(tmp_path / "none", "auto", quiet) is None
-    assert find_checkpoint(tmp_path, "never", quiet) is None
+    assert find_checkpoint(tmp_path, "auto") is None
+    assert find_checkpoint(tmp_path / "none", "auto") is None
+    assert find_checkpoint(tmp_path, "never") is None
 
 
 def test_never_resuming_does_not_train_over_checkpoints(tmp_path: Path) -> None:
     save(tmp_path, 1)
     with pytest.raises(UsageError, match="output_dir"):
-        find_checkpoint(tmp_path, "never", quiet)
+        find_checkpoint(tmp_path, "never")
 
 
 def without_bias() -> nn.Module:
@@ -243,7 +243,7 @@ def test_broken_ones_do_not_count_as_kept_and_what_is_not_ours_is_untouched(tmp_
 
 
 def test_litter_of_a_killed_run_is_removed(tmp_path: Path) -> None:
-    for clean in (lambda: tidy(tmp_path, 1, quiet), lambda: save(tmp_path, 1)):
+    for clean in (lambda: tidy(tmp_path, 1), lambda: save(tmp_path, 1)):
         for name in (".tmp-3-77", ".trash-step-0000001"):
             (tmp_path / name).mkdir()
         clean()
@@ -254,7 +254,7 @@ def test_checkpoints_of_a_future_given_up_are_set_aside_not_deleted(tmp_path: Pa
     for step in (1, 2, 3):
         save(tmp_path, step)
     for _ in range(2):
-        tidy(tmp_path, 1, quiet)
+        tidy(tmp_path, 1)
         save(tmp_path, 2)
     assert [step for step, _ in list_checkpoints(tmp_path)] == [1, 2]
     assert "step-0000002.aside-2" in names(tmp_path)

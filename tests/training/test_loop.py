@@ -237,7 +237,7 @@ def test_evaluations_and_saves_leave_no_trace_in_the_training(tmp_path: Path) ->
 def test_a_finished_run_started_again_trains_nothing_and_gives_its_metrics(tmp_path: Path) -> None:
     first, model, _ = run_toy(tmp_path)
     before = rows(tmp_path)
-    found = find_checkpoint(tmp_path / "checkpoints", "auto", print)
+    found = find_checkpoint(tmp_path / "checkpoints", "auto")
     again, same, _ = run_toy(tmp_path, resume_from=found)
     assert again == first
     assert fingerprint(same) == fingerprint(model)
@@ -300,7 +300,7 @@ def test_a_signal_saves_the_current_step_and_the_resume_is_exact(tmp_path: Path,
         outcome, _, printed = run_toy(tmp_path / "stopped", before=kill_while_waiting_for_data, stop=stop)
     assert (outcome.step, outcome.is_stopped) == (3, True)
     assert "stopped by a signal after step 3" in printed
-    found = find_checkpoint(tmp_path / "stopped" / "checkpoints", "auto", print)
+    found = find_checkpoint(tmp_path / "stopped" / "checkpoints", "auto")
     assert found is not None
     assert found.name == "step-0000003"
     _, resumed, _ = run_toy(tmp_path / "stopped", resume_from=found)

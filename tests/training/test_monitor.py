@@ -28,7 +28,7 @@ def read_rows(folder: Path) -> list[dict]:
 
 
 def test_rows_read_back_exactly_and_evaluations_carry_the_prefix(tmp_path: Path) -> None:
-    with Monitor(tmp_path, 10, stream=io.StringIO()) as monitor:
+    with Monitor(tmp_path, 10) as monitor:
         monitor.start(0)
         monitor.row(ROW)
         assert read_rows(tmp_path) == [{**ROW, "phase": "train"}]  # on disk at once, not when the run ends
@@ -41,14 +41,14 @@ def test_a_resume_cuts_later_rows_and_a_torn_last_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     for is_evaluated, kept in ((True, rows[:3]), (False, rows[:2])):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3, "lo')
-        with Monitor(tmp_path, 10, stream=io.StringIO()) as monitor:
+        with Monitor(tmp_path, 10) as monitor:
             monitor.start(2, is_evaluated=is_evaluated)
         assert read_rows(tmp_path) == kept
 
 
 def test_a_number_that_is_not_finite_becomes_null_and_is_said(tmp_path: Path) -> None:
     printed = io.StringIO()
-    with Monitor(tmp_path, 10, stream=printed) as monitor:
+    with Monitor(tmp_path, 10) as monitor:
         monitor.start(0)
         monitor.row({**ROW, "auc": float("nan")})
     assert read_rows(tmp_path)[0]["auc"] is None
@@ -59,7 +59,7 @@ def test_a_log_that_cannot_be_written_is_said_once_and_stops_nothing(tmp_path: P
     (tmp_path / "metrics.jsonl").mkdir()
     (tmp_path / "tensorboard").touch()
     printed = io.StringIO()
-    with Monitor(tmp_path, 10, stream=printed) as monitor:
+    with Monitor(tmp_path, 10) as monitor:
         monitor.start(0)
         monitor.row(ROW)
         monitor.text(1, "guess", "a")
@@ -80,7 +80,7 @@ def test_a_terminal_that_goes_away_stops_nothing(tmp_path: Path, is_terminal: bo
             return super().write(text)
 
     stream = Gone()
-    with Monitor(tmp_path, 10, stream=stream) as monitor:
+    with Monitor(tmp_path, 10) as monitor:
         monitor.start(0)
         stream.is_gone = True
         for step in (1, 2):
@@ -92,7 +92,7 @@ def test_a_terminal_that_goes_away_stops_nothing(tmp_path: Path, is_terminal: bo
 
 def test_only_the_main_rank_writes_and_speaks(tmp_path: Path) -> None:
     printed = io.StringIO()
-    with Monitor(tmp_path, 10, is_main=False, stream=printed) as monitor:
+    with Monitor(tmp_path, 10, is_main=False) as monitor:
         monitor.start(0)
         monitor.row(ROW)
         monitor.evaluation(ROW, {"loss": 1.0})
@@ -108,7 +108,7 @@ def test_a_terminal_gets_a_bar_and_a_file_gets_lines(tmp_path: Path) -> None:
 
     shown = {}
     for stream in (Terminal(), io.StringIO()):
-        with Monitor(tmp_path, 4, stream=stream) as monitor:
+        with Monitor(tmp_path, 4) as monitor:
             monitor.start(2)
             monitor.tick()
             monitor.row({**ROW, "step": 3})
@@ -122,7 +122,7 @@ def test_tensorboard_groups_rows_and_forgets_what_a_resume_repeats(tmp_path: Pat
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for first, steps in ((0, (1, 2, 3)), (1, (2,))):
-        with Monitor(tmp_path, 10, stream=io.StringIO()) as monitor:
+        with Monitor(tmp_path, 10) as monitor:
             monitor.start(first)
             for step in steps:
                 monitor.row({**ROW, "step": step})
@@ -176,7 +176,7 @@ def test_tally_of_two_ranks_is_taken_over_by_the_first_of_three(rank: int, total
 def test_rows_carry_the_time_and_the_seconds_of_all_resumed_runs(tmp_path: Path) -> None:
     before = [{"step": 1, "elapsed_seconds": 99.5}, {"step": 2, "elapsed_seconds": 500.0}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in before))
-    with Monitor(tmp_path, 10, stream=io.StringIO()) as monitor:
+    with Monitor(tmp_path, 10) as monitor:
         monitor.start(1)
         monitor.row({**ROW, "step": 2})
     row = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])

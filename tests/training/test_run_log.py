@@ -13,11 +13,11 @@ from electra_albert.training.run_log import RunLog
 def log_of(folder: Path, *lines: str) -> str:
     """The text of log.txt after a run of a few lines, the first of which is printed before the folder is open."""
     first, *others = lines
-    with RunLog() as log, Monitor(folder, 10, stream=io.StringIO()) as monitor:
-        monitor.say(first)
+    with RunLog() as log, Monitor(folder, 10) as monitor:
+        LOG.info(first)
         log.open(folder)
         for line in others:
-            monitor.say(line)
+            LOG.info(line)
     file = folder / "log.txt"
     return file.read_text(encoding="utf-8") if file.is_file() else ""
 

@@ -14,6 +14,7 @@ usual padding. finetune: whole passes over a task beside stock's Trainer on the 
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -32,6 +33,8 @@ from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import UsageError
 
+LOG = logging.getLogger(__name__)
+
 Measure = Callable[[BenchConfig, PretrainConfig, Say], Any]
 
 
@@ -46,21 +49,21 @@ class Part(NamedTuple):
     close: Callable[[Any], str] | None = None  # what is said below all cases
 
 
-def _measure_store(config: BenchConfig, settings: PretrainConfig, say: Say) -> list[dict[str, Any]]:
-    return measure_store(config, say)
+def _measure_store(config: BenchConfig, settings: PretrainConfig) -> list[dict[str, Any]]:
+    return measure_store(config)
 
 
-def _measure_steps(config: BenchConfig, settings: PretrainConfig, say: Say) -> Iterator[list[dict[str, Any]]]:
+def _measure_steps(config: BenchConfig, settings: PretrainConfig) -> Iterator[list[dict[str, Any]]]:
     """The records of every preset asked for, one more each time."""
     records: list[dict[str, Any]] = []
     for name in config.presets:
-        for record in step_records(replace(config, preset=name), settings_of(config, name), say):
+        for record in step_records(replace(config, preset=name), settings_of(config, name)):
             records.append(record)
             yield records
 
 
-def _measure_finetune(config: BenchConfig, settings: PretrainConfig, say: Say) -> dict[str, Any]:
-    return measure_finetune(config, settings.model, say)
+def _measure_finetune(config: BenchConfig, settings: PretrainConfig) -> dict[str, Any]:
+    return measure_finetune(config, settings.model)
 
 
 PARTS: dict[str, Part] = {
@@ -91,13 +94,13 @@ def main(argv: Sequence[str]) -> int:
     names = tuple(PARTS) if what == "all" else (what,)
     say = _say_once()
     if what == "all" and not has_trainer():
-        say("finetune is left out: stock's Trainer needs accelerate, which is not installed")
+        LOG.info("finetune is left out: stock's Trainer needs accelerate, which is not installed")
         names = tuple(name for name in names if name != "finetune")
-    _measure(config, names, say)
+    _measure(config, names)
     return 0
 
 
-def _measure(config: BenchConfig, names: Sequence[str], say: Say) -> None:
+def _measure(config: BenchConfig, names: Sequence[str]) -> None:
     """Measure the parts of these names; each result is shown and written as soon as it is there."""
     from electra_albert.apps.bench.machine import environment, has_compiled, machine_rates
     from electra_albert.training.distributed import start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from electra_albert.apps.bench.config import ATTENTIONS, OURS, STOCK, TUNED, TUNED_COMPILED, Say, ours_named
+from electra_albert.apps.bench.config import ATTENTIONS, OURS, STOCK, TUNED, TUNED_COMPILED, ours_named
 from electra_albert.apps.bench.machine import peak_memory
 from electra_albert.apps.bench.stock import StockPair, check_same_function
 from electra_albert.apps.bench.timing import UPDATES_A_TIMING, in_turns
@@ -29,6 +30,8 @@ from electra_albert.training.monitor import Monitor, Tally
 from electra_albert.training.optimizer import build_optimizer
 from electra_albert.training.run import Run
 from electra_albert.training.step import autocast, backward, count_step, term_scales
+
+LOG = logging.getLogger(__name__)
 
 COMPILED: tuple[Compilation, ...] = ("blocks", "step")
 
@@ -185,9 +188,7 @@ def _fits(update: Callable[[], None], contender: Contender, device: torch.device
     return False
 
 
-def make_ready(
-    contenders: dict[str, Contender], attention: str, batch: Batch, device: torch.device, say: Say
-) -> dict[str, str]:
+def make_ready(contenders: dict[str, Contender], attention: str, batch: Batch, device: torch.device) -> dict[str, str]:
     """Settle stock's attention, compile stock's pair, and warm all up.
 
     What does not fit into memory is taken out of `contenders`, and returned with the reason.
@@ -199,7 +200,7 @@ def make_ready(
             _compile_stock(contenders[name])
         if not _is_ready(contenders[name], _kinds_for(name, contenders, kinds, device), batch, device):
             left_out[name] = f"{len(batch.input_ids)} rows do not fit into memory"
-            say(f"{name} is left out: {left_out[name]}")
+            LOG.info(f"{name} is left out: {left_out[name]}")
             del contenders[name]
             torch.cuda.empty_cache()
     return left_out

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_albert.apps.bench.config import AUTO_ROWS, BenchConfig, Say, length_of
+from electra_albert.apps.bench.config import AUTO_ROWS, BenchConfig, length_of
 from electra_albert.config import ModelConfig, TrainingConfig
 from electra_albert.contracts import Arithmetic, DataError, UsageError
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from electra_albert.tasks.examples import TaskData
     from electra_albert.tasks.rows import Rows
     from electra_albert.training.distributed import World
+
+LOG = logging.getLogger(__name__)
 
 Predict = Callable[["Batch"], "Tensor"]  # a batch on the device to logits [B, C]
 
@@ -51,7 +54,7 @@ class Contest:
     max_seq_length: int
 
 
-def make_contest(config: BenchConfig, shape: ModelConfig, say: Say) -> Contest:
+def make_contest(config: BenchConfig, shape: ModelConfig) -> Contest:
     """The task's rows, cut so that every batch is full, and the model with the weights to begin with."""
     import torch
 
@@ -62,9 +65,9 @@ def make_contest(config: BenchConfig, shape: ModelConfig, say: Say) -> Contest:
     from electra_albert.training.distributed import start
 
     world = start(config.device)
-    data = _read(config, say)
+    data = _read(config)
     files = locate_encoder(Path(config.model)) if config.model else None
-    tokenizer = _tokenizer(config, data, files.tokenizer if files else None, say)
+    tokenizer = _tokenizer(config, data, files.tokenizer if files else None)
     train, dev = _encode(config, data, tokenizer)
     size, length = _batch_size(config), length_of(config)
     steps = train.unit_count // size
@@ -95,7 +98,7 @@ def _batch_size(config: BenchConfig) -> int:
     return config.rows[0] if config.rows else AUTO_ROWS
 
 
-def _read(config: BenchConfig, say: Say) -> TaskData:
+def _read(config: BenchConfig) -> TaskData:
     """Examples of a task with classes; by default of the one made from the documentation."""
     from electra_albert.apps.finetune.docs_task import write_docs_task
     from electra_albert.finetuning_config import DataConfig
@@ -106,7 +109,7 @@ def _read(config: BenchConfig, say: Say) -> TaskData:
     if task.kind != "sequence" or task.is_regression:
         raise UsageError(f"--task {task.name} has no classes of sentences; bench takes one that has, such as sst2")
     if config.task is None:
-        train, dev = map(str, write_docs_task(Path(config.prepared_dir), say))
+        train, dev = map(str, write_docs_task(Path(config.prepared_dir)))
         files = DataConfig(train_file=train, validation_file=dev)
     elif config.data_dir:
         files = DataConfig(data_dir=config.data_dir)
@@ -116,12 +119,12 @@ def _read(config: BenchConfig, say: Say) -> TaskData:
     return read_data(task, wanted, needs_test=False, seed=config.seed)
 
 
-def _tokenizer(config: BenchConfig, data: TaskData, of_model: Path | None, say: Say) -> Any:
+def _tokenizer(config: BenchConfig, data: TaskData, of_model: Path | None) -> Any:
     from electra_albert.corpus.tokenizer import load_tokenizer, train_tokenizer
 
     if of_model is not None or config.tokenizer:
         return load_tokenizer(of_model or Path(str(config.tokenizer)))
-    say(f"training a tokenizer of at most {config.vocab_size:,} pieces on the task's texts, which is not timed")
+    LOG.info(f"training a tokenizer of at most {config.vocab_size:,} pieces on the task's texts, which is not timed")
     texts = (text for example in data.train for text in (example.text, example.text_pair) if text)
     return train_tokenizer(texts, config.vocab_size, do_lower_case=True)
 

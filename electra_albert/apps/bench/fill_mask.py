@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_albert.apps.bench.config import OURS, BenchConfig, Say, spread
+from electra_albert.apps.bench.config import OURS, BenchConfig, spread
 from electra_albert.apps.bench.lines import sample_lines
 from electra_albert.apps.bench.timing import in_turns
 from electra_albert.config import PretrainConfig
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from electra_albert.corpus.tokenizer import Tokenizer
     from electra_albert.model.electra import Generator
+
+LOG = logging.getLogger(__name__)
 
 Proposal = dict[str, Any]
 _Seconds = dict[str, list[float]]  # of each contender
@@ -45,7 +48,7 @@ class _Calls(NamedTuple):
     stock_features: Callable[..., list[Tensor]]
 
 
-def measure_fill_mask(config: BenchConfig, settings: PretrainConfig, say: Say) -> dict[str, Any]:
+def measure_fill_mask(config: BenchConfig, settings: PretrainConfig) -> dict[str, Any]:
     """Seconds for a sentence, and for a batch of them, in turns; float32, weights drawn at random.
 
     Raises UserError where the two do not propose the same, or give other vectors.
@@ -55,13 +58,13 @@ def measure_fill_mask(config: BenchConfig, settings: PretrainConfig, say: Say) -
     from electra_albert.training.distributed import start
 
     device = start(config.device).device
-    tokenizer = prepare(settings.corpus, config.seed, say).tokenizer
-    sentences = masked_sentences(sample_lines(settings.corpus, config.seed, say), tokenizer.mask_token)
+    tokenizer = prepare(settings.corpus, config.seed).tokenizer
+    sentences = masked_sentences(sample_lines(settings.corpus, config.seed), tokenizer.mask_token)
     generator = _generator(settings, len(tokenizer), config.seed)
     with TemporaryDirectory(prefix="bench-") as name, quiet_transformers():
         calls = _calls(generator, tokenizer, Path(name), device)
         _check_calls(calls, sentences)
-        say(f"ours and the pipelines give the same for {len(sentences)} sentences")
+        LOG.info(f"ours and the pipelines give the same for {len(sentences)} sentences")
         one = _time_one(calls, sentences, config.repeats, device)
         many = _time_many(calls, sentences, config.repeats, device)
         vectors = _time_features(calls, sentences, config.repeats, device)

@@ -10,6 +10,7 @@ Trainer has no like of. Scoring is neither's: the weights a pass ends with are s
 from __future__ import annotations
 
 import copy
+import logging
 from dataclasses import replace
 from io import StringIO
 from itertools import count
@@ -18,7 +19,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from electra_albert.apps.bench.config import OURS, STOCK, Say, spread
+from electra_albert.apps.bench.config import OURS, STOCK, spread
 from electra_albert.apps.bench.contest import Contest, Pass, Predict, Trained, make_contest, padding_of
 from electra_albert.apps.bench.timing import now
 from electra_albert.config import ModelConfig
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from electra_albert.contracts import Batch
     from electra_albert.tasks.objective import TaskObjective
     from electra_albert.tasks.rows import Rows
+
+LOG = logging.getLogger(__name__)
 
 TARGET_RATIO = 2.0  # ours over stock with its default collator
 EVAL_ROWS = 128  # in a batch
@@ -59,7 +62,7 @@ def has_trainer() -> bool:
     return find_spec("accelerate") is not None
 
 
-def measure_finetune(config: BenchConfig, shape: ModelConfig, say: Say) -> dict[str, Any]:
+def measure_finetune(config: BenchConfig, shape: ModelConfig) -> dict[str, Any]:
     """Rows a second of ours and of stock's Trainer over whole passes, in turns, and what each pass learned.
 
     Raises UsageError where Trainer cannot be used, and CheckpointError where stock computes other values than ours.
@@ -68,9 +71,9 @@ def measure_finetune(config: BenchConfig, shape: ModelConfig, say: Say) -> dict[
         raise UsageError("stock's Trainer needs accelerate, which is not installed; pip install accelerate")
     from electra_albert.apps.bench.trainer import stock_contenders
 
-    contest = make_contest(config, shape, say)
+    contest = make_contest(config, shape)
     contenders: dict[str, Pass] = {OURS: lambda seed: train_ours(contest, seed)}
-    with stock_contenders(contest, config.attention, say) as stock:
+    with stock_contenders(contest, config.attention) as stock:
         contenders |= stock.passes
         passes: dict[str, list[_Pass]] = {name: [] for name in contenders}
         train_ours(replace(contest, training=replace(contest.training, max_steps=2)), config.seed)  # warm, as stock is
@@ -80,7 +83,7 @@ def measure_finetune(config: BenchConfig, shape: ModelConfig, say: Say) -> dict[
                 accuracy = accuracy_of(trained.predict, contest.dev, contest.world.device)
                 passes[name].append(_Pass(trained.seconds, trained.other_seconds, trained.padding, accuracy))
             done = ", ".join(f"{name} {found[-1].seconds:.2f} s" for name, found in passes.items())
-            say(f"pass {repeat + 1} of {config.repeats}: {done}")
+            LOG.info(f"pass {repeat + 1} of {config.repeats}: {done}")
     return {**_conditions(config, contest), "attention": stock.attention, **_summary(contest.train.unit_count, passes)}
 
 

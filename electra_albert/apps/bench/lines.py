@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, cast
 
-from electra_albert.apps.bench.config import BenchConfig, Say, rows_of
+from electra_albert.apps.bench.config import BenchConfig, rows_of
 from electra_albert.config import CorpusConfig, PretrainConfig
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ _SMALLEST_PIECE_BYTES = 1 << 20
 _ONE_LINE_EACH = ("sentences", "documents")  # kinds of text whose sentences stand on lines of their own
 
 
-def sample_lines(corpus: CorpusConfig, seed: int, say: Say) -> list[str]:
+def sample_lines(corpus: CorpusConfig, seed: int) -> list[str]:
     """Lines from all over a corpus: of plain text as they stand there, of documentation a sentence, else a record."""
     from electra_albert.apps.prepare.folder import open_corpus
 
-    found = open_corpus(corpus, seed, say)
+    found = open_corpus(corpus, seed)
     size = sum(path.stat().st_size for path in found.all_files())
     by_source = found.units(max(_SMALLEST_PIECE_BYTES, size // _PLACES))
     units = [unit for units in by_source for unit in units]
@@ -48,7 +48,7 @@ def _lines(unit: Unit) -> Iterator[str]:
                 yield " ".join(document.sentences)
 
 
-def make_bench_job(config: BenchConfig, settings: PretrainConfig, say: Say) -> tuple[World, Job]:
+def make_bench_job(config: BenchConfig, settings: PretrainConfig) -> tuple[World, Job]:
     """What Pretraining.py would train with: the pair's first weights, and batches of the rows asked for first."""
     from electra_albert.apps.pretrain.job import make_job
     from electra_albert.training.distributed import start
@@ -62,4 +62,4 @@ def make_bench_job(config: BenchConfig, settings: PretrainConfig, say: Say) -> t
         precision=cast("Arithmetic", config.precisions[0]),
     )
     run = replace(settings.run, objective="rtd", torch_compile="none", init_from=None)
-    return world, make_job(replace(settings, training=training, run=run), world, say)
+    return world, make_job(replace(settings, training=training, run=run), world)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from electra_albert.apps.bench.config import ATTENTIONS, OURS, STOCK, BenchConfig, Say, spread
+from electra_albert.apps.bench.config import ATTENTIONS, OURS, STOCK, BenchConfig, spread
 from electra_albert.apps.bench.lines import make_bench_job
 from electra_albert.apps.bench.machine import peak_memory
 from electra_albert.apps.bench.roofs import Roofs, Work, busy_seconds, roof_shares
@@ -25,13 +26,15 @@ if TYPE_CHECKING:
     from electra_albert.model.electra import Discriminator
     from electra_albert.objectives.rtd import ReplacedTokenDetection
 
+LOG = logging.getLogger(__name__)
+
 TARGET_TOKENS = 7_500_000  # a second: three times what a GPU's step of preset small takes
 MANY_ROWS = 1024
 _ROWS_A_TIMING = 16_384
 _TURNS = 2  # of the kinds of attention, before the faster one is taken
 
 
-def measure_encoder(config: BenchConfig, settings: PretrainConfig, say: Say) -> dict[str, Any]:
+def measure_encoder(config: BenchConfig, settings: PretrainConfig) -> dict[str, Any]:
     """Seconds of a forward pass without gradient of ours and of stock's AlbertModel, in turns on one real batch.
 
     Raises UserError where the two do not compute the same.
@@ -42,13 +45,13 @@ def measure_encoder(config: BenchConfig, settings: PretrainConfig, say: Say) -> 
     from electra_albert.model.flops import encoder_flops
     from electra_albert.training.step import autocast
 
-    world, job = make_bench_job(config, settings, say)
+    world, job = make_bench_job(config, settings)
     objective = cast("ReplacedTokenDetection", job.objective.eval())
     ours = objective.discriminator
     stock = StockPair(objective, is_tuned=False).to(world.device).eval().discriminator
     batch = job.batches.micro_batches(1)[0].to(world.device)
     check_same_encoder(ours, stock, batch)
-    say("ours and stock give the same hidden states on the batch")
+    LOG.info("ours and stock give the same hidden states on the batch")
     ids, mask, segments = batch[:3]
     with torch.no_grad(), autocast(world.device, job.arithmetic):
         calls = {OURS: lambda: ours.encode(ids, mask, segments), STOCK: lambda: stock(ids, mask, segments)}
@@ -172,7 +175,7 @@ def format_encoder(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def measure_batches(config: BenchConfig, settings: PretrainConfig, say: Say) -> dict[str, Any]:
+def measure_batches(config: BenchConfig, settings: PretrainConfig) -> dict[str, Any]:
     """Tokens a second, padding left out, of batches as the loop gets them: from the one thread that makes them."""
     from electra_albert.apps.prepare.main import prepare
     from electra_albert.corpus.batches import TrainBatches
@@ -181,7 +184,7 @@ def measure_batches(config: BenchConfig, settings: PretrainConfig, say: Say) -> 
     from electra_albert.training.distributed import start
 
     device = start(config.device).device
-    prepared = prepare(settings.corpus, config.seed, say)
+    prepared = prepare(settings.corpus, config.seed)
     length = settings.corpus.max_seq_length
     special = special_ids(prepared.tokenizer)
     rows = Rows(prepared.store.train, prepared.train_table, length, config.seed, special=special)
@@ -191,7 +194,7 @@ def measure_batches(config: BenchConfig, settings: PretrainConfig, say: Say) -> 
         batches = TrainBatches(rows, prepared.order, count, pin_memory=device.type == "cuda")
         rates = _batch_rates(batches, config.repeats)
         records.append({"rows": count, "tokens_per_second": spread(rates)})
-        say(f"batches of {count} rows: {records[-1]['tokens_per_second']['median']:,.0f} tokens/s")
+        LOG.info(f"batches of {count} rows: {records[-1]['tokens_per_second']['median']:,.0f} tokens/s")
     return {
         "preset": config.presets[0],
         "max_seq_length": length,

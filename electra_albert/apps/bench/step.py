@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from electra_albert.contracts import Arithmetic, Batch
     from electra_albert.objectives.pretraining import PretrainingObjective
     from electra_albert.training.distributed import World
+
+LOG = logging.getLogger(__name__)
 
 _CHECKED_ROWS = 16  # of the first batch, on which ours and stock must agree
 
@@ -54,15 +57,15 @@ class Cost(NamedTuple):
     is_compiled: bool
 
 
-def measure_step(config: BenchConfig, settings: PretrainConfig, say: Callable[[str], None]) -> list[dict[str, Any]]:
+def measure_step(config: BenchConfig, settings: PretrainConfig) -> list[dict[str, Any]]:
     """A record for each objective, arithmetic and number of rows asked for; `settings` are those of the first preset.
 
     Raises UserError where ours and stock do not compute the same: a ratio would say nothing.
     """
-    return list(step_records(config, settings, say))
+    return list(step_records(config, settings))
 
 
-def step_records(config: BenchConfig, settings: PretrainConfig, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+def step_records(config: BenchConfig, settings: PretrainConfig) -> Iterator[dict[str, Any]]:
     """The records of measure_step, each as soon as it is measured."""
     import torch
 
@@ -74,14 +77,14 @@ def step_records(config: BenchConfig, settings: PretrainConfig, say: Callable[[s
     world = start(config.device)
     compiled = has_compiled(config, world.device)
     if not compiled and config.torch_compile == "auto" and world.device.type == "cuda":
-        say(f"nothing is measured compiled: {why_not_compiled(world.device)}")
-    prepared = prepare(settings.corpus, config.seed, say)
+        LOG.info(f"nothing is measured compiled: {why_not_compiled(world.device)}")
+    prepared = prepare(settings.corpus, config.seed)
     numbers_of_rows = rows_of(config, world.device.type, settings.corpus.max_seq_length)
     cases = product(config.objectives, arithmetics_of(config, world.device), numbers_of_rows)
     for objective, arithmetic, rows in cases:
         wanted = _settings(config, settings, prepared, objective, rows)
         case = _make_case(config, wanted, prepared, arithmetic, world.device)
-        say(case.name)
+        LOG.info(case.name)
         record = _measure_case(config, case, world, partial(_say_of, say, case.name), compiled=compiled)
         del case  # before the next one is made
         torch.compiler.reset()  # else later shapes would be taken for recompilations, which are limited
@@ -89,8 +92,8 @@ def step_records(config: BenchConfig, settings: PretrainConfig, say: Callable[[s
         yield record
 
 
-def _say_of(say: Callable[[str], None], case: str, message: str) -> None:
-    say(f"{case}: {message}")
+def _say_of(case: str, message: str) -> None:
+    LOG.info(f"{case}: {message}")
 
 
 def _settings(
@@ -137,9 +140,7 @@ def _make_case(
     return Case(config.presets[0], settings, arithmetic, objective, timings)
 
 
-def _measure_case(
-    config: BenchConfig, case: Case, world: World, say: Callable[[str], None], *, compiled: bool
-) -> dict[str, Any]:
+def _measure_case(config: BenchConfig, case: Case, world: World, *, compiled: bool) -> dict[str, Any]:
     """The record of one case; what does not fit into memory is named in it."""
     from electra_albert.apps.bench.contenders import check_stock, make_ready, our_contenders, stock_contenders
 
@@ -148,24 +149,22 @@ def _measure_case(
     contenders = stock_contenders(*given, compiled=compiled)
     if contenders:
         check_stock(case.objective, contenders, first.map(lambda field: field[:_CHECKED_ROWS]).to(device))
-        say("ours and stock's give the same losses and gradient norm on the first batch")
+        LOG.info("ours and stock's give the same losses and gradient norm on the first batch")
     contenders = our_contenders(*given, compiled=compiled) | contenders
-    left_out = make_ready(contenders, config.attention, first, device, say)
-    costs = _costs(contenders, case.timings, device, say)
+    left_out = make_ready(contenders, config.attention, first, device)
+    costs = _costs(contenders, case.timings, device)
     attention = {name: contender.attention for name, contender in contenders.items() if contender.attention}
     told = {**_conditions(config, case, device), "attention": attention, "left_out": left_out}
     return {**told, **_summary(case, costs, device)}
 
 
-def _costs(
-    contenders: dict[str, Contender], timings: list[list[Batch]], device: torch.device, say: Callable[[str], None]
-) -> dict[str, Cost]:
+def _costs(contenders: dict[str, Contender], timings: list[list[Batch]], device: torch.device) -> dict[str, Cost]:
     """What each contender costs: memory, then traffic, then time."""
     first = timings[0][0]
     memory = {name: contender.peak_bytes(first, 1, device) for name, contender in contenders.items()}
     # One update more for each: the measurement of memory has taken from them what the allocator kept.
     traffic = {name: contender.traffic_bytes(first, 1, device) for name, contender in contenders.items()}
-    seconds = _time(contenders, timings, device, say)
+    seconds = _time(contenders, timings, device)
     costs = {}
     for name, contender in contenders.items():
         at_most = traffic.get(plain_of(name)) if contender.is_compiled else traffic[name]
@@ -180,9 +179,7 @@ def _update_all(contender: Contender, batches: list[Batch], first_step: int) -> 
         contender.update(batch, first_step + place)
 
 
-def _time(
-    contenders: dict[str, Contender], timings: list[list[Batch]], device: torch.device, say: Callable[[str], None]
-) -> dict[str, list[float]]:
+def _time(contenders: dict[str, Contender], timings: list[list[Batch]], device: torch.device) -> dict[str, list[float]]:
     """Seconds an update of each contender in each timing, in turns on the same batches."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for number, batches in enumerate(timings):
@@ -191,7 +188,7 @@ def _time(
             _update_all(contender, batches, number * len(batches) + 1)
             seconds[name].append((now(device) - began) / len(batches))
         done = ", ".join(f"{name} {shown_seconds(times[-1])} s" for name, times in seconds.items())
-        say(f"timing {number + 1} of {len(timings)}: {done}")
+        LOG.info(f"timing {number + 1} of {len(timings)}: {done}")
     return seconds
 
 

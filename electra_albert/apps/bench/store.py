@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import time
@@ -10,17 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_albert.apps.bench.config import BenchConfig, Say, spread
+from electra_albert.apps.bench.config import BenchConfig, spread
 
 if TYPE_CHECKING:
     from electra_albert.corpus.parts import PartPlan
     from electra_albert.corpus.sources import Unit
 
+LOG = logging.getLogger(__name__)
+
 TARGET_MEGABYTES = {"sentences": 3.0, "documents": 3.0, "paragraphs": 1.5}  # a second and core
 TOKENIZER_CHARACTERS = 4_000_000  # that the tokenizer of a store measurement is trained on; its training is not timed
 
 
-def measure_store(config: BenchConfig, say: Say) -> list[dict[str, Any]]:
+def measure_store(config: BenchConfig) -> list[dict[str, Any]]:
     """One record for each kind of text: MB a second and core of planning, reading, splitting, tokenising, writing."""
     from electra_albert.config import BUILT_IN_CORPUS
     from electra_albert.corpus.sources import find_files
@@ -33,9 +36,9 @@ def measure_store(config: BenchConfig, say: Say) -> list[dict[str, Any]]:
         if config.tokenizer:
             tokenizer = load_tokenizer(Path(config.tokenizer))
         else:
-            say(f"training a tokenizer of {config.vocab_size:,} pieces, which is not timed")
+            LOG.info(f"training a tokenizer of {config.vocab_size:,} pieces, which is not timed")
             tokenizer = train_tokenizer(_beginning(sources[0]), config.vocab_size, do_lower_case=True)
-        return [_measure_files(files, tokenizer, folder, config, say) for files in sources]
+        return [_measure_files(files, tokenizer, folder, config) for files in sources]
 
 
 def _docs_as_text(config: BenchConfig, folder: Path) -> list[list[Path]]:
@@ -67,21 +70,21 @@ def _beginning(files: list[Path]) -> Iterator[str]:
         left -= len(sentence)
 
 
-def _measure_files(files: list[Path], tokenizer: Any, folder: Path, config: BenchConfig, say: Say) -> dict[str, Any]:
+def _measure_files(files: list[Path], tokenizer: Any, folder: Path, config: BenchConfig) -> dict[str, Any]:
     from electra_albert.corpus.sources import plan_units
 
     rates, scaled = [], []
     processes, units = len(os.sched_getaffinity(0)), plan_units(files)
     reason = no_scaling(len(units), processes)
     for repeat in range(config.repeats):
-        alone = _build(files, tokenizer, folder, config.seed, say)
+        alone = _build(files, tokenizer, folder, config.seed)
         rates.append(alone.megabytes / alone.seconds)
         told = f"{files[0].name}: build {repeat + 1} of {config.repeats}, {rates[-1]:.2f} MB/s"
         if reason is None:
-            together = _write_parts(units, tokenizer, folder, processes, say)
+            together = _write_parts(units, tokenizer, folder, processes)
             scaled.append((alone.megabytes / alone.writing_seconds, alone.megabytes / together))
             told += f", parts {scaled[-1][0]:.2f} MB/s by one process, {scaled[-1][1]:.2f} by {processes}"
-        say(told)
+        LOG.info(told)
     kinds = sorted({span.kind for unit in units for span in unit.spans})
     return {
         "kind": "+".join(kinds),
@@ -104,7 +107,7 @@ class _Built(NamedTuple):
     writing_seconds: float  # of these, on the clock, those that other processes could have shared
 
 
-def _build(files: list[Path], tokenizer: Any, folder: Path, seed: int, say: Say) -> _Built:
+def _build(files: list[Path], tokenizer: Any, folder: Path, seed: int) -> _Built:
     from electra_albert.corpus.parts import write_parts
     from electra_albert.corpus.sources import plan_units
     from electra_albert.corpus.store import build_store
@@ -114,7 +117,7 @@ def _build(files: list[Path], tokenizer: Any, folder: Path, seed: int, say: Say)
     with tempfile.TemporaryDirectory(dir=folder) as name:
         plan = _plan(units, tokenizer, Path(name))
         began_writing = time.perf_counter()
-        write_parts(plan, range(len(units)), 1, say)
+        write_parts(plan, range(len(units)), 1)
         writing_seconds = time.perf_counter() - began_writing
         receipt = build_store(
             plan, Path(name), sources=[0] * len(units), vocab_size=len(tokenizer), seed=seed, found=Counter()
@@ -124,14 +127,14 @@ def _build(files: list[Path], tokenizer: Any, folder: Path, seed: int, say: Say)
     return _Built(receipt["read"]["bytes"] / 1e6, receipt["written"]["tokens"], seconds, writing_seconds)
 
 
-def _write_parts(units: list[Unit], tokenizer: Any, folder: Path, processes: int, say: Say) -> float:
+def _write_parts(units: list[Unit], tokenizer: Any, folder: Path, processes: int) -> float:
     """Seconds on the clock until `processes` have tokenised all units, their start included."""
     from electra_albert.corpus.parts import write_parts
 
     with tempfile.TemporaryDirectory(dir=folder) as name:
         plan = _plan(units, tokenizer, Path(name))
         began = time.perf_counter()
-        write_parts(plan, range(len(units)), processes, say)
+        write_parts(plan, range(len(units)), processes)
         return time.perf_counter() - began
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from electra_albert.apps.bench.config import ATTENTIONS, BenchConfig, Say, first_of_ours, ours_named, spread
+from electra_albert.apps.bench.config import ATTENTIONS, BenchConfig, first_of_ours, ours_named, spread
 from electra_albert.apps.bench.lines import make_bench_job, sample_lines
 from electra_albert.apps.bench.timing import UPDATES_A_TIMING, now, shown_seconds
 from electra_albert.config import PretrainConfig
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from electra_albert.apps.pretrain.job import Job
     from electra_albert.objectives.rtd import ReplacedTokenDetection
     from electra_albert.training.distributed import World
+
+LOG = logging.getLogger(__name__)
 
 Padding = Literal["longest", "max_length"]
 Row = dict[str, list[int]]
@@ -55,24 +58,24 @@ class _Contestant:
         self.places.append(sum(mask.numel() for mask in masks))
 
 
-def measure_text(config: BenchConfig, settings: PretrainConfig, say: Say) -> dict[str, Any]:
+def measure_text(config: BenchConfig, settings: PretrainConfig) -> dict[str, Any]:
     """Tokens a second, padding left out, of ours and of stock with each way of filling its rows, in turns.
 
     From asking for a batch to the end of the update. Tokenising is timed for none: both prepare their text once.
     """
-    world, job = make_bench_job(config, settings, say)
+    world, job = make_bench_job(config, settings)
     length, tokenizer = settings.corpus.max_seq_length, job.prepared.tokenizer
-    rows = tokenised(sample_lines(settings.corpus, config.seed, say), tokenizer, length)
+    rows = tokenised(sample_lines(settings.corpus, config.seed), tokenizer, length)
     _require(rows, job.config.training.per_device_train_batch_size, "lines")
-    say(f"stock reads {len(rows):,} lines of {_mean_tokens(rows):.0f} tokens")
+    LOG.info(f"stock reads {len(rows):,} lines of {_mean_tokens(rows):.0f} tokens")
     contestants, attention = _contestants(config, job, world, rows)
-    say(f"ours and stock give the same losses and gradient norm on stock's batches; attention: {attention}")
+    LOG.info(f"ours and stock give the same losses and gradient norm on stock's batches; attention: {attention}")
     updates = UPDATES_A_TIMING[world.device.type]
     for repeat in range(config.repeats + 1):
         for contestant in contestants.values():
             contestant.take(updates, world.device)
         told = ", ".join(f"{name} {c.tokens[-1] / c.seconds[-1]:,.0f}" for name, c in contestants.items())
-        say(f"{f'turn {repeat} of {config.repeats}' if repeat else 'warm-up'}: tokens/s {told}")
+        LOG.info(f"{f'turn {repeat} of {config.repeats}' if repeat else 'warm-up'}: tokens/s {told}")
     return {
         "preset": config.presets[0],
         "device": world.device.type,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_albert.apps.bench.config import ATTENTIONS, STOCK, Say
+from electra_albert.apps.bench.config import ATTENTIONS, STOCK
 from electra_albert.apps.bench.contest import Contest, Pass, Predict, Trained, padding_of
 from electra_albert.apps.bench.timing import now
 from electra_albert.apps.export.checks import quiet_transformers
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from electra_albert.contracts import Batch
     from electra_albert.tasks.rows import Rows
+
+LOG = logging.getLogger(__name__)
 
 # STOCK itself is Trainer's defaults: rows in random order, each batch padded to its longest.
 GROUPED = "stock, grouped"  # the same with train_sampling_strategy group_by_length
@@ -41,7 +44,7 @@ class _Way(NamedTuple):
 
 
 @contextmanager
-def stock_contenders(contest: Contest, attention: str, say: Say) -> Iterator[Stock]:
+def stock_contenders(contest: Contest, attention: str) -> Iterator[Stock]:
     """Trainers on the exported model, whose logits are seen to be ours first. `attention` is auto, sdpa or eager."""
     plain = plain_rows(contest.train)
     ways = {
@@ -57,7 +60,7 @@ def stock_contenders(contest: Contest, attention: str, say: Say) -> Iterator[Sto
             _train(contest, ways[STOCK], folder, kind, 0, steps=1)  # warm
             seconds[kind] = _train(contest, ways[STOCK], folder, kind, 0, steps=_TRIAL_STEPS).seconds
         fastest = min(seconds, key=lambda kind: seconds[kind])
-        say(f"stock's attention: {fastest}")
+        LOG.info(f"stock's attention: {fastest}")
 
         def make_pass(way: _Way) -> Pass:
             return lambda seed: _train(contest, way, folder, fastest, seed)

@@ -78,7 +78,7 @@ class Plan:
 def read_plan(file: Path) -> Plan:
     """The plan in a YAML file. Raises UsageError, which says what to change, where it is none."""
     told = f"--plan {file}"
-    content = _read(file, told)
+    content = _read(file)
     _refuse_unknown(content, _OF_A_PLAN, told)
     finetuning = _mapping(content.get("finetuning", {}), f"{told}: finetuning")
     _refuse_unknown(finetuning, _OF_FINETUNING, f"{told}: finetuning")

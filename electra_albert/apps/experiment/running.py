@@ -5,13 +5,14 @@ A stage that has ended well is not run again; one that was stopped goes on from 
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,8 @@ from electra_albert.apps.experiment.records import Record, Stage, read_record, w
 from electra_albert.apps.experiment.stages import Site
 from electra_albert.contracts import STOPPED_BY_SIGNAL
 
-Say = Callable[[str], None]
+LOG = logging.getLogger(__name__)
+
 _ROOT = Path(__file__).resolve().parents[3]  # of the checkout, where the scripts are
 _END_OF_LOG = 16_000  # bytes that are looked at for what went wrong
 _THREADS = "OMP_NUM_THREADS"
@@ -36,7 +38,7 @@ class Ended(NamedTuple):
     error: str  # the last line it said, where it failed
 
 
-def run_stages(stages: Sequence[Stage], site: Site, say: Say) -> list[Ended]:
+def run_stages(stages: Sequence[Stage], site: Site) -> list[Ended]:
     """Run what has not ended well yet, `site.jobs` at once; returns how each has ended, in order.
 
     How it went is noted in each stage's record. An interrupt is handed to the commands, which save what they have, and
@@ -44,12 +46,12 @@ def run_stages(stages: Sequence[Stage], site: Site, say: Say) -> list[Ended]:
     """
     waiting = [stage for stage in stages if not stage.is_done]
     if waiting:
-        say(f"{len(waiting)} of {len(stages)} to be run, {site.jobs} at once")
+        LOG.info(f"{len(waiting)} of {len(stages)} to be run, {site.jobs} at once")
     with ThreadPoolExecutor(site.jobs) as pool, _Commands(site) as commands:  # the commands are ended, then waited for
-        return list(pool.map(lambda stage: _run(stage, commands, say), waiting))  # an error cancels what waits
+        return list(pool.map(lambda stage: _run(stage, commands), waiting))  # an error cancels what waits
 
 
-def _run(stage: Stage, commands: _Commands, say: Say) -> Ended:
+def _run(stage: Stage, commands: _Commands) -> Ended:
     before = read_record(stage.record)
     spent = before.seconds if before is not None and not stage.other_than(before) else 0.0
     record = Record(stage.command, None, "", spent, commands.threads, commands.jobs, stage.made_of)
@@ -63,9 +65,9 @@ def _run(stage: Stage, commands: _Commands, say: Say) -> Ended:
     record = record._replace(exit_code=code, error=error, seconds=spent + seconds)
     write_record(stage.record, record)
     if code == 0:
-        say(f"{stage.arm}: {stage.name} done in {seconds / 60:.1f} min")
+        LOG.info(f"{stage.arm}: {stage.name} done in {seconds / 60:.1f} min")
     else:
-        say(f"{stage.arm}: {stage.name} {record.tell()}; all it said is in {stage.log}")
+        LOG.info(f"{stage.arm}: {stage.name} {record.tell()}; all it said is in {stage.log}")
     return Ended(stage, code, error)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 from collections import Counter, defaultdict
@@ -17,9 +18,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from electra_albert.apps.prepare.folder import Say, locked
+from electra_albert.apps.prepare.folder import locked
 from electra_albert.config import BUILT_IN_CORPUS
 from electra_albert.contracts import DataError, UsageError
+
+LOG = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2  # raised whenever the same corpus would give other texts
 RECEIPT_NAME = "receipt.json"
@@ -45,7 +48,7 @@ class Text(NamedTuple):
         return json.dumps({"text": " ".join(self.sentences), "label": self.label}, ensure_ascii=False) + "\n"
 
 
-def write_docs_task(prepared_dir: Path, say: Say) -> tuple[Path, Path]:
+def write_docs_task(prepared_dir: Path) -> tuple[Path, Path]:
     """Write train.jsonl and dev.jsonl (text, label) below prepared_dir unless they are there; returns their paths.
 
     Raises UsageError where the folder cannot be written, DataError where too little documentation is installed.
@@ -56,12 +59,12 @@ def write_docs_task(prepared_dir: Path, say: Say) -> tuple[Path, Path]:
     files = folder / "train.jsonl", folder / "dev.jsonl"
     with _writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(prepared_dir / f".{BUILT_IN_CORPUS}.lock", say):  # as in prepare: read only once by many processes
-            say("reading the documentation installed with Python and its packages")
+        with locked(prepared_dir / f".{BUILT_IN_CORPUS}.lock"):  # as in prepare: read only once by many processes
+            LOG.info("reading the documentation installed with Python and its packages")
             corpus = write_installed_docs(prepared_dir / BUILT_IN_CORPUS)
             fingerprint = _fingerprint(corpus)
             if not _is_current(files, folder / RECEIPT_NAME, fingerprint):
-                say(f"making the default task in {folder}: which package does a text come from?")
+                LOG.info(f"making the default task in {folder}: which package does a text come from?")
                 train, dev = make_texts(_documents(corpus))
                 _write(folder, dict(zip(files, (train, dev), strict=True)), fingerprint)
     return files

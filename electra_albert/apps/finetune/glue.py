@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,12 +25,14 @@ from electra_albert.tasks.submission import GlueAverage, glue_average
 if TYPE_CHECKING:
     from electra_albert.apps.finetune.start import Start
 
+LOG = logging.getLogger(__name__)
+
 _FIRST = "mnli"  # whose model scores the diagnostic set, and may be what the small tasks begin with
 _FROM_MNLI = ("rte", "mrpc", "stsb")
 _CONVENTIONS = {"electra": "ELECTRA's mean of eight", "official": "mean over the nine official tasks"}
 
 
-def find_glue(config: FinetuneConfig, say: Callable[[str], None]) -> list[str]:
+def find_glue(config: FinetuneConfig) -> list[str]:
     """The tasks whose folders are there, MNLI first; those that are not are said.
 
     Raises UsageError where there is none, or an option has a meaning for single tasks only.
@@ -45,7 +48,7 @@ def find_glue(config: FinetuneConfig, say: Callable[[str], None]) -> list[str]:
         raise UsageError(
             f"--predict {config.tuning.predict} needs one --task; with glue only --predict test has a meaning"
         )
-    names = _found(Path(asked.data_dir), say)
+    names = _found(Path(asked.data_dir))
     if config.tuning.from_mnli and _FIRST not in names:
         raise UsageError(f"--from_mnli, but {asked.data_dir} holds no MNLI; leave it out")
     return names
@@ -59,17 +62,17 @@ def run_glue(config: FinetuneConfig, names: Sequence[str], start: Start, folder:
         begin, task = start, TASKS[name]
         follows = task.trained_by is not None or (config.tuning.from_mnli and name in _FROM_MNLI)
         if follows and config.tuning.dry_run:
-            session.say(f"{name}: begins with the model fine-tuned on MNLI, which a dry run does not make")
+            LOG.info(f"{name}: begins with the model fine-tuned on MNLI, which a dry run does not make")
             continue
         if follows:
-            begin = find_start(str(folder / _FIRST), config.data.prepared_dir, session.world, session.say)
+            begin = find_start(str(folder / _FIRST), config.data.prepared_dir, session.world)
         mine = with_recipe(session.argv, name, begin.family, begin.config)
         mine = _with_task(mine, name, folder / name, is_from_mnli=follows)
         if (
             mine.tuning.predict
             and not locate(task, mine.data, Report(), needs_test=False, is_trained=mine.tuning.is_training).test
         ):
-            session.say(f"notice: {name} has no test set in {mine.data.data_dir}; nothing is predicted for it")
+            LOG.info(f"notice: {name} has no test set in {mine.data.data_dir}; nothing is predicted for it")
             mine = replace(mine, tuning=replace(mine.tuning, predict=None))
         _check_follows(mine, begin, folder / name, follows=follows)
         code = run_task(task, mine, begin, folder / name, session)
@@ -108,7 +111,7 @@ def _with_task(config: FinetuneConfig, name: str, folder: Path, *, is_from_mnli:
     return replace(config, data=replace(config.data, task=name), tuning=tuning)
 
 
-def _found(data_dir: Path, say: Callable[[str], None]) -> list[str]:
+def _found(data_dir: Path) -> list[str]:
     if not data_dir.is_dir():
         raise UsageError(f"--data_dir {data_dir} is no folder; give the one that holds CoLA, SST-2 and the others")
     names = [name for name in GLUE if any((data_dir / folder).is_dir() for folder in TASKS[name].files.folders)]
@@ -118,7 +121,7 @@ def _found(data_dir: Path, say: Callable[[str], None]) -> list[str]:
     if not names:
         raise UsageError(f"--data_dir {data_dir} holds none of {', '.join(missing)}; give the folder that holds them")
     if missing:
-        say(f"notice: left out, for their data is not in {data_dir}: {', '.join(missing)}")
+        LOG.info(f"notice: left out, for their data is not in {data_dir}: {', '.join(missing)}")
     return sorted(names, key=lambda name: (name != _FIRST, GLUE.index(name)))
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +33,8 @@ from electra_albert.tasks.registry import Task, as_configured
 from electra_albert.tasks.rows import Rows
 from electra_albert.training.distributed import World
 
-Say = Callable[[str], None]
+LOG = logging.getLogger(__name__)
+
 _SAVE_STEPS = 500  # at most this many updates are lost where a run is killed
 
 
@@ -67,7 +69,7 @@ class TaskJob(NamedTuple):
         return next(iter(self.evaluation))
 
 
-def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World, say: Say) -> TaskJob:
+def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World) -> TaskJob:
     """Read and encode the task's data for a model; everything odd about them is said."""
     tuning, task = config.tuning, as_configured(task, config.data)
     is_trained = task.trained_by is None and tuning.is_training
@@ -98,7 +100,7 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
     new_text = Report()  # apart: it is no part of what the scores are of
     to_label = _to_label(task, config, data, new_text)
     for line in (*data.report.lines(), *new_text.lines()):
-        say(f"{task.name}: {line}")
+        LOG.info(f"{task.name}: {line}")
     return TaskJob(
         task,
         config,

@@ -9,6 +9,7 @@ python Finetuning.py --compare runs/cola-mine runs/cola-other
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from electra_albert.apps.finetune.task import Session
     from electra_albert.finetuning_config import DataConfig, FinetuneConfig
     from electra_albert.tasks.registry import Task
+
+LOG = logging.getLogger(__name__)
 
 RUNS = Path("runs")
 ALL_OF_GLUE = "glue"
@@ -59,13 +62,13 @@ def _run(config: FinetuneConfig, session: Session) -> int:
     if config.data.task == ALL_OF_GLUE:
         from electra_albert.apps.finetune.glue import find_glue, run_glue
 
-        names = find_glue(config, session.say)
-        start = find_start(tuning.model, config.data.prepared_dir, session.world, session.say)
+        names = find_glue(config)
+        start = find_start(tuning.model, config.data.prepared_dir, session.world)
         return run_glue(config, names, start, _output_folder(config, ALL_OF_GLUE, start), session)
     if config.only_predicts:
         return _predict_only(config, session)
     task, data = _find_task(config, session)
-    start = find_start(tuning.model, data.prepared_dir, session.world, session.say)
+    start = find_start(tuning.model, data.prepared_dir, session.world)
     config = replace(with_recipe(session.argv, task.name, start.family, start.config), data=data)
     return run_task(task, config, start, _output_folder(config, task.name, start), session)
 
@@ -79,7 +82,7 @@ def _predict_only(config: FinetuneConfig, session: Session) -> int:
 
     tuning, data = config.tuning, config.data
     asked = None if data.task is None else find_task(data.task)
-    start = None if tuning.model is None else find_start(tuning.model, data.prepared_dir, session.world, session.say)
+    start = None if tuning.model is None else find_start(tuning.model, data.prepared_dir, session.world)
     if start is None or start.files is None:
         raise UsageError(
             f"--predict {tuning.predict} needs a fine-tuned model: name it by --model, or give --task and its data to "
@@ -88,7 +91,7 @@ def _predict_only(config: FinetuneConfig, session: Session) -> int:
     details, _ = read_task(start.files)
     task = task_of_model(details, asked)
     if "columns" not in details and task.columns == TASKS[CUSTOM].columns and data.text_pair_column is None:
-        session.say(
+        LOG.info(
             f"notice: {start.files.config.parent} does not record the columns it was fine-tuned on, so one text a row "
             "is read; --text_pair_column names that of a second one"
         )
@@ -125,7 +128,7 @@ def _find_task(config: FinetuneConfig, session: Session) -> tuple[Task, DataConf
     if config.tuning.predict == PREDICT_TEST:
         raise UsageError("--predict test needs --task, the name of the task whose test set is to be labelled")
     with main_first(session.world):
-        train, dev = write_docs_task(Path(data.prepared_dir), session.say)
+        train, dev = write_docs_task(Path(data.prepared_dir))
     task = replace(find_task(CUSTOM), name=DOCS)
     return task, replace(data, train_file=str(train), validation_file=str(dev), encoding="utf-8")
 

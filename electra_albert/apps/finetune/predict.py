@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from electra_albert.apps.finetune.job import TaskJob
     from electra_albert.hub.loading import ModelFiles
 
+LOG = logging.getLogger(__name__)
+
 
 class _Predicted(NamedTuple):
     """What a model says of examples without labels."""
@@ -38,9 +41,7 @@ class _Predicted(NamedTuple):
     report: Report
 
 
-def predict(
-    job: TaskJob, folder: Path, device: torch.device, stop: StopSignal, say: Callable[[str], None]
-) -> list[Path] | None:
+def predict(job: TaskJob, folder: Path, device: torch.device, stop: StopSignal) -> list[Path] | None:
     """Label the new text asked for, or the task's test sets for handing in; returns the files written into `folder`.
 
     None where it was told to stop. What is odd in the texts is said. The model is the best of the sweep, or the one the
@@ -57,7 +58,7 @@ def predict(
         with writing(folder):
             written.append(_write(job, predicted, folder))
         for line in predicted.report.lines():
-            say(f"{job.task.name}: {line}")
+            LOG.info(f"{job.task.name}: {line}")
     return written
 
 

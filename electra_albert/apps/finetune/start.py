@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
     from electra_albert.hub.loading import ModelFiles
 
+LOG = logging.getLogger(__name__)
+
 _BARE_PRESET = "tiny"
 _SMALL = 256  # hidden size up to which ALBERT published no settings, and ELECTRA did
 
@@ -36,7 +38,7 @@ class Start(NamedTuple):
     fingerprint: str  # of the weights
 
 
-def find_start(model: str | None, prepared_dir: str, world: World, say: Callable[[str], None]) -> Start:
+def find_start(model: str | None, prepared_dir: str, world: World) -> Start:
     """The model named, the newest run that learned, or the one that comes with the checkout.
 
     Without any, the smallest shape with random weights, which is said.
@@ -47,11 +49,11 @@ def find_start(model: str | None, prepared_dir: str, world: World, say: Callable
         try:
             default = default_model("--model")
         except UsageError as error:
-            return _bare(prepared_dir, world, say, str(error))
+            return _bare(prepared_dir, world, str(error))
         path = default.path
         if default.passed_over:
-            say(f"notice: {default.passed_over}")
-        say(default.told())
+            LOG.info(f"notice: {default.passed_over}")
+        LOG.info(default.told())
     else:
         path = Path(model)
     files = locate_encoder(path)
@@ -75,13 +77,13 @@ def _name(path: Path) -> str:
     return path.parent.name if path.name in ("generator", "discriminator", "model") else path.name
 
 
-def _bare(prepared_dir: str, world: World, say: Callable[[str], None], why: str) -> Start:
+def _bare(prepared_dir: str, world: World, why: str) -> Start:
     from electra_albert.apps.prepare.main import prepare
 
-    say(f"notice: this begins with random weights and learns from the task alone: {why}")
+    LOG.info(f"notice: this begins with random weights and learns from the task alone: {why}")
     preset = PRESETS[_BARE_PRESET]
     corpus = CorpusConfig(vocab_size=preset.corpus.vocab_size, prepared_dir=prepared_dir)
     with main_first(world):
-        tokenizer = prepare(corpus, preset.training.seed, say).tokenizer
+        tokenizer = prepare(corpus, preset.training.seed).tokenizer
     shape = replace(preset.model, vocab_size=len(tokenizer))
     return Start(_BARE_PRESET, None, shape, tokenizer, "electra", "")

@@ -6,9 +6,10 @@ A seed's folder holds its log and, until it is done, its checkpoints; result.jso
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +35,8 @@ from electra_albert.training.metrics_file import read_metrics
 from electra_albert.training.monitor import EVALUATION_PREFIX, Monitor
 from electra_albert.training.run import Run
 
+LOG = logging.getLogger(__name__)
+
 RESULT = "result.json"
 _BEST_WEIGHTS = "best.safetensors"
 
@@ -51,16 +54,14 @@ class SeedResult(NamedTuple):
     new_parts: list[str]  # of the model, that began with random weights
 
 
-def run_seeds(
-    job: TaskJob, folder: Path, world: World, stop: StopSignal, say: Callable[[str], None]
-) -> list[SeedResult] | None:
+def run_seeds(job: TaskJob, folder: Path, world: World, stop: StopSignal) -> list[SeedResult] | None:
     """Train, or read, every seed's result; None where it was told to stop. The best one's model is exported.
 
     Seeds that were begun by an earlier command belong to the sweep, whether or not this one asks for them: the model
     may be theirs.
     """
     results: dict[int, SeedResult] = {}
-    seeds = _all_seeds(job, folder, world, say)
+    seeds = _all_seeds(job, folder, world)
     with main_first(world):
         if world.is_main:
             found = {seed: read_result(_place(folder, seed)) for seed in seeds}
@@ -79,13 +80,13 @@ def _place(folder: Path, seed: int) -> Path:
     return folder / f"seed-{seed}"
 
 
-def _all_seeds(job: TaskJob, folder: Path, world: World, say: Callable[[str], None]) -> list[int]:
+def _all_seeds(job: TaskJob, folder: Path, world: World) -> list[int]:
     first = job.config.training.seed
     asked = set(range(first, first + job.config.tuning.seeds))
     begun = {int(path.name.removeprefix("seed-")) for path in folder.glob("seed-*") if path.name[5:].isdecimal()}
     begun = gather_objects(begun, world)[0]
     if begun - asked:
-        say(f"seeds begun earlier belong to this sweep too: {', '.join(map(str, sorted(begun - asked)))}")
+        LOG.info(f"seeds begun earlier belong to this sweep too: {', '.join(map(str, sorted(begun - asked)))}")
     return sorted(asked | begun)
 
 
@@ -116,9 +117,9 @@ def _run_seed(
     objective, new = build_objective(job, seed, world.device)
     training = replace(job.training, seed=seed)
     with Monitor(place, training.max_steps, is_main=world.is_main) as monitor:
-        found = find_checkpoint(place / "checkpoints", "auto", monitor.say)
+        found = find_checkpoint(place / "checkpoints", "auto")
         start_step = read_state(found)["step"] if found else 0
-        monitor.say(f"{job.task.name}, seed {seed}: {training.max_steps:,} updates, {', '.join(new)} with new weights")
+        LOG.info(f"{job.task.name}, seed {seed}: {training.max_steps:,} updates, {', '.join(new)} with new weights")
         watch = _Watch(job, objective, place, world, stop)
         watch.recall(start_step)
         run = Run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -34,7 +35,9 @@ from electra_albert.model.attention import stock_computes
 from electra_albert.tasks.task import Task
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.guards import RunLock, StopSignal
-from electra_albert.training.run_log import RunLog, print_line
+from electra_albert.training.run_log import RunLog
+
+LOG = logging.getLogger(__name__)
 
 
 class Session(NamedTuple):
@@ -45,19 +48,14 @@ class Session(NamedTuple):
     stop: StopSignal
     log: RunLog
 
-    def say(self, message: str) -> None:
-        """Print a line, on the main rank."""
-        if self.world.is_main:
-            print_line(message)
-
 
 def run_task(task: Task, config: FinetuneConfig, start: Start, folder: Path, session: Session) -> int:
     """Fine-tune on one task, or score a fine-tuned model on it; returns the exit code."""
     check_can_write(folder)
     check_is_ours(folder)
-    job = make_task_job(task, config, start, session.world, session.say)
+    job = make_task_job(task, config, start, session.world)
     for line in _plan_lines(job, session.world):
-        session.say(line)
+        LOG.info(line)
     if job.train is not None:
         build_objective(job, config.training.seed, session.world.device)  # a model that does not fit is refused here
     if config.tuning.dry_run:
@@ -69,7 +67,7 @@ def run_task(task: Task, config: FinetuneConfig, start: Start, folder: Path, ses
                 changes = open_folder(job, folder, session.argv, _found(job, session.world))
                 session.log.open(folder)
                 for change in changes:
-                    session.say(f"changed since the sweep began: {change}")
+                    LOG.info(f"changed since the sweep began: {change}")
         results = _results(job, folder, session)
         is_stopped = results is None
         if results is not None:
@@ -79,7 +77,7 @@ def run_task(task: Task, config: FinetuneConfig, start: Start, folder: Path, ses
                         is_stopped = not _finish(job, folder, results, session)
             is_stopped = gather_objects(is_stopped, session.world)[0]
     if is_stopped:
-        session.say(f"stopped; run the same command to go on with {folder}")
+        LOG.info(f"stopped; run the same command to go on with {folder}")
         return STOPPED_BY_SIGNAL
     return 0
 
@@ -96,10 +94,10 @@ def label_text(task: Task, config: FinetuneConfig, start: Start, session: Sessio
     check_can_write(folder)
     check_is_table(folder / PREDICTED)
     if (folder / PREDICTED).exists():
-        session.say(f"notice: {folder / PREDICTED} is replaced; --output_dir keeps another one apart")
-    job = make_task_job(task, config, start, session.world, session.say)
+        LOG.info(f"notice: {folder / PREDICTED} is replaced; --output_dir keeps another one apart")
+    job = make_task_job(task, config, start, session.world)
     count, labels = sum(map(len, job.to_label.values())), ", ".join(job.data.labels[:5])
-    session.say(
+    LOG.info(
         f"{job.task.name}: {count:,} examples of {config.tuning.predict} to label by {model}"
         f"{' with labels ' * bool(labels)}{labels}{', ...' * (len(job.data.labels) > 5)}, in sequences of at most "
         f"{job.plan.max_seq_length} tokens"
@@ -111,11 +109,11 @@ def label_text(task: Task, config: FinetuneConfig, start: Start, session: Sessio
         if session.world.is_main:
             with writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-            written = predict(job, folder, session.world.device, session.stop, session.say)
+            written = predict(job, folder, session.world.device, session.stop)
             for file in written or ():
                 print(f"written: {file}")
     if None in gather_objects(written, session.world):
-        session.say("stopped; run the same command again")
+        LOG.info("stopped; run the same command again")
         return STOPPED_BY_SIGNAL
     return 0
 
@@ -130,7 +128,7 @@ def _found(job: TaskJob, world: World) -> dict[str, object]:
 def _results(job: TaskJob, folder: Path, session: Session) -> list[SeedResult] | None:
     """What every seed came to, or the model as it is; None where it was told to stop."""
     if job.train is not None:
-        return run_seeds(job, folder, session.world, session.stop, session.say)
+        return run_seeds(job, folder, session.world, session.stop)
     if not job.evaluation:
         return []
     scored = score_model(job, session.world, session.stop)
@@ -169,13 +167,13 @@ def _finish(job: TaskJob, folder: Path, results: Sequence[SeedResult], session: 
         write_results(job, folder, summarize_sweep(job, results, best), best)
         print((folder / TABLE).read_text(encoding="utf-8").rstrip())
     if job.config.tuning.predict is not None:
-        files = predict(job, folder, session.world.device, session.stop, session.say)
+        files = predict(job, folder, session.world.device, session.stop)
         if files is None:
             return False
         for file in files:
             print(f"written: {file}")
     elif not results:
-        session.say(f"{job.task.name}: its data hold no labels, so nothing was scored; --predict test labels them")
+        LOG.info(f"{job.task.name}: its data hold no labels, so nothing was scored; --predict test labels them")
     kind = "a stock folder" if stock_computes(job.shape) else "in this toolkit's own format"
     told = {RESULTS: "", TABLE: "", PREDICTIONS: "", CONFUSION: "", MODEL: f"/ (the best seed's, {kind})"}
     there = [f"{name}{what}" for name, what in told.items() if (folder / name).exists()]

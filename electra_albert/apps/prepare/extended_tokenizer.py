@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
-from electra_albert.apps.prepare.folder import CorpusFolder, Say
+from electra_albert.apps.prepare.folder import CorpusFolder
 from electra_albert.apps.prepare.tokenizer_sample import sample_sentences
 from electra_albert.contracts import UsageError
+
+LOG = logging.getLogger(__name__)
 
 TOKENIZER_MAX_LENGTH = 512  # of the copy kept with the store; a run's own copy carries the run's
 
 
-def extended_tokenizer(corpus: CorpusFolder, size: int, say: Say) -> Path:
+def extended_tokenizer(corpus: CorpusFolder, size: int) -> Path:
     """The folder of the given tokenizer with words of the corpus behind its pieces, `size` in all or what there is.
 
     Raises UsageError where it has more pieces than that, or cannot be extended.
@@ -33,6 +36,8 @@ def extended_tokenizer(corpus: CorpusFolder, size: int, say: Say) -> Path:
         extended = extension.tokenizer
         if not extension.pieces:
             break
-    say(f"the tokenizer has {len(extended):,} pieces: {before:,} of its own and {len(extended) - before:,} words more")
+    LOG.info(
+        f"the tokenizer has {len(extended):,} pieces: {before:,} of its own and {len(extended) - before:,} words more"
+    )
     save_tokenizer(extended, folder, TOKENIZER_MAX_LENGTH)
     return folder

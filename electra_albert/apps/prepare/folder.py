@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
     from electra_albert.corpus.store import Store
     from electra_albert.corpus.tokenizer import Tokenizer
 
+LOG = logging.getLogger(__name__)
+
 PREPARED_VERSION = 5  # raise it when the same text would be read, split, tokenised or held out in another way
 _TRAINING_VERSION = 2  # raise it when another tokenizer would be trained on the same text
 _KEY_LETTERS = 12  # of the key, in the folder's name
-
-Say = Callable[[str], None]
 
 
 class CorpusFolder(NamedTuple):
@@ -58,7 +59,7 @@ class CorpusFolder(NamedTuple):
         return [path for files in self.files for path in files]
 
 
-def open_corpus(config: CorpusConfig, seed: int, say: Say) -> CorpusFolder:
+def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     """Look for the corpus, tell it from any other, and make its folder.
 
     Raises UsageError, DataError or CheckpointError where the corpus or the tokenizer cannot be used.
@@ -78,9 +79,9 @@ def open_corpus(config: CorpusConfig, seed: int, say: Say) -> CorpusFolder:
     sources = read_sources(config.corpus, config.text_column)
     name = short_name(config.corpus)
     found: Counter[str] = Counter()
-    with locked(root / f".{name}.lock", say):  # many jobs at once, as on a cluster, read every file only once
+    with locked(root / f".{name}.lock"):  # many jobs at once, as on a cluster, read every file only once
         files = _without_repeats(
-            sources, [_find(source.corpus, config.encoding, root, found, say) for source in sources], found
+            sources, [_find(source.corpus, config.encoding, root, found) for source in sources], found
         )
         for source, some in zip(sources, files, strict=True):  # first of all, since it takes no time
             require_columns(some, _reading(source, config))
@@ -105,14 +106,14 @@ def _training_key(config: CorpusConfig) -> list[Any]:
     return [_TRAINING_VERSION, config.vocab_size, config.do_lower_case is not False, config.keep_accents]
 
 
-def _find(corpus: str, encoding: str, root: Path, found: Counter[str], say: Say) -> list[Path]:
+def _find(corpus: str, encoding: str, root: Path, found: Counter[str]) -> list[Path]:
     if corpus != BUILT_IN_CORPUS:
         from electra_albert.corpus.sources import find_files
 
         return find_files(corpus, found, encoding)
     from electra_albert.corpus.installed_docs import write_installed_docs
 
-    say("reading the documentation installed with Python and its packages")
+    LOG.info("reading the documentation installed with Python and its packages")
     return [write_installed_docs(root / BUILT_IN_CORPUS)]
 
 
@@ -179,7 +180,7 @@ def _write_identity(folder: Path, identity: dict[str, Any]) -> None:
 
 
 @contextmanager
-def locked(lock: Path, say: Say, *, is_shared: bool = False) -> Iterator[None]:
+def locked(lock: Path, *, is_shared: bool = False) -> Iterator[None]:
     """Hold the lock file alone, or along with others that share it; it goes with the process, however that ends."""
     import fcntl
 
@@ -188,12 +189,12 @@ def locked(lock: Path, say: Say, *, is_shared: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"another process prepares {lock.parent}; waiting for it")
+            LOG.info(f"another process prepares {lock.parent}; waiting for it")
             fcntl.flock(file, kind)
         yield
 
 
-def ready_store(folder: Path, wanted: str, say: Say) -> Store | None:
+def ready_store(folder: Path, wanted: str) -> Store | None:
     """The store in `folder` where it is whole and the one wanted."""
     from electra_albert.corpus.store import open_store
 
@@ -202,12 +203,12 @@ def ready_store(folder: Path, wanted: str, say: Say) -> Store | None:
     try:
         store = open_store(folder)
     except CheckpointError as problem:
-        say(f"{problem}; building the token store again")
+        LOG.info(f"{problem}; building the token store again")
         return None
     if store.fingerprint != wanted:
-        say(f"the token store in {folder} was made with another tokenizer; building it again")
+        LOG.info(f"the token store in {folder} was made with another tokenizer; building it again")
         return None
-    say(f"using the token store in {folder}: {len(store.train.tokens):,} tokens to train on")
+    LOG.info(f"using the token store in {folder}: {len(store.train.tokens):,} tokens to train on")
     return store
 
 

@@ -8,6 +8,7 @@ electra-albert prepare --corpus my.txt --num_shards 16 --merge             once 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.apps.command_line import make_parser, parse
 from electra_albert.apps.prepare.extended_tokenizer import TOKENIZER_MAX_LENGTH, extended_tokenizer
-from electra_albert.apps.prepare.folder import CorpusFolder, Say, locked, open_corpus, ready_store
+from electra_albert.apps.prepare.folder import CorpusFolder, locked, open_corpus, ready_store
 from electra_albert.apps.prepare.tokenizer_sample import sample_sentences
 from electra_albert.apps.run_folder import require_same_text
 from electra_albert.config import CorpusConfig, TrainingConfig
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from electra_albert.corpus.parts import PartPlan
     from electra_albert.corpus.store import Store
     from electra_albert.corpus.tokenizer import Tokenizer
+
+LOG = logging.getLogger(__name__)
 
 UNIT_BYTES = 8 << 20  # of text that one part is made from
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -71,7 +74,6 @@ class Prepared(NamedTuple):
 def prepare(
     config: CorpusConfig,
     seed: int,
-    say: Say,
     shard: ShardConfig = _ALONE,
     recorded: Mapping[str, Any] | None = None,
 ) -> Prepared:
@@ -81,30 +83,30 @@ def prepare(
     DataError or CheckpointError where the corpus, the tokenizer or the folder cannot be used, or are not that run's.
     """
     with _plain_errors(config):
-        corpus = _open(config, seed, say)
+        corpus = _open(config, seed)
         if recorded is not None:
             require_same_text(recorded, config, corpus.key)
-        with locked(corpus.folder / ".lock", say):
-            tokenizer = _ready_tokenizer(corpus, say)
-            return _cut_rows(corpus, tokenizer, _build(corpus, tokenizer, shard, say), say)
+        with locked(corpus.folder / ".lock"):
+            tokenizer = _ready_tokenizer(corpus)
+            return _cut_rows(corpus, tokenizer, _build(corpus, tokenizer, shard))
 
 
-def prepare_shard(config: CorpusConfig, seed: int, say: Say, shard: ShardConfig) -> Path:
+def prepare_shard(config: CorpusConfig, seed: int, shard: ShardConfig) -> Path:
     """Write the share of the parts that falls to one job; returns the corpus's folder. Raises as `prepare` does."""
     from electra_albert.corpus.parts import write_parts
 
     assert shard.num_shards is not None
     assert shard.shard_index is not None
     with _plain_errors(config):
-        corpus = _open(config, seed, say)
-        with locked(corpus.folder / ".lock", say, is_shared=True):
-            with locked(corpus.folder / ".tokenizer.lock", say):
-                tokenizer = _ready_tokenizer(corpus, say)
+        corpus = _open(config, seed)
+        with locked(corpus.folder / ".lock", is_shared=True):
+            with locked(corpus.folder / ".tokenizer.lock"):
+                tokenizer = _ready_tokenizer(corpus)
             plan, _ = _plan_parts(corpus, tokenizer)
-            if ready_store(corpus.folder / "store", plan.fingerprint, say) is None:
+            if ready_store(corpus.folder / "store", plan.fingerprint) is None:
                 mine = range(shard.shard_index, len(plan.units), shard.num_shards)
-                say(f"job {shard.shard_index} of {shard.num_shards}: {len(mine)} of {len(plan.units)} parts")
-                write_parts(plan, mine, _workers(config), say)
+                LOG.info(f"job {shard.shard_index} of {shard.num_shards}: {len(mine)} of {len(plan.units)} parts")
+                write_parts(plan, mine, _workers(config))
                 _require_unchanged(corpus)
     return corpus.folder
 
@@ -143,14 +145,14 @@ def _plan_parts(corpus: CorpusFolder, tokenizer: Tokenizer) -> tuple[PartPlan, l
     return PartPlan(units, encoder_settings(tokenizer), folder, wanted, token_dtype(len(tokenizer))), sources
 
 
-def _build(corpus: CorpusFolder, tokenizer: Tokenizer, shard: ShardConfig, say: Say) -> Store:
+def _build(corpus: CorpusFolder, tokenizer: Tokenizer, shard: ShardConfig) -> Store:
     """The store: the one that is there, or one made from the parts, of which the missing ones are written first."""
     from electra_albert.corpus.parts import missing_parts, write_parts
     from electra_albert.corpus.store import build_store
 
     folder = corpus.folder / "store"
     plan, sources = _plan_parts(corpus, tokenizer)
-    store = ready_store(folder, plan.fingerprint, say)
+    store = ready_store(folder, plan.fingerprint)
     if store is not None:
         return store
     if shard.merge:
@@ -160,8 +162,8 @@ def _build(corpus: CorpusFolder, tokenizer: Tokenizer, shard: ShardConfig, say: 
             raise DataError(f"{len(missing)} of {len(plan.units)} parts are missing, of --shard_index {jobs}; run them")
     else:
         workers = _workers(corpus.config)
-        say(f"building the token store in {folder} with {workers} processes")
-        write_parts(plan, range(len(plan.units)), workers, say)
+        LOG.info(f"building the token store in {folder} with {workers} processes")
+        write_parts(plan, range(len(plan.units)), workers)
     _require_unchanged(corpus)
     return build_store(plan, folder, sources=sources, vocab_size=len(tokenizer), seed=corpus.seed, found=corpus.found)
 
@@ -173,7 +175,7 @@ def _require_unchanged(corpus: CorpusFolder) -> None:
         raise DataError(f"{corpus.config.corpus} changed while it was read; leave it alone and start again")
 
 
-def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store, say: Say) -> Prepared:
+def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepared:
     """Cut the store into rows, order them by the sources' weights, and show the receipt."""
     import numpy as np
 
@@ -187,7 +189,7 @@ def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store, say: Say
     weights = [source.weight for source in corpus.sources if source.weight is not None]
     first = np.searchsorted(train_table.edges, store.source_starts).tolist()
     order = order_rows(first, train_table.count, weights or None, seed)
-    say(format_receipt(store.receipt, padding_share(store.train, train_table, length)))
+    LOG.info(format_receipt(store.receipt, padding_share(store.train, train_table, length)))
     names = source_names(corpus.sources)
     ends = store.receipt["sides"]["validation"]["source_ends"]
     held_out = dict(zip(names, np.diff(ends, prepend=0).tolist(), strict=False))  # the last files may be read already
@@ -197,7 +199,7 @@ def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store, say: Say
             count, taken = order.count[number], order.taken[number]
             share = taken / order.pass_length
             told = f"{share:.1%} of the rows trained on, each {taken / count:.2f} times a pass; {told}"
-        say(f"  {source.corpus}: {told}")
+        LOG.info(f"  {source.corpus}: {told}")
     middles = (validation_table.edges[:-1] + validation_table.edges[1:]) // 2
     firsts = dict(zip(names, np.searchsorted(middles, [0, *ends[:-1]]).tolist(), strict=False))
     return Prepared(
@@ -215,7 +217,7 @@ def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store, say: Say
 # The tokenizer.
 
 
-def _open(config: CorpusConfig, seed: int, say: Say) -> CorpusFolder:
+def _open(config: CorpusConfig, seed: int) -> CorpusFolder:
     """The corpus and its folder, by the extended tokenizer where one is asked for.
 
     Raises UsageError where a tokenizer is to be trained that would not do what is asked.
@@ -225,13 +227,13 @@ def _open(config: CorpusConfig, seed: int, say: Say) -> CorpusFolder:
             "--split_digit_comma false needs a --tokenizer: one that is trained always keeps digits and commas apart; "
             "leave it out"
         )
-    corpus = open_corpus(config, seed, say)
+    corpus = open_corpus(config, seed)
     if config.extend_vocab_to is None:
         return corpus
-    with locked(corpus.folder / ".tokenizer.lock", say):
-        folder = extended_tokenizer(corpus, config.extend_vocab_to, say)
+    with locked(corpus.folder / ".tokenizer.lock"):
+        folder = extended_tokenizer(corpus, config.extend_vocab_to)
     # What is said of case, accents and digits has gone into the tokenizer that was saved.
-    return open_corpus(with_tokenizer(config, folder), seed, say)
+    return open_corpus(with_tokenizer(config, folder), seed)
 
 
 def with_tokenizer(config: CorpusConfig, folder: Path) -> CorpusConfig:
@@ -246,7 +248,7 @@ def with_tokenizer(config: CorpusConfig, folder: Path) -> CorpusConfig:
     )
 
 
-def _ready_tokenizer(corpus: CorpusFolder, say: Say) -> Tokenizer:
+def _ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
     from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 
     folder, config = corpus.folder / "tokenizer", corpus.config
@@ -255,11 +257,11 @@ def _ready_tokenizer(corpus: CorpusFolder, say: Say) -> Tokenizer:
         return corpus.given
     if (folder / "tokenizer.json").is_file():
         return load_tokenizer(folder)
-    say(f"training a tokenizer of {config.vocab_size:,} pieces")
+    LOG.info(f"training a tokenizer of {config.vocab_size:,} pieces")
     is_lower = config.do_lower_case is not False
-    trained = train_tokenizer(sample_sentences(corpus), config.vocab_size, is_lower, config.keep_accents, say)
+    trained = train_tokenizer(sample_sentences(corpus), config.vocab_size, is_lower, config.keep_accents)
     if len(trained) < config.vocab_size:
-        say(f"the text gives only {len(trained):,} pieces of the {config.vocab_size:,} asked for by --vocab_size")
+        LOG.info(f"the text gives only {len(trained):,} pieces of the {config.vocab_size:,} asked for by --vocab_size")
     save_tokenizer(trained, folder, TOKENIZER_MAX_LENGTH)
     return trained
 
@@ -281,7 +283,7 @@ def main(argv: Sequence[str]) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from None
     if shard.shard_index is not None:
-        print(f"job {shard.shard_index} of {shard.num_shards} is done in {prepare_shard(config, seed, print, shard)}")
+        print(f"job {shard.shard_index} of {shard.num_shards} is done in {prepare_shard(config, seed, shard)}")
     else:
-        print(f"ready in {prepare(config, seed, print, shard).folder}")
+        print(f"ready in {prepare(config, seed, shard).folder}")
     return 0

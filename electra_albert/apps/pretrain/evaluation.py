@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from electra_albert.training.loop import Evaluate
     from electra_albert.training.run import Run
 
+LOG = logging.getLogger(__name__)
+
 _IDLE = (
     "warning: the discriminator finds replaced tokens no better than chance, while the generator learns. A rate too "
     "high for many layers makes all its vectors alike: if this lasts, begin anew with --rtd.discriminator_rate {rate:g}"
@@ -44,7 +47,7 @@ def evaluator(job: Job, run: Run) -> Evaluate:
                 return None
             metrics |= {f"{OLD_TEXT_PREFIX}{name}": old[name] for name in ("loss", *job.objective.weights)}
         if is_discriminator_idle(metrics):
-            run.monitor.say(_IDLE.format(rate=job.config.rtd.discriminator_rate / 4))
+            LOG.info(_IDLE.format(rate=job.config.rtd.discriminator_rate / 4))
         if run.world.is_main:
             run.monitor.text(step, "guesses", guesses_in_markdown(job))
         return metrics

@@ -6,6 +6,7 @@ any other. The tables it shares with the discriminator stay as they are: a gener
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from electra_albert.contracts import Metrics
     from electra_albert.training.run import Run
 
+LOG = logging.getLogger(__name__)
+
 FOLDER = "generator_warmup"
 _RISING_SHARE = 10  # of the updates, one in so many with a rising rate
 
@@ -37,16 +40,14 @@ def warm_up(job: Job, run: Run) -> bool:
     steps, folder = job.config.generator_warmup_steps, run.folder / FOLDER
     if not steps:
         return True
-    run.monitor.say(
-        f"training the new generator alone for {steps:,} steps; discriminator and shared tables stay as they are"
-    )
+    LOG.info(f"training the new generator alone for {steps:,} steps; discriminator and shared tables stay as they are")
     generator, rtd = job.objective.generator, job.config.rtd
     masking = MlmConfig(rtd.mask_rate, rtd.mask_token_share, random_token_share=0.0)
     alone = MaskedLanguageModeling(
         generator.config, masking, job.objective.special, job.objective.seed, generator=generator
     )
     resume = "never" if job.config.run.resume == "never" else "auto"
-    found = find_checkpoint(folder / "checkpoints", resume, run.monitor.say)
+    found = find_checkpoint(folder / "checkpoints", resume)
     training = _training(run.config, steps)
     with Monitor(folder, steps, is_main=run.world.is_main) as monitor, _frozen(generator.embeddings):
         warm = replace(
@@ -65,7 +66,7 @@ def warm_up(job: Job, run: Run) -> bool:
         outcome = train(alone, job.batches, evaluate, warm)
     loss = outcome.metrics.get("mlm_loss")
     if not outcome.is_stopped and loss is not None:
-        run.monitor.say(f"the new generator's loss on held-out text is {loss:.3f}")
+        LOG.info(f"the new generator's loss on held-out text is {loss:.3f}")
     return not outcome.is_stopped
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
     from electra_albert.model.electra import Generator
 
+LOG = logging.getLogger(__name__)
+
 _LOOKED_AT = 4096  # rows, for the share that has an order
 _MUCH_UNKNOWN = 0.2  # of the characters, from which on the tokenizer is doubted
 SWAP_RATE = 0.5  # of the rows with two segments, where their order is predicted. Paper: ALBERT section 3.1
@@ -63,9 +66,7 @@ class Job(NamedTuple):
     lacks_generator: bool = False  # the one it has is new, and is to be trained alone first
 
 
-def make_job(
-    config: PretrainConfig, world: World, say: Callable[[str], None], recorded: Mapping[str, Any] | None = None
-) -> Job:
+def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] | None = None) -> Job:
     """Prepare the corpus (one process does, the others find it done), build the models and check them.
 
     recorded: the settings in the checkpoint that a run goes on from; None for a run that begins.
@@ -76,33 +77,33 @@ def make_job(
     with main_first(world):
         if recorded is None:
             require_old_corpus(config)
-        prepared = prepare(config.corpus, seed, say, recorded=recorded)
+        prepared = prepare(config.corpus, seed, recorded=recorded)
     tokenizer = prepared.tokenizer
     config = replace(config, model=replace(config.model, vocab_size=len(tokenizer)))
     special = SpecialIds(tokenizer.mask_token_id, tuple(sorted(tokenizer.all_special_ids)))
-    _doubt_tokenizer(prepared.store, say)
+    _doubt_tokenizer(prepared.store)
     unigram = Unigram.from_counts(prepared.store.token_counts, special.never_masked)
     batches, held_out = _batches(config, prepared, world)
     if spec_of(config).has_sentence_order:
         share = _order_share(batches.rows)
-        say(f"order can be told in {share:.1%} of the rows: those that hold two whole sentences to swap")
-    origin = _origin(config, tokenizer, world, say, recorded)
+        LOG.info(f"order can be told in {share:.1%} of the rows: those that hold two whole sentences to swap")
+    origin = _origin(config, tokenizer, world, recorded)
     if origin is not None:
         if recorded is None:
-            origin = with_old_corpus(origin, config, prepared.tokenizer_dir, world, say)
-        origin = with_old_text(origin, held_out, world, say)
+            origin = with_old_corpus(origin, config, prepared.tokenizer_dir, world)
+        origin = with_old_text(origin, held_out, world)
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     objective = make_objective(config, special).to(world.device)
     begun = "with random weights" if origin is not None else "at the start"
-    self_check(objective, batches.micro_batches(1)[0], training.weight_decay, say, begun)
+    self_check(objective, batches.micro_batches(1)[0], training.weight_decay, begun)
     lacks_generator = False
     if origin is not None:
-        lacks_generator = begin_with(origin, objective, say)
+        lacks_generator = begin_with(origin, objective)
     if recorded is None and (origin is None or lacks_generator):
         start_at_frequencies(objective.generator, unigram)
-        say(f"guesses begin at the token frequencies of the text, worth {unigram.entropy:.2f} nats a masked token")
+        LOG.info(f"guesses begin at the token frequencies of the text, worth {unigram.entropy:.2f} nats a masked token")
     if config.rtd.generator_warmup_steps and recorded is None and not lacks_generator:
-        say("notice: --rtd.generator_warmup_steps has no effect: there is no new generator beside trained weights")
+        LOG.info("notice: --rtd.generator_warmup_steps has no effect: there is no new generator beside trained weights")
     if training.gradient_checkpointing:
         set_gradient_checkpointing(objective)
     compile_for_training(objective, compilation)
@@ -133,7 +134,6 @@ def _origin(
     config: PretrainConfig,
     tokenizer: Tokenizer,
     world: World,
-    say: Callable[[str], None],
     recorded: Mapping[str, Any] | None,
 ) -> Origin | None:
     """What to begin with, or what the run which goes on began with."""
@@ -141,7 +141,7 @@ def _origin(
         return known_origin(recorded)
     if config.run.init_from is None:
         return None
-    return find_origin(Path(config.run.init_from), config, tokenizer, world, say)
+    return find_origin(Path(config.run.init_from), config, tokenizer, world)
 
 
 def start_at_frequencies(generator: Generator, unigram: Unigram) -> None:
@@ -166,14 +166,14 @@ def _order_share(rows: Rows) -> float:
     return share
 
 
-def _doubt_tokenizer(store: Store, say: Callable[[str], None]) -> None:
+def _doubt_tokenizer(store: Store) -> None:
     """Warn where much of the text is unknown to the tokenizer; DataError where all of it is."""
     written = store.receipt["written"]
     share = written["unknown_characters"] / written["characters"]
     if share == 1:
         raise DataError("the tokenizer knows none of this text: every word is unknown to it; name another --tokenizer")
     if share > _MUCH_UNKNOWN:
-        say(f"warning: {share:.0%} of the text is unknown to the tokenizer; is it the right one?")
+        LOG.warning(f"{share:.0%} of the text is unknown to the tokenizer; is it the right one?")
 
 
 def rows_for(stream: TokenStream, table: ExampleTable, config: PretrainConfig, tokenizer: Tokenizer) -> Rows:

@@ -6,6 +6,7 @@ python Pretraining.py --corpus my.txt --preset small --output_dir runs/mine
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from electra_albert.training.distributed import World
     from electra_albert.training.loop import Outcome
     from electra_albert.training.run import Run
+
+LOG = logging.getLogger(__name__)
 
 RUNS = Path("runs")
 
@@ -61,21 +64,21 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
     with ExitStack() as stack:
         log = stack.enter_context(RunLog())
         monitor = stack.enter_context(Monitor(folder, config.training.max_steps, is_main=world.is_main))
-        found = find_checkpoint(folder / "checkpoints", config.run.resume, monitor.say)
+        found = find_checkpoint(folder / "checkpoints", config.run.resume)
         check_settings(folder, found, preset, config, world.world_size)
         state = read_state(found) if found else None
         with told_in_one_line(config.training, "none"):
-            job = make_job(config, world, monitor.say, state["settings"] if state else None)
+            job = make_job(config, world, state["settings"] if state else None)
         for line in plan_lines(job, world):
-            monitor.say(line)
+            LOG.info(line)
         if config.run.dry_run:
             for line in estimate_lines(job, world, state["step"] if state else 0):
-                monitor.say(line)
+                LOG.info(line)
             return 0
         with main_first(world):
             if world.is_main:
                 stack.enter_context(RunLock(folder))
-        if found != find_checkpoint(folder / "checkpoints", config.run.resume, monitor.say):
+        if found != find_checkpoint(folder / "checkpoints", config.run.resume):
             raise UsageError(f"another run has written into {folder} just now; start again to go on from there")
         stop = stack.enter_context(StopSignal())
         run = Run(folder, config.training, world, monitor, stop, job.arithmetic, found)
@@ -89,7 +92,7 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
         if world.is_main:
             log.open(folder)
         outcome = _train(job, run)
-        monitor.say(peak_memory_line(world.device))
+        LOG.info(peak_memory_line(world.device))
         if outcome is None or outcome.is_stopped:
             return STOPPED_BY_SIGNAL
         if world.is_main:

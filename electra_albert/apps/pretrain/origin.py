@@ -7,8 +7,9 @@ origin may go on training, move or be deleted.
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
     from electra_albert.objectives.pretraining import PretrainingObjective
 
-Say = Callable[[str], None]
+LOG = logging.getLogger(__name__)
+
 _OLD_TEXT = ("prepared_dir", "store", "max_seq_length", "seed")  # settings that tell the rows a run was scored on
 _HELD_OUT, _ALL = "validation", "train"  # sides of a store
 
@@ -56,10 +58,10 @@ class Origin(NamedTuple):
     held_out: Rows | None = None  # of the text it was trained on, where that is still prepared
 
 
-def find_origin(path: Path, config: PretrainConfig, tokenizer: Tokenizer, world: World, say: Say) -> Origin:
+def find_origin(path: Path, config: PretrainConfig, tokenizer: Tokenizer, world: World) -> Origin:
     """What `path` gives a run to begin with. Raises as `_find_run` and `read_weights` do."""
     if not is_stock(path):
-        return _find_run(path, config, tokenizer, world, say)
+        return _find_run(path, config, tokenizer, world)
     with main_first(world):
         weights = read_weights(path, tokenizer)
         hashes = [sha256(file) for part in find_files(path) if part for file in all_files(part.weights)]
@@ -70,13 +72,13 @@ def find_origin(path: Path, config: PretrainConfig, tokenizer: Tokenizer, world:
     return Origin(record, None, weights)
 
 
-def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: World, say: Say) -> Origin:
+def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: World) -> Origin:
     """The newest whole checkpoint of `run`, the same on all ranks.
 
     Raises UsageError where it is no run with a checkpoint, CheckpointError where objective or tokenizer are others.
     """
     with main_first(world):
-        found = find_checkpoint(run / "checkpoints", "auto", say)
+        found = find_checkpoint(run / "checkpoints", "auto")
         if found is None:
             raise UsageError(f"--init_from {run}: it holds no checkpoint to begin with; name a run that was trained")
         settings = recorded_settings(run)
@@ -126,28 +128,28 @@ def _naming(old: str | None) -> Iterator[None]:
         raise type(error)(f"--old_corpus {old}: {error}") from None
 
 
-def with_old_corpus(origin: Origin, config: PretrainConfig, tokenizer_dir: Path, world: World, say: Say) -> Origin:
+def with_old_corpus(origin: Origin, config: PretrainConfig, tokenizer_dir: Path, world: World) -> Origin:
     """The origin known by the text that --old_corpus names, prepared with the run's own tokenizer."""
     old, run, seed = config.run.old_corpus, config.corpus, config.training.seed
     if old is None:
         return origin
     with main_first(world):
-        say(f"preparing the old text {old}")
+        LOG.info(f"preparing the old text {old}")
         with _naming(old):
-            store = prepare(replace(with_tokenizer(run, tokenizer_dir), corpus=old), seed, say).store
+            store = prepare(replace(with_tokenizer(run, tokenizer_dir), corpus=old), seed).store
     known = {"prepared_dir": run.prepared_dir, "store": store.fingerprint, "max_seq_length": run.max_seq_length}
     return origin._replace(record={**origin.record, **known, "seed": seed, "side": _ALL})
 
 
-def with_old_text(origin: Origin, like: Rows, world: World, say: Say) -> Origin:
+def with_old_text(origin: Origin, like: Rows, world: World) -> Origin:
     """The origin with the rows it was scored on, laid out as those of `like`; a notice where they are not to be had."""
     if origin.record.get("store") is None:
-        say("notice: what is forgotten of the text these weights know can be told only of an --old_corpus")
+        LOG.info("notice: what is forgotten of the text these weights know can be told only of an --old_corpus")
         return origin
     rows = old_rows(origin.record, like, world.world_size)
     if all(gather_objects(rows is not None, world)):  # all processes score it, or none
         return origin._replace(held_out=rows)
-    say(
+    LOG.info(
         f"notice: the old text is no longer prepared in {origin.record['prepared_dir']}, or too little is held out; "
         "what is forgotten of it will not be told"
     )
@@ -171,17 +173,17 @@ def old_rows(record: Mapping[str, Any], like: Rows, fewest: int) -> Rows | None:
     return replace(like, stream=stream, table=table, max_seq_length=length, seed=seed)
 
 
-def begin_with(origin: Origin, objective: PretrainingObjective, say: Say) -> bool:
+def begin_with(origin: Origin, objective: PretrainingObjective) -> bool:
     """Copy the origin's weights into what will be trained; whether it has a generator that is still to be trained.
 
     Raises CheckpointError where they do not fit.
     """
     if origin.stock is not None:
-        return begin_with_stock(origin.stock, objective, say)
+        return begin_with_stock(origin.stock, objective)
     if origin.checkpoint is None:
         return False
     load_checkpoint(origin.checkpoint, objective, None)
-    say(
+    LOG.info(
         f"beginning with the weights of {origin.checkpoint.parent.parent} after step {origin.record['step']:,}; "
         "the optimiser, the schedule and the order of rows start anew at step 1"
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable
 
 import torch
 
@@ -11,13 +11,13 @@ from electra_albert.contracts import Batch, UsageError
 from electra_albert.objectives.pretraining import PretrainingObjective
 from electra_albert.training.optimizer import check_groups, parameter_groups
 
+LOG = logging.getLogger(__name__)
+
 START_TOLERANCE = 0.1  # of the loss that guessing would have; the initial weights leave that much
 ORDER_TOLERANCE = 1.0  # few rows tell an order, all of them may be swapped, and the first verdicts are all alike
 
 
-def self_check(
-    objective: PretrainingObjective, batch: Batch, weight_decay: float, say: Callable[[str], None], begun: str
-) -> None:
+def self_check(objective: PretrainingObjective, batch: Batch, weight_decay: float, begun: str) -> None:
     """Ties by storage, every parameter in one group, the losses of guessing at the start, which is told as `begun`.
 
     `batch` is one of the run's own. Raises UsageError where the losses are off, which settings can cause, and
@@ -40,7 +40,7 @@ def self_check(
         f"{name.replace('_', ' ')} {loss:.2f} (guessing: {objective.guessing[name]:.2f})"
         for name, loss in losses.items()
     )
-    say(f"self-check: tables shared, every parameter in one group; {begun} {told}")
+    LOG.info(f"self-check: tables shared, every parameter in one group; {begun} {told}")
 
 
 def check_ties(objective: PretrainingObjective) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from electra_albert.hub.loading import ModelFiles, Stored
     from electra_albert.model.electra import Discriminator, Generator
     from electra_albert.objectives.pretraining import PretrainingObjective
+
+LOG = logging.getLogger(__name__)
 
 _STOCK_CONFIG, _FOLDERS = "config.json", ("discriminator", "generator", "model")
 OPTION_SAYS_SO = "leave out the option that says so"
@@ -151,7 +153,7 @@ def new_pieces(own: Tokenizer, tokenizer: Tokenizer, folder: Path) -> list[list[
     return [[token.id for token in own.backend_tokenizer.model.tokenize(piece)] for piece in added]
 
 
-def begin_with_stock(weights: StockWeights, objective: PretrainingObjective, say: Callable[[str], None]) -> bool:
+def begin_with_stock(weights: StockWeights, objective: PretrainingObjective) -> bool:
     """Copy the weights into what will be trained, and say what is new; whether a generator has still to be trained.
 
     The encoder becomes the discriminator where there is one. Where its own head predicts masked tokens and the
@@ -169,8 +171,8 @@ def begin_with_stock(weights: StockWeights, objective: PretrainingObjective, say
             unused.remove("predictions")
         lacks_generator = source is None
         new += ["generator"] if source is None else _take_generator(objective, source, weights.name)
-    say(f"beginning with the weights of {weights.name}; {_told(new, unused, weights)}")
-    say("the optimiser, the schedule and the order of rows start at step 1")
+    LOG.info(f"beginning with the weights of {weights.name}; {_told(new, unused, weights)}")
+    LOG.info("the optimiser, the schedule and the order of rows start at step 1")
     return lacks_generator
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from electra_albert.training.checkpoint import find_checkpoint, read_state
 if TYPE_CHECKING:
     from electra_albert.config import PretrainConfig
     from electra_albert.training.run import Run
+
+LOG = logging.getLogger(__name__)
 
 
 def check_settings(folder: Path, found: Path | None, preset: str, config: PretrainConfig, world_size: int) -> None:
@@ -42,7 +45,7 @@ def _begun(folder: Path, found: Path | None) -> tuple[Path, dict[str, Any], Set[
     """The checkpoint of a run, or of its generator's warm-up, its state, and what may have changed since."""
     if found is not None:
         return found, read_state(found), MAY_CHANGE
-    warmup = find_checkpoint(folder / FOLDER / "checkpoints", "auto", lambda _: None)
+    warmup = find_checkpoint(folder / FOLDER / "checkpoints", "auto")
     # The warm-up's schedule depends on the run's length.
     return None if warmup is None else (warmup, read_state(warmup), MAY_CHANGE - {"max_steps"})
 
@@ -55,10 +58,10 @@ def say_changes(run: Run) -> None:
     begun = _begun(run.folder, run.resume_from)
     if begun is None:
         return
-    (found, state, may_change), say = begun, run.monitor.say
+    found, state, may_change = begun
     for change in compare_settings(state["settings"], run.settings, found, may_change):
-        say(f"changed since the run began: {change}")
+        LOG.info(f"changed since the run began: {change}")
     now = {"world_size": run.world.world_size, "threads": torch.get_num_threads(), "torch": torch.__version__}
     for name, value in now.items():
         if state[name] != value:
-            say(f"{name} was {state[name]} and is {value}: numbers may differ in their last bits from here on")
+            LOG.info(f"{name} was {state[name]} and is {value}: numbers may differ in their last bits from here on")
