@@ -24,7 +24,7 @@ from electra_albert.model.body import Body
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import span, token
 from electra_albert.tasks.encoding import EncodePlan, TextEncoder, softmax
-from electra_albert.tasks.examples import ChoiceExample, Report, SequenceExample, SpanExample, TokenExample
+from electra_albert.tasks.task import ChoiceExample, Report, SequenceExample, SpanExample, TokenExample
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.rows import Rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from string import ascii_uppercase
 
-from electra_albert.tasks.examples import (
+from electra_albert.tasks.task import (
     ChoiceExample,
     Example,
     Report,

@@ -10,7 +10,7 @@ from pathlib import Path
 from electra_albert.contracts import UsageError
 from electra_albert.data_files import hub_name
 from electra_albert.finetuning_config import DataConfig
-from electra_albert.tasks.examples import Report
+from electra_albert.tasks.task import Report
 from electra_albert.tasks.hub import hub_splits
 from electra_albert.tasks.read_rules import is_there, shown
 from electra_albert.tasks.registry import GLUE, TASKS

@@ -16,7 +16,7 @@ from electra_albert.apps.experiment.stages import Site
 from electra_albert.apps.experiment.tables import format_findings, untrained
 from electra_albert.apps.pretrain.estimate import step_flops
 from electra_albert.presets import PRESETS
-from electra_albert.tasks.statistics import distance_in_stds
+from electra_albert.tasks.metrics import distance_in_stds
 
 METRIC = {"cola": "matthews_correlation"}
 SMALL, WIDE = {"preset": "small"}, {"preset": "small", "model.hidden_size": 512}

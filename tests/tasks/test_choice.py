@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from electra_albert.contracts import DataError
 from electra_albert.tasks.choice import fill
-from electra_albert.tasks.examples import ChoiceExample, Report
+from electra_albert.tasks.task import ChoiceExample, Report
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.rows import Rows
 from tests.tasks.small_tokenizers import PLAN, encoder, steady, texts, tokenizer

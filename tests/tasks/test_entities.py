@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_albert.tasks.entities import Entity, entities, is_entity_tagging
+from electra_albert.tasks.token import Entity, entities, is_entity_tagging
 
 LAW = settings(max_examples=100, deadline=None, derandomize=True)
 KINDS = ("PER", "LOC", "A-B")

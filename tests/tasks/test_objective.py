@@ -12,7 +12,7 @@ from torch import Tensor
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.model.task_model import TaskHead, TaskModel
-from electra_albert.tasks.objective import TaskObjective
+from electra_albert.tasks.kinds import TaskObjective
 
 SHAPE = ModelConfig(
     vocab_size=53,

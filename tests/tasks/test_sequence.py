@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra_albert.contracts import DataError
-from electra_albert.tasks.examples import Report, SequenceExample
+from electra_albert.tasks.task import Report, SequenceExample
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.rows import Rows
 from tests.tasks.small_tokenizers import PLAN, encoder, steady, texts, tokenizer

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from electra_albert.contracts import DataError
 from electra_albert.tasks.encoding import EncodePlan
-from electra_albert.tasks.examples import Answer, Report, SpanExample
+from electra_albert.tasks.task import Answer, Report, SpanExample
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.rows import Rows
 from electra_albert.tasks.span import best_span, slide

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_albert.tasks.squad_rules import exact_match, f1, normalize_answer
+from electra_albert.tasks.span import exact_match, f1, normalize_answer
 
 LAW = settings(max_examples=100, deadline=None, derandomize=True)
 WORDS = st.sampled_from(["the", "a", "An", "cat", "Cats", "1,000", "U.S.", "-", "the-cat", "é", "  ", "\u3000x", "…"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from electra_albert.contracts import DataError
 from electra_albert.tasks.metrics import GOLD_COLUMNS, MEASURES, Values
-from electra_albert.tasks.statistics import (
+from electra_albert.tasks.metrics import (
     Comparison,
     bootstrap_interval,
     bootstrap_intervals,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_albert.contracts import DataError
-from electra_albert.tasks.examples import ChoiceExample, SequenceExample, SpanExample, TokenExample
+from electra_albert.tasks.task import ChoiceExample, SequenceExample, SpanExample, TokenExample
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, TASKS, Task, find_task
 from electra_albert.tasks.submission import MISMATCHED, NO_ANSWER_FILE, glue_average, write_submission
 

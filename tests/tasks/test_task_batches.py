@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from electra_albert.contracts import Batch
-from electra_albert.tasks.batches import TaskBatches, eval_batches
+from electra_albert.tasks.rows import TaskBatches, eval_batches
 from electra_albert.tasks.rows import Rows
 
 

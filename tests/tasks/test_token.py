@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra_albert.contracts import IGNORED_LABEL, DataError
-from electra_albert.tasks.examples import Report, TokenExample
+from electra_albert.tasks.task import Report, TokenExample
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.rows import Rows
 from tests.tasks.small_tokenizers import KINDS as TOKENIZERS

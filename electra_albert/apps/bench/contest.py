@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from electra_albert.contracts import Batch
     from electra_albert.model.task_model import TaskModel
-    from electra_albert.tasks.examples import TaskData
+    from electra_albert.tasks.task import TaskData
     from electra_albert.tasks.rows import Rows
     from electra_albert.training.distributed import World
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from electra_albert.apps.bench.config import BenchConfig
     from electra_albert.contracts import Batch
-    from electra_albert.tasks.objective import TaskObjective
+    from electra_albert.tasks.kinds import TaskObjective
     from electra_albert.tasks.rows import Rows
 
 LOG = logging.getLogger(__name__)
@@ -89,8 +89,8 @@ def measure_finetune(config: BenchConfig, shape: ModelConfig) -> dict[str, Any]:
 
 def train_ours(contest: Contest, seed: int) -> Trained:
     """One pass of the training loop itself, with all that it does in a run, in a folder that is gone afterwards."""
-    from electra_albert.tasks.batches import TaskBatches
-    from electra_albert.tasks.objective import TaskObjective
+    from electra_albert.tasks.rows import TaskBatches
+    from electra_albert.tasks.kinds import TaskObjective
     from electra_albert.training.guards import StopSignal
     from electra_albert.training.loop import train
     from electra_albert.training.monitor import Monitor
@@ -136,7 +136,7 @@ def _predictor(objective: TaskObjective, contest: Contest) -> Predict:
 
 def accuracy_of(predict: Predict, rows: Rows, device: torch.device) -> float:
     """The share of the rows whose class has the highest logit."""
-    from electra_albert.tasks.batches import eval_batches
+    from electra_albert.tasks.rows import eval_batches
 
     right = 0
     for batch in (batch.to(device) for batch in eval_batches(rows, EVAL_ROWS)):

@@ -95,7 +95,7 @@ def _check_task(plan: Plan, site: Site, name: str) -> None:
     """A task's options, and its data where these are on this machine."""
     from electra_albert.apps.finetune.options import parse_finetuning, refuse_idle_options
     from electra_albert.data_files import hub_name
-    from electra_albert.tasks.examples import Report
+    from electra_albert.tasks.task import Report
     from electra_albert.tasks.locating import locate
     from electra_albert.tasks.registry import find_task
 

@@ -97,7 +97,7 @@ def untrained(arm: Arm, found: Sequence[Findings]) -> Findings | None:
 
 
 def _task_cell(each: Findings, base: Findings | None, task: str) -> str:
-    from electra_albert.tasks.statistics import distance_in_stds
+    from electra_albert.tasks.metrics import distance_in_stds
 
     values = each.tasks.get(task)
     if values is None:
@@ -148,7 +148,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _spread(values: Sequence[float], digits: int) -> str:
-    from electra_albert.tasks.statistics import summarize
+    from electra_albert.tasks.metrics import summarize
 
     if not all(map(math.isfinite, values)):
         return "not finite"

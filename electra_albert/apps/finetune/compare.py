@@ -15,7 +15,7 @@ from electra_albert.apps.finetune.tables import shown_metrics
 from electra_albert.apps.run_folder import recorded_settings
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.tasks.metrics import GOLD_COLUMNS, MEASURES
-from electra_albert.tasks.statistics import Comparison, compare
+from electra_albert.tasks.metrics import Comparison, compare
 
 _NEEDED = {
     "measure",

@@ -33,14 +33,14 @@ from electra_albert.finetuning_config import CUSTOM, FinetuneConfig, as_flat_set
 from electra_albert.hub.loading import TASK_FILE
 from electra_albert.model.attention import stock_computes
 from electra_albert.tasks.metrics import LOWER_IS_BETTER, MEASURES
-from electra_albert.tasks.statistics import LEVEL, bootstrap_intervals, summarize
+from electra_albert.tasks.metrics import LEVEL, bootstrap_intervals, summarize
 from electra_albert.training.run_log import LOG_FILE
 
 if TYPE_CHECKING:
     from electra_albert.apps.export.model_card import Facts
     from electra_albert.apps.finetune.job import TaskJob
     from electra_albert.apps.finetune.sweep import SeedResult
-    from electra_albert.tasks.objective import TaskObjective
+    from electra_albert.tasks.kinds import TaskObjective
 
 RESULTS, TABLE, MODEL = "results.json", "results.md", "model"
 PREDICTIONS, CONFUSION = "predictions.tsv", "confusion.tsv"

@@ -17,7 +17,7 @@ from electra_albert.apps.finetune.task import Session, run_task
 from electra_albert.apps.run_folder import ENVIRONMENT, recorded_settings, write_whole
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig
-from electra_albert.tasks.examples import Report
+from electra_albert.tasks.task import Report
 from electra_albert.tasks.locating import locate
 from electra_albert.tasks.registry import GLUE, TASKS
 from electra_albert.tasks.submission import GlueAverage, glue_average

@@ -24,10 +24,10 @@ from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.model.task_model import TaskHead
 from electra_albert.tasks.encoding import EncodePlan, TextEncoder
-from electra_albert.tasks.entities import is_entity_tagging
-from electra_albert.tasks.examples import Report, TaskData
+from electra_albert.tasks.token import is_entity_tagging
+from electra_albert.tasks.task import Report, TaskData
 from electra_albert.tasks.kinds import KINDS
-from electra_albert.tasks.objective import TaskObjective
+from electra_albert.tasks.kinds import TaskObjective
 from electra_albert.tasks.reading import read_data, read_unlabelled
 from electra_albert.tasks.registry import Task, as_configured
 from electra_albert.tasks.rows import Rows

@@ -107,7 +107,7 @@ def _predict_only(config: FinetuneConfig, session: Session) -> int:
 def _find_task(config: FinetuneConfig, session: Session) -> tuple[Task, DataConfig]:
     """The task asked for and where its data lies; without any, a task made from the documentation installed."""
     from electra_albert.apps.finetune.docs_task import write_docs_task
-    from electra_albert.tasks.examples import Report
+    from electra_albert.tasks.task import Report
     from electra_albert.tasks.locating import locate
     from electra_albert.tasks.registry import find_task
     from electra_albert.training.distributed import main_first

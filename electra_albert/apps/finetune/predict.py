@@ -18,9 +18,9 @@ from electra_albert.contracts import CheckpointError
 from electra_albert.finetuning_config import PREDICT_TEST
 from electra_albert.hub.loading import load_task_model, locate_encoder
 from electra_albert.tasks.encoding import Decoded, TextEncoder
-from electra_albert.tasks.examples import Report
+from electra_albert.tasks.task import Report
 from electra_albert.tasks.kinds import KINDS
-from electra_albert.tasks.objective import TaskObjective
+from electra_albert.tasks.kinds import TaskObjective
 from electra_albert.tasks.submission import write_submission
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal

@@ -14,7 +14,7 @@ import torch
 
 from electra_albert.apps.obstacles import told_in_one_line
 from electra_albert.contracts import Metrics
-from electra_albert.tasks.batches import eval_batches
+from electra_albert.tasks.rows import eval_batches
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.metrics import MEASURES
 from electra_albert.training.distributed import World, gather_objects
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from electra_albert.apps.finetune.job import TaskJob
     from electra_albert.tasks.kinds import Decoded
-    from electra_albert.tasks.objective import TaskObjective
+    from electra_albert.tasks.kinds import TaskObjective
     from electra_albert.tasks.rows import Rows
 
 

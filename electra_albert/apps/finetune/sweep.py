@@ -24,9 +24,9 @@ from electra_albert.apps.run_folder import write_whole, writing
 from electra_albert.contracts import CheckpointError, Metrics
 from electra_albert.hub.loading import load_task_model
 from electra_albert.model.task_model import depth_scales
-from electra_albert.tasks.batches import TaskBatches
+from electra_albert.tasks.rows import TaskBatches
 from electra_albert.tasks.metrics import is_collapsed
-from electra_albert.tasks.objective import TaskObjective
+from electra_albert.tasks.kinds import TaskObjective
 from electra_albert.training.checkpoint import find_checkpoint, read_state
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.guards import StopSignal

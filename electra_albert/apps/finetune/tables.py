@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from electra_albert.tasks.examples import ChoiceExample, SequenceExample, SpanExample, TokenExample
+from electra_albert.tasks.task import ChoiceExample, SequenceExample, SpanExample, TokenExample
 
 _UNBALANCED = 0.8  # from this share of one label on it is the likely reason for a collapse onto it
 _SHOWN_CHARACTERS = 500  # of a text in predictions.tsv
