@@ -95,7 +95,9 @@ def format_forgetting(evaluations: Sequence[Metrics]) -> str:
     if not evaluations:
         return "forgetting is unknown: metrics.jsonl holds no evaluation"
     before, after = evaluations[0], evaluations[-1]
-    rows: list[tuple[str, ...]] = [("on held-out text", f"at step {before['step']:,}", f"at step {after['step']:,}", "")]
+    rows: list[tuple[str, ...]] = [
+        ("on held-out text", f"at step {before['step']:,}", f"at step {after['step']:,}", "")
+    ]
     for name in after:
         if name.endswith("_loss") and name != "unigram_loss" and not name.startswith(OLD_TEXT_PREFIX):
             for key, text in ((name, "new text"), (OLD_TEXT_PREFIX + name, "old text")):
