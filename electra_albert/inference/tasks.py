@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from electra_albert.apps.finetune.job import trained_plan
-from electra_albert.apps.finetune.scoring import outputs_by_unit
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.finetuning_config import TuningConfig
 from electra_albert.hub.loading import ModelFiles, Stored, read_task, task_model_of
@@ -23,10 +21,10 @@ from electra_albert.inference.rows import batches
 from electra_albert.model.body import Body
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import span, token
-from electra_albert.tasks.encoding import EncodePlan, TextEncoder, softmax
-from electra_albert.tasks.task import ChoiceExample, Report, SequenceExample, SpanExample, TokenExample
+from electra_albert.tasks.encoding import EncodePlan, TextEncoder, softmax, trained_plan
 from electra_albert.tasks.kinds import KINDS
-from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.rows import Rows, outputs_by_unit
+from electra_albert.tasks.task import ChoiceExample, Report, SequenceExample, SpanExample, TokenExample
 
 CALLS = {"sequence": "classify", "token": "tag", "span": "answer", "choice": "choose"}  # by the kind of the head
 _NUMBER = "score"  # the label of a regression, as in transformers

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from electra_albert.contracts import IGNORED_LABEL, DataError, UsageError
-from electra_albert.tasks.task import TokenExample
 from electra_albert.tasks.read_rules import Reading, as_text, read_text
 from electra_albert.tasks.tables import Table, open_table
+from electra_albert.tasks.task import TokenExample
 
 _DOCUMENT_START = "-DOCSTART-"
 _TABLES = (".jsonl", ".parquet")

@@ -10,12 +10,11 @@ from pathlib import Path
 from electra_albert.contracts import UsageError
 from electra_albert.data_files import hub_name
 from electra_albert.finetuning_config import DataConfig
-from electra_albert.tasks.task import Report
 from electra_albert.tasks.hub import hub_splits
 from electra_albert.tasks.read_rules import is_there, shown
 from electra_albert.tasks.registry import GLUE, TASKS
 from electra_albert.tasks.tables import Table
-from electra_albert.tasks.task import Patterns, Task
+from electra_albert.tasks.task import Patterns, Report, Task
 
 Source = Path | Table
 _VALIDATION = ("validation", "dev", "valid")

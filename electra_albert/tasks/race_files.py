@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from electra_albert.contracts import DataError, UsageError
-from electra_albert.tasks.task import ChoiceExample
 from electra_albert.tasks.read_rules import COLUMN_OPTIONS, Reading, as_label, as_text, parse_json, read_text
 from electra_albert.tasks.tables import Table, open_table
+from electra_albert.tasks.task import ChoiceExample
 
 _LEVELS = ("middle", "high")
 _LEVEL_OF_ID = re.compile(r"(middle|high)\d")

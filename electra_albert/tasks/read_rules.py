@@ -14,8 +14,7 @@ from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.data_files import encoding_hint
 from electra_albert.finetuning_config import DataConfig
 from electra_albert.hub.stock_task import are_unnamed, name_the_labels
-from electra_albert.tasks.task import Report
-from electra_albert.tasks.task import Task
+from electra_albert.tasks.task import Report, Task
 
 Purpose = Literal["train", "evaluation", "test"]
 COLUMN_OPTIONS = ("text_column", "text_pair_column", "label_column", "column_names")

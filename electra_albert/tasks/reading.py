@@ -14,14 +14,13 @@ from electra_albert.finetuning_config import DataConfig
 from electra_albert.keyed_random import Stream, bits, derived_seed, permute
 from electra_albert.tasks.conll_files import found_tags, read_tokens, token_rows
 from electra_albert.tasks.data_checks import note_oddities
-from electra_albert.tasks.task import Example, Report, TaskData
 from electra_albert.tasks.locating import Source, locate
 from electra_albert.tasks.race_files import choice_rows, read_choices
 from electra_albert.tasks.read_rules import Reading, as_label, is_there
 from electra_albert.tasks.registry import as_configured
 from electra_albert.tasks.squad_files import read_spans, span_rows
 from electra_albert.tasks.tables import NAMES_ITS_COLUMNS, Table, open_table
-from electra_albert.tasks.task import Task
+from electra_albert.tasks.task import Example, Report, Task, TaskData
 from electra_albert.tasks.text_rows import found_labels, read_texts, text_rows
 
 T = TypeVar("T")

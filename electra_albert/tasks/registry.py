@@ -21,7 +21,7 @@ def _tables(*stems: str) -> Patterns:
 def _glue(name: str, folder: str, columns: Columns, hub_labels: tuple[str, ...] = (), **fields: Any) -> Task:
     """A task of GLUE: `fields` are what differs from accuracy on two classes; `hub_labels` in the order of labels."""
     labels, metrics = fields.pop("labels", ("0", "1")), fields.pop("metrics", ("accuracy",))
-    shared = {
+    shared: dict[str, Any] = {
         "files": Files((folder, name), _tables("train"), {"dev": _tables("dev", "validation")}, {folder: _TEST}),
         "hub": Hub("nyu-mll/glue", name, test={folder: "test"}),
         "label_aliases": dict(zip(hub_labels, labels, strict=False)),
@@ -32,9 +32,8 @@ def _glue(name: str, folder: str, columns: Columns, hub_labels: tuple[str, ...] 
 
 def _squad(name: str, version: str) -> Task:
     def json_files(stem: str) -> Patterns:
-        return tuple(f"{stem}{end}" for end in (f"-v{version}.json", f"-v{version}*.json", ".json", "*.json")) + (
-            *_tables(stem),
-        )
+        endings = (f"-v{version}.json", f"-v{version}*.json", ".json", "*.json")
+        return (*(f"{stem}{ending}" for ending in endings), *_tables(stem))
 
     return Task(
         name,
@@ -234,8 +233,8 @@ def task_of_model(details: Mapping[str, Any], asked: Task | None) -> Task:
         task = replace(task, columns=replace(task.columns, text=tuple(columns["text"]), pair=tuple(columns["pair"])))
     if asked is not None and asked.name != general.name:
         return task
-    flags = {name: bool(details.get(name)) for name in ("is_regression", "has_null_answer")}
-    return replace(task, **flags)
+    flags = [bool(details.get(name)) for name in ("is_regression", "has_null_answer")]
+    return replace(task, is_regression=flags[0], has_null_answer=flags[1])
 
 
 def as_configured(task: Task, config: DataConfig) -> Task:

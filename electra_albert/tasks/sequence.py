@@ -1,4 +1,4 @@
-"""Texts and pairs with a class or a number, and questions with several options: examples to rows, logits to predictions.
+"""Texts and pairs with a class or a number, and questions with options: examples to rows, logits to predictions.
 
 Dimensions: U units, C classes, K options.
 """

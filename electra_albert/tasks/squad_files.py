@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_albert.contracts import DataError
-from electra_albert.tasks.task import Answer, SpanExample
 from electra_albert.tasks.read_rules import COLUMN_OPTIONS, Reading, as_text, parse_json, read_text
 from electra_albert.tasks.tables import Table, open_table
+from electra_albert.tasks.task import Answer, SpanExample
 
 
 class _Question(NamedTuple):

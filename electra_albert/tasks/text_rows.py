@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from electra_albert.contracts import DataError
-from electra_albert.tasks.task import SequenceExample
 from electra_albert.tasks.read_rules import Reading, as_label, as_text, text_lines
 from electra_albert.tasks.tables import Table, open_table
+from electra_albert.tasks.task import SequenceExample
 
 _MOST_LABELS = 100  # of a task whose labels are found
 
