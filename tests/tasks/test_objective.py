@@ -150,11 +150,6 @@ def test_classification_starts_at_the_loss_of_guessing(name: str) -> None:
     assert float(term.sum) / int(term.count) == pytest.approx(math.log(3), abs=2e-2)
 
 
-def test_a_batch_without_labels_is_refused() -> None:
-    with pytest.raises(ValueError, match="without labels"):
-        make_objective("sequence").counts(make_batch("sequence")._replace(labels=None))
-
-
 def test_class_weights_weight_the_loss_of_training_over_the_same_count() -> None:
     weights = torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64)
     objective, batch = make_objective("sequence", class_weights=weights), make_batch("sequence")
