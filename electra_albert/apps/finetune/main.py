@@ -234,7 +234,8 @@ def _finish(sweep: Sweep) -> RunResult:
         with main_first(sweep.world):
             if sweep.world.is_main:
                 result = _write(sweep)
-    return gather_objects(result, sweep.world)[0]
+    result = gather_objects(result, sweep.world)[0]
+    return result if sweep.world.is_main else result._replace(summary="")
 
 
 def _write(sweep: Sweep) -> RunResult:

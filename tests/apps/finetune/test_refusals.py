@@ -53,7 +53,7 @@ def run(finished: Finished, tiny: Tiny, output: Path, *more: object) -> Ended:
         (("--regression",), 2, "cola has classes"),
         (("--predict", "nowhere.txt"), 2, "nowhere.txt: no such file"),
         (("--output_dir", "file"), 2, "is a file; choose another"),
-        (("--config", "nowhere.yaml"), 2, "cannot be read"),
+        (("--config", "nowhere.yaml"), 2, "nowhere.yaml"),
     ],
 )
 def test_options_that_cannot_be_are_refused_before_anything_is_trained(
