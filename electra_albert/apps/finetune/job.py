@@ -240,20 +240,22 @@ def _decided_by(task: Task, metric: str | None) -> Task:
 
 def _check_options(task: Task, tuning: TuningConfig, *, is_trained: bool) -> None:
     """UsageError for options that have no effect on this kind of task, or that would make labels wrong."""
-    if not is_trained and (tuning.seeds > 1 or tuning.from_scratch or tuning.class_weights != "none"):
-        idle = "--seeds, --from_scratch and --class_weights"
-        raise UsageError(f"{task.name} is only scored, with a fine-tuned model; leave out {idle}")
-    if tuning.class_weights != "none" and (task.kind != "sequence" or task.is_regression):
-        raise UsageError(f"--class_weights: the labels of {task.name} are no classes of whole texts; leave it out")
+
+    def refuse(is_idle: bool, why: str, options: str) -> None:
+        if is_idle:
+            raise UsageError(f"{task.name} {why}; leave out --{options}")
+
+    is_weighted, has_classes = tuning.class_weights != "none", task.kind == "sequence" and not task.is_regression
+    one_model = not is_trained and (tuning.seeds > 1 or tuning.from_scratch or is_weighted)
+    refuse(one_model, "is only scored, with a fine-tuned model", "seeds, --from_scratch and --class_weights")
+    refuse(is_weighted and not has_classes, "has no classes of whole texts", "class_weights")
     is_symmetric = task.is_symmetric or (task.name == "custom" and task.takes_pairs)
-    if tuning.double_unordered and not is_symmetric:
-        raise UsageError(f"--double_unordered: {task.name} has no pairs whose order means nothing; leave it out")
-    if tuning.head == "electra" and task.kind in ("span", "token"):
-        raise UsageError(f"--head electra: the head of {task.name} has no pooler to do without; leave it out")
-    if is_trained and task.kind == "span" and (tuning.dropout_samples > 1 or tuning.classifier_dropout_prob):
-        raise UsageError(
-            f"the head of {task.name} has no dropout; leave out --classifier_dropout_prob and --dropout_samples"
-        )
+    is_exchanged = tuning.double_unordered and not is_symmetric
+    refuse(is_exchanged, "has no pairs whose order means nothing", "double_unordered")
+    refuse(tuning.head == "electra" and task.kind in ("span", "token"), "has a head without a pooler", "head electra")
+    drops_out = tuning.dropout_samples > 1 or tuning.classifier_dropout_prob > 0
+    no_dropout = is_trained and task.kind == "span" and drops_out
+    refuse(no_dropout, "has a head without dropout", "classifier_dropout_prob and --dropout_samples")
 
 
 def _head(task: Task, tuning: TuningConfig, label_count: int) -> TaskHead:

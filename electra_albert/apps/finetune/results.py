@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import string
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +53,6 @@ _MAY_CHANGE = frozenset(
         *("per_device_train_batch_size", "gradient_accumulation_steps"),  # the batch is compared as a whole
     }
 )
-_UNBALANCED = 0.8  # from this share of one label on it is the likely reason for a collapse onto it
 _SHOWN_CHARACTERS = 500  # of a text in predictions.tsv
 
 
@@ -106,19 +104,11 @@ def _changes(recorded: Mapping[str, Any], settings: Mapping[str, Any], folder: P
     """What changed since the sweep in the folder began; CheckpointError where it would train on something else."""
     defaults = as_flat_settings(FinetuneConfig())  # of options that an older version did not record
     then = {name: value for name, value in {**defaults, **recorded}.items() if name not in _OF_THE_CALL}
-    files = [{name: side[name] for name in DATA_FILES if side.get(name)} for side in (then, settings)]
-    is_other_data = then.get("data") != settings["data"]
-    if is_other_data and {n: os.path.realpath(f) for n, f in files[0].items()} != {
-        n: os.path.realpath(f) for n, f in files[1].items()
-    }:
-        before, now = (", ".join(map(str, side.values())) for side in files)
-        raise CheckpointError(
-            f"{folder} was made with other data files ({before} then, {now} now); choose another --output_dir"
-        )
     changes = compare_settings({**then, "data": settings["data"]}, settings, folder, _MAY_CHANGE)
-    if is_other_data:
-        listed = ", ".join(map(str, files[1].values()))
-        raise CheckpointError(f"{folder} was made with other data: {listed} changed; choose another --output_dir")
+    if then.get("data") != settings["data"]:
+        files = [", ".join(str(side[name]) for name in DATA_FILES if side.get(name)) for side in (then, settings)]
+        was = "changed since" if files[0] == files[1] else f"now, {files[0]} then"
+        raise CheckpointError(f"{folder} was made with other data ({files[1]} {was}); choose another --output_dir")
     return changes
 
 
@@ -310,22 +300,13 @@ def format_results(results: Mapping[str, Any]) -> str:
     if len(results["seeds"]) == 1:
         lines += ["", "one seed shows nothing of the spread between seeds: --seeds 5"]
     if results["collapsed_seeds"]:
-        collapsed = ", ".join(map(str, results["collapsed_seeds"]))
-        lines += ["", f"warning: collapsed, the same answer for every example: seed {collapsed}{_advice(results)}"]
+        seeds = ", ".join(map(str, results["collapsed_seeds"]))
+        collapsed = f"warning: collapsed, the same answer for every example: seed {seeds}"
+        advice = "; try a lower --learning_rate" if any(results["updates"]) else ""  # of a model trained here
+        if advice and results["measure"] == "classification" and results["class_weights"] == "none":
+            advice += ", or --class_weights balanced where one label is far more frequent than the others"
+        lines += ["", collapsed + advice]
     return "\n".join(lines)
-
-
-def _advice(results: Mapping[str, Any]) -> str:
-    """What may help against a collapse; nothing where nothing was trained."""
-    if not any(results["updates"]):
-        return ""
-    share, accuracies = results["commonest_share"] or 0.0, results["metrics"].get("accuracy", {}).get("values", [])
-    scores = dict(zip(results["seeds"], accuracies, strict=False))
-    is_commonest = all(scores.get(seed) == share for seed in results["collapsed_seeds"])
-    could_have_weights = results["measure"] == "classification" and results["class_weights"] == "none"
-    if is_commonest and share >= _UNBALANCED and could_have_weights:
-        return f"; {100 * share:.0f} % of the examples have that label: look at macro_f1, try --class_weights balanced"
-    return "; try a lower --learning_rate"
 
 
 def shown_metrics(results: Mapping[str, Any]) -> list[str]:
@@ -380,11 +361,10 @@ def _gold_and_text(example: Any) -> tuple[str, str]:
 
 def confusion_table(labels: Sequence[str], examples: Sequence[Any], predictions: Sequence[Any]) -> str:
     """How often each gold label (lines) was given each label (columns), of texts or of words."""
-    pairs: Counter[tuple[str, str]] = Counter()
-    for example, predicted in zip(examples, predictions, strict=True):
-        if isinstance(example, TokenExample):
-            pairs.update(zip(example.tags or (), predicted, strict=True))
-        else:
-            pairs[example.label, predicted] += 1
-    rows = ["\t".join([gold, *(str(pairs[gold, label]) for label in labels)]) for gold in labels]
+    from sklearn.metrics import confusion_matrix
+
+    gold = [example.tags if isinstance(example, TokenExample) else [example.label] for example in examples]
+    found = [one if isinstance(one, list) else [one] for one in predictions]
+    counts = confusion_matrix([*chain(*gold)], [*chain(*found)], labels=labels)
+    rows = ["\t".join([label, *map(str, row)]) for label, row in zip(labels, counts, strict=True)]
     return "\n".join(["\t".join(["gold \\ predicted", *labels]), *rows]) + "\n"

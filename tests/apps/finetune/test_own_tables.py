@@ -42,10 +42,9 @@ def test_two_tables_have_folders_of_their_own_and_are_told_apart(finished: Finis
     for name in ("a", "b"):
         assert run(finished, write(Path(f"{name}.jsonl"), EQUAL, ord(name)), None).code == 0
         assert results(Path("runs") / f"{name}-run")["train_examples"] == 24
-    told = "other data files (a.jsonl then, b.jsonl now)"
-    assert_refused(run(finished, Path("b.jsonl"), Path("runs/a-run")), 4, told)
+    assert_refused(run(finished, Path("b.jsonl"), Path("runs/a-run")), 4, "b.jsonl now, a.jsonl then")
     write(Path("a.jsonl"), EQUAL, 7)
-    assert_refused(run(finished, Path("a.jsonl"), None), 4, "other data: a.jsonl changed")
+    assert_refused(run(finished, Path("a.jsonl"), None), 4, "a.jsonl changed since")
 
 
 def test_two_tables_are_not_compared_and_both_are_named(finished: Finished, in_folder: Path) -> None:
@@ -81,15 +80,15 @@ def test_class_weights_are_part_of_the_sweep(finished: Finished, tmp_path: Path)
     assert run(finished, table, tmp_path / "out", *balanced).code == 0
     assert_refused(run(finished, table, tmp_path / "out"), 4, "class_weights balanced then, none now")
     numbers = write(tmp_path / "numbers.jsonl", [1.5, 2.5] * 16)
-    assert_refused(run(finished, numbers, tmp_path / "no", "--regression", *balanced), 2, "--class_weights: the labels")
+    assert_refused(run(finished, numbers, tmp_path / "no", "--regression", *balanced), 2, "--class_weights")
 
 
 @pytest.mark.parametrize(
     ("changes", "way_out"),
     [
-        ({"commonest_share": 0.97}, "; 97 % of the examples have that label: look at macro_f1, try --class_weights"),
-        ({"commonest_share": 0.97, "class_weights": "balanced"}, "; try a lower --learning_rate"),
-        ({"commonest_share": 0.97, "updates": [0]}, ""),
+        ({}, "; try a lower --learning_rate, or --class_weights balanced"),
+        ({"class_weights": "balanced"}, "; try a lower --learning_rate"),
+        ({"updates": [0]}, ""),
     ],
 )
 def test_a_collapse_is_told_with_the_way_out_that_fits(
@@ -98,7 +97,6 @@ def test_a_collapse_is_told_with_the_way_out_that_fits(
     assert run(finished, write(tmp_path / "a.jsonl", UNEQUAL), tmp_path / "out").code == 0
     found = {**results(tmp_path / "out"), **changes}
     found["collapsed_seeds"] = found["seeds"]
-    found["metrics"]["accuracy"]["values"] = [found["commonest_share"]]
     text = format_results(found)
     assert "| macro_f1 |" in text
     assert text[text.index("warning: ") :].startswith(
