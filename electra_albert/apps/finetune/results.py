@@ -363,7 +363,7 @@ def confusion_table(labels: Sequence[str], examples: Sequence[Any], predictions:
     """How often each gold label (lines) was given each label (columns), of texts or of words."""
     from sklearn.metrics import confusion_matrix
 
-    gold = [example.tags if isinstance(example, TokenExample) else [example.label] for example in examples]
+    gold = [(example.tags or ()) if isinstance(example, TokenExample) else [example.label] for example in examples]
     found = [one if isinstance(one, list) else [one] for one in predictions]
     counts = confusion_matrix([*chain(*gold)], [*chain(*found)], labels=labels)
     rows = ["\t".join([label, *map(str, row)]) for label, row in zip(labels, counts, strict=True)]

@@ -17,7 +17,7 @@ from electra_albert.apps.finetune.options import parse_finetuning
 from electra_albert.hub.loading import load_task_model, locate_encoder
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, call, copy_as_learned, rows, untimed_rows
-from tests.apps.tiny_tasks import SEED, Tiny, cola, mnli, options, results, rte, stories, stsb
+from tests.apps.tiny_tasks import SEED, Tiny, cola, losses, mnli, options, results, rte, stories, stsb
 
 QUICK: tuple[object, ...] = ("--max_steps", 3, "--logging_steps", 1)
 
@@ -31,10 +31,6 @@ def train(tiny: Tiny, model: Path, output: Path, *more: object) -> Ended:
     ended = call(finetune.main, *tiny.options(model, output, *QUICK, *more))
     assert ended.code == 0, ended.err
     return ended
-
-
-def losses(folder: Path) -> list[float]:
-    return [row["loss"] for row in rows(folder / f"seed-{SEED}") if "loss" in row]
 
 
 # What it begins with.

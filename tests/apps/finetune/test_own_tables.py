@@ -13,9 +13,8 @@ import yaml
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.finetune.results import format_results
 from tests.apps.conftest import Finished
-from tests.apps.finetune.test_choices import losses
 from tests.apps.tiny_run import Ended, assert_refused, call
-from tests.apps.tiny_tasks import options, results, stories
+from tests.apps.tiny_tasks import losses, options, results, stories
 
 SPLIT = ("--validation_split", 0.25)
 HARDLY = ("--max_steps", 2, "--learning_rate", 1e-9, "--logging_steps", 1)  # the weights stay as they are
