@@ -65,6 +65,9 @@ def test_training_pairs_come_exchanged_as_well_where_told() -> None:
     assert report.counts["pairs of dev taken a second time with their texts exchanged"] == 1
     assert encode(examples, is_training=False, double_unordered=True).unit_count == 2
     assert encode(examples, is_training=True).unit_count == 2
+    long = [SequenceExample("the house " * 30, "x", "yes", "1")]
+    encode(long, report, is_training=True, double_unordered=True)
+    assert report.counts["examples of dev cut to 32 tokens (--max_seq_length)"] == 1  # as an example, not as two rows
 
 
 def test_logits_give_classes_their_probabilities_and_the_gold_beside() -> None:

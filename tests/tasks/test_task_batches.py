@@ -91,6 +91,12 @@ def test_a_small_set_is_passed_over_before_it_is_taken_again() -> None:
         assert sorted(unit for step in steps[start : start + 5] for unit in step) == list(range(20))
 
 
+def test_an_update_hardly_ever_takes_a_unit_twice() -> None:
+    steps = units_of_steps(split(make_rows(skewed(100)), 1, 1, 8), 200)
+    twice = [len(step) - len(set(step)) for step in steps]
+    assert sum(count > 0 for count in twice) <= 200 * 8 / 100  # only updates in which a pass ends
+
+
 def test_padding_is_far_below_that_of_unsorted_batches() -> None:
     rows = make_rows(skewed(6000))
     sorted_batches = [batch for (batch,) in islice(split(rows, 1, 1, 32)[0].steps(1), 180)]
