@@ -1,11 +1,13 @@
-"""The baseline of the benchmark: the same generator and discriminator, composed from stock transformers classes.
+"""The generator and discriminator composed from stock transformers classes, with our weights.
 
-Dimensions: B batch, L length, K slots a row, V vocab, D hidden.
+Dimensions: B batch, L length, K slots of a sequence, V vocab, D hidden.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,23 +17,39 @@ from torch import Tensor, nn
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, UserError
 from electra_albert.hub.huggingface import to_stock
-from electra_albert.hub.stock_config import stock_config
-from electra_albert.objectives.masking import Targets, choose_targets, maskable, show_masked
+from electra_albert.objectives.masking import choose_targets, maskable, show_masked
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 
+ATTENTIONS: tuple[str, ...] = ("sdpa", "eager")
 # Relative, in float32: what another order of additions may change. Other weights or a lost tie change far more.
 LOSS_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 1e-4
-_SPECIAL_IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 _HEAD = "discriminator_predictions."
-_FUSED_ACTIVATION = {"gelu_new": "gelu_pytorch_tanh"}  # transformers' one-kernel name for the same function
+_OURS_ALONE = ("initialization", "attention", "attention_options")
+
+
+def albert_config(model: ModelConfig, **changes: Any) -> Any:
+    """The shape as transformers' AlbertConfig."""
+    from transformers import AlbertConfig
+
+    shape = {name: value for name, value in asdict(model).items() if name not in _OURS_ALONE}
+    return AlbertConfig(**{**shape, **changes})
+
+
+def write_stock_model(model: ModelConfig, tokenizer: Any, folder: Path, seed: int, **changes: Any) -> None:
+    """Write a stock folder of AlbertForMaskedLM with random weights and the tokenizer."""
+    from transformers import AlbertForMaskedLM
+
+    torch.manual_seed(seed)
+    AlbertForMaskedLM(albert_config(model, **changes)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 class StockPair(nn.Module):
     """AlbertForMaskedLM and AlbertModel with ELECTRA's head on one embeddings module, holding our weights.
 
     Plain, logits are computed at every position, as AlbertForMaskedLM does where it is given labels. Tuned, they are
-    computed at the masked positions only, and the activation is transformers' fused one.
+    computed at the masked positions only.
     """
 
     def __init__(self, ours: ReplacedTokenDetection, *, is_tuned: bool) -> None:
@@ -41,53 +59,47 @@ class StockPair(nn.Module):
         super().__init__()
         self.rtd, self.special, self.seed, self.weights = ours.rtd, ours.special, ours.seed, ours.weights
         self.is_tuned = is_tuned
-        electra = ours.electra
-        config = _stock_config(electra.discriminator.config, is_tuned)
-        self.generator = AlbertForMaskedLM(_stock_config(electra.generator.config, is_tuned))
-        self.discriminator = AlbertModel(config, add_pooling_layer=False)
+        discriminator = albert_config(ours.discriminator.config)
+        self.generator = AlbertForMaskedLM(albert_config(ours.generator.config))
+        self.discriminator = AlbertModel(discriminator, add_pooling_layer=False)
         self.discriminator.embeddings = self.generator.albert.embeddings
-        self.discriminator_predictions = ElectraDiscriminatorPredictions(config)
-        self._take_weights(to_stock(electra.generator.state_dict()), to_stock(electra.discriminator.state_dict()))
+        self.discriminator_predictions = ElectraDiscriminatorPredictions(discriminator)
+        self._take_weights(to_stock(ours.generator.state_dict()), to_stock(ours.discriminator.state_dict()))
 
     def _take_weights(self, generator: Mapping[str, Tensor], discriminator: Mapping[str, Tensor]) -> None:
         self.generator.tie_weights()
         left = self.generator.load_state_dict(generator, strict=False)
-        tied = {"predictions.decoder.weight", "predictions.decoder.bias"}
         assert not left.unexpected_keys, left
-        assert set(left.missing_keys) <= tied, left
-        body = {name.removeprefix("albert."): t for name, t in discriminator.items() if not name.startswith(_HEAD)}
-        head = {name.removeprefix(_HEAD): t for name, t in discriminator.items() if name.startswith(_HEAD)}
-        self.discriminator.load_state_dict(body)
-        self.discriminator_predictions.load_state_dict(head)
+        assert all(name.startswith("predictions.decoder.") for name in left.missing_keys), left  # tied
+        for module, prefix in ((self.discriminator, "albert."), (self.discriminator_predictions, _HEAD)):
+            own = {name: tensor for name, tensor in discriminator.items() if name.startswith(prefix)}
+            module.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in own.items()})
 
     @property
     def rate_scales(self) -> dict[str, float]:
-        """What each parameter's learning rate is multiplied with, by name: as ours, the shared tables by one."""
-        generator, discriminator = self.rtd.generator_rate, self.rtd.discriminator_rate
-        own = {"generator.albert.embeddings.": 1.0, "generator.": generator, "discriminator": discriminator}
+        """Factor of each parameter's learning rate by name, as ours has them: the shared tables have one."""
+        scales = {"generator.albert.embeddings.": 1.0, "generator.": self.rtd.generator_rate}
         return {
-            name: next(rate for start, rate in own.items() if name.startswith(start))
+            name: next((scales[start] for start in scales if name.startswith(start)), self.rtd.discriminator_rate)
             for name, _ in self.named_parameters()
         }
 
     def use_attention(self, kind: str) -> None:
         """Switch both networks to one of ATTENTIONS."""
+        self.attention = kind
         self.generator.set_attn_implementation(kind)
         self.discriminator.set_attn_implementation(kind)
 
     def forward(self, batch: Batch, corrupted_ids: Tensor | None = None) -> dict[str, Tensor]:
-        """Both mean losses, float32 []. The discriminator sees corrupted_ids int64 [B, L] where they are given.
-
-        Masking is ours, drawn by the same keys; what the generator fills in is drawn by torch's own stream.
-        """
+        """Both mean losses, float32 []. The discriminator sees corrupted_ids int64 [B, L] where they are given."""
         ids, mask = batch.input_ids, batch.attention_mask
         is_maskable = maskable(ids, mask, self.special)
         targets = choose_targets(ids, is_maskable, self.rtd.mask_rate, self.seed, batch.example_id)
         masked_ids, _ = show_masked(
             ids, targets, self.special.mask, self.rtd.mask_token_share, self.seed, batch.example_id
         )
-        predict = self._predict_targets if self.is_tuned else self._predict_everywhere
-        generator_loss, logits = predict(batch, masked_ids, targets)
+        labels = targets.labels.masked_fill(targets.weight == 0, IGNORED_LABEL)  # [B, K]
+        generator_loss, logits = self._predict(batch, masked_ids, targets.positions, labels)
         if corrupted_ids is None:
             drawn = draw(logits, self.rtd.temperature)  # [B, K]
             corrupted_ids = ids.scatter(1, targets.positions, torch.where(targets.weight > 0, drawn, targets.labels))
@@ -97,44 +109,31 @@ class StockPair(nn.Module):
         nats = F.binary_cross_entropy_with_logits(detected.float(), is_replaced, reduction="none")
         return {"generator_loss": generator_loss, "discriminator_loss": (nats * mask).sum() / mask.sum()}
 
-    def _predict_everywhere(self, batch: Batch, masked_ids: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
-        """The loss and the logits [B, K, V] at the targets, by AlbertForMaskedLM as it comes."""
-        shown = targets.labels.masked_fill(targets.weight == 0, IGNORED_LABEL)
-        labels = torch.full_like(masked_ids, IGNORED_LABEL).scatter(1, targets.positions, shown)  # [B, L]
-        output = self.generator(masked_ids, batch.attention_mask, batch.token_type_ids, labels=labels)
-        row = torch.arange(len(masked_ids), device=masked_ids.device)[:, None]
-        return output.loss, output.logits.detach()[row, targets.positions]  # [B, K, V]
-
-    def _predict_targets(self, batch: Batch, masked_ids: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
-        """The same from the hidden states at the targets alone."""
-        output = self.generator.albert(masked_ids, batch.attention_mask, batch.token_type_ids)
-        hidden_states = output.last_hidden_state
-        index = targets.positions[:, :, None].expand(-1, -1, hidden_states.shape[-1])
+    def _predict(self, batch: Batch, ids: Tensor, positions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The generator's loss and its logits [B, K, V] at the positions [B, K]."""
+        given = (ids, batch.attention_mask, batch.token_type_ids)
+        if not self.is_tuned:
+            everywhere = torch.full_like(ids, IGNORED_LABEL).scatter(1, positions, labels)  # [B, L]
+            output = self.generator(*given, labels=everywhere)
+            row = torch.arange(len(ids), device=ids.device)[:, None]
+            return output.loss, output.logits.detach()[row, positions]
+        hidden_states = self.generator.albert(*given).last_hidden_state
+        index = positions[:, :, None].expand(-1, -1, hidden_states.shape[-1])
         logits = self.generator.predictions(hidden_states.gather(1, index))  # [B, K, V]
-        labels = targets.labels.masked_fill(targets.weight == 0, IGNORED_LABEL)
         loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED_LABEL)
         return loss, logits.detach()
 
 
 def draw(logits: Tensor, temperature: float) -> Tensor:
-    """A token from softmax(logits / temperature) by one Gumbel noise a score. [..., V] any float to [...] int64."""
+    """A token from softmax(logits / temperature) by Gumbel noise. [..., V] any float to [...] int64."""
     scores = logits.float() / temperature
     return (scores - torch.empty_like(scores).exponential_().log()).argmax(-1)
-
-
-def _stock_config(config: ModelConfig, is_tuned: bool) -> Any:
-    from transformers import AlbertConfig
-
-    contents = stock_config(config, "AlbertForMaskedLM", _SPECIAL_IDS)
-    if is_tuned:
-        contents["hidden_act"] = _FUSED_ACTIVATION.get(config.hidden_act, config.hidden_act)
-    return AlbertConfig.from_dict(contents)
 
 
 def check_same_function(ours: ReplacedTokenDetection, stock: StockPair, batch: Batch) -> None:
     """UserError unless both give the same losses and the same gradient norms on `batch` with the same corruption.
 
-    In float32; dropout must be off. The norms tell a lost tie, which the losses alone do not.
+    In float32; dropout must be off. The norms show a lost tie, which the losses alone do not.
     """
     corruption = ours.corrupt(batch)
     terms = ours.terms(batch, corruption, ours.detect(batch, corruption))
@@ -145,12 +144,12 @@ def check_same_function(ours: ReplacedTokenDetection, stock: StockPair, batch: B
         if not abs(value - expected) <= tolerance * abs(expected):
             raise UserError(
                 f"ours and stock do not compute the same: {name} is {value:.7g} here, {expected:.7g} there; "
-                "no ratio is printed: install the versions that requirements.txt pins"
+                "nothing is timed: install the versions that requirements.txt pins"
             )
 
 
 def _measures(module: nn.Module, losses: Mapping[str, Tensor]) -> dict[str, tuple[float, float]]:
-    """Values and their tolerances: each loss, and the norm of the gradient that has come together with it.
+    """Values and their tolerances: each loss, and the norm of the gradient accumulated up to it.
 
     Added up unweighted: under the weights of training the generator's part would not show in the norm.
     """
