@@ -89,7 +89,8 @@ def _weight_files() -> set[str]:
 def _write(folder: Path, model: Model, tokenizer: Any, form: Form) -> Path:
     """Write card, configuration, tokenizer and weights, and check the weights; returns their file."""
     from electra_albert.apps.export.model_card import model_card
-    from electra_albert.hub.loading import CONFIG_FILE, TASK_FILE
+    from electra_albert.hub.loading import TASK_FILE
+    from electra_albert.hub.locating import CONFIG_FILE
     from electra_albert.hub.stock_config import native_config, stock_config
     from electra_albert.model.attention import stock_computes
 

@@ -1,13 +1,11 @@
-"""Stock Hugging Face folders of generators, discriminators and fine-tuned models; generator and discriminator in one.
+"""Stock Hugging Face folders of generators, discriminators and fine-tuned models.
 
 electra-albert export --model runs/mine --output_dir exported
 electra-albert export --model runs/mine --kind discriminator --format onnx --output_dir exported
-electra-albert export --model runs/mine --kind pair --output_dir data/models/mine
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +19,6 @@ from electra_albert.apps.export.models import (
 )
 from electra_albert.apps.export.source import (
     left_aside,
-    refuse_a_pairs_folder,
     refuse_a_runs_folder,
     refuse_source,
     require_rows,
@@ -36,12 +33,9 @@ if TYPE_CHECKING:
 
     from electra_albert.hub.loading import ModelFiles, Stored
 
-_DESCRIPTION = "Write stock Hugging Face folders, or generator and discriminator in one small one (--kind pair)."
+_DESCRIPTION = "Write stock Hugging Face folders."
 _FORMATS = ("safetensors", "pt", "onnx")
-_PAIR = "pair"
-_PATHS = ("model", "output_dir", "card")
-_OF_A_PAIR = ("card", "license")
-_LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")  # stands bare in the card's front matter
+_PATHS = ("model", "output_dir")
 
 
 class _Loaded(NamedTuple):
@@ -98,9 +92,6 @@ def main(argv: Sequence[str]) -> int:
     folder = Path(options.output_dir)
     check_can_write(folder)
     refuse_a_runs_folder(folder)
-    if options.kind == _PAIR:
-        return _write_pair(options, folder)
-    refuse_a_pairs_folder(folder)
     kind = _kinds()[options.kind]
     files = kind.locate(Path(options.model))
     refuse_source(folder, files)
@@ -117,36 +108,17 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _write_pair(options: Namespace, folder: Path) -> int:
-    from electra_albert.apps.export.pair import export_pair
-    from electra_albert.apps.export.pair_card import Told, read_scores
-
-    told = Told(read_scores(Path(options.card)) if options.card else "", options.license)
-    written = export_pair(Path(options.model), folder, told)
-    print(
-        f"rounding to half precision moves, on the fixed rows, masked-token logits by {written.change.logits:.1e} of "
-        f"the largest and detection probabilities by {written.change.probability:.1e}, at most"
-    )
-    print(f"wrote generator and discriminator to {folder}: {written.size_bytes:,} bytes of weights")
-    return 0
-
-
 def _parse(argv: Sequence[str]) -> Namespace:
     parser = make_parser("electra-albert export", _DESCRIPTION)
     parser.add_argument("--model", type=str, required=True, help="A run folder or a model folder, ours or stock.")
     parser.add_argument(
         "--kind",
-        choices=["generator", "discriminator", "task", "encoder", _PAIR],
+        choices=["generator", "discriminator", "task", "encoder"],
         default="generator",
-        help="generator fills masks, discriminator is the one to fine-tune, task was fine-tuned, encoder has no head; "
-        "pair is generator and discriminator in one half-precision file, for this toolkit.",
+        help="generator fills masks, discriminator is the one to fine-tune, task was fine-tuned, encoder has no head.",
     )
     parser.add_argument("--output_dir", type=str, required=True, help="Folder to write the model into.")
     parser.add_argument("--format", choices=[*_FORMATS], default="safetensors", help="Of the weights.")
-    parser.add_argument("--card", type=str | None, default=None, help="Of --kind pair: Markdown for its card's scores.")
-    parser.add_argument(
-        "--license", type=str | None, default=None, help="Of --kind pair: the weights' licence by its id, as mit."
-    )
     options = parse(parser, argv)
     _check(options)
     return options
@@ -156,10 +128,3 @@ def _check(options: Namespace) -> None:
     empty = [name for name in _PATHS if options[name] == ""]
     if empty:
         raise UsageError(f"--{empty[0]} is empty; give a path")
-    strays = [name for name in _OF_A_PAIR if options[name] is not None and options.kind != _PAIR]
-    if strays:
-        raise UsageError(f"--{strays[0]} goes with --kind {_PAIR}; the cards of other kinds tell how to load them")
-    if options.license is not None and not _LICENSE.fullmatch(options.license):
-        raise UsageError(f"--license {options.license!r} is no id of a licence; give one such as mit or cc-by-sa-4.0")
-    if options.kind == _PAIR and options.format != "safetensors":
-        raise UsageError(f"--kind {_PAIR} is written as safetensors; leave out --format {options.format}")

@@ -69,29 +69,3 @@ def refuse_a_runs_folder(folder: Path) -> None:
             raise UsageError(
                 f"{folder} belongs to a run, whose files would be overwritten; choose another --output_dir"
             )
-
-
-def refuse_a_pairs_folder(folder: Path) -> None:
-    """UsageError for the folder of a pair, which a second model would make ambiguous, and for those in it."""
-    from electra_albert.hub.pair_file import PAIR_FILE, pair_at
-
-    place = pair_at(folder)
-    if place is not None:
-        raise UsageError(f"{place} holds {PAIR_FILE}, generator and discriminator; choose another --output_dir")
-
-
-def refuse_other_models(folder: Path) -> None:
-    """UsageError where weights in or around `folder` would be taken for those of a pair there, or the other way round.
-
-    An older pair in the folder itself is none of them: it is replaced.
-    """
-    from electra_albert.hub.pair_file import PAIR_FILE, PARTS, pair_at
-    from electra_albert.hub.weight_files import WEIGHT_FILES
-
-    places = (folder, *(folder / part for part in PARTS))
-    found = [place / name for place in places for name in WEIGHT_FILES if (place / name).exists()]
-    around = pair_at(folder)
-    if around is not None and around != folder:
-        found.append(around / PAIR_FILE)
-    if found:
-        raise UsageError(f"{found[0]} is of another model; choose another --output_dir for the pair")
