@@ -53,7 +53,7 @@ def measure_fill_mask(config: BenchConfig, settings: PretrainConfig) -> dict[str
 
     Raises UserError where the two do not propose the same, or give other vectors.
     """
-    from electra_albert.apps.export.checks import quiet_transformers
+    from electra_albert.hub.save import quiet_transformers
     from electra_albert.apps.prepare.main import prepare
     from electra_albert.training.distributed import start
 
@@ -85,11 +85,11 @@ def _calls(generator: Generator, tokenizer: Tokenizer, folder: Path, device: Any
     """Ours and stock's, on the device; `folder` is where the generator is exported to for those that read it."""
     from transformers import pipeline
 
-    from electra_albert.apps.export.models import export_generator
+    from electra_albert.hub.save import save_model
     from electra_albert.inference.fill_mask import fill_masks
     from electra_albert.inference.model import load_model
 
-    export_generator(generator, tokenizer, folder)
+    save_model(generator, tokenizer, folder)
     place: dict[str, Any] = {"model": str(folder), "tokenizer": str(folder), "device": device}
     stock, stock_features = pipeline("fill-mask", top_k=TOP_K, **place), pipeline("feature-extraction", **place)
     model = load_model(folder, str(device))

@@ -134,7 +134,7 @@ def _require(rows: list[Row], count: int, what: str) -> None:
 
 def tokenised(lines: list[str], tokenizer: Any, length: int) -> list[Row]:
     """What transformers' tokenizer makes of each line on its own, cut at `length` tokens; lines without a token go."""
-    from electra_albert.apps.export.checks import quiet_transformers
+    from electra_albert.hub.save import quiet_transformers
 
     with quiet_transformers():
         found = tokenizer(lines, truncation=True, max_length=length, return_token_type_ids=True)

@@ -137,8 +137,8 @@ def _finish(job: Job, folder: Path, row: Metrics, world: World) -> None:
     """Score on held-out text as a run does, write the log, and export both models."""
     import torch
 
-    from electra_albert.apps.export.models import export_discriminator, export_generator
     from electra_albert.apps.pretrain.evaluation import score
+    from electra_albert.hub.save import save_model
     from electra_albert.training.guards import StopSignal
     from electra_albert.training.monitor import EVALUATION_PREFIX, Monitor
     from electra_albert.training.run import Run
@@ -151,9 +151,9 @@ def _finish(job: Job, folder: Path, row: Metrics, world: World) -> None:
     evaluation = {"step": row["step"], **{f"{EVALUATION_PREFIX}{name}": value for name, value in found.items()}}
     write_whole(folder / "metrics.jsonl", "".join(json.dumps(each) + "\n" for each in (row, evaluation)))
     tokenizer, objective = job.prepared.tokenizer, job.objective.cpu()
-    export_generator(objective.generator, tokenizer, folder / "generator")
+    save_model(objective.generator, tokenizer, folder / "generator")
     assert objective.discriminator is not None
-    export_discriminator(objective.discriminator, tokenizer, folder / "discriminator")
+    save_model(objective.discriminator, tokenizer, folder / "discriminator")
     _say(f"{row['step']:,} updates; exported to {folder}")
 
 

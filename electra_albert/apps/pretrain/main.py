@@ -145,15 +145,15 @@ def _open_run_folder(run: Run, job: Job, preset: str, argv: Sequence[str]) -> No
 
 def _finish(job: Job, folder: Path, argv: Sequence[str], metrics: Metrics, steps: int) -> None:
     """Export both models, write the card, and show what was learned."""
-    from electra_albert.apps.export.models import export_discriminator, export_generator
     from electra_albert.apps.pretrain.closing import print_closing
     from electra_albert.apps.run_folder import run_facts, write_card, writing
+    from electra_albert.hub.save import save_model
 
     facts = run_facts(job.config, metrics, steps)
     objective, tokenizer = job.objective.cpu().eval(), job.prepared.tokenizer
-    export_generator(objective.generator, tokenizer, folder / "generator", facts=facts)
+    save_model(objective.generator, tokenizer, folder / "generator", facts=facts)
     if objective.discriminator is not None:
-        export_discriminator(objective.discriminator, tokenizer, folder / "discriminator", facts=facts)
+        save_model(objective.discriminator, tokenizer, folder / "discriminator", facts=facts)
     with writing(folder):
         write_card(folder, shlex.join(["python", "Pretraining.py", *argv]), job.config, facts)
     with last_output():
