@@ -8,7 +8,7 @@ electra-albert export --model runs/mine --dtype float16 --license mit --output_d
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +142,7 @@ def _build(kind: str, stored: Stored, files: ModelFiles) -> tuple[Model, dict[st
     if kind == "task":
         details, head = loading.read_task(files)
         return loading.task_model_of(stored, head, str(files.weights)), details
-    builders = {
+    builders: dict[str, Callable[[Stored, str], Model]] = {
         "generator": loading.generator_of,
         "discriminator": loading.discriminator_of,
         "encoder": loading.body_of,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import torch
 
+    from electra_albert.config import ModelConfig
     from electra_albert.hub.outputs import Model
 
 LOG = logging.getLogger(__name__)
@@ -40,8 +41,7 @@ _TEMPLATE = """---
 
 {% if command %}Made by `{{ command }}`.
 
-{% endif %}Made with ELECTRA-ALBERT. Where they are not given, licence and language are for its maker to state: `license:` and \
-`language:` at the top.
+{% endif %}Made with ELECTRA-ALBERT. `license:` and `language:`, where the top lacks them, are for its maker to state.
 """
 _MARK = "<!-- card by ELECTRA-ALBERT, written again with the model unless it is changed: {} -->"
 _PURPOSES = {  # by stock class: the hub's task, and what the model does
@@ -126,7 +126,7 @@ def describe(
     from electra_albert.hub.outputs import pooler_of
 
     tag, purpose = _PURPOSES[architecture]
-    shape, facts = model.config, facts or Facts()
+    facts = facts or Facts()
     is_stock, has_pooler = file_format == "safetensors", pooler_of(model) is not None
     notes = [_NOTES[file_format]] if file_format in _NOTES else []
     parts = {name for name, _ in model.named_children()}
@@ -139,20 +139,25 @@ def describe(
             if head in parts
         ]
     if is_stock and architecture == "AlbertForMaskedLM" and has_pooler:
-        notes.append("The weights also hold a pooler, which `AutoModel` loads and `AlbertForMaskedLM` has no place for.")
+        notes.append("The weights also hold a pooler, which `AutoModel` loads and `AlbertForMaskedLM` ignores.")
     if is_stock and architecture == "AlbertModel" and not has_pooler:
         notes.append("It has no pooler, since nothing trained one: load it with `add_pooling_layer=False`.")
     stored = "" if file_format == "onnx" else f", stored in {str(dtype).removeprefix('torch.')}"
-    text = (
-        f"An ALBERT encoder that {purpose}: hidden size {shape.hidden_size}, {shape.num_hidden_layers} layers in "
-        f"{shape.num_hidden_groups} group(s) of shared weights, embedding size {shape.embedding_size}, "
-        f"{shape.vocab_size} subwords, {shape.max_position_embeddings} tokens at most{stored}."
-    )
+    text = f"An ALBERT encoder that {purpose}: {describe_shape(model.config)}{stored}."
     library = "transformers" if is_stock else None
     fields = {"library_name": library, "pipeline_tag": tag, "tags": ["albert", "electra"], **facts.fields}
     code = stock_code(architecture, with_pooler=has_pooler) if is_stock else OWN_CODE
     text = "\n\n".join([text, *notes, *([facts.text] if facts.text else [])])
     return Facts(fields, text), _ONNX_CODE if file_format == "onnx" else code
+
+
+def describe_shape(shape: ModelConfig) -> str:
+    """The sizes of an encoder in words."""
+    return (
+        f"hidden size {shape.hidden_size}, {shape.num_hidden_layers} layers in {shape.num_hidden_groups} group(s) of "
+        f"shared weights, embedding size {shape.embedding_size}, {shape.vocab_size} subwords, at most "
+        f"{shape.max_position_embeddings} tokens"
+    )
 
 
 def stock_code(loader: str, path: str = '"THIS_FOLDER"', *, with_pooler: bool = True) -> str:

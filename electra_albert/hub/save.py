@@ -52,8 +52,8 @@ def save_model(
 ) -> None:
     """Write model, tokenizer and card; `file_format` is safetensors, pt or onnx, `dtype` that of the stored weights.
 
-    `details` say what the task of a TaskModel is: labels (and is_regression) of its head, and anything else that is
-    to be found again by `load_task_model`. `facts` are for the card. Older weights of another format are removed. Raises
+    `details` describe the task of a TaskModel: labels (and is_regression) of its head, and what else `load_task_model`
+    shall return. `facts` are for the card. Older weights of another format are removed, which is logged. Raises
     CheckpointError where stock classes or onnxruntime compute other values than the model, UsageError where the folder
     cannot be written. Leaves the model in eval mode, with its weights as they were.
     """
@@ -112,9 +112,7 @@ def _architecture(model: Model) -> str:
     return model.architecture if isinstance(model, TaskModel) else "AlbertModel"
 
 
-def _task_settings(
-    model: Model, details: Mapping[str, Any] | None
-) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
+def _task_settings(model: Model, details: Mapping[str, Any] | None) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
     """The head's settings in config.json, and the contents of TASK_FILE; ValueError where they are of another head."""
     if not isinstance(model, TaskModel) or details is None:
         return {}, details

@@ -53,8 +53,8 @@ def measure_fill_mask(config: BenchConfig, settings: PretrainConfig) -> dict[str
 
     Raises UserError where the two do not propose the same, or give other vectors.
     """
-    from electra_albert.hub.save import quiet_transformers
     from electra_albert.apps.prepare.main import prepare
+    from electra_albert.hub.save import quiet_transformers
     from electra_albert.training.distributed import start
 
     device = start(config.device).device

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from electra_albert.apps.bench.timing import now
-from electra_albert.apps.made_with import commit, first_line, processor
+from electra_albert.apps.machine import processor
+from electra_albert.apps.run_folder import commit, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -148,7 +149,7 @@ def environment(config: BenchConfig, device: torch.device) -> dict[str, Any]:
     from electra_albert.training.allocator import keep_freed_memory
 
     stamp = {
-        "commit": commit(),
+        "commit": commit(Path(__file__).parents[3]),
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "transformers", "tokenizers")},
         "cpu": processor(),

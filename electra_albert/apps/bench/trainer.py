@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from electra_albert.apps.bench.config import ATTENTIONS, STOCK
 from electra_albert.apps.bench.contest import Contest, Pass, Predict, Trained, padding_of
 from electra_albert.apps.bench.timing import now
-from electra_albert.apps.export.checks import quiet_transformers
-from electra_albert.apps.export.models import export_task_model
+from electra_albert.hub.save import quiet_transformers, save_model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +53,7 @@ def stock_contenders(contest: Contest, attention: str) -> Iterator[Stock]:
     }
     with TemporaryDirectory(prefix="bench-") as name, quiet_transformers():
         folder = Path(name)
-        export_task_model(contest.model, contest.tokenizer, folder / "model", {"labels": list(contest.labels)})
+        save_model(contest.model, contest.tokenizer, folder / "model", {"labels": list(contest.labels)})
         seconds = {}
         for kind in ATTENTIONS if attention == "auto" else (attention,):
             _train(contest, ways[STOCK], folder, kind, 0, steps=1)  # warm
