@@ -29,7 +29,7 @@ def outputs(model: Model, input_ids: Tensor, attention_mask: Tensor, token_type_
     last = model.encoder(model.embeddings(input_ids, token_type_ids), attention_mask.bool())  # [B, L, D]
     found = {}
     if isinstance(model, TaskModel):
-        scores = model.output(model.dropout(model.features(last)))
+        scores = model.output(model.features(last))
         if model.head.kind == "span":
             found = dict(zip(("start_logits", "end_logits"), scores.unbind(-1), strict=True))
         else:
