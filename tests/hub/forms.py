@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -84,3 +85,11 @@ def save(name: str, tokenizer: Any, folder: Path, **options: Any) -> Any:
     model = form.make(replace(SHAPE, vocab_size=len(tokenizer), num_hidden_groups=2))
     save_model(model, tokenizer, folder, form.details, **options)
     return model
+
+
+def run_code_of(folder: Path) -> dict[str, Any]:
+    """The names that the card's code defines once it has run."""
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    found: dict[str, Any] = {}
+    exec(code.replace("THIS_FOLDER", str(folder)), found)
+    return found

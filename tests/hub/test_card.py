@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from huggingface_hub import EvalResult, ModelCard
 from electra_albert.corpus.tokenizer import train_tokenizer
 from electra_albert.hub.card import OWN_CODE, Facts, write_card
 from tests.corpus.tokenizer_kinds import PROSE
-from tests.hub.forms import save
+from tests.hub.forms import run_code_of, save
 
 CARD = "README.md"
 
@@ -20,14 +19,6 @@ CARD = "README.md"
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     return train_tokenizer(PROSE, 120, do_lower_case=True)
-
-
-def run_code_of(folder: Path) -> dict[str, Any]:
-    """The names that the card's code defines once it has run."""
-    (code,) = re.findall(r"```python\n(.*?)```", (folder / CARD).read_text(encoding="utf-8"), re.DOTALL)
-    found: dict[str, Any] = {}
-    exec(code.replace("THIS_FOLDER", str(folder)), found)
-    return found
 
 
 CASES = {  # form: the class that the card loads, the hub's task, and what the card says
