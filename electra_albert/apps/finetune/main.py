@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from electra_albert.apps.command_line import report
 from electra_albert.apps.finetune.options import parse_finetuning, refuse_idle_options, with_recipe
 from electra_albert.contracts import UsageError, UserError
-from electra_albert.finetuning_config import ACCEPTABILITY, CUSTOM, PREDICT_TEST, table_name
+from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, TOPICS, table_name
 from electra_albert.shipped import SAMPLE_TASK
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _find_task(config: FinetuneConfig, session: Session) -> tuple[Task, DataConf
     if config.tuning.predict == PREDICT_TEST:
         raise UsageError("--predict test needs --task, the name of the task whose test set is to be labelled")
     train, dev = (str(SAMPLE_TASK / f"{name}.csv") for name in ("train", "dev"))
-    return replace(find_task(CUSTOM), name=ACCEPTABILITY), replace(data, train_file=train, validation_file=dev)
+    return replace(find_task(CUSTOM), name=TOPICS), replace(data, train_file=train, validation_file=dev)
 
 
 def _output_folder(config: FinetuneConfig, name: str, start: Start) -> Path:

@@ -177,7 +177,7 @@ def test_preparing_alone_makes_what_a_run_finds(finished: Finished, tmp_path: Pa
     shared = ("--corpus", finished.corpus, "--prepared_dir", tmp_path, "--vocab_size", 300, "--max_seq_length", 32)
     ended = call(prepare.main, *shared, "--preprocessing_num_workers", 1)
     assert ended.code == 0, ended.err
-    assert "100% of the text kept" in ended.out
+    assert "100% of the text kept" in ended.err
     ended = call(pretrain.main, *finished.options(None, "--prepared_dir", tmp_path, "--dry_run"))
     assert "using the token store" in ended.err
     assert "training a tokenizer" not in ended.err
