@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.apps.run_folder import ENVIRONMENT
@@ -46,37 +46,40 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--dtype", choices=[*_DTYPES], default="float32", help="Of the stored weights.")
     parser.add_argument("--license", type=str | None, default=None, help="Of the weights, by its id, as mit.")
     options = parse(parser, argv)
-    for name in ("model", "output_dir"):
-        if options[name] == "":
-            raise UsageError(f"--{name} is empty; give a path")
-    folder = Path(options.output_dir)
-    kind = export(
-        Path(options.model),
-        folder,
-        kind=options.kind,
-        file_format=options.format,
-        dtype=options.dtype,
-        license=options.license,
-    )
-    print(f"wrote the {kind} to {folder}")
+    done = export(options.model, options.output_dir, options.kind, options.format, options.dtype, options.license)
+    print(f"wrote the {done.kind} to {done.folder}")
     return 0
 
 
+class Exported(NamedTuple):
+    """Outcome of an export."""
+
+    folder: Path
+    kind: str  # one of KINDS
+
+
 def export(
-    model: Path,
-    folder: Path,
-    *,
+    model: str | Path,
+    output_dir: str | Path,
     kind: str | None = None,
-    file_format: str = "safetensors",
+    format: str = "safetensors",
     dtype: str = "float32",
     license: str | None = None,
-) -> str:
-    """Write the model that `model` means into `folder`; returns its kind, one of KINDS.
+) -> Exported:
+    """Write a model as a folder that stock `transformers` opens, or as ONNX; options as on the command line.
 
     Raises UsageError for paths and options that cannot be, CheckpointError for files that hold no such model.
     """
-    if file_format == "onnx" and dtype != "float32":
+    choices = {"kind": (kind, (None, *KINDS)), "format": (format, _FORMATS), "dtype": (dtype, _DTYPES)}
+    for name, (value, known) in choices.items():
+        if value not in known:
+            raise UsageError(f"--{name} {value} is none of {', '.join(filter(None, known))}")
+    for name, place in (("model", model), ("output_dir", output_dir)):
+        if not str(place):
+            raise UsageError(f"--{name} is empty; give a path")
+    if format == "onnx" and dtype != "float32":
         raise UsageError(f"an ONNX file holds float32; leave out --dtype {dtype} or --format onnx")
+    path, folder = Path(model), Path(output_dir)
     check_can_write(folder)
     _refuse_a_runs_folder(folder)
     import torch
@@ -88,10 +91,10 @@ def export(
     from electra_albert.hub.save import save_model
     from electra_albert.model.attention import stock_computes
 
-    files = _locate(model, kind)
+    files = _locate(path, kind)
     if files.weights.parent.resolve() == folder.resolve():
         raise UsageError(f"{folder} is where the model comes from; choose another --output_dir")
-    if file_format == "onnx":
+    if format == "onnx":
         require_packages()
     stored = read_stored(files)
     if not stock_computes(stored.config):
@@ -111,8 +114,8 @@ def export(
     if left_aside:
         LOG.warning(f"left aside, as a model of kind {kind} has no place for it: {', '.join(left_aside)}")
     facts = Facts({"license": license} if license else {})
-    save_model(built, tokenizer, folder, details, facts, file_format=file_format, dtype=getattr(torch, dtype))
-    return kind
+    save_model(built, tokenizer, folder, details, facts, file_format=format, dtype=getattr(torch, dtype))
+    return Exported(folder, kind)
 
 
 def _locate(path: Path, kind: str | None) -> ModelFiles:

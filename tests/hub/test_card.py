@@ -81,12 +81,10 @@ def test_results_are_in_the_front_matter_and_the_command_in_the_text(tmp_path: P
 
 
 CHANGES = {
-    "text": lambda card: card.replace(b"token", b"word"),
     "front matter": lambda card: card.replace(b"tags:", b"license: mit\ntags:"),
     "line ends": lambda card: card.replace(b"\n", b"\r\n"),
     "text after the mark": lambda card: card + b"mine\n",
     "another file": lambda card: b"# My project\r\n\xff\n",
-    "an empty file": lambda card: b"",
 }
 
 

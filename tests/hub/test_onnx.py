@@ -30,7 +30,6 @@ ONE_BLOCK = replace(SHAPE, num_hidden_layers=1)
 LONGEST = TOY.max_position_embeddings
 BATCHES = ((1, 1), (7, 1), (1, LONGEST), (7, LONGEST))
 TOLERANCE = 1e-5  # float32, of the largest value: another order of additions
-BASE_V2 = ModelConfig(vocab_size=30000, embedding_size=128, hidden_size=768, num_attention_heads=12)
 GIVEN = {
     "encoder": ["last_hidden_state"],
     "encoder with pooler": ["last_hidden_state", "pooler_output"],
@@ -113,32 +112,14 @@ def test_shared_weights_and_the_tied_table_are_stored_once(tmp_path: Path, name:
     assert numbers_stored(tmp_path / "model.onnx") == sum(p.numel() for p in model.parameters() if p.ndim > 1)
 
 
-def test_padding_and_the_ids_in_it_change_nothing(written: Path) -> None:
-    session = open_session(written)
-    ids, _, segments = make_rows(ONE_BLOCK, 3, 9)
-    alone = run(session, (ids, torch.ones_like(ids), segments))
-    for filling in (0, 7):
-        tail = torch.full((3, 4), filling)
-        mask = torch.cat([torch.ones_like(ids), torch.zeros_like(tail)], 1)
-        padded = run(session, (torch.cat([ids, tail], 1), mask, torch.cat([segments, tail.clamp(max=1)], 1)))
-        np.testing.assert_allclose(padded["last_hidden_state"][:, :9], alone["last_hidden_state"], rtol=0, atol=1e-5)
-
-
 def test_inputs_are_the_stock_ones_and_longer_rows_are_refused(written: Path) -> None:
     onnx.checker.check_model(str(written), full_check=True)
+    assert b".py" not in written.read_bytes()  # no trace of the code and the folders of the machine
     session = open_session(written)
     found = [(each.name, each.type, each.shape) for each in session.get_inputs()]
     assert found == [(name, "tensor(int64)", ["batch", "sequence"]) for name in INPUTS]
     with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.Fail):
         run(session, make_rows(ONE_BLOCK, 2, LONGEST + 1))
-
-
-def test_file_holds_nothing_of_the_machine_that_wrote_it(written: Path) -> None:
-    contents = written.read_bytes()
-    package = sys.modules["electra_albert"].__file__
-    assert package is not None
-    assert str(Path(package).parent).encode() not in contents
-    assert b".py" not in contents
 
 
 def test_training_model_in_bfloat16_stays_as_it_was_and_is_written_in_float32(tmp_path: Path) -> None:
@@ -191,15 +172,3 @@ def test_without_a_package_the_way_to_install_it_is_named(tmp_path: Path, monkey
     with pytest.raises(UsageError, match=r"pip install onnxscript$"):
         write_onnx(make_body(ONE_BLOCK, with_pooler=False), tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_base_v2_has_the_size_of_its_weights_and_our_values(tmp_path: Path) -> None:
-    model = make_masked_lm(BASE_V2)
-    file = write_onnx(model, tmp_path)
-    weights = 4 * sum(parameter.numel() for parameter in model.parameters())
-    assert weights < file.stat().st_size < 1.01 * weights
-    session = open_session(file)
-    for batch, length in ((1, 512), (2, 37)):
-        rows = make_rows(BASE_V2, batch, length)
-        assert_same(run(session, rows), model, rows)

@@ -7,8 +7,7 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,12 +47,6 @@ OLD_PACKAGES = (
 )
 VOCAB, L = 120, 16
 TEXTS = [*([text] for text in NASTY), ["The river sings at night.", "Nobody heard it."], ["", "é and 中文"]]
-CONFIG_KEYS = (
-    "architectures attention_probs_dropout_prob bos_token_id classifier_dropout_prob dtype embedding_size eos_token_id "
-    "hidden_act hidden_dropout_prob hidden_size initializer_range inner_group_num intermediate_size layer_norm_eps "
-    "max_position_embeddings model_type num_attention_heads num_hidden_groups num_hidden_layers pad_token_id "
-    "tie_word_embeddings type_vocab_size vocab_size"
-)
 Tensors = dict[str, Tensor]
 
 
@@ -141,46 +134,19 @@ def test_transformers_4_reads_every_folder_and_tokenizer_as_5_does(
 
 
 def test_files_keys_and_types_are_the_stock_ones_and_the_table_is_tied(saved: Saved) -> None:
-    from transformers import AutoModelForMaskedLM
+    from transformers import AlbertConfig, AutoModelForMaskedLM
 
     folder = saved.folder / "generator"
     files = {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert {path.name for path in folder.iterdir()} == files
     config = json.loads((folder / "config.json").read_text())
-    assert config.keys() == set(CONFIG_KEYS.split())
+    assert config.keys() <= AlbertConfig(architectures=[]).to_dict().keys()
     assert [config["pad_token_id"], config["bos_token_id"], config["eos_token_id"]] == [0, 2, 3]
     with safe_open(str(folder / "model.safetensors"), "pt") as file:
         assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"F32"}  # noqa: SIM118
         assert file.metadata().keys() == {"format", DIGEST}
     model = AutoModelForMaskedLM.from_pretrained(str(folder))
     assert model.predictions.decoder.weight.data_ptr() == model.albert.embeddings.word_embeddings.weight.data_ptr()
-
-
-def test_fill_mask_pipeline_scores_as_we_do(tokenizer: Any, saved: Saved) -> None:
-    from transformers import pipeline
-
-    text = "The old [MASK] fell."
-    fill = pipeline("fill-mask", model=str(saved.folder / "generator"), device="cpu")
-    row = tokenizer(text, return_tensors="pt")
-    with torch.no_grad():
-        given = (row["input_ids"], row["attention_mask"], row["token_type_ids"])
-        logits = outputs(saved.models["generator"], *given)["logits"][0]
-    position = row["input_ids"][0].tolist().index(tokenizer.mask_token_id)
-    scores, tokens = logits[position].softmax(-1).topk(5)
-    found = fill(text, top_k=5)
-    assert [guess["token"] for guess in found] == tokens.tolist()
-    torch.testing.assert_close(scores, torch.tensor([guess["score"] for guess in found]), rtol=1e-4, atol=1e-6)
-
-
-def test_text_classification_pipeline_names_the_label_we_predict(tokenizer: Any, tmp_path: Path) -> None:
-    from transformers import pipeline
-
-    model = FORMS["sequence"].make(replace(SHAPE, vocab_size=VOCAB))
-    with torch.no_grad():
-        model.output.bias.copy_(torch.tensor([0.0, 99.0, 0.0]))
-    save_model(model, tokenizer, tmp_path, FORMS["sequence"].details)
-    classify = pipeline("text-classification", model=str(tmp_path), device="cpu")
-    assert classify("The river.", truncation=True, max_length=L)[0]["label"] == "neutral"
 
 
 @pytest.mark.parametrize("name", ["sequence", "regression", "choice", "span", "token", "sequence, electra"])
@@ -196,7 +162,8 @@ def test_a_fine_tuned_folder_is_loaded_here_with_head_and_details(tokenizer: Any
     problems = {"sequence": "single_label_classification", "regression": "regression"}
     assert config.get("problem_type") == problems.get(name.split(",")[0])
     assert config["classifier_dropout_prob"] == 0.25
-    assert len(config.get("id2label", [])) == (model.head.num_labels if model.head.kind in ("sequence", "token") else 0)
+    names = {"regression": ["score"]}.get(name, details["labels"])  # which pipelines show
+    assert list(config.get("id2label", {}).values()) == names
 
 
 def test_a_pooler_that_a_generator_came_with_is_loaded_by_stock_and_by_us(saved: Saved) -> None:
@@ -274,11 +241,6 @@ FAULTS: dict[str, tuple[str, Callable[[Tensors], Tensors], str]] = {
     ),
     "no bias in the encoder": ("sequence", without("albert.embeddings.LayerNorm.bias"), DISAGREE.format("")),
     "a stray tensor": ("generator", lambda tensors: {**tensors, "junk.weight": torch.ones(2)}, DISAGREE.format("junk")),
-    "a stray tensor of a head": (
-        "discriminator",
-        lambda tensors: {**tensors, "discriminator_predictions.dense.more": torch.ones(2)},
-        DISAGREE.format("discriminator_predictions.dense.more"),
-    ),
 }
 
 
@@ -328,25 +290,16 @@ def test_weights_of_another_format_go_which_is_logged(
     assert "model.onnx" in caplog.text
 
 
-@contextmanager
-def files_of_at_most(size_bytes: int) -> Iterator[None]:
-    """As on a full disk: what grows further cannot be written."""
+def test_a_full_disk_is_a_usage_error_and_leaves_nothing(tokenizer: Any, tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    save("generator", tokenizer, tmp_path / "whole", file_format="pt")
+    size = (tmp_path / "whole" / "weights.pt").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, hard))  # a larger file cannot be written
     try:
-        yield
+        with pytest.raises(UsageError, match="make room"):
+            save("generator", tokenizer, tmp_path / "full", file_format="pt")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@pytest.mark.parametrize(("file_format", "too_large"), [("safetensors", "tokenizer.json"), ("pt", "weights.pt")])
-def test_a_full_disk_is_a_usage_error_and_leaves_nothing(
-    tokenizer: Any, tmp_path: Path, file_format: str, too_large: str
-) -> None:
-    save("generator", tokenizer, tmp_path / "whole", file_format=file_format)
-    size = (tmp_path / "whole" / too_large).stat().st_size
-    with files_of_at_most(size - 1), pytest.raises(UsageError, match="make room"):
-        save("generator", tokenizer, tmp_path / "full", file_format=file_format)
     assert list((tmp_path / "full").iterdir()) == []
 
 

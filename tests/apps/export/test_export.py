@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from safetensors.torch import load_file, save_file
 
 from electra_albert.apps import export
+from electra_albert.contracts import UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.hub.loading import load_discriminator, load_generator, locate
 from tests.apps.conftest import Finished
@@ -19,7 +19,6 @@ from tests.apps.tiny_stock import write_stock
 
 PARTS = ("generator", "discriminator")
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
-NASTY = ("Plain words, 9,000 of them.", "Ünïcode ﬁ ½ İ", "``quoted''  text", "漢字 😀 x\u0301", "[MASK] <pad>", "")
 
 
 def run(model: Path, folder: Path, *more: object) -> Ended:
@@ -38,74 +37,40 @@ def test_export_of_a_run_is_the_folder_that_the_run_wrote(finished: Finished, tm
     assert files_in(tmp_path / "a" / "b") == files_in(finished.folder / kind)
 
 
-@pytest.mark.parametrize("kind", PARTS)
-def test_tokenizer_of_an_exported_folder_gives_the_runs_ids_and_segments(finished: Finished, kind: str) -> None:
-    from transformers import AutoTokenizer
-
-    stock = AutoTokenizer.from_pretrained(str(finished.folder / kind))
-    ours = load_tokenizer(finished.folder / "tokenizer")
-    assert [stock(text)["input_ids"] for text in NASTY] == [ours(text)["input_ids"] for text in NASTY]
-    pair = stock("The owl left.", "A lamp fell.")
-    assert pair["token_type_ids"] == ours("The owl left.", "A lamp fell.", return_token_type_ids=True)["token_type_ids"]
-    assert (1 in pair["token_type_ids"], stock.model_max_length) == (True, 64)
-
-
 def test_a_checkpoint_is_exported_as_the_run_at_that_step(finished: Finished, tmp_path: Path) -> None:
     (last,) = sorted((finished.folder / "checkpoints").glob("step-*"))[-1:]
     assert run(last, tmp_path).code == 0
     assert files_in(tmp_path) == files_in(finished.folder / "generator")
 
 
-KINDS = {  # stock class: the kind that is found, and what is left aside
-    "AlbertForMaskedLM": ("generator", ""),
-    "AlbertForPreTraining": ("generator", ""),
-    "AlbertModel": ("encoder", ""),
-    "BertForPreTraining": ("generator", "cls.seq_relationship"),
-    "ElectraForPreTraining": ("discriminator", ""),
-    "AlbertForSequenceClassification": ("task", ""),
-    "AlbertForMultipleChoice": ("task", ""),
-    "BertForTokenClassification": ("task", ""),
-    "ElectraForQuestionAnswering": ("task", ""),
+KINDS = {  # stock class: the kind that is found, or the one that is named, and what is left aside
+    "AlbertForMaskedLM": ("generator", "", ""),
+    "AlbertForPreTraining": ("generator", "encoder", "predictions, sop_classifier"),
+    "AlbertModel": ("encoder", "", ""),
+    "BertForPreTraining": ("generator", "generator", "cls.seq_relationship"),
+    "ElectraForPreTraining": ("discriminator", "encoder", "discriminator_predictions"),
+    "AlbertForSequenceClassification": ("task", "", ""),
+    "AlbertForMultipleChoice": ("task", "", ""),
+    "BertForTokenClassification": ("task", "", ""),
+    "ElectraForQuestionAnswering": ("task", "", ""),
 }
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_kind_of_a_folder_is_found_out_and_exported_again_it_is_the_same(tmp_path: Path, name: str) -> None:
-    kind, left_aside = KINDS[name]
-    write_stock(tmp_path / "stock", name)
-    ended = run(tmp_path / "stock", tmp_path / "out")
-    assert (ended.code, ended.out) == (0, f"wrote the {kind} to {tmp_path / 'out'}\n"), ended.err
-    warning = f"warning: left aside, as a model of kind {kind} has no place for it: {left_aside}\n"
-    assert ended.err == (warning if left_aside else "")
-    assert run(tmp_path / "out", tmp_path / "again").out == f"wrote the {kind} to {tmp_path / 'again'}\n"
-    assert files_in(tmp_path / "again") == files_in(tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "left_aside"),
-    [
-        ("AlbertForPreTraining", "encoder", "predictions, sop_classifier"),
-        ("ElectraForPreTraining", "encoder", "discriminator_predictions"),
-    ],
-)
-def test_a_kind_that_is_named_decides_and_heads_without_a_place_are_reported(
-    tmp_path: Path, name: str, kind: str, left_aside: str
+def test_the_kind_of_a_folder_is_found_out_and_heads_that_a_named_kind_leaves_aside_are_reported(
+    tmp_path: Path, name: str
 ) -> None:
+    found, named, left_aside = KINDS[name]
     write_stock(tmp_path / "stock", name)
-    ended = run(tmp_path / "stock", tmp_path / "out", "--kind", kind)
-    warning = f"warning: left aside, as a model of kind {kind} has no place for it: {left_aside}\n"
-    assert (ended.code, ended.err) == (0, warning)
-
-
-def test_heads_beside_that_of_the_task_are_reported(tmp_path: Path) -> None:
-    write_stock(tmp_path / "stock", "AlbertForTokenClassification")
-    write_stock(tmp_path / "other", "AlbertForMaskedLM")
-    other = load_file(tmp_path / "other" / "model.safetensors")
-    heads = {name: tensor for name, tensor in other.items() if name.startswith("predictions.")}
-    weights = tmp_path / "stock" / "model.safetensors"
-    save_file({**load_file(weights), **heads}, weights, metadata={"format": "pt"})
     ended = run(tmp_path / "stock", tmp_path / "out")
-    assert (ended.code, "kind task" in ended.err, "predictions" in ended.err) == (0, True, True)
+    assert (ended.code, ended.out) == (0, f"wrote the {found} to {tmp_path / 'out'}\n"), ended.err
+    assert (ended.err == "") == (found != named)
+    assert run(tmp_path / "out", tmp_path / "again").out == f"wrote the {found} to {tmp_path / 'again'}\n"
+    assert files_in(tmp_path / "again") == files_in(tmp_path / "out")
+    if named:
+        ended = run(tmp_path / "stock", tmp_path / "named", "--kind", named)
+        warning = f"warning: left aside, as a model of kind {named} has no place for it: {left_aside}\n"
+        assert (ended.code, ended.err) == (0, warning)
 
 
 def test_a_half_precision_copy_has_the_licence_and_gives_the_numbers_of_its_rounded_weights(
@@ -176,3 +141,14 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(
         before,
         ["loop", "nowhere", "stock"],
     )
+
+
+def test_export_in_a_program_takes_the_same_options_and_returns_folder_and_kind(tmp_path: Path) -> None:
+    import electra_albert as ea
+
+    write_stock(tmp_path / "stock", "ElectraForPreTraining")
+    done = ea.export(model=str(tmp_path / "stock"), output_dir=tmp_path / "out", format="pt", dtype="bfloat16")
+    assert done == (tmp_path / "out", "discriminator")
+    assert (tmp_path / "out" / "weights.pt").is_file()
+    with pytest.raises(UsageError, match="--format"):
+        ea.export(tmp_path / "stock", tmp_path / "no", format="gguf")

@@ -13,7 +13,6 @@ from huggingface_hub import ModelCard
 
 from electra_albert.apps.demo import main as demo
 from electra_albert.apps.finetune import main as finetune
-from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.hub.weight_files import read_tensors, write_safetensors
 from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
@@ -110,15 +109,3 @@ def test_fine_tuning_begins_with_the_rounded_discriminator(shipped: Path, rounde
         lines = (tmp_path / name / f"seed-{SEED}" / "metrics.jsonl").read_text().splitlines()
         losses.append([row["loss"] for row in map(json.loads, lines) if "loss" in row])
     assert losses[0] == losses[1] != []
-
-
-@pytest.mark.slow
-def test_pretraining_begins_with_both_models(finished: Finished, shipped: Path, rounded: Path, tmp_path: Path) -> None:
-    weights = []
-    for name, model in (("half", shipped), ("float", rounded)):
-        argv = finished.options(tmp_path / name, "--init_from", model, "--max_steps", 1, "--eval_examples", 8)
-        kept = [word for place, word in enumerate(argv) if "--vocab_size" not in argv[max(0, place - 1) : place + 1]]
-        ended = call(pretrain.main, *kept)
-        assert ended.code == 0, ended.err
-        weights.append(sha256(tmp_path / name / "generator" / "model.safetensors"))
-    assert weights[0] == weights[1]
