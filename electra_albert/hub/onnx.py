@@ -19,22 +19,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from electra_albert.apps.export.checks import probe, require_equal
 from electra_albert.contracts import UsageError
-from electra_albert.hub.outputs import Model, outputs
+from electra_albert.hub.outputs import Model, outputs, probe, require_equal
 from electra_albert.model.body import Body
-from electra_albert.model.electra import Generator
-from electra_albert.model.task_model import TaskModel
 
 if TYPE_CHECKING:
     from torch.onnx import ONNXProgram
 
-
 ONNX_FILE = "model.onnx"
 DATA_FILE = "model.onnx.data"  # the weights of a model too large for one file
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_ENCODER_OUTPUTS = ("last_hidden_state", "pooler_output")
-_HEAD_OUTPUTS = ("logits", "sop_logits", "start_logits", "end_logits")
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _OPSET = 20  # the first in which a tanh GELU is one operator
 _LARGEST_FOLDED = 64  # numbers: shapes are computed ahead, weights are not, or a shared one would be stored again
@@ -46,23 +40,16 @@ def require_packages() -> None:
     """Raise UsageError unless the packages that write and run ONNX files are installed; loads none of them."""
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
-        raise UsageError(
-            f"the format onnx needs {', '.join(_PACKAGES)}, and there is no {' and no '.join(missing)}: "
-            f"pip install {' '.join(missing)}"
-        )
+        raise UsageError(f"the format onnx needs {', '.join(missing)}: pip install {' '.join(missing)}")
 
 
 def write_onnx(model: Model, folder: Path) -> Path:
-    """Write `model.onnx`, in float32 and for inference, into a folder that is there; the model stays as it is.
+    """Write `model.onnx`, in float32 and for inference, into a folder that exists; the model stays as it is.
 
     Inputs are INPUTS, int64 [B, L], any B, L up to max_position_embeddings, attention_mask 1 where a token takes part.
-    Outputs, float32: of a Body last_hidden_state [B, L, D] and, with a pooler, pooler_output [B, D]; of a Generator
-    logits [B, L, V], of a Discriminator logits [B, L] (above 0 = replaced), both with sop_logits [B, 2] where there is
-    a sentence-order head; of a Generator with a pooler alone pooler_output too; of a TaskModel logits: sequence [B, C],
-    choice [B, 1] (a row is one choice), token [B, L, C]; of a span start_logits and end_logits, each [B, L]. A model
-    above 1.5 GiB keeps its weights in `model.onnx.data`.
-    Raises UsageError without the packages, CheckpointError where onnxruntime computes other values, OSError where the
-    folder cannot be written; what lay there before then stays.
+    Outputs are those of `hub.outputs.outputs`, last_hidden_state of a Body alone. A model above 1.5 GiB keeps its
+    weights in `model.onnx.data`. Raises UsageError without the packages, CheckpointError where onnxruntime computes
+    other values, OSError where the folder cannot be written; what was there before then stays.
     """
     require_packages()
     graph = _Graph(copy.deepcopy(model).cpu().float()).eval()
@@ -72,8 +59,8 @@ def write_onnx(model: Model, folder: Path) -> Path:
             _trace(graph).save(beside / ONNX_FILE)
         _check(graph, beside / ONNX_FILE)
         if not (beside / DATA_FILE).exists():
-            (folder / DATA_FILE).unlink(missing_ok=True)  # of a larger model that lay here
-        for file in sorted(beside.iterdir(), reverse=True):  # the weights before what refers to them
+            (folder / DATA_FILE).unlink(missing_ok=True)  # of a larger model that was here
+        for file in sorted(beside.iterdir(), reverse=True):  # the weights before the graph that refers to them
             os.replace(file, folder / file.name)
     return folder / ONNX_FILE
 
@@ -88,15 +75,9 @@ class _Graph(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
         return tuple(self.named_outputs(input_ids, attention_mask, token_type_ids).values())
 
-    def named_outputs(self, *rows: Tensor) -> dict[str, Tensor]:
-        """INPUTS int64 [B, L]; returns the outputs that write_onnx tells."""
-        is_choice = isinstance(self.model, TaskModel) and self.model.head.kind == "choice"
-        found = outputs(self.model, *(row[:, None] if is_choice else row for row in rows))._asdict()
-        names = _ENCODER_OUTPUTS if isinstance(self.model, Body) else _HEAD_OUTPUTS
-        given = {name: found[name] for name in names if found[name] is not None}
-        if isinstance(self.model, Generator) and self.model.pooler is not None:
-            given["pooler_output"] = self.model.pooler(found["last_hidden_state"][:, 0]).tanh()
-        return given
+    def named_outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
+        found = outputs(self.model, *inputs)
+        return {name: t for name, t in found.items() if name != "last_hidden_state" or isinstance(self.model, Body)}
 
 
 def _trace(graph: _Graph) -> ONNXProgram:
@@ -104,16 +85,16 @@ def _trace(graph: _Graph) -> ONNXProgram:
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
     from onnxscript import optimizer
 
-    rows = probe(graph.model.config, *_TRACED_SHAPE)
+    inputs = probe(graph.model.config, *_TRACED_SHAPE)
     length = torch.export.Dim("sequence", max=graph.model.config.max_position_embeddings)
     shape = {0: torch.export.Dim("batch"), 1: length}
     with torch.no_grad():
         program = torch.onnx.export(
             graph,
-            rows,
+            inputs,
             input_names=INPUTS,
-            output_names=list(graph.named_outputs(*rows)),
-            dynamic_shapes=(shape,) * len(rows),
+            output_names=list(graph.named_outputs(*inputs)),
+            dynamic_shapes=(shape,) * len(inputs),
             opset_version=_OPSET,
             optimize=False,
             verbose=False,
@@ -127,7 +108,7 @@ def _trace(graph: _Graph) -> ONNXProgram:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Nothing of what the exporter says of packages it does without and of what PyTorch will change some day."""
+    """Silence the exporter on packages it does without and on what PyTorch will change some day."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -139,7 +120,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _check(graph: _Graph, file: Path) -> None:
-    """Raise CheckpointError unless onnxruntime gives PyTorch's outputs, in shapes that were not traced."""
+    """CheckpointError unless onnxruntime gives PyTorch's outputs, in shapes that were not traced."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -148,10 +129,10 @@ def _check(graph: _Graph, file: Path) -> None:
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     config = graph.model.config
     for batch, length in ((1, config.max_position_embeddings), (3, 5)):
-        rows = probe(config, batch, length)
+        inputs = probe(config, batch, length)
         with torch.no_grad():
-            wanted = graph.named_outputs(*rows)
-        found = session.run(list(wanted), {name: row.numpy() for name, row in zip(INPUTS, rows, strict=True)})
+            wanted = graph.named_outputs(*inputs)
+        found = session.run(list(wanted), {name: row.numpy() for name, row in zip(INPUTS, inputs, strict=True)})
         for (name, ours), theirs in zip(wanted.items(), found, strict=True):
-            told = f"{ONNX_FILE} is not written: onnxruntime computes other {name} than PyTorch"
-            require_equal(ours, torch.from_numpy(theirs), told, "; export as safetensors instead")
+            refusal = f"{ONNX_FILE} is not written: onnxruntime computes other {name} than PyTorch"
+            require_equal(ours, torch.from_numpy(theirs), f"{refusal}; export as safetensors instead")
