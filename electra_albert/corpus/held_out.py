@@ -40,7 +40,7 @@ class _Placed(NamedTuple):
 
     @property
     def end(self) -> int:
-        return self.start + int(self.part.receipt["written"]["tokens"])
+        return self.start + int(self.part.statistics["written"]["tokens"])
 
 
 class _Documents(NamedTuple):
@@ -61,7 +61,7 @@ def plan_sides(parts: list[Part], sources: list[int], seed: int) -> tuple[Callab
 
     sources: the source that each part belongs to, ascending. There are two sentences at least.
     """
-    starts = accumulate((part.receipt["written"]["tokens"] for part in parts), initial=0)
+    starts = accumulate((part.statistics["written"]["tokens"] for part in parts), initial=0)
     placed = [_Placed(*one) for one in zip(parts, sources, starts, strict=False)]
     documents = _read_documents(placed, seed)
     total = placed[-1].end
@@ -78,7 +78,7 @@ def plan_sides(parts: list[Part], sources: list[int], seed: int) -> tuple[Callab
     drawn_again = 0
     for source in sorted(set(sources)):
         own = [one for one in placed if one.source == source]
-        if not _held_tokens(held, own) and sum(one.part.receipt["written"]["sentences"] for one in own) > 1:
+        if not _held_tokens(held, own) and sum(one.part.statistics["written"]["sentences"] for one in own) > 1:
             room = LARGEST_SHARE * total - _held_tokens(held, placed)
             more = _draw(documents, _groups_of_source(documents, source), own[-1].end - own[0].start, room)
             held = np.concatenate([held, _last_sentences(own)[0] if more is None else more])
@@ -171,7 +171,7 @@ def _last_sentences(placed: list[_Placed]) -> tuple[np.ndarray, str]:
     Where these hold too few or too many of the tokens, the hundredth is one of tokens, as far as sentences allow.
     """
     first, end = placed[0].start, placed[-1].end
-    counts = [one.part.receipt["written"]["sentences"] for one in placed]
+    counts = [one.part.statistics["written"]["sentences"] for one in placed]
     held = max(1, round(sum(counts) * HELD_OUT_SHARE))
     behind = list(accumulate(reversed(counts), initial=0))[::-1]  # sentences from each part to the end
     at = next(number for number in reversed(range(len(placed))) if behind[number] > held)

@@ -31,7 +31,7 @@ from electra_albert.contracts import UsageError
 from electra_albert.corpus.near_duplicates import NearDuplicates
 from electra_albert.corpus.prose import plain_sentences
 from electra_albert.corpus.sentences import word_set
-from electra_albert.corpus.writing import name_beside
+from electra_albert.files import name_beside
 
 FORMAT_VERSION = 2  # raised whenever the same packages would give another text
 CORPUS_NAME = "docs.jsonl"

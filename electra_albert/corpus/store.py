@@ -1,4 +1,4 @@
-"""The token store: two memory-mapped streams of tokens, one to train on and one held out, and their receipt.
+"""The token store: two memory-mapped streams of tokens, one to train on and one held out, and the corpus statistics.
 
 Layout of a store: train/ and validation/, each with tokens.bin (uint16 or uint32), sentence_ends.bin and
 document_ends.bin (int64, counted in tokens from the stream's start), token_counts.bin (int64 [V], of train), and
@@ -25,7 +25,7 @@ import numpy as np
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.held_out import SIDES, Run, plan_sides
 from electra_albert.corpus.parts import PartPlan, finished_parts, token_dtype
-from electra_albert.corpus.writing import ArrayFile, Written, find_damage, gaps, write_json
+from electra_albert.files import HashedFile, Written, find_damage, write_json
 
 FORMAT_VERSION = 3
 _BLOCK = 1 << 20  # numbers copied at once
@@ -48,12 +48,12 @@ class Store(NamedTuple):
     train: TokenStream
     validation: TokenStream
     token_counts: np.ndarray  # [V] int64, of train
-    receipt: dict[str, Any]
+    statistics: dict[str, Any]  # of the corpus
 
     @property
     def source_starts(self) -> list[int]:
         """Where each source begins in the train stream, in tokens."""
-        return [0, *self.receipt["sides"]["train"]["source_ends"][:-1]]
+        return [0, *self.statistics["sides"]["train"]["source_ends"][:-1]]
 
 
 def build_store(
@@ -72,8 +72,8 @@ def build_store(
     read: Counter[str] = Counter(found)
     written: Counter[str] = Counter()
     for part in parts:
-        read.update(part.receipt["read"])
-        written.update(part.receipt["written"])
+        read.update(part.statistics["read"])
+        written.update(part.statistics["written"])
     if written["sentences"] < 2:
         held = "no sentence" if not written["sentences"] else "a single sentence"
         raise DataError(f"the corpus holds {held}: too little to train on and hold out; give it more text")
@@ -81,23 +81,23 @@ def build_store(
     sides, files = _merge(runs, folder, sources, plan.dtype, vocab_size)
     kept = sum(side["tokens"] for side in sides.values())
     assert kept == written["tokens"], "tokens were lost between the parts and the streams"
-    receipt = {
+    statistics = {
         "read": dict(read),
         "written": dict(written),
         "kept": kept / written["tokens"] * (1 - read["skipped_bytes"] / read["bytes"]),
         "sides": sides,
         "held_out": notice,
-        "process_seconds": sum(part.receipt["seconds"] for part in parts),
+        "process_seconds": sum(part.statistics["seconds"] for part in parts),
     }
     manifest = {
         "format_version": FORMAT_VERSION,
         "fingerprint": plan.fingerprint,
         "vocab_size": vocab_size,
         "files": {name: written._asdict() for name, written in files.items()},
-        "receipt": receipt,
+        "receipt": statistics,
     }
     write_json(folder / "manifest.json", {**manifest, "sha256": _digest(manifest)})
-    shutil.rmtree(plan.folder)
+    shutil.rmtree(plan.folder, ignore_errors=True)  # another job may still write there
     try:
         return open_store(folder)
     except CheckpointError as problem:
@@ -128,7 +128,7 @@ def open_store(folder: Path) -> Store:
 
 
 def _open_stream(folder: Path, vocab_size: int) -> TokenStream:
-    """The stream in `folder`; what the times of its files cannot tell of is looked at as far as it is quickly done."""
+    """The stream in `folder`, checked as far as that is quick, since hashes are only read where times changed."""
     tokens = np.memmap(folder / "tokens.bin", token_dtype(vocab_size), "r")
     ends = [np.memmap(folder / f"{name}.bin", "<i8", "r") for name in TokenStream._fields[1:]]
     if int(tokens.max()) >= vocab_size:
@@ -143,7 +143,11 @@ def _digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-# Copying.
+def gaps(edges: np.ndarray) -> tuple[int, int]:
+    """The smallest and the largest difference between neighbours of edges [at least 2], memory-mapped integers."""
+    blocks = (np.diff(edges[first : first + _BLOCK + 1]) for first in range(0, len(edges) - 1, _BLOCK))
+    lows, highs = zip(*((int(block.min()), int(block.max())) for block in blocks), strict=True)
+    return min(lows), max(highs)
 
 
 def _merge(
@@ -159,7 +163,7 @@ def _merge(
         source_ends = [0] * (sources[-1] + 1)
         with ExitStack() as stack:
             paths = {name: folder / side / f"{name}.bin" for name in TokenStream._fields}
-            files = {name: ArrayFile(stack.enter_context(path.open("wb"))) for name, path in paths.items()}
+            files = {name: HashedFile(stack.enter_context(path.open("wb"))) for name, path in paths.items()}
             for run in runs():
                 if run.side == side:
                     _copy_run(run, files, sizes, dtype, token_counts if side == "train" else None)
@@ -167,14 +171,14 @@ def _merge(
             written |= {f"{side}/{name}.bin": file.finish() for name, file in files.items()}
         sides[side] = {**sizes, "source_ends": list(accumulate(source_ends, max))}
     with (folder / "token_counts.bin").open("wb") as opened:
-        file = ArrayFile(opened)
-        file.write(token_counts)
-        written["token_counts.bin"] = file.finish()
+        counts_file = HashedFile(opened)
+        counts_file.write(token_counts.tobytes())
+        written["token_counts.bin"] = counts_file.finish()
     return sides, written
 
 
 def _copy_run(
-    run: Run, files: Mapping[str, ArrayFile], sizes: dict[str, int], dtype: np.dtype, token_counts: np.ndarray | None
+    run: Run, files: Mapping[str, HashedFile], sizes: dict[str, int], dtype: np.dtype, token_counts: np.ndarray | None
 ) -> None:
     for start in range(run.start, run.end, _BLOCK):
         count = min(_BLOCK, run.end - start)
@@ -182,18 +186,18 @@ def _copy_run(
         block = np.fromfile(path, dtype, count, offset=start * dtype.itemsize)
         if len(block) != count:  # numpy returns what it could read
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        files["tokens"].write(block)
+        files["tokens"].write(block.tobytes())
         if token_counts is not None:
             token_counts += np.bincount(block, minlength=len(token_counts))
     shift = sizes["tokens"] - run.start
     for name, unit in (("sentence_ends", "sentences"), ("document_ends", "documents")):
         last = None
         for block in _ends_inside(run, name):
-            files[name].write(block + shift)
+            files[name].write((block + shift).tobytes())
             sizes[unit] += len(block)
             last = int(block[-1])
         if last != run.end:  # a document cut by the held-out split ends on this side all the same
-            files[name].write(np.array([run.end + shift], "<i8"))
+            files[name].write(np.array([run.end + shift], "<i8").tobytes())
             sizes[unit] += 1
     sizes["tokens"] += run.end - run.start
 

@@ -14,8 +14,7 @@ import regex
 
 from electra_albert.contracts import UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer
-from electra_albert.corpus.tokenizer_albert import WORD_START
-from electra_albert.corpus.tokenizer_training import LETTERS_OR_DIGITS
+from electra_albert.corpus.tokenizer_training import LETTERS_OR_DIGITS, WORD_START
 
 if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer

@@ -1,4 +1,9 @@
-"""Train an ALBERT tokenizer: Unigram pieces, learned so that they repeat bit for bit. Paper: ALBERT section 4.1."""
+"""ALBERT's tokenizer: its layout and normalizers, and Unigram tokens learned so that they repeat bit for bit.
+
+The published normalizer, which `AlbertTokenizer` rebuilds whatever a file says, removes every combining mark, and many
+scripts write vowels and tones with them. The other one, safe for every script, is saved in a tokenizer.json of the
+class PreTrainedTokenizerFast. Paper: ALBERT section 4.1.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +12,25 @@ import logging
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import regex
 
 from electra_albert.contracts import DataError
 from electra_albert.corpus.sentences import word_set
-from electra_albert.corpus.tokenizer_albert import (
-    SPECIAL_PIECES,
-    UNK_ID,
-    WORD_START,
-    build_albert,
-    build_script_safe,
-    script_safe_normalizer,
-)
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers.normalizers import Normalizer
+    from transformers import AlbertTokenizer, PreTrainedTokenizerFast
 
 LOG = logging.getLogger(__name__)
+
+SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # ids 0 to 4
+UNK_ID, MASK_ID = SPECIAL_PIECES.index("<unk>"), SPECIAL_PIECES.index("[MASK]")
+MODEL_INPUT_NAMES = ["input_ids", "token_type_ids", "attention_mask"]  # stock leaves token_type_ids out
+WORD_START = "▁"
+# Marks after a Latin letter, a space (NFKD makes both of ´) or nothing: the beginning of a word is as that of the text.
+LATIN_MARKS = r"(?<![^\p{Latin}\s])\p{M}+"
 
 CHARACTER_COVERAGE = 0.9999  # the rarest characters beyond it become <unk>, as in SentencePiece, and take no pieces
 TRAINING_CHARACTERS = 1_000_000  # of distinct words; below the trainer's seed size, whose cut would not repeat
@@ -48,6 +53,42 @@ _ENGLISH_SHARE = 0.05
 _FOREIGN_SHARE = 0.01
 
 Accents = bool | Literal["albert"] | None
+
+
+def build_albert(vocab: list[tuple[str, float]], options: dict[str, Any]) -> AlbertTokenizer:
+    """The stock tokenizer of a vocabulary of (token, score); options as AlbertTokenizer names them."""
+    from transformers import AlbertTokenizer
+
+    return AlbertTokenizer(vocab=vocab, model_input_names=MODEL_INPUT_NAMES, **options)
+
+
+def script_safe_normalizer(do_lower_case: bool, keep_accents: bool) -> Normalizer:
+    """ALBERT's quotes, then NFC; unless accents are kept, NFKD and removal of the marks of Latin letters before it."""
+    from tokenizers import Regex, normalizers
+
+    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    strip = [] if keep_accents else [normalizers.NFKD(), normalizers.Replace(Regex(LATIN_MARKS), "")]
+    case = [normalizers.Lowercase()] if do_lower_case else []
+    return normalizers.Sequence([*quotes, *strip, normalizers.NFC(), *case])
+
+
+def normalizer_state(normalizer: Normalizer) -> dict[str, Any]:
+    """A normalizer as a tokenizer.json holds it."""
+    state: dict[str, Any] = json.loads(normalizer.__getstate__())
+    return state
+
+
+def build_script_safe(
+    vocab: list[tuple[str, float]], do_lower_case: bool, keep_accents: bool
+) -> PreTrainedTokenizerFast:
+    """ALBERT's tokenizer, but that it removes the marks of Latin letters at most."""
+    from transformers import PreTrainedTokenizerFast
+
+    albert = build_albert(vocab, {})
+    backend = albert.backend_tokenizer
+    backend.normalizer = script_safe_normalizer(do_lower_case, keep_accents)
+    roles = {f"{role}_token": getattr(albert, f"{role}_token") for role in ("pad", "unk", "cls", "sep", "mask")}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=MODEL_INPUT_NAMES, **roles)
 
 
 def train_tokenizer(

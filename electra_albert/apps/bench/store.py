@@ -121,7 +121,7 @@ def _build(files: list[Path], tokenizer: Any, folder: Path, seed: int) -> _Built
         writing_seconds = time.perf_counter() - began_writing
         receipt = build_store(
             plan, Path(name), sources=[0] * len(units), vocab_size=len(tokenizer), seed=seed, found=Counter()
-        ).receipt
+        ).statistics
         # Threads of the tokenizer would hide in the one, waiting for the disk in the other: the larger one counts.
         seconds = max(time.perf_counter() - began, time.process_time() - began_working)
     return _Built(receipt["read"]["bytes"] / 1e6, receipt["written"]["tokens"], seconds, writing_seconds)

@@ -54,7 +54,7 @@ def _check_corpus(corpus: str) -> None:
 
 def _check_tokenizer(site: Site) -> None:
     if site.tokenizer is not None:
-        from electra_albert.corpus.tokenizer_files import vocabulary_file
+        from electra_albert.corpus.tokenizer import vocabulary_file
 
         vocabulary_file(Path(site.tokenizer))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra_albert.apps.experiment.findings import Findings, Pretrained
-from electra_albert.corpus.writing import name_beside
+from electra_albert.files import name_beside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_albert.contracts import STOPPED_BY_SIGNAL, CheckpointError, UsageError
-from electra_albert.corpus.writing import name_beside
+from electra_albert.files import name_beside
 
 RECORDS = "stages"  # the folder of an arm's records and logs
 PRETRAINING = "pretraining-"  # and the seed: the name of the stages that make weights

@@ -204,7 +204,7 @@ def _write(folder: Path, texts: dict[Path, list[Text]], fingerprint: str) -> Non
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    from electra_albert.corpus.writing import name_beside
+    from electra_albert.files import name_beside
 
     beside = name_beside(path.with_name(f".{path.name}"))
     with beside.open("x", encoding="utf-8", newline="\n") as file:
