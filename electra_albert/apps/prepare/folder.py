@@ -17,14 +17,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from filelock import FileLock, Timeout
+
 from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.corpus.formats import format_of
+from electra_albert.corpus.mixture import Source, read_sources
+from electra_albert.corpus.sources import Reading, Unit, find_files, identity, plan_units, refreshed, require_columns
+from electra_albert.corpus.store import Store, open_store
+from electra_albert.corpus.tokenizer import TextOptions, fingerprint, load_tokenizer
 from electra_albert.files import read_json, write_json
+from electra_albert.shipped import SAMPLE_TEXT
 
 if TYPE_CHECKING:
-    from electra_albert.corpus.mixture import Source
-    from electra_albert.corpus.sources import Reading, Unit
-    from electra_albert.corpus.store import Store
     from electra_albert.corpus.tokenizer import Tokenizer
 
 LOG = logging.getLogger(__name__)
@@ -49,8 +54,6 @@ class CorpusFolder(NamedTuple):
 
     def units(self, unit_bytes: int) -> list[list[Unit]]:
         """The units of each source."""
-        from electra_albert.corpus.sources import plan_units
-
         pairs = zip(self.sources, self.files, strict=True)
         return [plan_units(files, _reading(source, self.config), unit_bytes) for source, files in pairs]
 
@@ -63,10 +66,6 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
 
     Raises UsageError, DataError or CheckpointError if the corpus or the tokenizer cannot be used.
     """
-    from electra_albert.corpus.mixture import read_sources
-    from electra_albert.corpus.sources import require_columns
-    from electra_albert.corpus.tokenizer import TextOptions, fingerprint, load_tokenizer
-
     root = Path(config.prepared_dir)
     root.mkdir(parents=True, exist_ok=True)
     given = None
@@ -76,14 +75,15 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
         options = TextOptions(config.do_lower_case, config.keep_accents, config.split_digit_comma)
         given = load_tokenizer(Path(config.tokenizer), options)
     sources = read_sources(config.corpus, config.text_column)
+    paths = [str(SAMPLE_TEXT) if source.corpus == BUILT_IN_CORPUS else source.corpus for source in sources]
     name = short_name(config.corpus)
     found: Counter[str] = Counter()
     with locked(root / f".{name}.lock"):  # many jobs at once, as on a cluster, read every file only once
-        files = _without_repeats(sources, [_find(source.corpus, config, root, found) for source in sources], found)
+        files = _without_repeats(sources, [find_files(path, found, config.encoding) for path in paths], found)
         for source, some in zip(sources, files, strict=True):  # first of all, since it takes no time
             require_columns(some, _reading(source, config))
-        identity = _identify([path for some in files for path in some], root, name)
-        entries = iter(identity["files"])
+        hashes = _identify([path for some in files for path in some], root, name)
+        entries = iter(hashes["files"])
         content = [
             [source.text_column, [[next(entries)["blake2b"], path.suffixes[-2:]] for path in some]]
             for source, some in zip(sources, files, strict=True)
@@ -94,38 +94,21 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
         key = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
         folder = root / f"{name}-{key[:_KEY_LETTERS]}"
         folder.mkdir(exist_ok=True)
-        write_json(folder / "corpus.json", identity)
-    return CorpusFolder(folder, key, config, seed, sources, files, identity, found, given)
+        write_json(folder / "corpus.json", hashes)
+    return CorpusFolder(folder, key, config, seed, sources, files, hashes, found, given)
 
 
 def _reading(source: Source, config: CorpusConfig) -> Reading:
-    from electra_albert.corpus.sources import Reading
-
     return Reading(source.text_column, config.bad_utf8, config.encoding)
-
-
-def _find(corpus: str, config: CorpusConfig, root: Path, found: Counter[str]) -> list[Path]:
-    if corpus != BUILT_IN_CORPUS:
-        from electra_albert.corpus.sources import find_files
-
-        return find_files(corpus, found, config.encoding)
-    from electra_albert.corpus.installed_docs import write_installed_docs
-
-    LOG.info("reading the documentation installed with Python and its packages")
-    return [write_installed_docs(root / BUILT_IN_CORPUS)]
 
 
 def _without_repeats(sources: list[Source], files: list[list[Path]], found: Counter[str]) -> list[list[Path]]:
     """Each text once, in the first source that holds it; DataError if that would falsify the sources' weights."""
-    from electra_albert.corpus.formats import format_of
-
     seen: set[tuple[str, str]] = set()
     kept: list[list[Path]] = []
     for source, some in zip(sources, files, strict=True):
-        own = {}
-        for path in some:
-            column = "" if format_of(path) == "text" else source.text_column  # of a table; plain text has none
-            own[os.path.realpath(path), column] = path
+        columns = ["" if format_of(path) == "text" else source.text_column for path in some]  # plain text has none
+        own = {(os.path.realpath(path), column): path for path, column in zip(some, columns, strict=True)}
         repeated = own.keys() & seen
         if repeated and source.weight is not None:
             raise DataError(f"{min(repeated)[0]} belongs to two sources with weights; give it to one of them")
@@ -143,8 +126,6 @@ def short_name(corpus: str) -> str:
 
 def _identify(files: list[Path], root: Path, name: str) -> dict[str, Any]:
     """The hashes of the files: as noted at an earlier run if they are untouched since, else by reading them."""
-    from electra_albert.corpus.sources import identity, refreshed
-
     for noted in sorted(root.glob(f"{name}-*/corpus.json")):
         try:
             present = refreshed(files, read_json(noted))
@@ -158,8 +139,6 @@ def _identify(files: list[Path], root: Path, name: str) -> dict[str, Any]:
 @contextmanager
 def locked(lock: Path) -> Iterator[None]:
     """Hold the lock file; it goes with the process, however that ends."""
-    from filelock import FileLock, Timeout
-
     file = FileLock(lock)
     try:
         file.acquire(timeout=0)
@@ -174,12 +153,10 @@ def locked(lock: Path) -> Iterator[None]:
 
 def ready_store(folder: Path, wanted: str) -> Store | None:
     """The store in `folder` if it is whole and has the fingerprint wanted."""
-    from electra_albert.corpus.store import open_store
-
-    if not (folder / "manifest.json").is_file():
-        return None
     try:
         store = open_store(folder)
+    except UsageError:  # there is none
+        return None
     except CheckpointError as problem:
         LOG.info(f"{problem}; building the token store again")
         return None
@@ -192,13 +169,5 @@ def ready_store(folder: Path, wanted: str) -> Store | None:
 
 def find_store(prepared_dir: Path, fingerprint: str) -> Store | None:
     """The store of this fingerprint below `prepared_dir`, if it is still there and whole."""
-    from electra_albert.corpus.store import open_store
-
-    for folder in prepared_dir.glob(f"*-{fingerprint[:_KEY_LETTERS]}/store"):
-        try:
-            store = open_store(folder)
-        except (CheckpointError, UsageError):
-            continue
-        if store.fingerprint == fingerprint:
-            return store
-    return None
+    folders = prepared_dir.glob(f"*-{fingerprint[:_KEY_LETTERS]}/store")
+    return next((store for folder in folders if (store := ready_store(folder, fingerprint))), None)

@@ -1,9 +1,4 @@
-"""Raw text to a tokenizer and a token store, made once and kept for the next run on the same corpus and settings.
-
-electra-albert prepare --corpus my.txt
-electra-albert prepare --corpus my.txt --num_shards 16 --shard_index 3     one of many jobs
-electra-albert prepare --corpus my.txt --num_shards 16 --merge             once they are done
-"""
+"""Raw text to a tokenizer and a token store, made once and kept for the next run on the same corpus and settings."""
 
 from __future__ import annotations
 
@@ -11,23 +6,31 @@ import errno
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_albert.apps.command_line import make_parser, parse
+import numpy as np
+import torch
+
 from electra_albert.apps.prepare.folder import CorpusFolder, locked, open_corpus, ready_store
 from electra_albert.apps.run_folder import require_same_text
-from electra_albert.config import CorpusConfig, TrainingConfig
+from electra_albert.config import CorpusConfig
 from electra_albert.contracts import DataError, UsageError
+from electra_albert.corpus.examples import ExampleTable, build_table, padding_share
+from electra_albert.corpus.mixture import RowOrder, order_rows, source_names
+from electra_albert.corpus.parts import PartPlan, missing_parts, token_dtype, write_parts
+from electra_albert.corpus.sources import read_unit, same_content
+from electra_albert.corpus.statistics import format_statistics
+from electra_albert.corpus.store import Store, build_store
+from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer, save_tokenizer, train_tokenizer
+from electra_albert.corpus.tokenizer_extension import extend_tokenizer
+from electra_albert.corpus.word_encoder import encoder_settings
+from electra_albert.keyed_random import Stream, bits
 
 if TYPE_CHECKING:
-    from electra_albert.corpus.examples import ExampleTable
-    from electra_albert.corpus.mixture import RowOrder
-    from electra_albert.corpus.parts import PartPlan
-    from electra_albert.corpus.store import Store
     from electra_albert.corpus.tokenizer import Tokenizer
 
 LOG = logging.getLogger(__name__)
@@ -89,21 +92,18 @@ def prepare(
         corpus = _open(config, seed)
         if recorded is not None:
             require_same_text(recorded, config, corpus.key)
+        tokenizer = _ready_tokenizer(corpus)
         with locked(corpus.folder / ".lock"):
-            tokenizer = _ready_tokenizer(corpus)
             return _cut_rows(corpus, tokenizer, _build(corpus, tokenizer, shard))
 
 
 def prepare_shard(config: CorpusConfig, seed: int, shard: ShardConfig) -> Path:
     """Write the share of the parts that falls to one job; returns the corpus's folder. Raises as `prepare` does."""
-    from electra_albert.corpus.parts import write_parts
-
     assert shard.num_shards is not None
     assert shard.shard_index is not None
     with _plain_errors(config):
         corpus = _open(config, seed)
-        with locked(corpus.folder / ".tokenizer.lock"):  # for the rest, no job waits for another
-            tokenizer = _ready_tokenizer(corpus)
+        tokenizer = _ready_tokenizer(corpus)  # for the rest, no job waits for another
         plan, _ = _plan_parts(corpus, tokenizer)
         if ready_store(corpus.folder / "store", plan.fingerprint) is None:
             mine = range(shard.shard_index, len(plan.units), shard.num_shards)
@@ -156,10 +156,6 @@ def with_tokenizer(config: CorpusConfig, folder: Path) -> CorpusConfig:
 
 def _plan_parts(corpus: CorpusFolder, tokenizer: Tokenizer) -> tuple[PartPlan, list[int]]:
     """The parts of the store, and the source that each of them belongs to."""
-    from electra_albert.corpus.parts import PartPlan, token_dtype
-    from electra_albert.corpus.tokenizer import fingerprint
-    from electra_albert.corpus.word_encoder import encoder_settings
-
     by_source = corpus.units(UNIT_BYTES)
     units = [unit for units in by_source for unit in units]
     sources = [source for source, units in enumerate(by_source) for _ in units]
@@ -170,9 +166,6 @@ def _plan_parts(corpus: CorpusFolder, tokenizer: Tokenizer) -> tuple[PartPlan, l
 
 def _build(corpus: CorpusFolder, tokenizer: Tokenizer, shard: ShardConfig) -> Store:
     """The store: the one that is there, or one made from the parts, of which the missing ones are written first."""
-    from electra_albert.corpus.parts import missing_parts, write_parts
-    from electra_albert.corpus.store import build_store
-
     folder = corpus.folder / "store"
     plan, sources = _plan_parts(corpus, tokenizer)
     store = ready_store(folder, plan.fingerprint)
@@ -192,7 +185,6 @@ def _build(corpus: CorpusFolder, tokenizer: Tokenizer, shard: ShardConfig) -> St
 
 
 def _require_unchanged(corpus: CorpusFolder) -> None:
-    from electra_albert.corpus.sources import same_content
 
     if not same_content(corpus.all_files(), corpus.identity):
         raise DataError(f"{corpus.config.corpus} changed while it was read; leave it alone and start again")
@@ -200,12 +192,6 @@ def _require_unchanged(corpus: CorpusFolder) -> None:
 
 def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepared:
     """Cut the store into rows, order them by the sources' weights, and log the corpus statistics."""
-    import numpy as np
-
-    from electra_albert.corpus.examples import build_table, padding_share
-    from electra_albert.corpus.mixture import order_rows, source_names
-    from electra_albert.corpus.statistics import format_statistics
-
     length, seed = corpus.config.max_seq_length, corpus.seed
     train = build_table(store.train, length, seed, store.folder / "train")
     validation = build_table(store.validation, length, seed, store.folder / "validation")
@@ -237,27 +223,23 @@ def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepa
 
 def _ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
     """The tokenizer that was given, trained before, or is trained now; a copy is kept in the corpus's folder."""
-    from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
-
     folder, config = corpus.folder / "tokenizer", corpus.config
-    if corpus.given is None and (folder / "tokenizer.json").is_file():
-        return load_tokenizer(folder)
-    tokenizer = corpus.given
-    if tokenizer is None:
-        LOG.info(f"training a tokenizer of {config.vocab_size:,} subwords")
-        is_lower = config.do_lower_case is not False
-        tokenizer = train_tokenizer(_sample_sentences(corpus), config.vocab_size, is_lower, config.keep_accents)
-        if len(tokenizer) < config.vocab_size:
-            LOG.info(f"the text gives only {len(tokenizer):,} subwords of the --vocab_size {config.vocab_size:,}")
-    save_tokenizer(tokenizer, folder, _TOKENIZER_MAX_LENGTH)
+    with locked(corpus.folder / ".tokenizer.lock"):
+        if corpus.given is None and (folder / "tokenizer.json").is_file():
+            return load_tokenizer(folder)
+        tokenizer = corpus.given
+        if tokenizer is None:
+            LOG.info(f"training a tokenizer of {config.vocab_size:,} subwords")
+            is_lower = config.do_lower_case is not False
+            tokenizer = train_tokenizer(_sample_sentences(corpus), config.vocab_size, is_lower, config.keep_accents)
+            if len(tokenizer) < config.vocab_size:
+                LOG.info(f"the text gives only {len(tokenizer):,} subwords of the --vocab_size {config.vocab_size:,}")
+        save_tokenizer(tokenizer, folder, _TOKENIZER_MAX_LENGTH)
     return tokenizer
 
 
 def _extended_tokenizer(corpus: CorpusFolder, size: int) -> Path:
     """The folder of the given tokenizer with words of the corpus added, `size` tokens in all or what there is."""
-    from electra_albert.corpus.tokenizer import save_tokenizer
-    from electra_albert.corpus.tokenizer_extension import extend_tokenizer
-
     folder, tokenizer = corpus.folder / f"tokenizer-{size}", corpus.given
     assert tokenizer is not None
     before = len(tokenizer)
@@ -278,11 +260,6 @@ def _extended_tokenizer(corpus: CorpusFolder, size: int) -> Path:
 
 def _sample_sentences(corpus: CorpusFolder) -> Iterator[str]:
     """Sentences from the beginnings of units all over the corpus, in a keyed order; all of a small one."""
-    import torch
-
-    from electra_albert.corpus.sources import read_unit
-    from electra_albert.keyed_random import Stream, bits
-
     size = sum(path.stat().st_size for path in corpus.all_files())
     units = [unit for units in corpus.units(max(_SMALLEST_SAMPLE_BYTES, size // _SAMPLED_UNITS)) for unit in units]
     number = torch.arange(len(units))
@@ -296,26 +273,3 @@ def _sample_sentences(corpus: CorpusFolder) -> Iterator[str]:
             yield sentence
             share -= len(sentence)
             left -= len(sentence)
-
-
-def main(argv: Sequence[str]) -> int:
-    """Entry point of `electra-albert prepare`; returns the exit code."""
-    parser = make_parser("electra-albert prepare", "Make the tokenizer and the token store of a corpus.")
-    parser.add_class_arguments(CorpusConfig)
-    jobs, share = "Jobs that prepare the corpus together.", "Do this share of the work, from 0, and leave the rest."
-    parser.add_argument("--num_shards", type=int | None, default=None, help=jobs)
-    parser.add_argument("--shard_index", type=int | None, default=None, help=share)
-    parser.add_argument("--merge", action="store_true", help="Put the work of all jobs together.")
-    parser.add_argument("--seed", type=int, default=TrainingConfig.seed, help="Keys every draw, as in Pretraining.py.")
-    options = parse(parser, argv).as_dict()
-    seed = options.pop("seed")
-    try:
-        shard = ShardConfig(**{name: options.pop(name) for name in ("num_shards", "shard_index", "merge")})
-        config = CorpusConfig(**options)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    if shard.shard_index is not None:
-        print(f"job {shard.shard_index} of {shard.num_shards} is done in {prepare_shard(config, seed, shard)}")
-    else:
-        print(f"ready in {prepare(config, seed, shard).folder}")
-    return 0
