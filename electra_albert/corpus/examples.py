@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError
-from electra_albert.corpus.store import TokenStream, gaps
+from electra_albert.corpus.store import TokenStream
 from electra_albert.corpus.tokenizer import SpecialIds
 from electra_albert.files import HashedFile, Written, find_damage, read_json, replacing, write_json
 from electra_albert.keyed_random import Stream, bits, uniform
@@ -49,7 +49,7 @@ class ExampleTable:
 def build_table(stream: TokenStream, max_seq_length: int, seed: int, folder: Path) -> ExampleTable:
     """The rows of a stream, from the file in `folder` if it is there; `folder` must belong to the stream alone."""
     path = folder / f"rows-{TABLE_VERSION}-{max_seq_length}-{seed}.bin"
-    if damage := _find_damage(path, stream, max_seq_length):
+    if damage := _find_damage(path):
         if path.exists():
             LOG.warning("%s; cutting the rows again", damage)
         with replacing(path) as opened:
@@ -59,22 +59,17 @@ def build_table(stream: TokenStream, max_seq_length: int, seed: int, folder: Pat
                 file.write(np.array(ends, "<i8").tobytes())
             written = file.finish()
         write_json(path.with_suffix(".json"), {path.name: written._asdict()})
-        if damage := _find_damage(path, stream, max_seq_length):
+        if damage := _find_damage(path):
             raise CheckpointError(f"{damage}, a moment ago; check the disk, then start again")
     return ExampleTable(np.memmap(path, "<i8", "r"))
 
 
-def _find_damage(path: Path, stream: TokenStream, max_seq_length: int) -> str | None:
-    """Why the file is not the table that was written, or cannot be one, in one line; None if it is."""
+def _find_damage(path: Path) -> str | None:
+    """Why the file is not the table that was written, in one line; None if it is."""
     entry = read_json(path.with_suffix(".json")).get(path.name)
     if not isinstance(entry, dict) or entry.keys() != {*Written._fields}:
         return f"{path} has no size and hash next to it"
-    if damage := find_damage(path.parent, {path.name: Written(**entry)}, path.with_suffix(".checked.json")):
-        return damage
-    edges = np.memmap(path, "<i8", "r")
-    shortest, longest = gaps(edges)
-    is_table = edges[0] == 0 and edges[-1] == len(stream.tokens) and shortest > 0 and longest <= max_seq_length - 3
-    return None if is_table else f"{path} does not cut the stream into rows of {max_seq_length} tokens"
+    return find_damage(path.parent, {path.name: Written(**entry)}, path.with_suffix(".checked.json"))
 
 
 def _cut_rows(stream: TokenStream, max_seq_length: int, seed: int) -> Iterator[list[int]]:

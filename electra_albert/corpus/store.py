@@ -8,10 +8,8 @@ last found to be as written. Streams are copied from parts in bounded blocks, so
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +23,7 @@ import numpy as np
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.held_out import SIDES, Run, plan_sides
 from electra_albert.corpus.parts import PartPlan, finished_parts, token_dtype
-from electra_albert.files import HashedFile, Written, find_damage, write_json
+from electra_albert.files import HashedFile, Written, find_damage, read_json, write_json
 
 FORMAT_VERSION = 3
 _BLOCK = 1 << 20  # numbers copied at once
@@ -69,8 +67,7 @@ def build_store(
     for side in SIDES:
         shutil.rmtree(folder / side, ignore_errors=True)  # with the example tables of an older store
     parts = finished_parts(plan)
-    read: Counter[str] = Counter(found)
-    written: Counter[str] = Counter()
+    read, written = Counter(found), Counter[str]()
     for part in parts:
         read.update(part.statistics["read"])
         written.update(part.statistics["written"])
@@ -105,55 +102,36 @@ def build_store(
 
 
 def open_store(folder: Path) -> Store:
-    """Map the store in `folder`. Raises CheckpointError where it is not as it was written: it is to be built again."""
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        version, digest = manifest["format_version"], manifest.pop("sha256", None)
-    except FileNotFoundError:
-        raise UsageError(f"{folder} holds no token store; run prepare on the corpus") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise CheckpointError(f"{folder}/manifest.json is damaged") from None
-    if version != FORMAT_VERSION:
-        raise CheckpointError(f"{folder} is a token store of version {version}, not {FORMAT_VERSION}")
-    if digest != _digest(manifest):
-        raise CheckpointError(f"{folder}/manifest.json has changed since it was written")
+    """Map the store in `folder`. Raises CheckpointError if it is not as it was written: it is to be built again."""
+    file = folder / "manifest.json"
+    if not file.is_file():
+        raise UsageError(f"{folder} holds no token store; run prepare on the corpus")
+    manifest = read_json(file)
+    digest = manifest.pop("sha256", None)
+    if manifest.get("format_version") != FORMAT_VERSION or digest != _digest(manifest):
+        raise CheckpointError(f"{file} is damaged, or not of version {FORMAT_VERSION}")
     files = {name: Written(**entry) for name, entry in manifest["files"].items()}
-    damage = find_damage(folder, files, folder / "checked.json")
-    if damage is not None:
+    if damage := find_damage(folder, files, folder / "checked.json"):
         raise CheckpointError(damage)
     vocab_size = manifest["vocab_size"]
-    train, validation = (_open_stream(folder / side, vocab_size) for side in SIDES)
+    dtypes = (token_dtype(vocab_size), np.dtype("<i8"), np.dtype("<i8"))
+    names = [f"{name}.bin" for name in TokenStream._fields]
+    train, validation = (
+        TokenStream(*(np.memmap(folder / side / name, dtype, "r") for name, dtype in zip(names, dtypes, strict=True)))
+        for side in SIDES
+    )
     token_counts = np.fromfile(folder / "token_counts.bin", "<i8")
     return Store(folder, manifest["fingerprint"], vocab_size, train, validation, token_counts, manifest["receipt"])
-
-
-def _open_stream(folder: Path, vocab_size: int) -> TokenStream:
-    """The stream in `folder`, checked as far as that is quick, since hashes are only read where times changed."""
-    tokens = np.memmap(folder / "tokens.bin", token_dtype(vocab_size), "r")
-    ends = [np.memmap(folder / f"{name}.bin", "<i8", "r") for name in TokenStream._fields[1:]]
-    if int(tokens.max()) >= vocab_size:
-        raise CheckpointError(f"{folder}/tokens.bin holds an id beyond the {vocab_size} of the tokenizer")
-    for found in ends:
-        if found[0] < 1 or found[-1] != len(tokens) or (len(found) > 1 and gaps(found)[0] < 1):
-            raise CheckpointError(f"{found.filename} does not lead from the first token to the last")
-    return TokenStream(tokens, *ends)
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def gaps(edges: np.ndarray) -> tuple[int, int]:
-    """The smallest and the largest difference between neighbours of edges [at least 2], memory-mapped integers."""
-    blocks = (np.diff(edges[first : first + _BLOCK + 1]) for first in range(0, len(edges) - 1, _BLOCK))
-    lows, highs = zip(*((int(block.min()), int(block.max())) for block in blocks), strict=True)
-    return min(lows), max(highs)
-
-
 def _merge(
     runs: Callable[[], Iterator[Run]], folder: Path, sources: list[int], dtype: np.dtype, vocab_size: int
 ) -> tuple[dict[str, Any], dict[str, Written]]:
-    """Write the streams; their sizes and where each source ends by side, and what was written by the file's name."""
+    """Write the streams; returns their sizes and where each source ends, by side, and the hashes by file name."""
     token_counts = np.zeros(vocab_size, "<i8")
     sides: dict[str, Any] = {}
     written: dict[str, Written] = {}
@@ -164,10 +142,15 @@ def _merge(
         with ExitStack() as stack:
             paths = {name: folder / side / f"{name}.bin" for name in TokenStream._fields}
             files = {name: HashedFile(stack.enter_context(path.open("wb"))) for name, path in paths.items()}
-            for run in runs():
-                if run.side == side:
-                    _copy_run(run, files, sizes, dtype, token_counts if side == "train" else None)
-                    source_ends[sources[run.part.number]] = sizes["tokens"]
+            for run in (run for run in runs() if run.side == side):
+                for block in _blocks(np.memmap(run.part.path("tokens"), dtype, "r"), run.start, run.end):
+                    files["tokens"].write(block.tobytes())
+                    if side == "train":
+                        token_counts += np.bincount(block, minlength=vocab_size)
+                _copy_ends(run, files["sentence_ends"], sizes, "sentences")
+                _copy_ends(run, files["document_ends"], sizes, "documents")
+                sizes["tokens"] += run.end - run.start
+                source_ends[sources[run.part.number]] = sizes["tokens"]
             written |= {f"{side}/{name}.bin": file.finish() for name, file in files.items()}
         sides[side] = {**sizes, "source_ends": list(accumulate(source_ends, max))}
     with (folder / "token_counts.bin").open("wb") as opened:
@@ -177,37 +160,18 @@ def _merge(
     return sides, written
 
 
-def _copy_run(
-    run: Run, files: Mapping[str, HashedFile], sizes: dict[str, int], dtype: np.dtype, token_counts: np.ndarray | None
-) -> None:
-    for start in range(run.start, run.end, _BLOCK):
-        count = min(_BLOCK, run.end - start)
-        path = run.part.path("tokens")
-        block = np.fromfile(path, dtype, count, offset=start * dtype.itemsize)
-        if len(block) != count:  # numpy returns what it could read
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        files["tokens"].write(block.tobytes())
-        if token_counts is not None:
-            token_counts += np.bincount(block, minlength=len(token_counts))
+def _copy_ends(run: Run, file: HashedFile, sizes: dict[str, int], unit: str) -> None:
+    """Append the ends of sentences or documents in (start, end] of a run; one cut by the split ends here as well."""
     shift = sizes["tokens"] - run.start
-    for name, unit in (("sentence_ends", "sentences"), ("document_ends", "documents")):
-        last = None
-        for block in _ends_inside(run, name):
-            files[name].write((block + shift).tobytes())
-            sizes[unit] += len(block)
-            last = int(block[-1])
-        if last != run.end:  # a document cut by the held-out split ends on this side all the same
-            files[name].write(np.array([run.end + shift], "<i8").tobytes())
-            sizes[unit] += 1
-    sizes["tokens"] += run.end - run.start
-
-
-def _ends_inside(run: Run, name: str) -> Iterator[np.ndarray]:
-    """The ends in (start, end] of a run, in blocks."""
-    path = run.part.path(name)
-    if not path.stat().st_size:
-        return
-    ends = np.memmap(path, "<i8", "r")
+    ends = np.memmap(run.part.path(f"{unit.removesuffix('s')}_ends"), "<i8", "r")
     first, last = np.searchsorted(ends, (run.start, run.end), side="right").tolist()
-    for start in range(first, last, _BLOCK):
-        yield np.array(ends[start : min(start + _BLOCK, last)])
+    for block in _blocks(ends, first, last):
+        file.write((block + shift).tobytes())
+    sizes[unit] += last - first
+    if last == first or ends[last - 1] != run.end:
+        file.write(np.array([run.end + shift], "<i8").tobytes())
+        sizes[unit] += 1
+
+
+def _blocks(array: np.ndarray, first: int, last: int) -> Iterator[np.ndarray]:
+    return (array[start : min(start + _BLOCK, last)] for start in range(first, last, _BLOCK))

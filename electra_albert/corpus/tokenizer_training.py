@@ -92,18 +92,15 @@ def build_script_safe(
 
 
 def train_tokenizer(
-    sentences: Iterable[str],
-    vocab_size: int,
-    do_lower_case: bool,
-    keep_accents: Accents = None,
+    sentences: Iterable[str], vocab_size: int, do_lower_case: bool, keep_accents: Accents = None
 ) -> PreTrainedTokenizerFast:
-    """Unigram pieces learned from `sentences`; fewer than `vocab_size` where the text has not that many.
+    """Unigram tokens learned from `sentences`; fewer than `vocab_size` if the text has not that many.
 
     keep_accents: False removes the marks of Latin letters, True none, "albert" those of every script, as ALBERT's
-    published tokenizer does; by default they are removed from Latin letters where the text is English.
-    No piece joins a comma to a digit, so that Google's rule for such pieces holds without being applied.
-    Repeats bit for bit: the trainer is handed the counted words in a fixed order, what it leaves to chance (the last
-    bits of the scores, the order of the characters it adds itself) is rounded off or put in order.
+    published tokenizer does; by default they are removed from Latin letters if the text is English.
+    No token joins a comma to a digit, so Google's rule for such tokens holds without being applied.
+    Repeats bit for bit: the trainer gets the counted words in a fixed order, and what it leaves to chance (the last
+    bits of the scores, the order of the characters it adds itself) is rounded off or sorted.
     """
     from transformers import AlbertTokenizer
 
@@ -125,19 +122,15 @@ def train_tokenizer(
     for word, count in raw.items():
         for part in normalizer.normalize_str(word).split():
             words[part] += count
-    if not words:
-        raise DataError("the corpus holds no text to train a tokenizer on; give it some sentences")
     text = _training_text(words, most_characters=max(1, (vocab_size - len(SPECIAL_PIECES)) // 2))
     if not text.runs and not text.chunks:
-        found = f"only words of more than {TRAINING_CHARACTERS // 2:,} characters, or of rare ones"
-        raise DataError(f"the corpus holds {found}: no text to train a tokenizer on; give it some sentences")
-    chunks = f" and {len(text.chunks):,} chunks of text without spaces" if text.chunks else ""
-    size = sum(len(word) * count for word, count in words.items())
+        found = f" but words of more than {TRAINING_CHARACTERS // 2:,} characters, or of rare ones" if words else ""
+        raise DataError(f"the corpus holds no text to train a tokenizer on{found}; give it some sentences")
     LOG.info(
-        f"learning subwords of {size:,} characters of text from its {len(text.runs):,} most frequent words{chunks}"
+        f"learning subwords of {sum(len(word) * count for word, count in words.items()):,} characters of text from its "
+        f"{len(text.runs):,} most frequent words and {len(text.chunks):,} chunks of text without spaces"
     )
-    ordered = _learn(text, vocab_size)
-    vocab = [(piece, 0.0) for piece in SPECIAL_PIECES] + ordered
+    vocab = [(piece, 0.0) for piece in SPECIAL_PIECES] + _learn(text, vocab_size)
     if keep_accents == "albert":
         return build_albert(vocab, {"do_lower_case": do_lower_case})
     return build_script_safe(vocab, do_lower_case, keep_accents)
@@ -146,11 +139,8 @@ def train_tokenizer(
 def is_english(words: Counter[str]) -> bool:
     """Whether counted words are English: its function words are frequent, letters that are not ASCII are rare."""
     english = sum(count for word, count in words.items() if word.lower() in _ENGLISH_WORDS)
-    foreign = sum(
-        count
-        for word, count in words.items()
-        if not word.isascii() and any(letter.isalpha() and letter > "\x7f" for letter in word)
-    )
+    others = [word for word in words if not word.isascii()]
+    foreign = sum(words[word] for word in others if any(letter.isalpha() and letter > "\x7f" for letter in word))
     return english >= _ENGLISH_SHARE * words.total() > 0 and foreign <= _FOREIGN_SHARE * words.total()
 
 
@@ -190,10 +180,9 @@ def _training_text(words: Counter[str], most_characters: int) -> _TrainingText:
     """The most frequent runs made of the covered characters, up to a bound on their characters together.
 
     Words are cut into runs of letters, runs of digits and single other characters, as SentencePiece cuts them, so that
-    no piece joins a word and the full stop behind it. The first run carries the mark of the word's beginning.
-
-    Runs of scripts without spaces are long and hardly ever repeat. They are cut into chunks as long as the longest
-    piece; chosen evenly from all of the text, these get as much of the bound as their scripts have of the text.
+    no token joins a word and the full stop after it. The first run carries the word-start mark. Runs of scripts without
+    spaces are long and hardly ever repeat: they are cut into chunks as long as the longest token; chosen evenly from
+    all of the text, these get as much of the bound as their scripts have of the text.
     """
     runs: Counter[str] = Counter()
     characters: Counter[str] = Counter()
@@ -237,11 +226,10 @@ def _take(runs: list[tuple[str, int]], most_characters: int, alphabet: set[str])
 
 
 def _repeat_runs(text: _TrainingText, endings: str) -> Iterator[str]:
-    """Text in which each run stands as often as it was counted, the trainer takes text, and once with an ending.
+    """Text in which each run occurs as often as it was counted, and once with an ending.
 
-    The trainer's first pieces are strings found in two different words at least. A run such as "this", which is part of
-    no other, would never be one, however often it stands in the text; so each is made part of a second word. Chunks
-    are long enough to share their strings.
+    The trainer's first tokens are strings found in at least two different words. A run such as "this", which is part of
+    no other, would never be one; so each is made part of a second word. Chunks are long enough to share their strings.
     """
     for number, (run, count) in enumerate(text.runs + text.chunks):
         full, rest = divmod(count, _FEED_WORDS)
@@ -251,10 +239,9 @@ def _repeat_runs(text: _TrainingText, endings: str) -> Iterator[str]:
 
 
 def _repeatable_scores(trained: dict[str, float]) -> dict[str, float]:
-    """Scores without what differs from run to run.
+    """Scores that do not differ from run to run: rounded, and those of characters that the trainer added all alike.
 
-    Characters that the trainer dropped and had to add again get its lowest score plus 0, 1, 2 … penalty steps in the
-    order of a hash table: they all get the lowest score here. The others are rounded.
+    It gives them its lowest score plus 0, 1, 2 … penalty steps in the order of a hash table.
     """
     single = [score for piece, score in trained.items() if len(piece) == 1]
     lowest = min(single, default=0.0)
