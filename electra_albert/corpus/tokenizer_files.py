@@ -75,14 +75,12 @@ def load_tokenizer(path: Path, options: TextOptions = _FROM_FILES) -> PreTrained
         config |= _read_json(settings) if settings.is_file() else {}
     try:
         tokenizer = _load(file, config, options)
-        backend = tokenizer.backend_tokenizer
-        ids = backend.get_vocab(with_added_tokens=True).values()
-        if sorted(ids) != list(range(len(ids))):
-            raise CheckpointError(f"{file}: its ids are not 0 to {len(ids) - 1}, each once; name another tokenizer")
-        backend.encode(_TRIAL)
+        tokenizer.backend_tokenizer.encode(_TRIAL)
     except (UserError, OSError):
         raise
-    except Exception as problem:  # tokenizers raises Exception itself, for all that is wrong with a file
+    except BaseException as problem:  # tokenizers raises Exception itself; a panic of its native code is not even that
+        if not isinstance(problem, Exception) and type(problem).__name__ != "PanicException":
+            raise
         reason = " ".join(str(problem).split())[:120]
         raise CheckpointError(f"{file} cannot be used as a tokenizer ({reason}); fetch it again") from None
     return tokenizer
@@ -110,8 +108,9 @@ def _read_bytes(file: Path) -> bytes:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
+    raw = _read_bytes(file)
     try:
-        content = json.loads(_read_bytes(file).decode("utf-8"))
+        content = json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as problem:  # a ValueError also where it is not UTF-8
         raise CheckpointError(f"{file} is not JSON ({str(problem)[:80]}); fetch the tokenizer again") from None
     if not isinstance(content, dict):
@@ -132,7 +131,7 @@ def _load(file: Path, config: dict[str, Any], options: TextOptions) -> PreTraine
         tokens = [token for token, _ in vocab]
         is_published = config.get("tokenizer_class") in _ALBERT_CLASSES and has_albert_layout(tokens, model["unk_id"])
         if is_published and all(token["id"] < len(tokens) for token in content.get("added_tokens") or ()):
-            _check_tokens(file, tokens)
+            _check_ids(file, {token: number for number, token in enumerate(tokens)})
             steps = (content.get("normalizer") or {}).get("normalizers") or ()
             charsmaps = [step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled"]
             charsmap = base64.b64decode(charsmaps[0], validate=True) if charsmaps else None
@@ -187,7 +186,7 @@ def _load_sentencepiece(file: Path, config: dict[str, Any], options: TextOptions
         raise CheckpointError(f"{file} is a SentencePiece model of type {kind}, not UNIGRAM; name a Unigram model")
     vocab = split_digit_commas([(piece.piece, piece.score) for piece in proto.pieces], options.split_digit_comma)
     tokens = [token for token, _ in vocab]
-    _check_tokens(file, tokens)
+    _check_ids(file, {token: number for number, token in enumerate(tokens)})
     control = [piece.piece for piece in proto.pieces if piece.type == piece.CONTROL]
     charsmap = proto.normalizer_spec.precompiled_charsmap
     albert = _albert_options(file, config, options, charsmap, is_cased=_has_capitals(tokens, control))
@@ -249,10 +248,12 @@ def _script_safe_options(normalizer: Any) -> dict[str, bool] | None:
     return None
 
 
-def _check_tokens(file: Path, tokens: Collection[str]) -> None:
-    """Refuse, before native code holds them, tokens that it cannot find or free."""
-    if "" in tokens or len(max(tokens, key=len, default="")) > _LONGEST_TOKEN:
+def _check_ids(file: Path, ids: dict[str, int]) -> None:
+    """Refuse tokens that native code cannot find or free, and ids that are not each there once."""
+    if "" in ids or len(max(ids, key=len, default="")) > _LONGEST_TOKEN:
         raise CheckpointError(f"{file}: a token is empty or longer than {_LONGEST_TOKEN:,} characters; fetch it again")
+    if sorted(ids.values()) != list(range(len(ids))):
+        raise CheckpointError(f"{file}: its ids are not 0 to {len(ids) - 1}, each once; name another tokenizer")
 
 
 def _build_fast(file: Path, content: dict[str, Any], config: dict[str, Any]) -> PreTrainedTokenizerFast:
@@ -264,7 +265,7 @@ def _build_fast(file: Path, content: dict[str, Any], config: dict[str, Any]) -> 
     rows = model["vocab"]
     ids = {row[0]: number for number, row in enumerate(rows)} if isinstance(rows, list) else dict(rows)
     ids |= {token["content"]: token["id"] for token in given}
-    _check_tokens(file, ids)
+    _check_ids(file, ids)
     roles = _find_roles(file, config, ids)
     added = {token["id"]: token for token in given}
     for token in roles.values():
