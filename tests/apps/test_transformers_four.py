@@ -19,8 +19,7 @@ from electra_albert.hub.outputs import outputs
 from electra_albert.model.task_model import TaskHead
 from tests.apps.test_export_checks import generator_with_pooler
 from tests.apps.tiny_run import Ended, environment, finish, start
-from tests.corpus.test_tokenizer_identity import RELEASED, RELEASED_KINDS
-from tests.corpus.tokenizer_kinds import KINDS, NASTY, PROSE
+from tests.corpus.tokenizer_kinds import KINDS, NASTY, PROSE, RELEASED, RELEASED_KINDS
 from tests.model.test_task_model import make_task_model
 from tests.model.twins import SHAPE, make_body, make_masked_lm, make_pair
 
