@@ -54,10 +54,8 @@ class Part(NamedTuple):
     def read(self) -> Part:
         """The part with its statistics, if it is whole and was made from the same unit and tokenizer."""
         found = read_json(self.path("json"))
-        is_whole = found.get("key") == self.key and all(
-            self.path(name).is_file() and self.path(name).stat().st_size == size
-            for name, size in found["sizes"].items()
-        )
+        sizes = {name: self.path(name).stat().st_size for name in PART_FILES if self.path(name).is_file()}
+        is_whole = found.get("key") == self.key and found["sizes"] == sizes
         return self._replace(statistics=found if is_whole else {})
 
 
@@ -133,9 +131,9 @@ def _write_all(parts: list[Part], settings: str, num_workers: int) -> Iterator[N
             future.result()
             yield
     except BrokenProcessPool:
-        message = "a process that tokenises was killed, perhaps for want of memory"
         raise DataError(
-            f"{message}; start again with fewer --preprocessing_num_workers, what is done is kept"
+            "a process that tokenises was killed, perhaps for want of memory; start again with fewer "
+            "--preprocessing_num_workers, what is done is kept"
         ) from None
     finally:
         held.close()  # the workers leave at once

@@ -55,16 +55,14 @@ _FROM_FILES = TextOptions()
 
 
 def load_tokenizer(path: Path, options: TextOptions = _FROM_FILES) -> PreTrainedTokenizerFast:
-    """The tokenizer in a folder of ours or a stock one, or in a tokenizer.json, SentencePiece model or vocab.txt.
+    """The tokenizer in a folder, tokenizer.json, SentencePiece model or vocab.txt.
 
-    A tokenizer.json of ALBERT gives its tokens to a stock AlbertTokenizer; any other keeps its normalizer, its splits
-    and its model, and gets the template [CLS] A [SEP] B [SEP], types 0 and 1. Settings are those of the
-    tokenizer_config.json next to the file, overridden by `options`. Without either, a SentencePiece model or vocab.txt
-    is cased if a token holds a capital letter.
-
-    A SentencePiece model gives SentencePiece's ids on normalised text (except at U+0085 and at the word-start mark in
-    text), and stock's on a published ALBERT folder. Differs from stock, which makes the user-defined tokens of a
-    .model, among them the full stop, added tokens, which are cut out of text first and neither masked nor shown.
+    A tokenizer.json of ALBERT gives its tokens to a stock AlbertTokenizer; any other keeps its normalizer, splits and
+    model, and gets the template [CLS] A [SEP] B [SEP], types 0 and 1. Settings are those of the tokenizer_config.json
+    next to the file, overridden by `options`. Without either, a SentencePiece model or vocab.txt is cased if a token
+    holds a capital letter. A SentencePiece model gives SentencePiece's ids on normalised text, except at U+0085 and at
+    the word-start mark. Differs from stock, which makes the user-defined tokens of a .model, among them the full stop,
+    added tokens, which are cut out of text first and neither masked nor shown.
 
     Raises UsageError if there is no tokenizer or it does not take `options`, CheckpointError if it cannot be used.
     """
