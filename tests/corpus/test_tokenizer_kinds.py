@@ -25,7 +25,6 @@ from tests.corpus.tokenizer_kinds import (
     NASTY,
     PROSE,
     RELEASED,
-    RELEASED_KINDS,
     STOCK_SPECIALS,
     edit,
     save_bert,
@@ -37,13 +36,13 @@ TEXTS = [*NASTY, *PROSE[:6], "a [MASK] and a <mask> here", "</s> [SEP]"]
 PLAIN = [*NASTY, *PROSE[:6], *nasty_corpus(600, 3, with_specials=False)]
 
 
-@pytest.fixture(scope="module", params=[*KINDS, *RELEASED_KINDS])
+@pytest.fixture(scope="module", params=[*KINDS, "released"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kind")
     if request.param in KINDS:
         KINDS[request.param](folder)
     elif RELEASED.is_file():
-        save_tokenizer(load_tokenizer(RELEASED, RELEASED_KINDS[request.param]), folder, 512)
+        save_tokenizer(load_tokenizer(RELEASED), folder, 512)
     else:
         pytest.skip("needs ALBERT's released vocabulary")
     return folder
