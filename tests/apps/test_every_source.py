@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.apps.prepare import main as prepare
+from electra_albert.apps.prepare import command as prepare
 from electra_albert.apps.pretrain import main as pretrain
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call, english, options, rows

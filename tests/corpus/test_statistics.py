@@ -1,4 +1,4 @@
-"""The receipt of a token store in the words of the console."""
+"""The corpus statistics as lines for the console."""
 
 import gzip
 import os
@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from electra_albert.corpus.receipt import format_receipt
 from electra_albert.corpus.sources import MAX_LINE_BYTES, Reading, find_files, plan_units, read_unit
+from electra_albert.corpus.statistics import format_statistics
 from tests.corpus.reading import write
 
 SIDE = {"documents": 1, "sentences": 2, "tokens": 50}
 
 
-def receipt(read: Counter[str]) -> dict[str, Any]:
+def statistics(read: Counter[str]) -> dict[str, Any]:
     written = Counter(documents=2, sentences=4, tokens=100, unknown_tokens=3, documents_without_a_token=1)
     written.update(characters=400, unknown_characters=200)
     sides = {"train": SIDE, "validation": SIDE}
@@ -40,18 +40,14 @@ def messy_folder(folder: Path) -> Path:
     return folder
 
 
-def test_only_what_was_kept_whole_is_all_of_the_text() -> None:
-    read = Counter(files=1, bytes=100, documents=2, sentences=4)
-    told = {kept: format_receipt(receipt(read) | {"kept": kept}, padding_share=0.1) for kept in (1, 0.99999, 0.5)}
-    assert "(100% of the text kept)" in told[1]
-    assert "(99.99% of the text kept)" in told[0.99999]
-    assert "(50% of the text kept)" in told[0.5]
-
-
-def test_few_unknown_tokens_that_stand_for_much_text_are_told() -> None:
+def test_shares_are_rounded_down_and_unknown_tokens_counted_by_characters_too() -> None:
+    plain = statistics(Counter(files=1, bytes=100, documents=2, sentences=4))
+    shown = {kept: format_statistics(plain | {"kept": kept}, padding_share=0.1) for kept in (1, 0.99999, 0.5)}
+    assert "(100% of the text kept)" in shown[1]
+    assert "(99.99% of the text kept)" in shown[0.99999]
+    assert "(50% of the text kept)" in shown[0.5]
     # Regression: "100% of the text kept" and 8% unknown tokens, which were half of the text.
-    shown = format_receipt(receipt(Counter(bytes=100, sentences=4)), padding_share=0.1)
-    assert "3 (3.000%), standing for 50.000% of the characters" in shown
+    assert "3 (3.000%), standing for 50.000% of the characters" in shown[1]
 
 
 @pytest.mark.parametrize("bad_utf8", ["replace", "skip"])
@@ -60,7 +56,7 @@ def test_every_count_of_reading_has_words_of_its_own(tmp_path: Path, bad_utf8: A
     counts: Counter[str] = Counter()
     for unit in plan_units(find_files(str(messy_folder(tmp_path)), counts), Reading(bad_utf8=bad_utf8)):
         assert list(read_unit(unit, counts))
-    lines = format_receipt(receipt(counts), padding_share=0.1).splitlines()
+    lines = format_statistics(statistics(counts), padding_share=0.1).splitlines()
     bare = {name.replace("_", " ") for name in counts}
     assert not [line for line in lines if line.split(maxsplit=2)[-1] in bare]
     shown = [line.split(maxsplit=1) for line in lines]
@@ -77,13 +73,15 @@ def test_every_count_of_reading_has_words_of_its_own(tmp_path: Path, bad_utf8: A
     assert sum(what == "skipped" for what, _ in shown) == sum(map(bool, numbers)) + 1, "and the empty documents"
 
 
-def test_an_unknown_count_is_shown_and_a_zero_is_not() -> None:
-    shown = format_receipt(receipt(Counter(bytes=1, sentences=4, odd_things=7, other_things=0)), padding_share=0.1)
+def test_an_unknown_count_is_shown_a_zero_is_not_and_lines_are_aligned() -> None:
+    written = {"marks_removed_from_Latin": 8, "marks_removed_from_Greek": 9, "compatibility_forms_rewritten": 4}
+    counts = statistics(Counter(bytes=1, sentences=4, odd_things=7, other_things=0, files_of_csv=1))
+    counts["written"].update(written)
+    shown = format_statistics(counts, padding_share=0.1)
     assert "7 odd things" in shown
     assert "other things" not in shown
-
-
-def test_the_receipt_is_aligned() -> None:
-    lines = format_receipt(receipt(Counter(bytes=1, sentences=4, files_of_csv=1)), padding_share=0.1).splitlines()
+    assert "17 combining marks removed by the tokenizer: Greek 9, Latin 8" in shown
+    assert "4 compatibility forms rewritten" in shown
     width = len("unknown tokens")
+    lines = shown.splitlines()
     assert all(line[:2] == "  " and line[2 + width : 4 + width] == "  " and line[4 + width] != " " for line in lines)
