@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from electra_albert.apps.run_folder import read_options
 from electra_albert.contracts import UsageError
-from electra_albert.corpus.strict_yaml import strict_loader
+from electra_albert.corpus.mixture import strict_loader
 
 Weights = Literal["pretrained", "random", "stock"]
 _KINDS = ("pretrained", "random", "stock")

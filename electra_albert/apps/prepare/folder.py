@@ -134,7 +134,7 @@ def _without_repeats(sources: list[Source], files: list[list[Path]], found: Coun
 
 def _column(path: Path, source: Source) -> str:
     """The column of a table that is read; plain text has none."""
-    from electra_albert.corpus.formats import format_of
+    from electra_albert.data_files.finding import format_of
 
     return "" if format_of(path) == "text" else source.text_column
 
