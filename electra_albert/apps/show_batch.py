@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from electra_albert.apps.command_line import make_parser, parse, parse_pretraining
+from electra_albert.apps.command_line import make_parser, parse
 from electra_albert.apps.default_model import RUNS, newest_run
+from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
 from electra_albert.objectives.registry import spec_of
