@@ -121,7 +121,7 @@ def _read_source(file: Path, number: int, entry: Any, text_column: str) -> Sourc
 
 
 def _resolve(file: Path, number: int, corpus: str) -> str:
-    """The corpus of an entry: the built-in one by its bare name, a URL, a path or glob beside the file, a hub dataset."""
+    """The corpus of an entry: the built-in one, a URL, a path or glob relative to the file, or a hub dataset."""
     path = Path(os.path.expanduser(corpus))  # which leaves what it cannot expand
     if corpus == BUILT_IN_CORPUS or is_url(corpus):
         return corpus

@@ -237,7 +237,7 @@ def _read_span(span: Span, reading: Reading, counts: Counter[str]) -> Iterator[D
         if span.kind not in ("sentences", "paragraphs"):
             yield from documents_of_records(_records(lines, span.kind, reading.text_column), decoder)
             return
-        texts = (decoder.lines(run.raw, lambda number, first=run.first: lines.place(first + number)) for run in lines)
+        texts = (decoder.lines(run.raw, partial(lines.place, run.first)) for run in lines)
         yield from documents_of_lines(texts, split=span.kind == "paragraphs", counts=counts)
 
 

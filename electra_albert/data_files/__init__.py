@@ -1,4 +1,4 @@
-"""Files of corpora and tasks: found by path, folder, glob, URL or hub name; unpacked, decoded, read as lines or rows."""
+"""Files of corpora and tasks: found by path, folder, glob, URL or hub name; unpacked, and read as lines or rows."""
 
 from __future__ import annotations
 

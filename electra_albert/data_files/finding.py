@@ -6,6 +6,7 @@ import codecs
 import glob
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,10 +29,10 @@ _FORMATS: dict[str, Format] = {
     ".parquet": "parquet",
     ".arrow": "arrow",
 }
-_NOT_TEXT = frozenset(
-    ".zip .7z .tar .tgz .tbz .txz .rar .lz4 .z .png .jpg .jpeg .gif .webp .bmp .tif .tiff .pdf .doc .docx .odt "
-    ".epub .xls .xlsx .ppt .pptx .mp3 .mp4 .wav .avi .bin .pt .pth .npy .npz .pkl .pickle .safetensors .onnx .h5 "
-    ".sqlite .db .so .o .a .exe .dll .class .jar .pyc .model .json .feather .orc .avro .lock".split()
+_NOT_TEXT = re.compile(
+    r"\.(zip|7z|tar|tgz|tbz|txz|rar|lz4|z|png|jpe?g|gif|webp|bmp|tiff?|pdf|docx?|odt|epub|xlsx?|pptx?|mp[34]|wav|avi"
+    r"|bin|pth?|np[yz]|pkl|pickle|safetensors|onnx|h5|sqlite|db|so|o|a|exe|dll|class|jar|pyc|model|json|feather|orc"
+    r"|avro|lock)"
 )
 _FOREIGN = {
     b"PK\x03\x04": "a zip archive; unpack it",
@@ -161,7 +162,7 @@ def format_of(path: Path) -> Format | None:
     name = Path(path.name.lower())
     if name.suffix in COMPRESSED_SUFFIXES:
         name = name.with_suffix("")
-    return None if name.suffix in _NOT_TEXT else _FORMATS.get(name.suffix, "text")
+    return None if _NOT_TEXT.fullmatch(name.suffix) else _FORMATS.get(name.suffix, "text")
 
 
 def read_sample(path: Path) -> tuple[bytes, bool]:

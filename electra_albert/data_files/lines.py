@@ -49,9 +49,9 @@ class Lines:
         self._file, self._start, self._cut = file, start, cut
         self._left = end - start if end >= 0 else None  # bytes not read yet, where that is known
 
-    def place(self, number: int) -> str:
-        """File and line, by the number of the line from where the reading began."""
-        return f"{self.path}, line {_count_lines(self.path, self._start) + number + 1}"
+    def place(self, number: int, more: int = 0) -> str:
+        """File and line, by the number of the line from where the reading began, and so many more."""
+        return f"{self.path}, line {_count_lines(self.path, self._start) + number + more + 1}"
 
     def __iter__(self) -> Iterator[Run]:
         longest = MAX_LINE_BYTES if self._cut else MAX_RECORD_BYTES

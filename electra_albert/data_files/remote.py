@@ -1,4 +1,4 @@
-"""Files that are not on this machine, fetched once into a cache: URLs of any fsspec file system, datasets of the hub."""
+"""Files elsewhere, fetched once into a cache: URLs of all file systems that fsspec knows, and datasets of the hub."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fetch(url: str, option: str) -> list[Path]:
     except UsageError:
         raise
     except Exception as error:  # every file system raises the errors of a library of its own
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = " ".join(str(error.__cause__ or error).split())[:200] or type(error).__name__
         raise UsageError(f"--{option} {url}: cannot be fetched ({reason}); check the URL and the network") from error
     if not copies:
         raise UsageError(f"--{option} {url}: no file matches it; check the URL")
@@ -57,9 +57,10 @@ def _copy(system: Any, name: str, kept: Path) -> Path:
             state = system.find(name, detail=True)
     except OSError as error:
         copies = sorted(kept.glob("*/*"), key=lambda copy: copy.stat().st_mtime_ns)
-        if not copies or isinstance(error, FileNotFoundError | PermissionError):
+        reason = error.__cause__ or error  # a web server that is not reached is FileNotFoundError too
+        if not copies or isinstance(reason, FileNotFoundError):
             raise
-        LOG.warning(f"{name}: not reached ({' '.join(str(error).split())[:100]}); reading the copy fetched before")
+        LOG.warning(f"{name}: not reached ({' '.join(str(reason).split())[:100]}); reading the copy fetched before")
         return copies[-1]
     last = re.split(r"[?#]", name)[0].rstrip("/").rpartition("/")[2]
     if last in ("", ".", "..") or (is_folder and any(".." in Path(entry).parts for entry in state)):
@@ -71,7 +72,11 @@ def _copy(system: Any, name: str, kept: Path) -> Path:
             LOG.info(f"fetching {name}")
             part = kept / "part"
             shutil.rmtree(part, ignore_errors=True)
-            system.get(name, str(part / last), recursive=is_folder)
+            part.mkdir()
+            if is_folder:
+                system.get(name, str(part / last), recursive=True)
+            else:
+                system.get_file(name, str(part / last))
             part.rename(copy.parent)
     return copy
 
@@ -90,7 +95,9 @@ def load_from_hub(name: str, config: str | None, split: str | None, what: str) -
     was_offline = datasets.config.HF_HUB_OFFLINE
     try:
         # Without a network the library tries again for half a minute; set offline, it looks into its cache.
-        datasets.config.HF_HUB_OFFLINE = was_offline or not (Path(name).exists() or _hub_answers(name))
+        datasets.config.HF_HUB_OFFLINE = was_offline or not (
+            Path(name).exists() or _answers(datasets.config.HF_ENDPOINT)
+        )
         return datasets.load_dataset(name, config, split=split)  # RuntimeError where that needs a script
     except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -102,16 +109,16 @@ def load_from_hub(name: str, config: str | None, split: str | None, what: str) -
         datasets.config.HF_HUB_OFFLINE = was_offline
 
 
-def _hub_answers(name: str) -> bool:
-    """Whether the hub answers in time, be it with a refusal."""
-    import httpx
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
+def _answers(url: str) -> bool:
+    """Whether a server answers in time, be it with a refusal; through a proxy where the environment names one."""
+    import ssl
+    import urllib.error
+    import urllib.request
 
     try:
-        HfApi().dataset_info(name, timeout=_HUB_SECONDS)
-    except HfHubHTTPError:
+        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_HUB_SECONDS).close()
+    except urllib.error.HTTPError:
         return True
-    except (httpx.TransportError, OSError):
-        return False
+    except OSError as error:
+        return isinstance(getattr(error, "reason", None), ssl.SSLError)
     return True

@@ -207,7 +207,7 @@ class Table:
         """All rows, with the cells of these columns; a name of None gives None in each row."""
         wanted = [name for name in names if name is not None]
         for row in self.read([self.columns.index(name) for name in wanted]):
-            cells = dict(zip(wanted, row.cells, strict=False))
+            cells: dict[str | None, Any] = dict(zip(wanted, row.cells, strict=False))
             yield row if row.problem else row._replace(cells=tuple(map(cells.get, names)))
 
 

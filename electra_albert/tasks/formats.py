@@ -54,8 +54,8 @@ class Reading:
     def open_table(self, path: Path) -> Table:
         columns = self.task.columns
         header, without_header = (columns.text, columns.without_header) if self.task.kind == "sequence" else ((), ())
-        how = {"named": self.column_names, "encoding": self.config.encoding, "note": self.report.note}
-        return open_table(path, header, without_header, **how)
+        encoding, note = self.config.encoding, self.report.note
+        return open_table(path, header, without_header, named=self.column_names, encoding=encoding, note=note)
 
     def leave_out(self, why: str, place: str) -> None:
         """Count an example that is not used. Raises DataError for a test set, where each row needs a prediction."""
@@ -120,6 +120,7 @@ class _Kind(NamedTuple):
     examples: Callable[[_Item, Reading], Iterator[Any]]
     columns: tuple[str, str, str]  # text, pair and label, in messages
     others: tuple[tuple[str, ...], ...] = ()  # names of other columns
+    lists: tuple[str, ...] = ()  # names of the pair and label columns, where a row holds lists of these
 
 
 def read_examples(source: Path | Table, reading: Reading) -> list[Any]:
@@ -147,8 +148,10 @@ def _table_items(table: Table, kind: _Kind, reading: Reading) -> Iterator[_Item]
         reading.refuse_options(("label_column",), table.place, "has columns with names; give one of them")
     names = [
         _column(table, columns.text, text, "--text_column"),
-        _column(table, columns.pair, pair, "--text_pair_column") if columns.pair else None,
-        _column(table, columns.label, label, "--label_column") if reading.purpose != "test" else None,
+        _column(table, (*columns.pair, *kind.lists[:1]), pair, "--text_pair_column") if columns.pair else None,
+        _column(table, (*columns.label, *kind.lists[1:]), label, "--label_column")
+        if reading.purpose != "test"
+        else None,
         table.find(columns.identity),
         *map(table.find, kind.others),
     ]
@@ -157,7 +160,8 @@ def _table_items(table: Table, kind: _Kind, reading: Reading) -> Iterator[_Item]
             reading.leave_out(row.problem, row.place)
             continue
         identity = as_text(index if row.cells[3] is None else row.cells[3], row.place, "id")
-        yield _Item(*row.cells[:3], identity, row.cells[4:], row.place)
+        text, second, answer = row.cells[:3]
+        yield _Item(text, second, answer, identity, row.cells[4:], row.place)
 
 
 def _column(table: Table, names: Sequence[str], what: str, option: str) -> str:
@@ -244,9 +248,11 @@ def _texts(item: _Item, reading: Reading) -> Iterator[SequenceExample]:
         label = (_number if reading.task.is_regression else _class)(item.label, item.place, reading)
         if label is None:
             return
-    if reading.keeps(text, "the text", item.place):
-        if pair is None or not text.strip() or reading.keeps(pair, "the second text", item.place):
-            yield SequenceExample(text, pair, label, item.identity)
+    is_pair = pair is not None and text.strip()
+    if reading.keeps(text, "the text", item.place) and (
+        not is_pair or reading.keeps(str(pair), "the second text", item.place)
+    ):
+        yield SequenceExample(text, pair, label, item.identity)
 
 
 def _class(value: object, place: str, reading: Reading) -> str | None:
@@ -463,7 +469,9 @@ def _conll(path: Path, reading: Reading) -> Iterator[_Item] | None:
         raise DataError(f"{path}: empty; give a file with sentences")
     widths = {len(_cells(line)) for line in lines if line.strip() and not line.startswith(_DOCUMENT_START)}
     has_gaps = any(not line.strip() for line in lines)
-    has_columns = any("\t" in line for line in lines) or (has_gaps and len(widths) == 1 and max(widths) <= _MOST_COLUMNS)
+    has_columns = any("\t" in line for line in lines) or (
+        has_gaps and len(widths) == 1 and max(widths) <= _MOST_COLUMNS
+    )
     if path.suffix.lower() == ".txt" and reading.purpose == "test" and not has_columns:
         return _plain_sentences(lines, path, reading)
     why = "has columns without names"
@@ -538,7 +546,13 @@ def _list(value: object, place: str, column: str) -> tuple[str, ...]:
 
 _KINDS = {
     "sequence": _Kind(_new_texts, _texts, ("the text", "the second text", "the label")),
-    "choice": _Kind(_race, _choices, ("the passage", "the question", "the answer"), (("options", "choices"), ("level",))),
+    "choice": _Kind(
+        _race,
+        _choices,
+        ("the passage", "the question", "the answer"),
+        (("options", "choices"), ("level",)),
+        ("questions", "answers"),
+    ),
     "span": _Kind(_squad, _spans, ("the passage", "the question", "the answers"), (("is_impossible",),)),
     "token": _Kind(_conll, _tokens, ("the words", "", "the tags")),
 }

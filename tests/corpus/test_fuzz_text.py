@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_albert.contracts import UserError
-from electra_albert.corpus.compressed import compression
 from electra_albert.corpus.sources import MAX_LINE_BYTES, Document, find_files
 from electra_albert.corpus.tokenizer import load_tokenizer, special_ids
 from electra_albert.corpus.word_encoder import encoder_settings, make_encoder
+from electra_albert.data_files.streams import compression
 from tests.corpus.reading import PROSE, read, write
 from tests.corpus.tokenizer_kinds import KINDS
 
@@ -38,8 +38,8 @@ TEXT = [
     *(b"\xe2\x80\xa8", b"\x0b\x0c\x1c\x1d\x1e\x1f", b"\xc2\x85", b"\xe2\x80\x8b", b"\x1b[31m", b"\xff\xfe", b"[MASK]"),
 ]
 RECORDS = [
-    *(b'{"text": "', b'"}', b'{"text": null}', b'{"source": "a", "sentences": ["One."]}', b"[[[", b"1e999", b"text,id"),
-    *(b'"', b",", b"\t", b"text", b"PAR1", b"ARROW1\0\0", b"\xff\xff\xff\xff\x10\0\0\0"),
+    *(b'{"text": "', b'"}', b'{"text": null}', b'{"text": "One."}', b"[[[", b"1e999", b"text,id", b'"', b",", b"\t"),
+    *(b"text", b"PAR1", b"ARROW1\0\0", b"\xff\xff\xff\xff\x10\0\0\0"),
 ]
 MEMBERS = [
     *(b"\x1f\x8b\x08", b"\xfd7zXZ\0", b"BZh91AY&SY", b"\x28\xb5\x2f\xfd"),
