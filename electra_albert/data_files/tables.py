@@ -29,24 +29,21 @@ _ARROW_FILE = b"ARROW1"
 Position = Callable[[int], str]  # file and line, by the number of a line
 
 
-class _RepeatedKeyError(ValueError):
-    """A key that a JSON object holds twice; a parser keeps the last value and drops the others."""
-
-
 def json_objects(
     lines: Iterable[tuple[int, str]], position: Position, unique: Collection[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """The object of each numbered line that is not blank.
 
-    Raises DataError where a line holds none, or one of the keys `unique` (None: any key) twice.
+    Raises DataError where a line holds none, or one of the keys `unique` (None: any key) twice: a parser would keep
+    the last value and drop the others.
     """
+    repeated: list[str] = []
 
     def as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             keys = [key for key, _ in pairs if unique is None or key in unique]
-            if repeated := [key for key in keys if keys.count(key) > 1]:
-                raise _RepeatedKeyError(f"key {repeated[0]!r} is there twice in one object; keep one")
+            repeated.extend(key for key in keys if keys.count(key) > 1)
         return found
 
     for number, line in lines:
@@ -57,10 +54,10 @@ def json_objects(
         except json.JSONDecodeError as error:
             reason = f"not JSON ({error.msg}, column {error.colno}); give one JSON object a line"
             raise DataError(f"{position(number)}: {reason}") from error
-        except _RepeatedKeyError as error:
-            raise DataError(f"{position(number)}: {error}") from error
         except (ValueError, RecursionError) as error:
             raise DataError(f"{position(number)}: not JSON that can be read: too deep, or too long a number") from error
+        if repeated:
+            raise DataError(f"{position(number)}: key {repeated[0]!r} is there twice in one object; keep one")
         if not isinstance(record, dict):
             raise DataError(f"{position(number)}: {json_kind(record)}, not an object; give one JSON object a line")
         yield number, record

@@ -21,7 +21,7 @@ from electra_albert.data_files.finding import is_there
 from electra_albert.data_files.tables import open_table
 from electra_albert.inference.fill_mask import check_length
 from electra_albert.inference.rows import PaddedRows, batches, encode_all, pad, read_rows
-from electra_albert.tasks.formats import as_text
+from electra_albert.tasks.read_rules import as_text
 
 if TYPE_CHECKING:
     from electra_albert.inference.model import InferenceModel

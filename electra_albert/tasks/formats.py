@@ -1,29 +1,29 @@
-"""Rows of tables, and the files of SQuAD, RACE and CoNLL, as examples; an unusable row is never dropped in silence."""
+"""Rows of tables, and the files of SQuAD, RACE and CoNLL, as examples of each kind of task."""
 
 from __future__ import annotations
 
-import difflib
-import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from electra_albert.contracts import IGNORED_LABEL, CheckpointError, DataError, UsageError
+from electra_albert.contracts import IGNORED_LABEL, DataError, UsageError
 from electra_albert.data_files.finding import format_of
-from electra_albert.data_files.streams import read_text, text_lines
-from electra_albert.data_files.tables import Table, open_table
-from electra_albert.finetuning_config import DataConfig
-from electra_albert.hub.stock_task import are_unnamed, name_the_labels
-from electra_albert.tasks.examples import Answer, ChoiceExample, Report, SequenceExample, SpanExample, TokenExample
-from electra_albert.tasks.task import Task
+from electra_albert.data_files.streams import text_lines
+from electra_albert.data_files.tables import Table
+from electra_albert.tasks.examples import Answer, ChoiceExample, SequenceExample, SpanExample, TokenExample
+from electra_albert.tasks.read_rules import (
+    SHOWN_CHARACTERS,
+    Item,
+    Reading,
+    as_label,
+    as_text,
+    member,
+    parse_json,
+    require_column,
+)
 
-Purpose = Literal["train", "evaluation", "test"]
-COLUMN_OPTIONS = ("text_column", "text_pair_column", "label_column", "column_names")
-_SHOWN_LABELS = 20
-_SHOWN_CHARACTERS = 100
 _LEVELS = ("middle", "high")  # of RACE
 _DOCUMENT_START = "-DOCSTART-"
 _MOST_COLUMNS = 4  # of the shared tasks of CoNLL
@@ -31,93 +31,11 @@ _ENOUGH_SENTENCES = 10  # to see that words were taken for sentences
 _NO_TAG = ("", str(IGNORED_LABEL))
 
 
-@dataclass(frozen=True)
-class Reading:
-    """One file being read: for which task and purpose, and with which labels if they are known."""
-
-    task: Task
-    config: DataConfig
-    purpose: Purpose
-    report: Report
-    name: str  # of the file or split, in what is reported
-    labels: tuple[str, ...] = ()  # empty: any
-
-    @property
-    def column_names(self) -> tuple[tuple[str, ...], ...]:
-        """The columns that a file without a header may have, as the options name them: new text may lack the label."""
-        names = tuple(map(str.strip, (self.config.column_names or "").split(",")))
-        unlabelled = tuple(name for name in names if name not in self.task.columns.label)
-        if names == ("",):
-            return ()
-        return (names, unlabelled) if self.purpose == "test" else (names,)
-
-    def open_table(self, path: Path) -> Table:
-        columns = self.task.columns
-        header, without_header = (columns.text, columns.without_header) if self.task.kind == "sequence" else ((), ())
-        encoding, note = self.config.encoding, self.report.note
-        return open_table(path, header, without_header, named=self.column_names, encoding=encoding, note=note)
-
-    def leave_out(self, why: str, place: str) -> None:
-        """Count an example that is not used. Raises DataError for a test set, where each row needs a prediction."""
-        if self.purpose == "test":
-            raise DataError(f"{place}: {why}; every row of a file to predict needs to be whole: mend it")
-        ending = "left out of training" if self.purpose == "train" else "NOT SCORED"
-        self.report.note(f"rows of {self.name} {ending}: {why}", place)
-
-    def keeps(self, text: str, what: str, place: str) -> bool:
-        """Whether an example with this text is used: an empty one only outside of training, and counted either way."""
-        if text.strip():
-            return True
-        if self.purpose == "train":
-            self.leave_out(f"{what} is empty", place)
-            return False
-        self.report.note(f"rows of {self.name} kept although {what} is empty", place)
-        return True
-
-    def refuse_options(self, names: Iterable[str], place: str, why: str) -> None:
-        """Raise UsageError where one of these options is given, though what is read with labels has no use for it.
-
-        A file of new text may have another form than the one trained on, so there they are ignored.
-        """
-        for name in names:
-            value = getattr(self.config, name)
-            if value is not None and self.purpose != "test":
-                raise UsageError(f"--{name} {value[:_SHOWN_CHARACTERS]}: {place} {why}")
-
-    def knows_label(self, label: str, place: str) -> bool:
-        """Whether the label is one of those known; a row to score with another may be skipped, which is counted.
-
-        Raises DataError for any other unknown label, CheckpointError where the model does not name its labels.
-        """
-        if not self.labels or label in self.labels:
-            return True
-        found = f"{place}: label {label[:_SHOWN_CHARACTERS]!r} is none of"
-        if self.task.labels and are_unnamed(self.labels):
-            raise CheckpointError(f"{found} the model's: {name_the_labels(self.labels)}")
-        if self.purpose == "evaluation" and self.config.unknown_labels == "skip":
-            self.leave_out("a label that the training data lack", place)
-            return False
-        known = "" if self.task.labels else "those in the training data, "
-        skip = ", or leave such rows out by --unknown_labels skip" if self.purpose == "evaluation" else ""
-        raise DataError(f"{found} {known}{shown(self.labels)}; mend the file{skip}")
-
-
-class _Item(NamedTuple):
-    """The cells of one example by the columns of the task, and of the columns that its kind has besides."""
-
-    text: Any
-    pair: Any
-    label: Any
-    identity: str
-    others: Sequence[Any]
-    place: str
-
-
 class _Kind(NamedTuple):
     """How the examples of a kind of task are read."""
 
-    own_format: Callable[[Path, Reading], Iterator[_Item] | None]  # None: the file is a table
-    examples: Callable[[_Item, Reading], Iterator[Any]]
+    own_format: Callable[[Path, Reading], Iterator[Item] | None]  # None: the file is a table
+    examples: Callable[[Item, Reading], Iterator[Any]]
     columns: tuple[str, str, str]  # text, pair and label, in messages
     others: tuple[tuple[str, ...], ...] = ()  # names of other columns
     lists: tuple[str, ...] = ()  # names of the pair and label columns, where a row holds lists of these
@@ -135,23 +53,22 @@ def read_examples(source: Path | Table, reading: Reading) -> list[Any]:
         reading.report.note(f"questions of {reading.name} with the id of another", place, repeated)
     is_labelled = kind.examples is _tokens and reading.purpose != "test"
     if is_labelled and len(examples) >= _ENOUGH_SENTENCES and all(len(one.words) == 1 for one in examples):
-        hint = "put blank lines only between sentences, or check that this is the right file"
-        raise DataError(f"{place}: each of its {len(examples):,} sentences is one word; {hint}")
+        raise DataError(f"{place}: each of its {len(examples):,} sentences is one word; is it the right file?")
     return examples
 
 
-def _table_items(table: Table, kind: _Kind, reading: Reading) -> Iterator[_Item]:
+def _table_items(table: Table, kind: _Kind, reading: Reading) -> Iterator[Item]:
     columns, (text, pair, label) = reading.task.columns, kind.columns
     if table.names_columns:
         reading.refuse_options(("column_names",), table.place, "names its columns itself; leave it out")
     if reading.task.kind == "token" and (reading.config.label_column or "").isdecimal():
         reading.refuse_options(("label_column",), table.place, "has columns with names; give one of them")
+    pair_names = columns.pair and (*columns.pair, *kind.lists[:1])
+    label_names = () if reading.purpose == "test" else (*columns.label, *kind.lists[1:])
     names = [
-        _column(table, columns.text, text, "--text_column"),
-        _column(table, (*columns.pair, *kind.lists[:1]), pair, "--text_pair_column") if columns.pair else None,
-        _column(table, (*columns.label, *kind.lists[1:]), label, "--label_column")
-        if reading.purpose != "test"
-        else None,
+        require_column(table, columns.text, text, "--text_column"),
+        require_column(table, pair_names, pair, "--text_pair_column"),
+        require_column(table, label_names, label, "--label_column"),
         table.find(columns.identity),
         *map(table.find, kind.others),
     ]
@@ -161,128 +78,62 @@ def _table_items(table: Table, kind: _Kind, reading: Reading) -> Iterator[_Item]
             continue
         identity = as_text(index if row.cells[3] is None else row.cells[3], row.place, "id")
         text, second, answer = row.cells[:3]
-        yield _Item(text, second, answer, identity, row.cells[4:], row.place)
-
-
-def _column(table: Table, names: Sequence[str], what: str, option: str) -> str:
-    """The first of the names that is a column, or DataError that lists the columns there are."""
-    found = table.find(names)
-    if found is None:
-        lower = {column.lower(): column for column in table.columns}
-        near = difflib.get_close_matches(names[0].lower(), lower, n=1, cutoff=0.7)
-        guess = f" (did you mean {lower[near[0]]!r}?)" if near else ""
-        hint = "" if table.names_columns else "; of a file without a header name all columns by --column_names"
-        wanted = f"{table.place}: no column {' or '.join(map(repr, names))} for {what}{guess}"
-        raise DataError(f"{wanted}; it has {shown(table.columns)}: choose one by {option}{hint}")
-    if table.columns.count(found) > 1:
-        raise DataError(f"{table.place}: column {found!r} is there twice; rename one")
-    return found
-
-
-def shown(names: Iterable[str]) -> str:
-    """Names for a message: the first of them, and whether there are more."""
-    names = list(names)
-    first = ", ".join(repr(name[:_SHOWN_CHARACTERS]) for name in names[:_SHOWN_LABELS])
-    return first + (", …" if len(names) > _SHOWN_LABELS else "") or "none"
-
-
-def as_text(value: object, place: str, column: str) -> str:
-    """A cell as text: null and NaN as empty, other numbers and truth values as in JSON; DataError for anything else."""
-    if isinstance(value, str):
-        if not value.isascii() and any("\ud800" <= sign <= "\udfff" for sign in value):
-            raise DataError(f"{place}: {column!r} holds half of a surrogate pair, which is no character; mend the file")
-        return value
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    if isinstance(value, bool | int | float):
-        return json.dumps(value)
-    raise DataError(f"{place}: {column!r} holds {type(value).__name__}, not text; mend the file")
-
-
-def as_label(value: object, place: str, no_label: Collection[str]) -> str | None:
-    """A label as text; None where there is none: nothing, or one of the signs in `no_label`."""
-    label = as_text(value, place, "label").strip()
-    return None if label == "" or label in no_label else label
-
-
-def _parse_json(path: Path, reading: Reading) -> Any:
-    reading.refuse_options(COLUMN_OPTIONS, str(path), "has a form of its own, without columns; leave it out")
-    try:
-        return json.loads(read_text(path, reading.config.encoding))
-    except json.JSONDecodeError as error:
-        reason = f"{error.msg}, line {error.lineno} column {error.colno}"
-        raise DataError(f"{path}: not JSON ({reason}); mend the file") from error
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path}: JSON that is too deep, or with too long a number; mend the file") from error
-
-
-def _member(found: Any, key: str, kind: Any, place: str) -> Any:
-    """The value of a key of an object. Raises DataError where it is not there or of another type."""
-    if not isinstance(found, dict) or not isinstance(found.get(key), kind):
-        raise DataError(f"{place}: no {key!r} as in a file of this task; check that this is the right file")
-    return found[key]
+        yield Item(text, second, answer, identity, row.cells[4:], row.place)
 
 
 # Texts with a label.
 
 
-def _new_texts(path: Path, reading: Reading) -> Iterator[_Item] | None:
+def _new_texts(path: Path, reading: Reading) -> Iterator[Item] | None:
     """Of new text in a .txt file each line."""
     if path.suffix.lower() != ".txt" or reading.purpose != "test" or reading.task.takes_pairs:
         return None
     texts = [line.removesuffix("\r") for line in text_lines(path, reading.config.encoding)]
     if not any(map(str.strip, texts)):
         raise DataError(f"{path}: holds nothing to predict; give a file with a text in each line")
-    return (_Item(text, None, None, str(index), (), f"{path}:{index + 1}") for index, text in enumerate(texts))
+    return (Item(text, None, None, str(index), (), f"{path}:{index + 1}") for index, text in enumerate(texts))
 
 
-def _texts(item: _Item, reading: Reading) -> Iterator[SequenceExample]:
+def _texts(item: Item, reading: Reading) -> Iterator[SequenceExample]:
     text = as_text(item.text, item.place, "text")
     pair = as_text(item.pair, item.place, "second text") if reading.task.takes_pairs else None
     label: str | float | None = None
     if reading.purpose != "test":
-        label = (_number if reading.task.is_regression else _class)(item.label, item.place, reading)
+        label = _label(item, reading)
         if label is None:
             return
-    is_pair = pair is not None and text.strip()
     if reading.keeps(text, "the text", item.place) and (
-        not is_pair or reading.keeps(str(pair), "the second text", item.place)
+        pair is None or reading.keeps(pair, "the second text", item.place)
     ):
         yield SequenceExample(text, pair, label, item.identity)
 
 
-def _class(value: object, place: str, reading: Reading) -> str | None:
-    if isinstance(value, list):
+def _label(item: Item, reading: Reading) -> str | float | None:
+    """The label as a class or a number; None, and counted, where there is none that can be used."""
+    if isinstance(item.label, list):
         advice = "several labels a text (multi-label) cannot be learned; give a column with one label a row"
-        raise DataError(f"{place}: its label is a list; {advice}")
-    label = as_label(value, place, reading.task.no_label)
+        raise DataError(f"{item.place}: its label is a list; {advice}")
+    label = as_label(item.label, item.place, reading.task.no_label)
     if label is None:
-        reading.leave_out("no label", place)
+        reading.leave_out("no label", item.place)
         return None
+    if reading.task.is_regression:
+        return _number(label, item.place, reading)
     label = reading.task.label_aliases.get(label, label)
-    return label if reading.knows_label(label, place) else None
+    return label if reading.knows_label(label, item.place) else None
 
 
-def _number(value: object, place: str, reading: Reading) -> float | None:
-    """A label as a number; None, and counted, where it is missing. Raises DataError for what is no number."""
-    text = as_label(value, place, reading.task.no_label)
+def _number(label: str, place: str, reading: Reading) -> float | None:
     lowest, highest = reading.task.score_range or (-math.inf, math.inf)
-    if text is None:
-        reading.leave_out("no label", place)
-        return None
     try:
-        number = float(text)
+        number = float(label)
     except ValueError as error:
-        raise DataError(f"{place}: label {text[:_SHOWN_CHARACTERS]!r} is not a number; mend the file") from error
+        raise DataError(f"{place}: label {label[:SHOWN_CHARACTERS]!r} is not a number; mend the file") from error
     if math.isfinite(number) and lowest <= number <= highest:
         return number
     limits = f"from {lowest:g} to {highest:g}" if reading.task.score_range else "that is finite"
     if reading.purpose != "train":
-        raise DataError(f"{place}: label {text} is not a number {limits}; mend the file")
+        raise DataError(f"{place}: label {label} is not a number {limits}; mend the file")
     reading.leave_out(f"the label is not a number {limits}", place)
     return None
 
@@ -290,7 +141,7 @@ def _number(value: object, place: str, reading: Reading) -> float | None:
 # Multiple choice: RACE's folders of articles, and tables with a question or an article a row.
 
 
-def _race(path: Path, reading: Reading) -> Iterator[_Item] | None:
+def _race(path: Path, reading: Reading) -> Iterator[Item] | None:
     if not path.is_dir():
         return _article(path, reading) if path.suffix.lower() in (".txt", ".json") else None
     level = reading.config.race_level
@@ -307,15 +158,15 @@ def _race(path: Path, reading: Reading) -> Iterator[_Item] | None:
     return (item for file in files for item in _article(file, reading))
 
 
-def _article(path: Path, reading: Reading) -> Iterator[_Item]:
-    found, place = _parse_json(path, reading), str(path)
-    text, questions = _member(found, "article", str, place), _member(found, "questions", list, place)
+def _article(path: Path, reading: Reading) -> Iterator[Item]:
+    found, place = parse_json(path, reading), str(path)
+    text, questions = member(found, "article", str, place), member(found, "questions", list, place)
     level = path.parent.name if path.parent.name in _LEVELS else ""
-    options = _member(found, "options", list, place)
-    yield _Item(text, questions, found.get("answers"), str(found.get("id", path.name)), (options, level), place)
+    options = member(found, "options", list, place)
+    yield Item(text, questions, found.get("answers"), str(found.get("id", path.name)), (options, level), place)
 
 
-def _choices(item: _Item, reading: Reading) -> Iterator[ChoiceExample]:
+def _choices(item: Item, reading: Reading) -> Iterator[ChoiceExample]:
     options, level = item.others
     if not isinstance(item.pair, list):
         yield from _question(item, options, level, reading)
@@ -329,7 +180,7 @@ def _choices(item: _Item, reading: Reading) -> Iterator[ChoiceExample]:
         yield from _question(one, some, level, reading)
 
 
-def _question(item: _Item, options: Any, level: Any, reading: Reading) -> Iterator[ChoiceExample]:
+def _question(item: Item, options: Any, level: Any, reading: Reading) -> Iterator[ChoiceExample]:
     text, question = as_text(item.text, item.place, "article"), as_text(item.pair, item.place, "question")
     found = re.match(r"(middle|high)\d", item.identity)
     group = as_text(level, item.place, "level") or (found[1] if found else "")
@@ -350,40 +201,35 @@ def _question(item: _Item, options: Any, level: Any, reading: Reading) -> Iterat
         yield ChoiceExample(text, question, texts, label, item.identity, group)
 
 
-def _option(item: _Item, option_count: int, reading: Reading) -> int | None:
+def _option(item: Item, option_count: int, reading: Reading) -> int | None:
     """The number of the option that a letter, or a number from 0, stands for; None where there is none."""
     text = as_label(item.label, item.place, reading.task.no_label)
     if text is None:
         return None
     letters = [chr(ord("A") + i) for i in range(option_count)]
-    if text in letters:
-        return letters.index(text)
-    if text.isascii() and text.isdecimal() and int(text[:9]) < option_count:
-        return int(text[:9])
+    for names in (letters, [*map(str, range(option_count))]):
+        if text in names:
+            return names.index(text)
     raise DataError(f"{item.place}: answer {text!r} is none of {letters[0]} to {letters[-1]}; mend the file")
 
 
 # Questions on passages: the JSON of SQuAD, and tables with the columns of `datasets`.
 
 
-def _squad(path: Path, reading: Reading) -> Iterator[_Item] | None:
-    return _questions(path, reading) if path.suffix.lower() == ".json" else None
-
-
-def _questions(path: Path, reading: Reading) -> Iterator[_Item]:
-    for i, article in enumerate(_member(_parse_json(path, reading), "data", list, str(path))):
-        for j, paragraph in enumerate(_member(article, "paragraphs", list, f"{path}, article {i}")):
+def _questions(path: Path, reading: Reading) -> Iterator[Item]:
+    for i, article in enumerate(member(parse_json(path, reading), "data", list, str(path))):
+        for j, paragraph in enumerate(member(article, "paragraphs", list, f"{path}, article {i}")):
             here = f"{path}, article {i}, paragraph {j}"
-            context = _member(paragraph, "context", str, here)
-            for qa in _member(paragraph, "qas", list, here):
-                identity = as_text(_member(qa, "id", str | int, here), here, "id")
+            context = member(paragraph, "context", str, here)
+            for qa in member(paragraph, "qas", list, here):
+                identity = as_text(member(qa, "id", str | int, here), here, "id")
                 place = f"{path}, question {identity}"
-                answers = None if reading.purpose == "test" else _member(qa, "answers", list, place)
-                question = _member(qa, "question", str, place)
-                yield _Item(context, question, answers, identity, (qa.get("is_impossible"),), place)
+                answers = None if reading.purpose == "test" else member(qa, "answers", list, place)
+                question = member(qa, "question", str, place)
+                yield Item(context, question, answers, identity, (qa.get("is_impossible"),), place)
 
 
-def _spans(item: _Item, reading: Reading) -> Iterator[SpanExample]:
+def _spans(item: Item, reading: Reading) -> Iterator[SpanExample]:
     context, question = as_text(item.text, item.place, "context"), as_text(item.pair, item.place, "question")
     answers = None if reading.purpose == "test" else _answers(item.label, item.place)
     if not reading.keeps(context, "the passage", item.place) or not reading.keeps(question, "the question", item.place):
@@ -397,19 +243,19 @@ def _spans(item: _Item, reading: Reading) -> Iterator[SpanExample]:
 def _answers(found: Any, place: str) -> list[Answer]:
     """Answers as a list of objects, or as one object of lists."""
     if isinstance(found, dict):
-        texts, starts = _member(found, "text", list, place), _member(found, "answer_start", list, place)
+        texts, starts = member(found, "text", list, place), member(found, "answer_start", list, place)
         if len(texts) != len(starts):
             raise DataError(f"{place}: {len(texts)} texts and {len(starts)} starts of answers; mend the file")
         found = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
     if found is not None and not isinstance(found, list):
         raise DataError(f"{place}: the answers are no list; mend the file")
     return [
-        Answer(as_text(_member(one, "text", str, place), place, "text"), int(_member(one, "answer_start", int, place)))
+        Answer(as_text(member(one, "text", str, place), place, "text"), int(member(one, "answer_start", int, place)))
         for one in found or ()
     ]
 
 
-def _usable(context: str, answers: list[Answer], item: _Item, reading: Reading) -> tuple[Answer, ...] | None:
+def _usable(context: str, answers: list[Answer], item: Item, reading: Reading) -> tuple[Answer, ...] | None:
     """The answers to learn from or to score by; None, and counted, where the question is of no use."""
     is_impossible = item.others[0]
     if is_impossible is True and answers:
@@ -423,42 +269,35 @@ def _usable(context: str, answers: list[Answer], item: _Item, reading: Reading) 
     if not answers and is_impossible is False and reading.purpose == "train":
         reading.leave_out("no answers, but not marked as impossible", item.place)
         return None
-    placed = [_placed(answer, context, item.place, reading) for answer in answers]
-    kept = tuple(answer for answer in placed if answer is not None)
+    kept = []
+    for text, start in answers:
+        found = nearest(context, text, start)
+        if found is not None and found != start:
+            reading.report.note(f"answers of {reading.name} moved to where their text is", item.place)
+        elif found is None and reading.purpose == "train":
+            reading.report.note(f"answers of {reading.name} left out: they are not in the passage", item.place)
+            continue
+        elif found is None:
+            reading.report.note(f"answers of {reading.name} that are not in the passage, and still count", item.place)
+        kept.append(Answer(text, start if found is None else found))
     if answers and not kept:
         reading.leave_out("the answer is not in the passage", item.place)
         return None
-    return kept
-
-
-def _placed(answer: Answer, context: str, place: str, reading: Reading) -> Answer | None:
-    """The answer where its text is, nearest to where it is said to be; None where a training answer is nowhere."""
-    text, start = answer
-    if text and start >= 0 and context.startswith(text, start):
-        return answer
-    found = nearest(context, text, start) if text else None
-    if found is not None:
-        reading.report.note(f"answers of {reading.name} moved to where their text is", place)
-        return Answer(text, found)
-    if reading.purpose == "train":
-        reading.report.note(f"answers of {reading.name} left out: they are not in the passage", place)
-        return None
-    reading.report.note(f"answers of {reading.name} that are not in the passage, and still count", place)
-    return answer
+    return tuple(kept)
 
 
 def nearest(context: str, text: str, start: int) -> int | None:
     """The position of `text` in `context` that is nearest to `start`; None where it is nowhere."""
-    start = min(max(start, 0), len(context))
-    before, after = context.rfind(text, 0, start + len(text)), context.find(text, start)
-    found = [position for position in (before, after) if position >= 0]
+    if text and start >= 0 and context.startswith(text, start):
+        return start
+    found = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)] if text else []
     return min(found, key=lambda position: abs(position - start), default=None)
 
 
 # Words with tags: columns of CoNLL, and tables with lists of words and tags.
 
 
-def _conll(path: Path, reading: Reading) -> Iterator[_Item] | None:
+def _conll(path: Path, reading: Reading) -> Iterator[Item] | None:
     form = format_of(path)
     if form in ("jsonl", "parquet", "arrow"):
         return None
@@ -485,12 +324,12 @@ def _conll(path: Path, reading: Reading) -> Iterator[_Item] | None:
     return _sentences(lines, path, reading)
 
 
-def _plain_sentences(lines: list[str], path: Path, reading: Reading) -> Iterator[_Item]:
+def _plain_sentences(lines: list[str], path: Path, reading: Reading) -> Iterator[Item]:
     """A sentence a line, its words between spaces."""
     for index, line in enumerate(lines):
         place = f"{path}:{index + 1}"
         if words := line.split():
-            yield _Item(words, None, None, str(index), (), place)
+            yield Item(words, None, None, str(index), (), place)
         else:
             reading.report.note(f"lines of {reading.name} without a word, which give no sentence", place)
 
@@ -500,7 +339,7 @@ def _cells(line: str) -> list[str]:
     return line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
 
 
-def _sentences(lines: list[str], path: Path, reading: Reading) -> Iterator[_Item]:
+def _sentences(lines: list[str], path: Path, reading: Reading) -> Iterator[Item]:
     """The words and tags between blank lines."""
     index, begin = 0, 0
     sentence: list[list[str]] = []
@@ -513,7 +352,7 @@ def _sentences(lines: list[str], path: Path, reading: Reading) -> Iterator[_Item
             sentence.append(_cells(line))
         elif sentence:
             tags = [_tag(cells, reading) for cells in sentence]
-            yield _Item([cells[0] for cells in sentence], None, tags, str(index), (), f"{path}:{begin}")
+            yield Item([cells[0] for cells in sentence], None, tags, str(index), (), f"{path}:{begin}")
             index, sentence = index + 1, []
 
 
@@ -525,7 +364,7 @@ def _tag(cells: list[str], reading: Reading) -> str:
     return "" if len(cells) < 2 or column >= len(cells) else cells[column].strip()
 
 
-def _tokens(item: _Item, reading: Reading) -> Iterator[TokenExample]:
+def _tokens(item: Item, reading: Reading) -> Iterator[TokenExample]:
     words = _list(item.text, item.place, "words")
     tags = None if reading.purpose == "test" else _list(item.label, item.place, "tags")
     if not words:
@@ -553,6 +392,11 @@ _KINDS = {
         (("options", "choices"), ("level",)),
         ("questions", "answers"),
     ),
-    "span": _Kind(_squad, _spans, ("the passage", "the question", "the answers"), (("is_impossible",),)),
+    "span": _Kind(
+        lambda path, reading: _questions(path, reading) if path.suffix.lower() == ".json" else None,
+        _spans,
+        ("the passage", "the question", "the answers"),
+        (("is_impossible",),),
+    ),
     "token": _Kind(_conll, _tokens, ("the words", "", "the tags")),
 }
