@@ -1,6 +1,6 @@
 """Show what a step trained on: tokens, masks, what the generator drew, and the discriminator's labels.
 
-    electra-albert show-batch --run runs/docs-tiny --step 100
+    electra-albert show-batch --run runs/sample-tiny --step 100
 
 Batches and masks are a pure function of the step, so any of them is rebuilt exactly. What the generator draws depends
 on its weights: the last checkpoint before the step is taken, which gives the very draws if it is that of step - 1.
