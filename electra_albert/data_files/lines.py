@@ -79,7 +79,7 @@ class Lines:
             yield Run(b"".join(held) + b"\n", number)
 
     def _blocks(self) -> Iterator[bytes]:
-        """What is read, with line feeds only; a carriage return at the end of a block waits for what follows."""
+        """Blocks in UTF-8 with line feeds only; a carriage return at the end of a block waits for what follows."""
         waiting = b""
         while block := self._read():
             self.counts["bytes"] += len(block)

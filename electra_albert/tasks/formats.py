@@ -97,11 +97,9 @@ def _new_texts(path: Path, reading: Reading) -> Iterator[Item] | None:
 def _texts(item: Item, reading: Reading) -> Iterator[SequenceExample]:
     text = as_text(item.text, item.place, "text")
     pair = as_text(item.pair, item.place, "second text") if reading.task.takes_pairs else None
-    label: str | float | None = None
-    if reading.purpose != "test":
-        label = _label(item, reading)
-        if label is None:
-            return
+    label = None if reading.purpose == "test" else _label(item, reading)
+    if label is None and reading.purpose != "test":
+        return
     if reading.keeps(text, "the text", item.place) and (
         pair is None or reading.keeps(pair, "the second text", item.place)
     ):
@@ -190,12 +188,10 @@ def _question(item: Item, options: Any, level: Any, reading: Reading) -> Iterato
         return
     if not isinstance(options, list) or len(options) < 2:
         raise DataError(f"{item.place}: a question without a list of two options or more; mend the file")
-    label = None
-    if reading.purpose != "test":
-        label = _option(item, len(options), reading)
-        if label is None:
-            reading.leave_out("no answer", item.place)
-            return
+    label = None if reading.purpose == "test" else _option(item, len(options), reading)
+    if label is None and reading.purpose != "test":
+        reading.leave_out("no answer", item.place)
+        return
     if reading.keeps(text, "the passage", item.place):
         texts = tuple(as_text(option, item.place, "options") for option in options)
         yield ChoiceExample(text, question, texts, label, item.identity, group)
