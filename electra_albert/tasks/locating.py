@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NamedTuple
 
 from electra_albert.contracts import UsageError
 from electra_albert.data_files import hub_name
@@ -37,13 +38,12 @@ class Sources:
     place: str = "the options"
 
 
-@dataclass
-class _DataDir:
+class _DataDir(NamedTuple):
     """The sets that --data_dir gives, by role and name, and the names of all files or splits in it."""
 
-    place: str = "the options"
-    sets: dict[str, dict[str, Source]] = field(default_factory=dict)
-    held: Iterable[str] = ()
+    place: str
+    sets: dict[str, dict[str, Source]]
+    held: list[str]
 
 
 def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, is_trained: bool = True) -> Sources:
@@ -61,8 +61,12 @@ def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, 
     wanted: dict[str, Mapping[str, Patterns]] = {"evaluation": task.files.evaluation, "test": task.files.test}
     if needs_training:
         wanted["train"] = {"train": task.files.train}
-    given = {role: _given(config, role, next(iter(names))) for role, names in wanted.items()}
-    there = _DataDir()
+    given: dict[str, dict[str, Source]] = {role: {} for role in wanted}
+    for role, names in wanted.items():
+        option = _ROLES[role][0]
+        if (value := getattr(config, option)) is not None:
+            given[role][next(iter(names))] = local_path(value, option)
+    there = _DataDir("the options", {}, [])
     if config.data_dir is not None:
         missing = {
             role: {name: patterns for name, patterns in names.items() if name not in given[role]}
@@ -78,14 +82,9 @@ def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, 
                 report.note(f"{role} set of {task.name} that is not there: {name}", there.place)
     if is_split and sets["evaluation"]:
         raise UsageError(f"--validation_split: {there.place} holds data to score on already; leave the option out")
-    has_scores = is_split or sets["evaluation"] or (task.trained_by is not None and sets["test"])
-    is_missing = {
-        "train": needs_training and not sets["train"],
-        "evaluation": not has_scores,
-        "test": needs_test and not sets["test"],
-    }
-    for role in _ROLES:
-        if is_missing[role]:
+    needs_scores = not is_split and not (task.trained_by is not None and sets["test"])
+    for role, is_needed in (("train", needs_training), ("evaluation", needs_scores), ("test", needs_test)):
+        if is_needed and not sets[role]:
             raise UsageError(_not_found(task, config, there, role, next(iter(wanted[role].values()))))
     return Sources(sets.get("train", {}).get("train"), sets["evaluation"], sets["test"], there.place)
 
@@ -97,12 +96,6 @@ def local_path(value: str, option: str) -> Path:
     if not is_there(Path(value), option):
         raise UsageError(f"--{option} {value[:100]}: no such file or folder; check the path")
     return Path(value)
-
-
-def _given(config: DataConfig, role: str, name: str) -> dict[str, Source]:
-    option = _ROLES[role][0]
-    value = getattr(config, option)
-    return {} if value is None else {name: local_path(value, option)}
 
 
 def _in_data_dir(task: Task, data_dir: str, wanted: Mapping[str, Mapping[str, Patterns]]) -> _DataDir:
@@ -171,7 +164,7 @@ def _on_hub(task: Task, data_dir: str, wanted: Mapping[str, Mapping[str, Pattern
         }
         for role in wanted
     }
-    return _DataDir(data_dir, sets, map(str, splits))
+    return _DataDir(data_dir, sets, list(map(str, splits)))
 
 
 def _not_found(task: Task, config: DataConfig, there: _DataDir, role: str, patterns: Patterns) -> str:
