@@ -1,4 +1,4 @@
-"""The whole lines of a file as bytes, in runs of bounded size, and the numbers of those lines.
+"""Whole lines of a file as UTF-8 bytes, in runs of bounded size, with their numbers.
 
 A line ends at a line feed, a carriage return, or both; nothing else ends one.
 """
@@ -9,15 +9,14 @@ import codecs
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from electra_albert.contracts import DataError
-from electra_albert.corpus.compressed import ByteStream, open_stream
+from electra_albert.data_files.streams import UTF8, open_stream
 
 MAX_LINE_BYTES = 1 << 20  # a longer line of text is cut at white space
 MAX_RECORD_BYTES = 64 << 20  # a longer line of a file of records is refused
 BLOCK_BYTES = 1 << 18  # less than the longest line, so that only the first line of a block can be too long
-UTF8 = "utf-8"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -37,7 +36,7 @@ class Lines:
     def __init__(
         self,
         path: str,
-        file: ByteStream,
+        file: BinaryIO,
         start: int,
         end: int,
         counts: Counter[str],
@@ -50,13 +49,9 @@ class Lines:
         self._file, self._start, self._cut = file, start, cut
         self._left = end - start if end >= 0 else None  # bytes not read yet, where that is known
 
-    def place(self, number: int) -> str:
-        """Where a user finds a line, by its number from where the reading began."""
-        return f"{self.path}, line {_count_lines(self.path, self._start) + number + 1}"
-
-    def place_in(self, run: Run, number: int) -> str:
-        """Where a user finds a line of `run`, by its number in it."""
-        return self.place(run.first + number)
+    def place(self, number: int, more: int = 0) -> str:
+        """File and line, by the number of the line from where the reading began, and so many more."""
+        return f"{self.path}, line {_count_lines(self.path, self._start) + number + more + 1}"
 
     def __iter__(self) -> Iterator[Run]:
         longest = MAX_LINE_BYTES if self._cut else MAX_RECORD_BYTES
@@ -84,7 +79,7 @@ class Lines:
             yield Run(b"".join(held) + b"\n", number)
 
     def _blocks(self) -> Iterator[bytes]:
-        """What is read, with line feeds only; a carriage return at the end of a block waits for what follows."""
+        """Blocks in UTF-8 with line feeds only; a carriage return at the end of a block waits for what follows."""
         waiting = b""
         while block := self._read():
             self.counts["bytes"] += len(block)
