@@ -126,5 +126,4 @@ class _LogFile(logging.FileHandler):
 
 
 def _warn(error: OSError) -> None:
-    with suppress(OSError):
-        print(f"warning: cannot write {LOG_FILE} ({error.strerror}); it has gaps", file=sys.stderr)
+    LOG.warning(f"cannot write {LOG_FILE} ({error.strerror}); it has gaps")

@@ -15,7 +15,7 @@ from torch import Tensor
 from electra_albert.apps.bench.machine import copy_bandwidth, matrix_rate, peak_memory
 from electra_albert.apps.bench.traffic import TrafficCounter, bytes_of
 from electra_albert.contracts import Arithmetic
-from electra_albert.training.allocator import keep_freed_memory
+from electra_albert.training.distributed import keep_freed_memory
 
 CPU = torch.device("cpu")
 FLOAT = 4  # bytes

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from electra_albert.objectives.mlm_sop import MaskedLanguageModelingWithOrder
 from scipy import stats
 from torch import Tensor
 
@@ -20,7 +21,6 @@ from electra_albert.objectives.masking import (
     show_others,
 )
 from electra_albert.objectives.mlm import MaskedLanguageModeling
-from electra_albert.objectives.mlm_sop import MaskedLanguageModelingWithOrder
 from tests.model.twins import assert_same_gradients, gradients, pretraining_twin
 from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, STEP, build, make_batch, ordered
 

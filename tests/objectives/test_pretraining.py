@@ -6,17 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from electra_albert.objectives.mlm_sop import MaskedLanguageModelingWithOrder
+from electra_albert.objectives.rtd_sop import ReplacedTokenDetectionWithOrder
 from torch import Tensor
 
 from electra_albert.config import MlmConfig, RtdConfig, SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, Term
 from electra_albert.objectives.evaluation import Detections, Unigram
-from electra_albert.objectives.mlm_sop import MaskedLanguageModelingWithOrder
-from electra_albert.objectives.pretraining import PretrainingObjective
+from electra_albert.objectives.prediction import order_terms
 from electra_albert.objectives.registry import OBJECTIVES as BUILT
+from electra_albert.objectives.registry import PretrainingObjective
 from electra_albert.objectives.rtd import Corruption, Judgement
-from electra_albert.objectives.rtd_sop import ReplacedTokenDetectionWithOrder
-from electra_albert.objectives.sentence_order import order_terms
 from electra_albert.training.optimizer import check_gradients, check_groups, parameter_groups
 from tests.objectives.toy import (
     MODEL,

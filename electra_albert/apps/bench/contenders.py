@@ -21,14 +21,13 @@ from electra_albert.apps.bench.traffic import TrafficCounter, bytes_of
 from electra_albert.config import PretrainConfig, TrainingConfig
 from electra_albert.contracts import Arithmetic, Batch, Objective
 from electra_albert.model.compilation import Compilation, compile_for_training
-from electra_albert.objectives.pretraining import PretrainingObjective
+from electra_albert.objectives.registry import PretrainingObjective
 from electra_albert.objectives.rtd import ReplacedTokenDetection
-from electra_albert.objectives.rtd_sop import ReplacedTokenDetectionWithOrder
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal, UpdateGuard
 from electra_albert.training.monitor import Monitor, Tally
 from electra_albert.training.optimizer import build_optimizer
-from electra_albert.training.run import Run
+from electra_albert.training.settings import RunSettings
 from electra_albert.training.step import autocast, backward, count_step, term_scales
 
 LOG = logging.getLogger(__name__)
@@ -97,7 +96,7 @@ def our_contender(
 ) -> Contender:
     """One update by the training loop's own pieces, its guard and its sums for the log among them."""
     monitor = Monitor(Path(), training.max_steps, is_main=False)  # writes nothing
-    run = Run(Path(), training, world, monitor, StopSignal(), arithmetic)
+    run = RunSettings(Path(), training, world, monitor, StopSignal(), arithmetic)
     optimizer = build_optimizer(objective, training, objective.rate_scales)
     guard, tally = UpdateGuard(world.device), Tally(world.device)
     has_overflowed = torch.zeros((), dtype=torch.bool, device=world.device)  # fp16's; there is no loss scale here
@@ -121,7 +120,7 @@ def stock_contenders(
     ours: PretrainingObjective, settings: PretrainConfig, world: World, arithmetic: Arithmetic, *, compiled: bool
 ) -> dict[str, Contender]:
     """Stock's pair as it comes, tuned, and, where asked for, tuned and compiled; of other objectives there is none."""
-    is_detection = isinstance(ours, ReplacedTokenDetection) and not isinstance(ours, ReplacedTokenDetectionWithOrder)
+    is_detection = isinstance(ours, ReplacedTokenDetection) and ours.sop is None
     if not is_detection:
         return {}
     names = (STOCK, TUNED, TUNED_COMPILED) if compiled else (STOCK, TUNED)

@@ -94,7 +94,7 @@ def train_ours(contest: Contest, seed: int) -> Trained:
     from electra_albert.training.guards import StopSignal
     from electra_albert.training.loop import train
     from electra_albert.training.monitor import Monitor
-    from electra_albert.training.run import Run
+    from electra_albert.training.settings import RunSettings
 
     world, training = contest.world, replace(contest.training, seed=seed)
     times: list[float] = []
@@ -116,7 +116,7 @@ def train_ours(contest: Contest, seed: int) -> Trained:
     with TemporaryDirectory(prefix="bench-") as name, padding_of(objective.model) as padding:
         called = now(world.device)
         with Clock(Path(name), training.max_steps, stream=StringIO()) as monitor:
-            run = Run(Path(name), training, world, monitor, StopSignal(), contest.arithmetic)
+            run = RunSettings(Path(name), training, world, monitor, StopSignal(), contest.arithmetic)
             train(objective, batches, lambda step: {}, run)
         taken, seconds = now(world.device) - called, times[1] - times[0]
     return Trained(seconds, taken - seconds, padding(), _predictor(objective, contest))

@@ -145,7 +145,7 @@ def environment(config: BenchConfig, device: torch.device) -> dict[str, Any]:
     import torch
 
     from electra_albert.apps.pretrain.job import choose_arithmetic
-    from electra_albert.training.allocator import keep_freed_memory
+    from electra_albert.training.distributed import keep_freed_memory
 
     stamp = {
         "commit": commit(),

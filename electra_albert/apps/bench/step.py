@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from electra_albert.apps.prepare.main import Prepared
     from electra_albert.config import PretrainConfig
     from electra_albert.contracts import Arithmetic, Batch
-    from electra_albert.objectives.pretraining import PretrainingObjective
+    from electra_albert.objectives.registry import PretrainingObjective
     from electra_albert.training.distributed import World
 
 LOG = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ def _make_case(
     from electra_albert.apps.pretrain.job import rows_for
     from electra_albert.corpus.batches import TrainBatches
     from electra_albert.objectives.masking import SpecialIds
-    from electra_albert.objectives.pretraining import make_objective
+    from electra_albert.objectives.registry import make_objective
 
     tokenizer, size = prepared.tokenizer, settings.training.per_device_train_batch_size
     rows = rows_for(prepared.store.train, prepared.train_table, settings, tokenizer)

@@ -14,7 +14,7 @@ from electra_albert.apps.experiment.stages import TASK_RESULTS, Site, judged_wei
 from electra_albert.apps.pretrain.estimate import step_flops
 from electra_albert.apps.run_folder import CONFIG, ENVIRONMENT, recorded_settings
 from electra_albert.contracts import CheckpointError, Metrics
-from electra_albert.training.metrics_file import read_metrics
+from electra_albert.training.monitor import read_metrics
 
 if TYPE_CHECKING:
     from electra_albert.config import PretrainConfig

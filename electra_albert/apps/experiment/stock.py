@@ -22,7 +22,7 @@ from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.apps.experiment.findings import training_seconds
 from electra_albert.apps.run_folder import COMMAND, CONFIG, describe_run, write_whole
 from electra_albert.contracts import UsageError
-from electra_albert.training.metrics_file import read_metrics
+from electra_albert.training.monitor import read_metrics
 
 if TYPE_CHECKING:
     from electra_albert.apps.bench.contenders import Contender
@@ -44,7 +44,6 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"--like {like}: its metrics.jsonl tells of no update; name a run that was trained")
     from electra_albert.apps.pretrain.job import job_settings, make_job
     from electra_albert.objectives.rtd import ReplacedTokenDetection
-    from electra_albert.objectives.rtd_sop import ReplacedTokenDetectionWithOrder
     from electra_albert.training.distributed import start
     from electra_albert.training.guards import RunLock
 
@@ -53,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     world = start(config.run.device)
     job = make_job(config, world, _say)
     ours = job.objective
-    if not isinstance(ours, ReplacedTokenDetection) or isinstance(ours, ReplacedTokenDetectionWithOrder):
+    if not isinstance(ours, ReplacedTokenDetection) or ours.sop is not None:
         raise UsageError(f"--like {like}: stock has a composition for objective rtd only; name a run of that")
     if config.training.gradient_accumulation_steps > 1:
         raise UsageError(f"--like {like}: it gathers gradients of several micro-batches, stock's loop does not")
@@ -101,7 +100,7 @@ def _contender(job: Job, world: World) -> tuple[Contender, StockPair]:
 
 def _train(contender: Contender, job: Job, seconds: float) -> Metrics:
     """Update until the time is over; what the log says of it."""
-    from electra_albert.training.schedule import learning_rate
+    from electra_albert.training.optimizer import learning_rate
 
     training, began = job.config.training, time.monotonic()
     tokens, steps = 0, 0
@@ -141,11 +140,11 @@ def _finish(job: Job, folder: Path, row: Metrics, world: World) -> None:
     from electra_albert.apps.pretrain.evaluation import score
     from electra_albert.training.guards import StopSignal
     from electra_albert.training.monitor import EVALUATION_PREFIX, Monitor
-    from electra_albert.training.run import Run
+    from electra_albert.training.settings import RunSettings
     from electra_albert.training.step import autocast
 
     monitor = Monitor(folder, job.config.training.max_steps, is_main=False)
-    run = Run(folder, job.config.training, world, monitor, StopSignal(), job.arithmetic)
+    run = RunSettings(folder, job.config.training, world, monitor, StopSignal(), job.arithmetic)
     with torch.no_grad(), autocast(world.device, job.arithmetic):
         found = score(job.objective.eval(), job, job.held_out, run) or {}
     evaluation = {"step": row["step"], **{f"{EVALUATION_PREFIX}{name}": value for name, value in found.items()}}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from electra_albert.apps.pretrain.job import Job
     from electra_albert.training.distributed import World
     from electra_albert.training.loop import Outcome
-    from electra_albert.training.run import Run
+    from electra_albert.training.settings import RunSettings
 
 LOG = logging.getLogger(__name__)
 
@@ -53,8 +53,8 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
     from electra_albert.training.distributed import main_first
     from electra_albert.training.guards import RunLock, StopSignal
     from electra_albert.training.monitor import Monitor
-    from electra_albert.training.run import Run
     from electra_albert.training.run_log import RunLog
+    from electra_albert.training.settings import RunSettings
 
     folder = run_folder(config, preset)
     with main_first(world):
@@ -81,7 +81,7 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
         if found != find_checkpoint(folder / "checkpoints", config.run.resume):
             raise UsageError(f"another run has written into {folder} just now; start again to go on from there")
         stop = stack.enter_context(StopSignal())
-        run = Run(folder, config.training, world, monitor, stop, job.arithmetic, found)
+        run = RunSettings(folder, config.training, world, monitor, stop, job.arithmetic, found)
         run = replace(
             run,
             scores_start=job.origin is not None,
@@ -100,7 +100,7 @@ def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World)
     return 0
 
 
-def _train(job: Job, run: Run) -> Outcome | None:
+def _train(job: Job, run: RunSettings) -> Outcome | None:
     """Train to the end or until told to stop; None where that was while the generator was warmed up."""
     from electra_albert.apps.obstacles import told_in_one_line
     from electra_albert.apps.pretrain.evaluation import evaluator
@@ -127,7 +127,7 @@ def run_folder(config: PretrainConfig, preset: str) -> Path:
     return RUNS / f"{short_name(config.corpus.corpus)}-{preset}"
 
 
-def _open_run_folder(run: Run, job: Job, preset: str, argv: Sequence[str]) -> None:
+def _open_run_folder(run: RunSettings, job: Job, preset: str, argv: Sequence[str]) -> None:
     """Refuse a checkpoint of another run, say what else has changed since, then record this one."""
     from electra_albert.apps.pretrain.taking_up import say_changes
     from electra_albert.apps.run_folder import describe_run, writing

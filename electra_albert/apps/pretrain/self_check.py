@@ -8,7 +8,7 @@ import math
 import torch
 
 from electra_albert.contracts import Batch, UsageError
-from electra_albert.objectives.pretraining import PretrainingObjective
+from electra_albert.objectives.registry import PretrainingObjective
 from electra_albert.training.optimizer import check_groups, parameter_groups
 
 LOG = logging.getLogger(__name__)

@@ -22,13 +22,13 @@ from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch
 from electra_albert.model.attention import SelfAttention, SoftmaxMixing
 from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.objectives.masking import SpecialIds
-from electra_albert.objectives.pretraining import PretrainingObjective, make_objective
+from electra_albert.objectives.registry import PretrainingObjective, make_objective
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.lamb import Lamb
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import parameter_groups
-from electra_albert.training.run import Run
+from electra_albert.training.settings import RunSettings
 from electra_albert.training.step import backward
 
 if TYPE_CHECKING:
@@ -112,9 +112,11 @@ def follow_step(
     return MemoryEstimate(weights, gradients, optimizer, live.peak - weights - gradients - optimizer, live.peak)
 
 
-def trial_run(training: TrainingConfig, world: World, arithmetic: Arithmetic) -> Run:
+def trial_run(training: TrainingConfig, world: World, arithmetic: Arithmetic) -> RunSettings:
     """What the loop's pieces are handed for updates that belong to no run: nothing is shown, saved or stopped."""
-    return Run(Path(), training, world, Monitor(Path(), training.max_steps, is_main=False), StopSignal(), arithmetic)
+    return RunSettings(
+        Path(), training, world, Monitor(Path(), training.max_steps, is_main=False), StopSignal(), arithmetic
+    )
 
 
 def _full_batch(config: PretrainConfig) -> Batch:

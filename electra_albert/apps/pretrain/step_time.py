@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from electra_albert.config import TrainingConfig
     from electra_albert.contracts import Batch
     from electra_albert.training.distributed import World
-    from electra_albert.training.run import Run
+    from electra_albert.training.settings import RunSettings
 
 _TIMED_SECONDS = 10.0  # micro-batches are timed for so long,
 _MOST = 20  # but so many times at most
@@ -91,7 +91,9 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _passer(job: Job, run: Run, optimizer: torch.optim.Optimizer, stream: Iterator[list[Batch]]) -> Callable[[], None]:
+def _passer(
+    job: Job, run: RunSettings, optimizer: torch.optim.Optimizer, stream: Iterator[list[Batch]]
+) -> Callable[[], None]:
     """What the loop does with one micro-batch, waiting for it included; each call takes the next one."""
     objective = cast(Objective, job.objective)
     batches = (batch for micro_batches in stream for batch in micro_batches)
@@ -114,7 +116,7 @@ def _updater(job: Job, training: TrainingConfig, optimizer: torch.optim.Optimize
     return update
 
 
-def _time_evaluation(job: Job, run: Run) -> float:
+def _time_evaluation(job: Job, run: RunSettings) -> float:
     """Seconds that scoring one batch of held-out rows takes; a large one is not made whole."""
     training, device = run.config, run.world.device
     size = min(training.eval_examples, training.per_device_eval_batch_size)
