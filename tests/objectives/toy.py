@@ -19,7 +19,7 @@ from electra_albert.config import (
     TrainingConfig,
 )
 from electra_albert.contracts import IGNORED_LABEL, Batch, Term
-from electra_albert.keyed_random import Stream, bits
+from electra_albert.keyed_random import Stream, bits, gumbel
 from electra_albert.objectives import registry
 from electra_albert.objectives.masking import SpecialIds
 from electra_albert.objectives.registry import PretrainingObjective
@@ -76,6 +76,14 @@ def build(name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: i
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         return registry.make_objective(config, SPECIAL)
+
+
+def sample_plainly(logits: Tensor, temperature: float, seed: int, example_id: Tensor, position: Tensor) -> Tensor:
+    """The law of `sample` with one noise for each token of the vocabulary: its reference. Arguments as there."""
+    vocab = logits.shape[-1]
+    draws = position[:, None] * vocab + torch.arange(vocab)  # [M, V]
+    noise = gumbel(bits(seed, Stream.SAMPLE_TOKEN, example_id[:, None], draws))
+    return (logits.float() / temperature + noise).argmax(-1)
 
 
 def make_batch(
