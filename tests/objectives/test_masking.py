@@ -1,8 +1,5 @@
 """Exactly the right number of tokens is predicted in each row, none of them special, 85 in 100 shown as [MASK]."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -89,59 +86,6 @@ def test_every_maskable_position_is_chosen_equally_often() -> None:
     _, _, targets = choose(rows, length, rate, share=1.0)
     counts = torch.bincount(targets.positions[targets.weight > 0], minlength=length)
     assert stats.chisquare(counts.numpy()).pvalue > ACCEPTED
-
-
-Show = Callable[[Tensor, Targets, int, float, int, Tensor], tuple[Tensor, Tensor]]
-
-
-def assert_share_is_shown(show: Show, share: float) -> None:
-    """AssertionError unless `show` puts [MASK] over that share of the targets and leaves all else as it is."""
-    ids, _, targets = choose(2000, 43, 0.25, share=0.8)
-    shown, is_shown_masked = show(ids, targets, MASK, share, SEED, torch.arange(2000))
-    is_target = torch.zeros_like(ids, dtype=torch.bool).scatter(1, targets.positions, targets.weight > 0)
-    masked = shown == MASK
-    assert not (masked & ~is_target).any(), "a token is masked that is no target"
-    assert torch.equal(shown[~masked], ids[~masked]), "a token is replaced by another one"
-    assert torch.equal(masked.sum(1), is_shown_masked.sum(1)), "what is reported is not what is shown"
-    chosen, hits = int(is_target.sum()), int(masked.sum())
-    assert stats.binomtest(hits, chosen, share).pvalue > ACCEPTED, f"{hits} of {chosen} shown as [MASK], not {share}"
-
-
-@pytest.mark.parametrize("share", [0.0, 0.85])
-def test_share_of_the_targets_is_shown_as_mask_and_the_rest_as_they_are(share: float) -> None:
-    assert_share_is_shown(show_masked, share)
-
-
-def of_another_share(ids: Tensor, targets: Targets, mask: int, share: float, seed: int, key: Tensor) -> Any:
-    """BERT's share."""
-    return show_masked(ids, targets, mask, share - 0.05, seed, key)
-
-
-def with_random_tokens(ids: Tensor, targets: Targets, mask: int, share: float, seed: int, key: Tensor) -> Any:
-    """BERT's random words in the place of targets that are not masked."""
-    shown, is_shown_masked = show_masked(ids, targets, mask, share, seed, key)
-    drawn = 5 + bits(seed, Stream.SAMPLE_TOKEN, key[:, None], targets.positions) % 100
-    tokens = torch.where(is_shown_masked | (targets.weight == 0), shown.gather(1, targets.positions), drawn)
-    return shown.scatter(1, targets.positions, tokens), is_shown_masked
-
-
-def in_unused_slots(ids: Tensor, targets: Targets, mask: int, share: float, seed: int, key: Tensor) -> Any:
-    """Slots beyond a row's quota count as targets."""
-    return show_masked(ids, targets._replace(weight=torch.ones_like(targets.weight)), mask, share, seed, key)
-
-
-# Planted: each is a masking of ours that went wrong.
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        (of_another_share, "shown as"),
-        (with_random_tokens, "another one"),
-        (in_unused_slots, "no target"),
-    ],
-)
-def test_check_of_the_share_rejects_a_masking(fault: Show, words: str) -> None:
-    with pytest.raises(AssertionError, match=words):
-        assert_share_is_shown(fault, 0.85)
 
 
 def test_masks_differ_by_example_and_by_seed() -> None:

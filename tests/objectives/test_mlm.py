@@ -107,9 +107,9 @@ def shown_by(mlm: MlmConfig) -> tuple[Tensor, Tensor, Tensor, Targets]:
     return ids, shown, is_shown_masked, targets
 
 
-@pytest.mark.parametrize("shares", [(0.8, 0.1), (0.5, 0.5), (0.0, 0.0)], ids=str)
-def test_targets_are_shown_in_the_shares_asked_for(shares: tuple[float, float]) -> None:
-    ids, shown, is_shown_masked, targets = shown_by(MlmConfig(mask_token_share=shares[0], random_token_share=shares[1]))
+def assert_shown_in_shares(mlm: MlmConfig, shares: tuple[float, float]) -> None:
+    """AssertionError unless those shares of the targets are [MASK] and random, and all else is as it was."""
+    ids, shown, is_shown_masked, targets = shown_by(mlm)
     used = targets.weight > 0
     tokens = shown.gather(1, targets.positions)
     is_mask, is_kept = (tokens == MASK) & used, (tokens == targets.labels) & used
@@ -120,6 +120,15 @@ def test_targets_are_shown_in_the_shares_asked_for(shares: tuple[float, float]) 
         assert stats.binomtest(hits, chosen, round(share, 9)).pvalue > ACCEPTED, f"{hits} of {chosen}, not {share}"
     is_target = torch.zeros_like(ids, dtype=torch.bool).scatter(1, targets.positions, used)
     assert torch.equal(shown[~is_target], ids[~is_target])
+
+
+@pytest.mark.parametrize("shares", [(0.8, 0.1), (0.85, 0.0), (0.0, 0.0)], ids=str)
+def test_targets_are_shown_in_the_shares_asked_for(shares: tuple[float, float]) -> None:
+    assert_shown_in_shares(MlmConfig(mask_token_share=shares[0], random_token_share=shares[1]), shares)
+    # Planted: other shares than those asked for.
+    for other in (replace(MlmConfig(), mask_token_share=0.75), replace(MlmConfig(), random_token_share=0.15)):
+        with pytest.raises(AssertionError):
+            assert_shown_in_shares(other, shares)
 
 
 def test_unused_slots_are_shown_as_they_are() -> None:
