@@ -117,7 +117,7 @@ def find_checkpoint(folder: Path, resume: str) -> Path | None:
         LOG.warning(f"passing over {problems[-1]}")
     if problems:
         raise CheckpointError(
-            f"{folder} holds no whole checkpoint ({'; '.join(problems)}); mend one, or remove them to begin again"
+            f"{folder} holds no whole checkpoint ({'; '.join(problems)}); mend one, or remove them to start anew"
         )
     return None
 

@@ -1,5 +1,6 @@
 """What is logged reads back exactly, and logging never stops a run."""
 
+import errno
 import io
 import json
 import sys
@@ -63,18 +64,22 @@ def test_a_number_that_is_not_finite_becomes_null_with_a_warning(
 
 
 def test_a_log_that_cannot_be_written_is_one_warning_and_stops_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "metrics.jsonl").mkdir()
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
     (tmp_path / "tensorboard").touch()
+    monkeypatch.setattr(Path, "open", lambda *arguments, **named: Full())
     with Monitor(tmp_path, 10) as monitor:
         monitor.start(0)
         for step in (1, 2):
             monitor.row({**ROW, "step": step})
             monitor.text(step, "sample", "a")
     assert [message.split(" (")[0] for message in caplog.messages] == [
-        "cannot write metrics.jsonl",
         "cannot write tensorboard",
+        "cannot write metrics.jsonl",
     ]
 
 
