@@ -1,4 +1,4 @@
-"""What a run of the loop is told."""
+"""Settings of one run of the training loop."""
 
 from __future__ import annotations
 
@@ -14,14 +14,9 @@ from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 
 
-def never_enough() -> bool:
-    """A run goes on to its last step."""
-    return False
-
-
 @dataclass(frozen=True)
-class Run:
-    """Where a run lives, how it is trained, and who watches it."""
+class RunSettings:
+    """Where a run is kept, how it is trained, and what watches it."""
 
     folder: Path
     config: TrainingConfig
@@ -31,8 +26,8 @@ class Run:
     arithmetic: Arithmetic = "fp32"
     resume_from: Path | None = None
     scores_start: bool = False  # evaluate before the first update too
-    rate_scales: Mapping[str, float] | None = None  # what each parameter's learning rate is multiplied with, by name
-    is_enough: Callable[[], bool] = never_enough  # asked after each evaluation: end the run before max_steps?
+    rate_scales: Mapping[str, float] | None = None  # multiples of the learning rate by parameter name
+    is_enough: Callable[[], bool] = bool  # called after each evaluation: end before max_steps? bool() is False
     settings: Mapping[str, Any] = field(default_factory=dict)  # anything else each checkpoint shall record, as JSON
 
     @property
