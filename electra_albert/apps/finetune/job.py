@@ -183,8 +183,8 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
     new_text = Report()  # apart: it is no part of what the scores are of
     to_label: Mapping[str, Sequence[Any]] = data.test if tuning.predict == PREDICT_TEST else {}
     if tuning.predict not in (None, PREDICT_TEST):
-        file = Path(str(tuning.predict))
-        to_label = {file.name: read_unlabelled(task, file, config.data, new_text)}
+        file = str(tuning.predict)
+        to_label = {Path(file).name: read_unlabelled(task, file, config.data, new_text)}
     for line in (*data.report.lines(), *new_text.lines()):
         LOG.info(f"{task.name}: {line}")
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps * world.world_size

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from electra_albert.apps.export.models import export_task_model
 from electra_albert.apps.run_folder import (
     CARD,
     COMMAND,
@@ -28,15 +27,16 @@ from electra_albert.contracts import CheckpointError, Metrics, UsageError
 from electra_albert.corpus.tokenizer import fingerprint
 from electra_albert.finetuning_config import CUSTOM, FinetuneConfig, as_flat_settings, table_name
 from electra_albert.hub.loading import TASK_FILE
+from electra_albert.hub.save import save_model
 from electra_albert.model.attention import stock_computes
 from electra_albert.tasks.metrics import LEVEL, LOWER_IS_BETTER, MEASURES, bootstrap_intervals, summarize
 from electra_albert.tasks.task import ChoiceExample, SequenceExample, SpanExample, TokenExample
 from electra_albert.training.run_log import LOG_FILE
 
 if TYPE_CHECKING:
-    from electra_albert.apps.export.model_card import Facts
     from electra_albert.apps.finetune.job import TaskJob
     from electra_albert.apps.finetune.sweep import SeedResult
+    from electra_albert.hub.card import Facts
     from electra_albert.tasks.kinds import TaskObjective
 
 RESULTS, TABLE, MODEL = "results.json", "results.md", "model"
@@ -53,6 +53,12 @@ _MAY_CHANGE = frozenset(
         *("per_device_train_batch_size", "gradient_accumulation_steps"),  # the batch is compared as a whole
     }
 )
+_AUTO = {
+    "sequence": "AutoModelForSequenceClassification",
+    "choice": "AutoModelForMultipleChoice",
+    "span": "AutoModelForQuestionAnswering",
+    "token": "AutoModelForTokenClassification",
+}
 _SHOWN_CHARACTERS = 500  # of a text in predictions.tsv
 
 
@@ -125,7 +131,7 @@ def export_best(job: TaskJob, objective: TaskObjective, seed: int, folder: Path,
         **{name: plan[name] for name in ("max_seq_length", "doc_stride", "max_answer_length")},
     }
     facts = task_facts(job, metrics, f"seed {seed}")
-    export_task_model(objective.model.cpu(), job.start.tokenizer, folder / MODEL, details, facts=facts)
+    save_model(objective.model.cpu(), job.start.tokenizer, folder / MODEL, details, facts)
 
 
 def check_model(folder: Path, seed: int) -> None:
@@ -148,7 +154,7 @@ def task_facts(job: TaskJob, metrics: Metrics, of: str) -> Facts:
     """
     from huggingface_hub import EvalResult
 
-    from electra_albert.apps.export.model_card import Facts, hub_task
+    from electra_albert.hub.card import HUB_TASKS, Facts
 
     data, examples = job.config.data, len(job.data.evaluation[job.deciding_set])
     name = table_name(data) if job.task.name == CUSTOM else job.task.name
@@ -159,7 +165,7 @@ def task_facts(job: TaskJob, metrics: Metrics, of: str) -> Facts:
     scores = {metric: metrics[metric] for metric in job.task.metrics if metrics.get(metric) is not None}
     results = [
         EvalResult(
-            task_type=hub_task(job.task.kind),
+            task_type=HUB_TASKS[job.task.kind],
             dataset_type=hub.dataset if hub else name,
             dataset_name=name,
             dataset_config=hub.config if hub else None,
@@ -234,47 +240,32 @@ def write_results(job: TaskJob, folder: Path, results: Mapping[str, Any], best: 
                 confusion = confusion_table(job.data.labels, examples, best.predictions[name])
                 write_whole(folder / CONFUSION.format(suffix), confusion)
         write_whole(folder / TABLE, format_results(results) + "\n")
-        write_whole(folder / CARD, _card(job, folder, results))
+        _write_card(job, folder, results)
         write_whole(folder / RESULTS, json.dumps(results, indent=2) + "\n")
 
 
-def _card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> str:
-    """The folder's README: scores, how to load the model, how to make it again."""
-    from electra_albert.apps.export.model_card import MADE_WITH, THIS_FOLDER, front_matter
+def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> None:
+    """Write the folder's card: scores, how to load the model, how to make it again."""
+    from electra_albert.hub import card
 
     head, is_stock = job.head, stock_computes(job.shape)
-    ending = {"sequence": "Sequence", "choice": "MultipleChoice", "span": "QuestionAnswering", "token": "Token"}
-    classes = "Classification" if head.kind in ("sequence", "token") else ""
-    loading = f"AutoModelFor{ending[head.kind]}{classes}" if head.output_name != "electra_classifier" else "AutoModel"
-    where, own_where = f'"THIS_FOLDER", subfolder="{MODEL}"', f'"THIS_FOLDER/{MODEL}"'
-    note = (
+    loader = _AUTO[head.kind] if head.output_name != "electra_classifier" else "AutoModel"
+    path, own_path = f'"THIS_FOLDER", subfolder="{MODEL}"', f"THIS_FOLDER/{MODEL}"
+    choice = (
         f"the model is that of the best seed, {results['best_seed']}, chosen on the set it is scored on: its score is "
         "optimistic, the median is not."
     )
     if job.train is None and job.start.files is not None:
-        where = own_where = f'"{job.start.files.weights.parent}"'
-        note = "the model was fine-tuned elsewhere and only scored here."
-    code = f"from electra_albert import load_model\n\nmodel = load_model({own_where})"
-    if is_stock:
-        code = (
-            f"from transformers import {loading}, AutoTokenizer\n\nmodel = {loading}.from_pretrained({where})\n"
-            f"tokenizer = AutoTokenizer.from_pretrained({where})"
-        )
+        own_path = str(job.start.files.weights.parent)
+        path, choice = f'"{own_path}"', "the model was fine-tuned elsewhere and only scored here."
     medians = {name: metric["median"] for name, metric in results["metrics"].items()}
     facts = task_facts(job, medians, f"median of {len(results['seeds'])} seed(s)")
-    tags = ["albert", "electra", job.task.name]
-    parts = [
-        front_matter(library_name="transformers" if is_stock else None, tags=tags, **facts.fields),
-        f"# {folder.name}",
-        facts.text,
-        format_results(results),
-        f"Fractions of the same numbers, with every seed, are in results.json; {note}",
-        *([THIS_FOLDER] if "THIS_FOLDER" in where else []),
-        f"```python\n{code}\n```",
-        f"Made by `{(folder / COMMAND).read_text(encoding='utf-8').strip()}`.",
-        MADE_WITH,
-    ]
-    return "\n\n".join(parts) + "\n"
+    tags, library = ["albert", "electra", job.task.name], "transformers" if is_stock else None
+    note = f"Fractions of the same numbers, with every seed, are in results.json; {choice}"
+    text = f"{facts.text}\n\n{format_results(results)}\n\n{note}"
+    code = card.stock_code(loader, path) if is_stock else card.OWN_CODE.replace("THIS_FOLDER", own_path)
+    command = (folder / COMMAND).read_text(encoding="utf-8").strip()
+    card.write_card(folder, card.Facts({"library_name": library, "tags": tags, **facts.fields}, text), code, command)
 
 
 def format_results(results: Mapping[str, Any]) -> str:

@@ -33,9 +33,8 @@ from electra_albert.training.checkpoint import find_checkpoint, read_state
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.loop import Outcome
-from electra_albert.training.metrics_file import read_metrics
-from electra_albert.training.monitor import EVALUATION_PREFIX, Monitor
-from electra_albert.training.run import Run
+from electra_albert.training.monitor import EVALUATION_PREFIX, Monitor, read_metrics
+from electra_albert.training.settings import RunSettings
 from electra_albert.training.step import autocast
 
 LOG = logging.getLogger(__name__)
@@ -178,7 +177,7 @@ class Sweep:
             if decay != 1:
                 names = [name for name, _ in objective.model.named_parameters()]
                 scales = {f"model.{name}": scale for name, scale in depth_scales(names, job.shape, decay).items()}
-            run = Run(
+            run = RunSettings(
                 folder,
                 training,
                 world,
@@ -253,7 +252,7 @@ class Trial:
     job: TaskJob
     objective: TaskObjective
     new_parts: list[str]
-    run: Run
+    run: RunSettings
     last: Scored | None = None
     scores: list[float] = field(default_factory=list)  # of the deciding metric, one an evaluation
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from electra_albert.hub.loading import TASK_FILE, load_task_model, locate_encode
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call, sha256
 from tests.apps.tiny_tasks import SEED, Tiny, cola, results
+from tests.hub.forms import run_code_of
 
 QUICK: tuple[object, ...] = ("--max_steps", 3)
 SCORE_ONLY = ("--num_train_epochs", 0)
@@ -68,14 +68,6 @@ def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
     found = json.loads(file.read_text(encoding="utf-8"))
     change(found)
     file.write_text(json.dumps(found), encoding="utf-8")
-
-
-def run_code_of(folder: Path) -> dict[str, Any]:
-    """The variables of the card's code after it has run."""
-    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    found: dict[str, Any] = {}
-    exec(code.replace("THIS_FOLDER", str(folder)), found)
-    return found
 
 
 def crown(folder: Path, tiny: Tiny, seed: int) -> None:
