@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import yaml
@@ -15,6 +16,7 @@ from electra_albert import contracts as ea_errors
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.finetune.options import parse_finetuning
 from electra_albert.hub.loading import load_task_model, locate_encoder
+from electra_albert.training import loop
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, call, copy_as_learned, rows, untimed_rows
 from tests.apps.tiny_tasks import SEED, Tiny, cola, losses, mnli, options, results, rte, stories, stsb
@@ -247,6 +249,19 @@ def test_a_program_gets_an_exception(
     with pytest.raises(error):
         ea.finetune(**{"model": str(finished.folder), "output_dir": "out", "device": "cpu"} | named)
     assert not Path("out").exists()
+
+
+def test_the_command_is_four_calls_from_backward(
+    finished: Finished, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any, **__: Any) -> NoReturn:
+        raise EOFError
+
+    monkeypatch.setattr(loop, "backward", stop)
+    with pytest.raises(EOFError) as reached:
+        finetune.main(tiny.options(finished.folder, tmp_path / "out", *QUICK))
+    frames = [frame for frame in traceback.extract_tb(reached.value.__traceback__) if "tests" not in frame.filename]
+    assert [frame.name for frame in frames][:4] == ["main", "run_finetuning", "train", "update"]  # a rehearsal first
 
 
 def test_without_data_the_task_that_ships_is_taken(finished: Finished, in_folder: Path) -> None:
