@@ -213,7 +213,7 @@ def _order_share(rows: Rows) -> float:
 
 def _doubt_tokenizer(store: Store) -> None:
     """Warn where much of the text is unknown to the tokenizer; DataError where all of it is."""
-    written = store.receipt["written"]
+    written = store.statistics["written"]
     share = written["unknown_characters"] / written["characters"]
     if share == 1:
         raise DataError("the tokenizer knows none of this text: every word is unknown to it; name another --tokenizer")
