@@ -33,9 +33,10 @@ from electra_albert.corpus.examples import Rows, build_table
 from electra_albert.corpus.mixture import read_sources
 from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
 from electra_albert.data_files.finding import find_files as find_text
+from electra_albert.files import sha256
 from electra_albert.hub.adoption import require_same_computation
 from electra_albert.hub.weight_files import all_files
-from electra_albert.training.checkpoint import MANIFEST, MODEL, find_checkpoint, load_checkpoint, read_state, sha256
+from electra_albert.training.checkpoint import MANIFEST, MODEL, find_checkpoint, load_checkpoint, read_state
 from electra_albert.training.distributed import World, gather_objects, main_first
 
 if TYPE_CHECKING:
