@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from electra_albert.hub.losses import class_loss, detection_loss, sequence_loss, span_loss
-from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Generator
+from electra_albert.model.encoder import Body
 from electra_albert.model.task_model import TaskModel
 
 Model = Body | Generator | Discriminator | TaskModel

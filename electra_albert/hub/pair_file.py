@@ -15,8 +15,8 @@ from torch import Tensor
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
-from electra_albert.hub.adoption import same_tables
-from electra_albert.hub.weight_files import WEIGHT_FILES, read_tensors, write_safetensors
+from electra_albert.hub.fill import same_tables
+from electra_albert.hub.weights import WEIGHT_FILES, read_tensors, write_safetensors
 
 PAIR_FILE = "pair.safetensors"
 PARTS = ("generator", "discriminator")

@@ -16,9 +16,9 @@ from electra_albert.apps.export import main as export
 from electra_albert.apps.export.models import export_generator
 from electra_albert.contracts import CheckpointError
 from electra_albert.corpus.tokenizer import load_tokenizer
-from electra_albert.hub import huggingface
-from electra_albert.hub.loading import load_generator, locate
-from electra_albert.hub.weight_files import DIGEST
+from electra_albert.hub import names as huggingface
+from electra_albert.hub.load import load_generator, locate
+from electra_albert.hub.weights import DIGEST
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call
 from tests.apps.tiny_stock import write_stock

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from electra_albert.apps.export.models import export_discriminator, export_generator, export_task_model
 from electra_albert.contracts import CheckpointError
 from electra_albert.corpus.tokenizer import train_tokenizer
-from electra_albert.hub import huggingface
-from electra_albert.hub.loading import load_generator, locate
+from electra_albert.hub import names as huggingface
+from electra_albert.hub.load import load_generator, locate
 from electra_albert.hub.outputs import outputs
 from electra_albert.model.electra import Generator
 from electra_albert.model.task_model import TaskHead

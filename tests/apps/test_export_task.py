@@ -13,8 +13,8 @@ import torch
 from electra_albert.apps.export.models import export_task_model
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import train_tokenizer
-from electra_albert.hub import huggingface
-from electra_albert.hub.loading import build_task_model, load_task_model, locate_encoder
+from electra_albert.hub import names as huggingface
+from electra_albert.hub.load import build_task_model, load_task_model, locate_encoder
 from electra_albert.model.task_model import TaskHead, TaskModel
 from tests.corpus.tokenizer_kinds import PROSE
 from tests.model.twins import SHAPE

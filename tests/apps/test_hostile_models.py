@@ -17,7 +17,7 @@ from electra_albert.apps.demo import main as demo
 from electra_albert.apps.export import main as export
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.pretrain import main as pretrain
-from electra_albert.hub.weight_files import write_safetensors
+from electra_albert.hub.weights import write_safetensors
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, Ended, assert_refused, call, environment
 from tests.apps.tiny_tasks import cola, options

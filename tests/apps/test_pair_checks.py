@@ -14,7 +14,7 @@ from torch import Tensor
 
 from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
 from electra_albert.hub import pair_file
-from electra_albert.hub.weight_files import write_safetensors
+from electra_albert.hub.weights import write_safetensors
 from electra_albert.model.electra import Generator
 from tests.apps.conftest import Finished
 from tests.apps.shipped_pair import PARTS, WRITTEN, export_pair, files_in

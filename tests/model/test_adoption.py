@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from electra_albert.contracts import CheckpointError
-from electra_albert.hub.adoption import TABLE, adopt, resize_vocabulary, same_tables
+from electra_albert.hub.fill import TABLE, adopt, resize_vocabulary, same_tables
 from electra_albert.model.electra import Generator
 from tests.model.twins import SHAPE, make_body, make_masked_lm, make_pair
 

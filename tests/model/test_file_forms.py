@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from electra_albert.contracts import CheckpointError
-from electra_albert.hub.loading import ModelFiles, load_generator, locate
-from electra_albert.hub.weight_files import all_files
+from electra_albert.hub.load import ModelFiles, load_generator, locate
+from electra_albert.hub.weights import all_files
 from tests.model.stock_models import make, save
 from tests.model.test_relatives import CASES, assert_parity, ids, of_generator
 from tests.model.twins import SHAPE

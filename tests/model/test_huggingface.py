@@ -9,14 +9,14 @@ from torch import Tensor
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
-from electra_albert.hub.huggingface import (
+from electra_albert.hub.names import (
     from_stock,
     has_sentence_order,
     load_state,
     normalized,
     to_stock,
 )
-from electra_albert.hub.stock_config import model_config, stock_config
+from electra_albert.hub.config import model_config, stock_config
 from tests.model.twins import SHAPE, SPECIAL_IDS, make_masked_lm, make_pair, masked_lm_twin, pretraining_twin, stock
 
 CONFIG = replace(SHAPE, num_hidden_groups=2, inner_group_num=2)

@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from electra_albert.contracts import CheckpointError, UsageError
-from electra_albert.hub.huggingface import to_stock
-from electra_albert.hub.loading import ModelFiles, load_discriminator, load_generator, locate
-from electra_albert.hub.stock_config import stock_config
-from electra_albert.hub.weight_files import read_tensors
+from electra_albert.hub.names import to_stock
+from electra_albert.hub.load import ModelFiles, load_discriminator, load_generator, locate
+from electra_albert.hub.config import stock_config
+from electra_albert.hub.weights import read_tensors
 from tests.model.twins import SHAPE, SPECIAL_IDS, make_masked_lm, make_pair, padded_batch, stock
 
 BOUND_SECONDS = 10.0  # a hostile configuration would take minutes or for ever

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError, UsageError
-from electra_albert.hub.huggingface import to_stock
-from electra_albert.hub.loading import (
+from electra_albert.hub.names import to_stock
+from electra_albert.hub.load import (
     ModelFiles,
     body_of,
     discriminator_of,
@@ -29,8 +29,8 @@ from electra_albert.hub.loading import (
     read_stored,
 )
 from electra_albert.hub.pair_file import PAIR_FILE, join, write_pair
-from electra_albert.hub.stock_config import stock_config
-from electra_albert.hub.weight_files import write_safetensors
+from electra_albert.hub.config import stock_config
+from electra_albert.hub.weights import write_safetensors
 from electra_albert.model.electra import Electra
 from electra_albert.presets import PRESETS
 from tests.model.hostile_files import UNREADABLE

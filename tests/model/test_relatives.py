@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from electra_albert.contracts import Batch, CheckpointError
-from electra_albert.hub.huggingface import to_stock
-from electra_albert.hub.loading import (
+from electra_albert.hub.names import to_stock
+from electra_albert.hub.load import (
     ModelFiles,
     load_body,
     load_discriminator,
@@ -21,8 +21,8 @@ from electra_albert.hub.loading import (
     load_task_model,
     read_stored,
 )
-from electra_albert.hub.stock_config import stock_config
-from electra_albert.hub.weight_files import write_safetensors
+from electra_albert.hub.config import stock_config
+from electra_albert.hub.weights import write_safetensors
 from tests.model.stock_models import batches, body_of, config_of, make, save, stock_outputs
 from tests.model.twins import SPECIAL_IDS, assert_same_outputs
 

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.hub.huggingface import from_stock, to_stock
-from electra_albert.hub.loading import (
+from electra_albert.hub.names import from_stock, to_stock
+from electra_albert.hub.load import (
     TASK_FILE,
     ModelFiles,
     load_body,
@@ -24,8 +24,8 @@ from electra_albert.hub.loading import (
     load_task_model,
     locate,
 )
-from electra_albert.hub.stock_config import model_config, stock_config
-from electra_albert.hub.weight_files import write_safetensors
+from electra_albert.hub.config import model_config, stock_config
+from electra_albert.hub.weights import write_safetensors
 from electra_albert.model.electra import masked_language_model
 from tests.model.stock_models import config_of, make, save
 from tests.model.test_relatives import CASES, ids, of_body, of_discriminator, of_generator

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from electra_albert.contracts import CheckpointError
-from electra_albert.hub.loading import load_generator, load_task_model
-from electra_albert.hub.stock_config import model_config, stock_config
-from electra_albert.hub.stock_task import stock_details
+from electra_albert.hub.load import load_generator, load_task_model
+from electra_albert.hub.config import model_config, stock_config
+from electra_albert.hub.config import stock_details
 from tests.model.stock_models import C, make, save
 from tests.model.twins import SHAPE, SPECIAL_IDS
 

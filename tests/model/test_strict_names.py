@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from electra_albert.contracts import CheckpointError, UsageError
-from electra_albert.hub.huggingface import to_stock
-from electra_albert.hub.loading import ModelFiles, load_body, load_generator, locate, read_stored
+from electra_albert.hub.names import to_stock
+from electra_albert.hub.load import ModelFiles, load_body, load_generator, locate, read_stored
 from electra_albert.hub.outputs import outputs
-from electra_albert.hub.weight_files import read_tensors
+from electra_albert.hub.weights import read_tensors
 from electra_albert.model.task_model import TaskHead
 from tests.model.stock_models import make, save
 from tests.model.twins import SHAPE, padded_batch
@@ -137,7 +137,7 @@ def test_a_run_without_the_folder_asked_for_names_the_ones_it_has(tmp_path: Path
 
 
 def test_spans_have_no_dropout_in_training_either(tmp_path: Path) -> None:
-    from electra_albert.hub.loading import load_task_model
+    from electra_albert.hub.load import load_task_model
 
     model = load_task_model(save(make("albert", "AlbertForQuestionAnswering"), tmp_path))[0].train()
     assert model.head == TaskHead("span", 2)

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from electra_albert.contracts import CheckpointError, UsageError
-from electra_albert.hub.huggingface import to_stock
-from electra_albert.hub.loading import (
+from electra_albert.hub.names import to_stock
+from electra_albert.hub.load import (
     TASK_FILE,
     ModelFiles,
     build_task_model,
@@ -23,7 +23,7 @@ from electra_albert.hub.loading import (
     locate_encoder,
     read_config,
 )
-from electra_albert.hub.stock_config import stock_config
+from electra_albert.hub.config import stock_config
 from electra_albert.model.task_model import TaskHead, TaskModel
 from tests.model.test_task_model import ALL_HEADS, make_task_model
 from tests.model.twins import SHAPE, SPECIAL_IDS, make_masked_lm, make_pair, padded_batch, stock

@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor, nn
 
 from electra_albert.contracts import Batch
-from electra_albert.hub.huggingface import to_stock
+from electra_albert.hub.names import to_stock
 from electra_albert.model.task_model import TaskHead, TaskModel, depth_scales
 from tests.model.twins import (
     SHAPE,

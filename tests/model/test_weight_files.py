@@ -17,10 +17,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from electra_albert.contracts import CheckpointError
-from electra_albert.hub.huggingface import to_stock
-from electra_albert.hub.loading import load_generator, locate
-from electra_albert.hub.stock_config import stock_config
-from electra_albert.hub.weight_files import DIGEST, read_tensors, write_safetensors
+from electra_albert.hub.names import to_stock
+from electra_albert.hub.load import load_generator, locate
+from electra_albert.hub.config import stock_config
+from electra_albert.hub.weights import DIGEST, read_tensors, write_safetensors
 from tests.apps.tiny_run import environment
 from tests.model.hostile_files import PICKLES, UNREADABLE, WRONG, Harmful, saved
 from tests.model.twins import SHAPE, SPECIAL_IDS, make_masked_lm
@@ -154,7 +154,7 @@ def test_tuple_nested_without_end_as_a_name_does_not_end_the_process(tmp_path: P
     pickled = b"\x80\x02}(" + b")" + b"\x85" * 500_000 + b"K\x01u."
     data = repacked(saved({"a": torch.zeros(1)}), lambda name, data: pickled if name.endswith("data.pkl") else data)
     (tmp_path / "weights.pt").write_bytes(data)
-    code = "import sys; from pathlib import Path; from electra_albert.hub.weight_files import read_tensors\n"
+    code = "import sys; from pathlib import Path; from electra_albert.hub.weights import read_tensors\n"
     code += "try: read_tensors(Path(sys.argv[1]))\nexcept ValueError as error: print(type(error).__name__, error)"
     ended = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "weights.pt")],

@@ -7,7 +7,7 @@ import pytest
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.finetuning_config import DataConfig
-from electra_albert.hub.loading import locate_encoder
+from electra_albert.hub.load import locate_encoder
 from electra_albert.tasks.examples import Report, SequenceExample
 from electra_albert.tasks.reading import read_unlabelled
 from electra_albert.tasks.registry import TASKS

@@ -59,7 +59,7 @@ def make_contest(config: BenchConfig, shape: ModelConfig) -> Contest:
     import torch
 
     from electra_albert.apps.bench.machine import arithmetics_of
-    from electra_albert.hub.loading import build_task_model, locate_encoder, read_config
+    from electra_albert.hub.load import build_task_model, locate_encoder, read_config
     from electra_albert.model.task_model import TaskHead
     from electra_albert.tasks.recipes import recipe
     from electra_albert.training.distributed import start

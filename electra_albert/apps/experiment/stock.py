@@ -123,14 +123,16 @@ def _train(contender: Contender, job: Job, seconds: float) -> Metrics:
 
 def _take_back(pair: StockPair, job: Job) -> None:
     """Put the trained weights into our models, which score and export them."""
-    from electra_albert.hub.huggingface import load_state
+    from electra_albert.hub.fill import fill
+    from electra_albert.hub.names import from_stock
 
     state = pair.generator.state_dict()
     generator = {name.removeprefix("albert."): t for name, t in state.items() if "predictions.decoder" not in name}
     head = {f"discriminator_predictions.{name}": t for name, t in pair.discriminator_predictions.state_dict().items()}
-    load_state(job.objective.generator, generator, "stock's generator")
     assert job.objective.discriminator is not None
-    load_state(job.objective.discriminator, {**pair.discriminator.state_dict(), **head}, "stock's discriminator")
+    detector = {**pair.discriminator.state_dict(), **head}
+    for model, tensors in ((job.objective.generator, generator), (job.objective.discriminator, detector)):
+        fill(model, from_stock(tensors, "albert", model.config, "stock").tensors, "stock")
 
 
 def _finish(job: Job, folder: Path, row: Metrics, world: World) -> None:

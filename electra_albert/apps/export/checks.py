@@ -80,7 +80,7 @@ def quiet_transformers() -> Iterator[None]:
 
 def read_back(tensors: Mapping[str, Tensor], weights: Path) -> dict[str, Tensor]:
     """What the file in a folder that is being written holds; CheckpointError unless that is `tensors`, bit for bit."""
-    from electra_albert.hub.weight_files import read_tensors
+    from electra_albert.hub.weights import read_tensors
 
     written = read_tensors(weights)
     require_same(tensors, written, weights.parent.parent)

@@ -44,7 +44,7 @@ def publish(folder: Path, model: Model, tokenizer: Any, form: Form) -> None:
     A README.md that is no card of ours, or was changed since, stays, and that is said. Raises UsageError where the
     folder cannot be written, CheckpointError where what was written gives other values than the model.
     """
-    from electra_albert.hub.loading import TASK_FILE
+    from electra_albert.hub.load import TASK_FILE
 
     check_can_write(folder)
     try:
@@ -81,7 +81,7 @@ def is_anothers(card: Path) -> bool:
 
 def _weight_files() -> set[str]:
     from electra_albert.apps.export.onnx import DATA_FILE, ONNX_FILE
-    from electra_albert.hub.weight_files import WEIGHT_FILES
+    from electra_albert.hub.weights import WEIGHT_FILES
 
     return {*WEIGHT_FILES, ONNX_FILE, DATA_FILE}
 
@@ -89,8 +89,8 @@ def _weight_files() -> set[str]:
 def _write(folder: Path, model: Model, tokenizer: Any, form: Form) -> Path:
     """Write card, configuration, tokenizer and weights, and check the weights; returns their file."""
     from electra_albert.apps.export.model_card import model_card
-    from electra_albert.hub.loading import CONFIG_FILE, TASK_FILE
-    from electra_albert.hub.stock_config import native_config, stock_config
+    from electra_albert.hub.config import native_config, stock_config
+    from electra_albert.hub.load import CONFIG_FILE, TASK_FILE
     from electra_albert.model.attention import stock_computes
 
     is_stock, ids = stock_computes(model.config), special_ids(tokenizer)
@@ -122,8 +122,8 @@ def _write_tensors(folder: Path, model: Model, form: Form) -> Path:
     import torch
 
     from electra_albert.apps.export.checks import check_against_stock, read_back
-    from electra_albert.hub.huggingface import to_native, to_stock
-    from electra_albert.hub.weight_files import write_safetensors
+    from electra_albert.hub.names import to_native, to_stock
+    from electra_albert.hub.weights import write_safetensors
     from electra_albert.model.attention import stock_computes
 
     is_stock = stock_computes(model.config)

@@ -34,7 +34,7 @@ from electra_albert.corpus.tokenizer import load_tokenizer
 if TYPE_CHECKING:
     from jsonargparse import Namespace
 
-    from electra_albert.hub.loading import ModelFiles, Stored
+    from electra_albert.hub.load import ModelFiles, Stored
 
 _DESCRIPTION = "Write stock Hugging Face folders, or generator and discriminator in one small one (--kind pair)."
 _FORMATS = ("safetensors", "pt", "onnx")
@@ -61,7 +61,7 @@ class _Kind(NamedTuple):
 
 
 def _kinds() -> dict[str, _Kind]:
-    from electra_albert.hub import loading
+    from electra_albert.hub import load as loading
 
     def kind(
         locate: Callable[[Path], ModelFiles],

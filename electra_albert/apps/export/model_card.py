@@ -191,7 +191,7 @@ def _loading_lines(model: Model, architecture: str, file_format: str) -> list[st
         result, loader = _LOADERS[type(model).__name__]
         return [
             "from pathlib import Path",
-            f"from electra_albert.hub.loading import {loader}, locate",
+            f"from electra_albert.hub.load import {loader}, locate",
             "",
             f'{result} = {loader}(locate(Path("THIS_FOLDER"), "model"))',
         ]

@@ -10,8 +10,8 @@ from electra_albert.apps.export.folder import Form, publish
 
 if TYPE_CHECKING:
     from electra_albert.apps.export.model_card import Facts
-    from electra_albert.model.body import Body
     from electra_albert.model.electra import Discriminator, Generator
+    from electra_albert.model.encoder import Body
     from electra_albert.model.task_model import TaskModel
 
 _NUMBER_LABEL = "score"  # the one output of a regression
@@ -66,7 +66,7 @@ def export_task_model(
     are kept for `load_task_model`; of them labels (and is_regression) must describe the model's head, else ValueError.
     Raises as export_generator does. Leaves the model in eval mode.
     """
-    from electra_albert.hub.loading import head_of
+    from electra_albert.hub.load import head_of
 
     head = model.head
     details = {**details, "kind": head.kind, "style": head.style}

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from electra_albert.apps.export.checks import probe, require_equal
 from electra_albert.contracts import UsageError
 from electra_albert.hub.outputs import Model, outputs
-from electra_albert.model.body import Body
 from electra_albert.model.electra import Generator
+from electra_albert.model.encoder import Body
 from electra_albert.model.task_model import TaskModel
 
 if TYPE_CHECKING:

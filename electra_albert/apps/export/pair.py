@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from electra_albert.apps.export.pair_card import Told
-    from electra_albert.hub.loading import ModelFiles
+    from electra_albert.hub.load import ModelFiles
     from electra_albert.model.electra import Discriminator, Generator
 
 SUMS = "SHA256SUMS"
@@ -93,7 +93,7 @@ def export_pair(source: Path, folder: Path, told: Told) -> Written:
 
 def _locate_both(source: Path) -> list[ModelFiles]:
     """The files of generator and discriminator; UsageError where the two are not there."""
-    from electra_albert.hub.loading import locate
+    from electra_albert.hub.load import locate
 
     if (source / "generator").is_dir() and not (source / "discriminator").is_dir():
         raise UsageError(
@@ -108,7 +108,7 @@ def _locate_both(source: Path) -> list[ModelFiles]:
 
 def _read(source: Path, files: list[ModelFiles]) -> tuple[Pair, Any]:
     """The models, and the one tokenizer they were trained with."""
-    from electra_albert.hub.loading import discriminator_of, generator_of, read_each
+    from electra_albert.hub.load import discriminator_of, generator_of, read_each
 
     tokenizers = [load_tokenizer(each.tokenizer) for each in files]
     if fingerprint(tokenizers[0]) != fingerprint(tokenizers[1]):
@@ -125,9 +125,9 @@ def _read(source: Path, files: list[ModelFiles]) -> tuple[Pair, Any]:
 def _write_models(beside: Path, models: Pair, tokenizer: Any, origin: str) -> Pair:
     """Write tokenizer, configurations and weights, and read them again, which must give the rounded weights."""
     from electra_albert.apps.export.models import generator_architecture
-    from electra_albert.hub.loading import CONFIG_FILE, discriminator_of, generator_of, locate, read_each
+    from electra_albert.hub.config import stock_config
+    from electra_albert.hub.load import CONFIG_FILE, discriminator_of, generator_of, locate, read_each
     from electra_albert.hub.pair_file import PAIR_FILE, PARTS, join, require_one_table, write_pair
-    from electra_albert.hub.stock_config import stock_config
 
     shapes = (models.generator.config, models.discriminator.config)
     save_tokenizer(tokenizer, beside, min(shape.max_position_embeddings for shape in shapes))
@@ -149,7 +149,7 @@ def _write_models(beside: Path, models: Pair, tokenizer: Any, origin: str) -> Pa
 
 def _plain_names(model: Generator | Discriminator) -> dict[str, Tensor]:
     """The weights under stock ALBERT's names without `albert.`."""
-    from electra_albert.hub.huggingface import to_stock
+    from electra_albert.hub.names import to_stock
 
     return {name.removeprefix("albert."): tensor for name, tensor in to_stock(model.state_dict()).items()}
 

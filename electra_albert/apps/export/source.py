@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from electra_albert.contracts import CheckpointError, UsageError
 
 if TYPE_CHECKING:
-    from electra_albert.hub.loading import ModelFiles, Stored
+    from electra_albert.hub.load import ModelFiles, Stored
     from electra_albert.hub.outputs import Model
 
 _CHECKPOINTS = "checkpoints"
@@ -41,7 +41,7 @@ def require_rows(pieces: int, rows: int, files: ModelFiles) -> None:
 
 def require_stock(*models: ModelFiles) -> None:
     """CheckpointError for a model that stock classes do not compute: only folders of ours can hold it."""
-    from electra_albert.hub.loading import read_config
+    from electra_albert.hub.load import read_config
     from electra_albert.model.attention import stock_computes
 
     for files in models:
@@ -86,7 +86,7 @@ def refuse_other_models(folder: Path) -> None:
     An older pair in the folder itself is none of them: it is replaced.
     """
     from electra_albert.hub.pair_file import PAIR_FILE, PARTS, pair_at
-    from electra_albert.hub.weight_files import WEIGHT_FILES
+    from electra_albert.hub.weights import WEIGHT_FILES
 
     places = (folder, *(folder / part for part in PARTS))
     found = [place / name for place in places for name in WEIGHT_FILES if (place / name).exists()]

@@ -33,8 +33,8 @@ from electra_albert.corpus.examples import Rows, build_table
 from electra_albert.corpus.mixture import read_sources
 from electra_albert.corpus.text_files import find_files as find_text
 from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
-from electra_albert.hub.adoption import require_same_computation
-from electra_albert.hub.weight_files import all_files
+from electra_albert.hub.fill import require_same_computation
+from electra_albert.hub.weights import all_files
 from electra_albert.training.checkpoint import MANIFEST, MODEL, find_checkpoint, load_checkpoint, read_state, sha256
 from electra_albert.training.distributed import World, gather_objects, main_first
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from electra_albert.config import ModelConfig
     from electra_albert.corpus.tokenizer import Tokenizer
-    from electra_albert.hub.loading import ModelFiles, Stored
+    from electra_albert.hub.load import ModelFiles, Stored
     from electra_albert.model.electra import Discriminator, Generator
     from electra_albert.objectives.pretraining import PretrainingObjective
 
@@ -56,7 +56,7 @@ class StockWeights(NamedTuple):
 
 def is_stock(folder: Path) -> bool:
     """Whether the folder is no run of ours to go on from, but holds a model all the same; a checkpoint does."""
-    from electra_albert.hub.run_checkpoint import is_checkpoint
+    from electra_albert.hub.find import is_checkpoint
 
     is_run = (folder / CONFIG).exists() or (folder / "checkpoints").exists()
     has_model = any((folder / name / _STOCK_CONFIG).is_file() for name in (".", *_FOLDERS))
@@ -65,7 +65,7 @@ def is_stock(folder: Path) -> bool:
 
 def find_files(folder: Path) -> StockFiles:
     """The encoder in the folder, and the generator where the two lie side by side. Raises UsageError."""
-    from electra_albert.hub.loading import locate, locate_encoder
+    from electra_albert.hub.load import locate, locate_encoder
 
     encoder = locate_encoder(folder)
     if encoder.part:  # of a file that holds both
@@ -81,7 +81,7 @@ def stock_options(folder: Path) -> dict[str, Any]:
     Rows are as long as that preset's, or as the model can read. Raises UsageError or CheckpointError where the folder
     holds no model that can be read.
     """
-    from electra_albert.hub.loading import read_config
+    from electra_albert.hub.load import read_config
 
     files = find_files(folder)
     shape = read_config(files.encoder)
@@ -108,8 +108,8 @@ def read_weights(folder: Path, tokenizer: Tokenizer) -> StockWeights:
     encoder have tables of their own.
     """
     from electra_albert.corpus.tokenizer import load_tokenizer
-    from electra_albert.hub.adoption import resize_vocabulary, same_tables
-    from electra_albert.hub.huggingface import from_stock
+    from electra_albert.hub.fill import resize_vocabulary, same_tables
+    from electra_albert.hub.names import from_stock
 
     files = find_files(folder)
     own = load_tokenizer(files.encoder.tokenizer)
@@ -130,7 +130,7 @@ def read_weights(folder: Path, tokenizer: Tokenizer) -> StockWeights:
 
 def _read(models: list[ModelFiles]) -> list[Stored]:
     """What the files hold, after each encoder is seen to have the sizes that they say: a run makes what they say."""
-    from electra_albert.hub.loading import body_of, read_each
+    from electra_albert.hub.load import body_of, read_each
 
     stored = read_each(models)
     for files, part in zip(models, stored, strict=True):
@@ -186,7 +186,7 @@ def _take(
     model: Generator | Discriminator, source: StockModel, name: str, way_out: str = OPTION_SAYS_SO
 ) -> tuple[list[str], list[str]]:
     """Copy what fits; the parts of the model that are new, and those of the source that it has no use for."""
-    from electra_albert.hub.adoption import adopt, require_same_computation
+    from electra_albert.hub.fill import adopt, require_same_computation
 
     require_same_computation(model.config, asdict(source.config), name, way_out)
     new = adopt(model, source.state, name)
