@@ -104,8 +104,8 @@ def from_stock(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, or
             raise CheckpointError(f"{origin} holds {new_name} twice, under two names ({name}); name another model")
         found[new_name] = tensor
     left_aside = [head for head in _LEFT_OUT if any(name.startswith(f"{head}.") for name in found)]
-    omitted = (*_COUNTERS, *(f"{head}." for head in left_aside))
-    found = {name: tensor for name, tensor in found.items() if not name.startswith(omitted)}
+    omitted = tuple(f"{head}." for head in left_aside)
+    found = {name: t for name, t in found.items() if name not in _COUNTERS and not name.startswith(omitted)}
     if kind == "electra" and config.hidden_act != "gelu" and any(name.startswith("predictions.") for name in found):
         raise CheckpointError(
             f"{origin} holds an MLM head of ELECTRA, which is always computed with gelu, its encoder with "
@@ -126,7 +126,7 @@ def from_stock(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, or
     if bias is not None:
         found["predictions.bias"] = bias
     for name, tensor in found.items():
-        if not name.startswith(_KNOWN):
+        if not name.startswith(_KNOWN) or _FUSED in name:
             raise CheckpointError(f"{origin} holds {name}, which no {kind} model known here has; name another model")
         if not tensor.is_floating_point():
             raise CheckpointError(f"{origin}: {name} is {tensor.dtype}, which no trained weight is; get another file")

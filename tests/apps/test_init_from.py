@@ -16,7 +16,7 @@ from electra_albert.apps import show_batch
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import make_job
 from electra_albert.apps.pretrain.options import parse_pretraining
-from electra_albert.apps.pretrain.origin import old_rows
+from electra_albert.apps.pretrain.init_from import old_rows
 from electra_albert.training.distributed import World
 from tests.apps.conftest import Finished
 from tests.apps.pretrain.test_distributed_run import furthest, on_two_ranks

@@ -15,7 +15,7 @@ from electra_albert.apps.demo import main as demo
 from electra_albert.apps.export import main as export
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.pretrain import main as pretrain
-from electra_albert.apps.pretrain.stock_origin import find_files
+from electra_albert.apps.pretrain.init_from import find_files
 from electra_albert.hub.pair_file import PAIR_FILE
 from electra_albert.hub.weights import write_safetensors
 from electra_albert.inference.model import load_model

@@ -13,7 +13,7 @@ import torch
 
 from electra_albert.apps.machine import why_not_compiled
 from electra_albert.apps.prepare.main import prepare
-from electra_albert.apps.pretrain.origin import (
+from electra_albert.apps.pretrain.init_from import (
     Origin,
     begin_with,
     find_origin,
