@@ -22,7 +22,7 @@ from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, Ended, assert_refused, call, environment
 from tests.apps.tiny_tasks import cola, options
 from tests.corpus.tokenizer_kinds import edit
-from tests.model.hostile_files import PICKLES, UNREADABLE, WRONG, Harmful, safetensors_bytes, saved
+from tests.hub.hostile_files import PICKLES, UNREADABLE, WRONG, Harmful, safetensors_bytes, saved
 
 SECONDS = 60.0
 ADDRESS_SPACE_BYTES = 6 << 30  # what torch alone reserves is a third of it

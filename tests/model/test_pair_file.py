@@ -14,7 +14,7 @@ from torch import Tensor
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError, UsageError
-from electra_albert.hub.names import to_stock
+from electra_albert.hub.config import stock_config
 from electra_albert.hub.load import (
     ModelFiles,
     body_of,
@@ -28,12 +28,12 @@ from electra_albert.hub.load import (
     read_each,
     read_stored,
 )
+from electra_albert.hub.names import to_stock
 from electra_albert.hub.pair_file import PAIR_FILE, join, write_pair
-from electra_albert.hub.config import stock_config
 from electra_albert.hub.weights import write_safetensors
 from electra_albert.model.electra import Electra
 from electra_albert.presets import PRESETS
-from tests.model.hostile_files import UNREADABLE
+from tests.hub.hostile_files import UNREADABLE
 from tests.model.twins import SHAPE, SPECIAL_IDS, make_pair, padded_batch
 
 TABLE = "embeddings.word_embeddings.weight"

@@ -1,35 +1,52 @@
-"""Encoder, generator and discriminator compute what stock transformers computes on the same weights (law 1)."""
+"""Every head gives the outputs, the loss and the gradients of its stock twin, whatever is shared or masked (law 1)."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.contracts import Batch
+from electra_albert.contracts import IGNORED_LABEL
+from electra_albert.hub.outputs import Labels, Model, outputs
 from electra_albert.keyed_random import Stream, bits, uniform
-from electra_albert.model.electra import Generator
+from electra_albert.model.task_model import TaskHead, TaskModel
 from electra_albert.presets import PRESETS
+from tests.model.test_task_model import make_task_model
 from tests.model.twins import (
     SHAPE,
+    L,
     assert_same_gradients,
     assert_same_outputs,
-    detector_twin,
+    body_twin,
+    draw_vectors_apart,
     gradients,
     load_twin,
+    make_body,
+    make_masked_lm,
     make_pair,
     masked_lm_twin,
-    padded_batch,
+    pretraining_twin,
     stock,
+    stock_detector,
 )
 
+ROWS, CHOICES, C = 6, 3, 5
+SHARED = replace(SHAPE, initializer_range=0.2)  # at which no attention is even, and yet tokens do not grow alike
 VARIANTS = {
-    **{f"groups={groups}": replace(SHAPE, num_hidden_groups=groups) for groups in (1, 2, 3, 6)},
-    **{f"inner,groups={groups}": replace(SHAPE, num_hidden_groups=groups, inner_group_num=2) for groups in (1, 3)},
-    "gelu": replace(SHAPE, hidden_act="gelu"),
-    "relu": replace(SHAPE, hidden_act="relu", num_hidden_groups=2),
-    "one layer": replace(SHAPE, num_hidden_layers=1),
+    "grouped": replace(SHARED, num_hidden_groups=3),
+    "inner-grouped": replace(SHARED, num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2),
+    "unshared": replace(SHARED, num_hidden_groups=SHARED.num_hidden_layers),
+    "one layer": replace(SHARED, num_hidden_layers=1),
+    "E = H": replace(SHARED, embedding_size=SHARED.hidden_size),
+    "gelu": replace(SHARED, hidden_act="gelu"),
+    "relu": replace(SHARED, hidden_act="relu"),
 }
 # The wider presets differ from large in numbers only; their weights alone would take a test past its second and memory.
 WIDTHS = {
@@ -38,125 +55,248 @@ WIDTHS = {
     )
     for name in ("tiny", "small", "base", "large")
 }
+BASE_V2 = ModelConfig(hidden_size=768, num_attention_heads=12, intermediate_size=3072)
+LENGTHS = (L, 8, 3, 11, 1, 6)
 
 
-class MaskedLm(nn.Module):
-    """Our generator with logits everywhere, called as the stock model is."""
+class Twins(NamedTuple):
+    ours: Model
+    stock: nn.Module
 
-    def __init__(self, generator: Generator) -> None:
-        super().__init__()
-        self.generator = generator
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        return self.generator.logits(self.generator(input_ids, attention_mask, token_type_ids))
+    def to(self, dtype: torch.dtype) -> Twins:
+        return Twins(self.ours.to(dtype), self.stock.to(dtype))
 
 
-def scored(output: Tensor, mask: Tensor) -> Tensor:
-    """A loss that weighs every number of the real tokens differently; padding has none, in any head."""
-    place = torch.arange(output[0].numel()).view(output.shape[1:])
-    row = torch.arange(len(output)).view(-1, *[1] * (output.ndim - 1))
-    weight = uniform(bits(2, Stream.EXAMPLE, row, place)).to(output.dtype) - 0.5
-    return (output * weight * mask.view(*mask.shape, *[1] * (output.ndim - 2))).sum()
+Make = Callable[[ModelConfig], Model]
+Twin = Callable[[Any], nn.Module]
 
 
-def assert_generator_equals_stock(config: ModelConfig, batch: Batch, dtype: torch.dtype, **changes: object) -> None:
-    """AssertionError unless a generator's logits and gradients are the stock twin's; `changes` go to the twin only."""
-    ours = make_pair(config).generator
-    twin = masked_lm_twin(ours, **changes).to(dtype)
-    ours.to(dtype)
-    inputs = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
-    logits, stock_logits = MaskedLm(ours)(*inputs), twin(*inputs).logits
-    assert_same_outputs(logits, stock_logits)
-    for output in (logits, stock_logits):
-        scored(output, batch.attention_mask).backward()
-    assert_same_gradients(gradients(ours), gradients(twin))
+def task(kind: str, num_labels: int) -> tuple[Make, Twin]:
+    return lambda config: make_task_model(TaskHead(kind, num_labels), config), task_twin
 
 
-def assert_discriminator_equals_stock(config: ModelConfig, batch: Batch, dtype: torch.dtype) -> None:
-    """AssertionError unless a discriminator equals stock AlbertModel under stock ELECTRA's head."""
-    ours = make_pair(config).discriminator
-    twin = detector_twin(ours).to(dtype)
-    ours.to(dtype)
-    inputs = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
-    detected, stock_detected = ours(*inputs), twin(*inputs)
-    assert_same_outputs(detected, stock_detected)
-    for output in (detected, stock_detected):
-        scored(output, batch.attention_mask).backward()
-    assert_same_gradients(gradients(ours), gradients(twin))
+def task_twin(ours: TaskModel) -> nn.Module:
+    return load_twin(
+        getattr(transformers, ours.architecture)(stock(ours.config, num_labels=ours.head.num_labels)), ours
+    )
+
+
+HEADS: dict[str, tuple[Make, Twin]] = {
+    "body with pooler": (partial(make_body, with_pooler=True), body_twin),
+    "body without pooler": (partial(make_body, with_pooler=False), body_twin),
+    "pretraining": (partial(make_masked_lm, with_sentence_order=True), pretraining_twin),
+    "masked lm": (partial(make_masked_lm, with_sentence_order=False), masked_lm_twin),
+    "detector": (lambda config: make_pair(config).discriminator, stock_detector),
+    "classes": task("sequence", C),
+    "claims": task("sequence", C),
+    "number": task("sequence", 1),
+    "choice": task("choice", 1),
+    "token": task("token", C),
+    "span": task("span", 2),
+}
+
+
+def make_twins(head: str, config: ModelConfig, dtype: torch.dtype) -> Twins:
+    """Ours and the stock class on the same weights."""
+    make, twin = HEADS[head]
+    ours = make(config)
+    draw_vectors_apart(ours)
+    return Twins(ours, twin(ours)).to(dtype)
+
+
+def noise(part: int, *shape: int) -> Tensor:
+    """Int64 numbers of any size, the same in every call."""
+    row, place = torch.arange(shape[0]), torch.arange(torch.Size(shape[1:]).numel())
+    return bits(part, Stream.EXAMPLE, row[:, None], place).view(shape)
+
+
+def make_masks() -> dict[str, Tensor | None]:
+    """By name, [ROWS, L]; the ragged one has a hole too, in a row that goes on after it."""
+    place = torch.arange(L)
+    ragged = (place < torch.tensor(LENGTHS)[:, None]) & ~((place == 5) & (torch.arange(ROWS) == 3)[:, None])
+    full = torch.ones(ROWS, L, dtype=torch.bool)
+    return {"none given": None, "full": full, "ragged": ragged, "one token a row": full & (place == 0)}
+
+
+MASKS = make_masks()
+TYPES = noise(1, ROWS, L) % 2
+TOKEN_LABELS = torch.where(noise(2, ROWS, L) % 3 == 0, noise(3, ROWS, L) % C, IGNORED_LABEL)
+ORDER = torch.tensor([0, 1, 1, IGNORED_LABEL, 0, 1])
+# Of the spans some begin or end outside of the row, as where an answer is cut off.
+LABELS = {
+    "pretraining": Labels(TOKEN_LABELS, ORDER),
+    "masked lm": Labels(TOKEN_LABELS),
+    "detector": Labels(noise(4, ROWS, L) % 2),
+    "classes": Labels(torch.tensor([4, 0, IGNORED_LABEL, 2, 2, 1])),
+    "claims": Labels((noise(5, ROWS, C) % 2).float()),
+    "number": Labels(torch.tensor([0.5, -2.0, 3.0, 0.0, 1.25, 4.0])),
+    "choice": Labels(torch.tensor([2, 0])),
+    "token": Labels(TOKEN_LABELS),
+    "span": Labels(
+        start_positions=torch.tensor([0, 3, L, 5, -1, 2]), end_positions=torch.tensor([L - 1, L + 4, 3, 7, 0, 2])
+    ),
+}
+
+
+def inputs(head: str, model: Model, mask: Tensor | None) -> dict[str, Tensor]:
+    """Under the stock names; rows of multiple choice stand in threes."""
+    given = {"input_ids": 1 + noise(6, ROWS, L) % (model.config.vocab_size - 1), "token_type_ids": TYPES}
+    given |= {} if mask is None else {"attention_mask": mask}
+    return {name: rows.view(-1, CHOICES, L) if head == "choice" else rows for name, rows in given.items()}
+
+
+def run_stock(head: str, twins: Twins, mask: Tensor | None) -> dict[str, Any]:
+    """What the stock class gives, under our names."""
+    given = {name: value for name, value in LABELS.get(head, Labels())._asdict().items() if value is not None}
+    found = twins.stock(**inputs(head, twins.ours, mask), **given, output_hidden_states=True, output_attentions=True)
+    return {"logits" if name == "prediction_logits" else name: value for name, value in found.items()}
+
+
+def run_ours(head: str, model: Model, mask: Tensor | None) -> dict[str, Any]:
+    """What our model gives."""
+    asked = {"output_hidden_states": True, "output_attentions": True}
+    found = outputs(model, **inputs(head, model, mask), labels=LABELS.get(head), **asked)
+    return {name: value for name, value in found._asdict().items() if value is not None}
+
+
+def loss_of(found: Mapping[str, Any]) -> Tensor:
+    """The model's own; of an encoder alone, one that weighs every number of its outputs differently."""
+    if found.get("loss") is not None:
+        return found["loss"]
+    parts = [found[name] for name in ("last_hidden_state", "pooler_output") if found.get(name) is not None]
+    numbers = torch.cat([part.flatten() for part in parts])
+    place = torch.arange(len(numbers))
+    return (numbers * (uniform(bits(7, Stream.EXAMPLE, place, place)) - 0.5)).sum()
+
+
+def own_gradients(module: nn.Module) -> dict[str, Tensor]:
+    """Gradients under the names of our modules, but for poolers, which are called after the body in both."""
+    plain = {name.removeprefix("electra."): gradient for name, gradient in gradients(module).items()}
+    return {name.replace("sentence_order.pooler.", "pooler."): gradient for name, gradient in plain.items()}
+
+
+def vanishing(ours: Model) -> set[str]:
+    """Whose gradient is zero in exact arithmetic: what moves all options, or all places, alike moves no softmax."""
+    if not isinstance(ours, TaskModel) or ours.head.kind not in ("choice", "span"):
+        return set()
+    names = {f"{ours.head.output_name}.bias"}
+    if ours.head.kind == "span" and ours.config.num_hidden_groups == ours.config.num_hidden_layers:
+        last = ours.config.num_hidden_groups - 1
+        names.add(f"encoder.albert_layer_groups.{last}.albert_layers.0.full_layer_layer_norm.bias")
+    return names
+
+
+def assert_same_values(name: str, ours: Any, stock_value: Any) -> None:
+    """AssertionError unless one output, or each of several, is the stock class's."""
+    if isinstance(stock_value, tuple):
+        for tensor, stock_tensor in zip(ours, stock_value, strict=True):
+            assert_same_outputs(tensor, stock_tensor)
+    elif name == "loss":  # stock binary cross-entropies round theirs to the float32 of their labels
+        assert_same_outputs(ours.to(stock_value.dtype), stock_value)
+    else:
+        assert_same_outputs(ours, stock_value)
+
+
+def assert_same_everything(head: str, twins: Twins, mask: Tensor | None) -> None:
+    """AssertionError unless outputs, loss and gradients of the loss are the stock class's."""
+    ours, theirs = run_ours(head, twins.ours, mask), run_stock(head, twins, mask)
+    assert ours.keys() == theirs.keys() | {"last_hidden_state"}
+    for name, value in theirs.items():
+        assert_same_values(name, ours[name], value)
+    twins.ours.zero_grad()
+    twins.stock.zero_grad()
+    loss_of(ours).backward()
+    loss_of(theirs).backward()
+    found, wanted = own_gradients(twins.ours), own_gradients(twins.stock)
+    whole = torch.stack([gradient.norm() for gradient in wanted.values()]).norm()
+    for name in vanishing(twins.ours):
+        rounding = 10 * torch.finfo(whole.dtype).eps * whole.clamp(min=1)  # they are sums of shares of 1
+        assert found.pop(name).norm() <= rounding
+        assert wanted.pop(name).norm() <= rounding
+    assert_same_gradients(found, wanted)
+
+
+@pytest.mark.parametrize("config", [SHARED, *VARIANTS.values()], ids=["shared", *VARIANTS])
+def test_tokens_of_the_compared_models_differ(config: ModelConfig) -> None:
+    # Were they alike, a token put in another's place would go unseen, and softmax over places would have no gradient.
+    states = run_ours("masked lm", make_twins("masked lm", config, torch.float32).ours, None)["last_hidden_state"]
+    assert states.std((0, 1)).mean() > 0.05 * states.std()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_generator_equals_stock_masked_lm(variant: str, dtype: torch.dtype) -> None:
-    assert_generator_equals_stock(VARIANTS[variant], padded_batch(), dtype)
+@pytest.mark.parametrize("head", HEADS)
+def test_head_equals_its_stock_class(head: str, dtype: torch.dtype) -> None:
+    assert_same_everything(head, make_twins(head, SHARED, dtype), MASKS["ragged"])
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_discriminator_equals_stock_encoder_and_stock_electra_head(variant: str, dtype: torch.dtype) -> None:
-    assert_discriminator_equals_stock(VARIANTS[variant], padded_batch(), dtype)
+def test_shape_is_computed_as_in_stock(variant: str) -> None:
+    assert_same_everything("pretraining", make_twins("pretraining", VARIANTS[variant], torch.float64), MASKS["ragged"])
+
+
+@pytest.mark.parametrize("mask", [name for name in MASKS if name != "ragged"])
+def test_mask_is_read_as_in_stock(mask: str) -> None:
+    assert_same_everything("pretraining", make_twins("pretraining", SHARED, torch.float64), MASKS[mask])
 
 
 @pytest.mark.parametrize("preset", WIDTHS)
-def test_models_equal_stock_at_a_presets_width(preset: str) -> None:
-    assert_generator_equals_stock(WIDTHS[preset], padded_batch(WIDTHS[preset]), torch.float32)
+def test_model_of_a_presets_width_equals_stock(preset: str) -> None:
+    config = replace(WIDTHS[preset], initializer_range=0.02)
+    assert_same_everything("masked lm", make_twins("masked lm", config, torch.float32), MASKS["ragged"])
 
 
-def test_hidden_states_of_the_encoder_equal_stock_albert_model() -> None:
-    from transformers import AlbertModel
-
-    ours = make_pair(SHAPE).discriminator
-    twin = AlbertModel(stock(SHAPE), add_pooling_layer=False)
-    body = nn.ModuleDict({"embeddings": ours.embeddings, "encoder": ours.encoder})
-    load_twin(nn.ModuleDict({"albert": twin}), body)
-    twin.double()
-    ours.double()
-    batch = padded_batch()
-    hidden_states = ours.encoder(ours.embeddings(batch.input_ids, batch.token_type_ids), batch.attention_mask)
-    stock_states = twin(batch.input_ids, batch.attention_mask, batch.token_type_ids).last_hidden_state
-    assert_same_outputs(hidden_states, stock_states)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_pretraining_model_equals_stock_at_the_shape_of_base_v2(dtype: torch.dtype) -> None:
+    assert_same_everything("pretraining", make_twins("pretraining", BASE_V2, dtype), MASKS["ragged"])
 
 
-def test_what_stands_in_the_padding_changes_no_real_token() -> None:
-    ours = make_pair(SHAPE).discriminator.double()
-    batch = padded_batch()
-    noisy = torch.where(batch.attention_mask, batch.input_ids, 7)
-    plain, other = (ours(ids, batch.attention_mask, batch.token_type_ids) for ids in (batch.input_ids, noisy))
-    assert torch.equal(plain[batch.attention_mask], other[batch.attention_mask])
+@pytest.mark.parametrize("head", ["masked lm", "detector"])
+def test_ids_in_the_padding_change_no_real_token(head: str) -> None:
+    ours, mask = make_twins(head, SHARED, torch.float64).ours, MASKS["ragged"]
+    given = inputs(head, ours, mask)
+    noisy = given | {"input_ids": torch.where(mask, given["input_ids"], 7)}
+    plain, other = (outputs(ours, **each).logits for each in (given, noisy))
+    assert torch.equal(plain[mask], other[mask])
 
 
-# Planted: the other GELU (a stock port shipped that), a group too few, another epsilon, another mask. Each is the size
-# of fault the comparison is for; it must not be lost in its tolerance.
+# Planted: the other GELU (a stock port shipped that), another epsilon, a layer too few: the size of fault that the
+# comparison is for must not be lost in its tolerance.
 @pytest.mark.parametrize(
     "change", [{"hidden_act": "gelu"}, {"layer_norm_eps": 1e-5}, {"num_hidden_layers": 5}], ids=str
 )
 def test_comparison_rejects_a_twin_of_another_shape(change: dict[str, object]) -> None:
+    ours = make_masked_lm(SHARED, with_sentence_order=False).double()
     with pytest.raises(AssertionError):
-        assert_generator_equals_stock(SHAPE, padded_batch(), torch.float64, **change)
-
-
-def test_comparison_rejects_padding_that_is_attended_to() -> None:
-    class Blind(Generator):
-        def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-            return super().forward(input_ids, torch.ones_like(attention_mask), token_type_ids)
-
-    ours = make_pair(SHAPE).generator
-    twin = masked_lm_twin(ours).double()
-    planted = Blind(SHAPE, ours.embeddings).eval()
-    planted.load_state_dict(ours.state_dict())
-    batch = padded_batch()
-    inputs = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
-    with pytest.raises(AssertionError):
-        assert_same_outputs(MaskedLm(planted.double())(*inputs), twin(*inputs).logits)
+        assert_same_everything("masked lm", Twins(ours, masked_lm_twin(ours, **change).double()), MASKS["ragged"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_comparison_of_gradients_rejects_a_detached_branch(dtype: torch.dtype) -> None:
     # Planted: one matrix gets nine tenths of its gradient, as when one of many passes is detached.
-    ours = make_pair(SHAPE).discriminator.to(dtype)
-    batch = padded_batch()
-    scored(ours(batch.input_ids, batch.attention_mask, batch.token_type_ids), batch.attention_mask).backward()
+    ours = make_twins("detector", SHARED, dtype).ours
+    loss_of(run_ours("detector", ours, MASKS["ragged"])).backward()
     right = gradients(ours)
     name = "encoder.albert_layer_groups.0.albert_layers.0.ffn.weight"
     with pytest.raises(AssertionError, match="ffn"):
         assert_same_gradients(right | {name: 0.9 * right[name]}, right)
+
+
+FAULTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "states without the first": ("hidden_states", lambda states: states[1:]),
+    "first state before the mapping": ("hidden_states", lambda states: (states[1], *states[1:])),
+    "attention of keys": ("attentions", lambda layers: tuple(layer.transpose(2, 3) for layer in layers)),
+    "one layer's attention everywhere": ("attentions", lambda layers: (layers[0],) * len(layers)),
+    "start and end exchanged": ("start_logits", lambda logits: logits.flip(1)),
+    "loss of one more row": ("loss", lambda loss: loss * 5 / 6),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_comparison_rejects(fault: str) -> None:
+    name, change = FAULTS[fault]
+    twins = make_twins("span", VARIANTS["inner-grouped"], torch.float32)
+    ours, theirs = (run_ours("span", twins.ours, MASKS["ragged"]), run_stock("span", twins, MASKS["ragged"]))
+    assert_same_values(name, ours[name], theirs[name])
+    with pytest.raises((AssertionError, ValueError)):
+        assert_same_values(name, change(ours[name]), theirs[name])

@@ -8,9 +8,8 @@ import transformers
 from torch import nn
 
 from electra_albert.config import ModelConfig, RtdConfig
-from electra_albert.model.encoder import Body
 from electra_albert.model.electra import Discriminator, Electra, Generator
-from electra_albert.model.encoder import Embeddings
+from electra_albert.model.encoder import Body, Embeddings
 from electra_albert.model.task_model import TaskHead, TaskModel
 from electra_albert.presets import PRESETS
 from tests.model.twins import stock

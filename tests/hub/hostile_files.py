@@ -1,4 +1,4 @@
-"""Weight files and configurations that are damaged, not what they seem, or made to do harm."""
+"""Weight files that are damaged, not what they seem, or made to do harm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-Change = Callable[[Path], None]  # of a sound model.safetensors, or of a file made anew in its place
+Change = Callable[[Path], None]  # of a sound model.safetensors, or of a new file in its stead
 TABLE = "albert.embeddings.word_embeddings.weight"
 MAPPING = "albert.encoder.embedding_hidden_mapping_in.weight"
 
@@ -34,13 +34,6 @@ class Harmful:
 
 class Whole(nn.Module):
     """A module of a class that only its author has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.dense = nn.Linear(2, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.dense(x)
 
 
 def safetensors_bytes(header: object, payload: bytes = b"", length: int | None = None) -> bytes:
@@ -67,19 +60,12 @@ def part(first: int | None, last: int | None) -> Change:
     return change
 
 
-def share(of_whole: float) -> Change:
-    def change(file: Path) -> None:
-        os.truncate(file, int(file.stat().st_size * of_whole))
-
-    return change
-
-
 def longer(file: Path) -> None:
     file.write_bytes(file.read_bytes() + b"\0")
 
 
 def tensors(edit: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Change:
-    """Written again without a hash, so that what is wrong must be seen by itself."""
+    """Written again without a hash, so that the fault must be seen by itself."""
 
     def change(file: Path) -> None:
         save_file({name: tensor.contiguous() for name, tensor in edit(load_file(file)).items()}, file)
@@ -91,10 +77,6 @@ def replaced(name: str, edit: Callable[[Tensor], Tensor]) -> Change:
     return tensors(lambda found: {**found, name: edit(found[name])})
 
 
-def renamed(edit: Callable[[str], str]) -> Change:
-    return tensors(lambda found: {edit(name): tensor for name, tensor in found.items()})
-
-
 def with_value(value: float) -> Callable[[Tensor], Tensor]:
     def edit(tensor: Tensor) -> Tensor:
         tensor.view(-1)[3] = value
@@ -104,8 +86,7 @@ def with_value(value: float) -> Callable[[Tensor], Tensor]:
 
 
 def many_tensors(count: int) -> bytes:
-    header = {f"albert.encoder.n{number}": entry([1], 4 * number, 4 * number + 4) for number in range(count)}
-    return safetensors_bytes(header, bytes(4 * count))
+    return safetensors_bytes({f"n{number}": entry([0], 0, 0) for number in range(count)})
 
 
 def zip_of(**members: bytes) -> bytes:
@@ -120,9 +101,9 @@ def tar_of(**members: bytes) -> bytes:
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as archive:
         for name, data in members.items():
-            told = tarfile.TarInfo(name)
-            told.size = len(data)
-            archive.addfile(told, io.BytesIO(data))
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
     return made.getvalue()
 
 
@@ -132,84 +113,43 @@ def saved(value: object, **options: Any) -> bytes:
     return made.getvalue()
 
 
-def scripted() -> bytes:
-    """A TorchScript archive."""
-    made = io.BytesIO()
-    torch.jit.save(torch.jit.trace(nn.Linear(2, 2), torch.zeros(1, 2)), made)
-    return made.getvalue()
-
-
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" * 64 + b"\nsize 47372856\n"
-WEB_PAGE = b"\n<!DOCTYPE html>\n<html><head><title>404</title></head><body>Not found</body></html>\n"
-DUPLICATE = (
-    b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}'
-)
 
 # Each is refused as it is read.
 UNREADABLE: dict[str, Change] = {
     "no byte": content(b""),
-    "four bytes": content(b"\x08\0\0\0"),
     "eight zeros": content(bytes(8)),
-    "half": share(0.5),
+    "half": part(None, 4000),
     "a byte less": part(None, -1),
-    "first byte lost": part(1, None),
     "a byte more": longer,
     "header of 2^60 bytes": content(safetensors_bytes({}, length=1 << 60)),
-    "header of 200 MB": content(safetensors_bytes({}, b" " * 100, length=200_000_000)),
-    "header of -1": content(safetensors_bytes({}, length=(1 << 64) - 1)),
-    "header is no JSON": content(safetensors_bytes(b"{" * 50)),
-    "header is no object": content(safetensors_bytes([1, 2])),
     "header nested": content(safetensors_bytes(b"[" * 100_000)),
-    "header is null": content(safetensors_bytes(None)),
     "shape of 2^124": content(safetensors_bytes({"a": entry([1 << 62, 1 << 62], 0, 4)}, bytes(4))),
-    "shape below nothing": content(safetensors_bytes({"a": entry([-1], 0, 4)}, bytes(4))),
-    "overlapping tensors": content(safetensors_bytes({"a": entry([2], 0, 8), "b": entry([2], 4, 12)}, bytes(12))),
-    "offsets backwards": content(safetensors_bytes({"a": entry([1], 4, 0)}, bytes(4))),
     "offsets beyond the end": content(safetensors_bytes({"a": entry([1], 0, 1 << 40)}, bytes(4))),
-    "a gap": content(safetensors_bytes({"a": entry([1], 8, 12)}, bytes(12))),
-    "unknown type": content(safetensors_bytes({"a": entry([1], 0, 4, "F31")}, bytes(4))),
-    "metadata of numbers": content(safetensors_bytes({"__metadata__": {"a": 1}})),
     "LFS pointer": content(LFS_POINTER),
-    "web page": content(WEB_PAGE),
-    "text": content(b"these are no weights\n" * 40),
     "pickle": content(pickle.dumps({"a": 1})),
-    "zip": content(zip_of(a=b"1")),
+    "60,000 tensors": content(many_tensors(60_000)),
 }
 
-# Each is refused as it is read or put into the model; the words say why.
+# Each is refused as it is read or put into the model; the word is in the message.
 WRONG: dict[str, tuple[Change, str]] = {
     "missing table": (tensors(lambda t: {n: x for n, x in t.items() if n != TABLE}), "word_embeddings"),
-    "unknown tensor": (tensors(lambda t: {**t, "lm_head.weight": torch.zeros(2)}), "lm_head.weight"),
-    "block too many": (tensors(lambda t: {**t, "albert.encoder.extra": torch.zeros(2)}), "encoder.extra"),
-    "head with more": (tensors(lambda t: {**t, "predictions.extra.bias": torch.zeros(2)}), "predictions.extra.bias"),
     "transposed": (replaced(TABLE, lambda tensor: tensor.T), "has shape"),
-    "vector for a matrix": (replaced(MAPPING, lambda tensor: tensor[0]), "has shape"),
     "no dimension": (replaced("predictions.bias", lambda tensor: tensor[0].clone()), "has shape"),
     "no values": (replaced("predictions.bias", lambda tensor: tensor[:0]), "has shape"),
-    "bfloat16": (replaced(MAPPING, lambda tensor: tensor.bfloat16()), "bfloat16"),
-    "float16": (replaced(MAPPING, lambda tensor: tensor.half()), "float16"),
-    "float64": (replaced(MAPPING, lambda tensor: tensor.double()), "float64"),
     "float8": (replaced(MAPPING, lambda tensor: tensor.to(torch.float8_e4m3fn)), "float8"),
     "complex": (replaced(MAPPING, lambda tensor: tensor.to(torch.complex64)), "complex64"),
     "whole numbers": (replaced(MAPPING, lambda tensor: tensor.long()), "int64"),
-    "bytes": (replaced("predictions.bias", lambda tensor: tensor.to(torch.uint8)), "uint8"),
     "truth values": (replaced("predictions.bias", lambda tensor: tensor > 0), "bool"),
     "no number": (replaced(MAPPING, with_value(float("nan"))), "not finite"),
     "infinity": (replaced(TABLE, with_value(float("-inf"))), "not finite"),
-    "untied decoder": (tensors(lambda t: {**t, "predictions.decoder.weight": t[TABLE] + 1}), "decoder"),
     "path in a name": (tensors(lambda t: {**t, "../../escape": torch.zeros(2)}), "../../escape"),
-    "absolute path": (tensors(lambda t: {**t, "/tmp/escape": torch.zeros(2)}), "/tmp/escape"),
-    "empty name": (tensors(lambda t: {**t, "": torch.zeros(2)}), "holds"),
-    "compiled and wrapped": (renamed(lambda name: f"_orig_mod.module.{name}"), "_orig_mod.module."),
-    "of another family": (renamed(lambda name: name.replace("albert.", "roberta.")), "roberta."),
-    "line break in a name": (tensors(lambda t: {**t, "a\nerror: b\x1b[31m": torch.zeros(2)}), "holds"),
-    "one tensor twice": (content(safetensors_bytes(DUPLICATE, bytes(8))), ""),
+    "empty name": (tensors(lambda t: {**t, "": torch.zeros(2)}), "name"),
+    "line break in a name": (tensors(lambda t: {**t, "a\nerror: b\x1b[31m": torch.zeros(2)}), "name"),
     "no tensor": (content(safetensors_bytes({})), ""),
-    "half the query": (tensors(lambda t: {n: x for n, x in t.items() if "attention.key.w" not in n}), "is there but"),
-    "1e5 tensors": (content(many_tensors(100_000)), ""),
 }
 
-# Each lies under a name that is read by unpickling.
+# Each is read by unpickling, and is anything but plain tensors by name.
 PICKLES: dict[str, Callable[[Path], bytes]] = {
     "code": lambda canary: saved({"a": Harmful(canary)}),
     "code in an old file": lambda canary: saved({"a": Harmful(canary)}, _use_new_zipfile_serialization=False),
@@ -219,24 +159,21 @@ PICKLES: dict[str, Callable[[Path], bytes]] = {
         sys_info=pickle.dumps(Harmful(canary)), pickle=b"", storages=b"", tensors=b""
     ),
     "code as a key": lambda canary: saved({Harmful(canary): torch.zeros(2)}),
+    "code below a wrapper": lambda canary: saved({"model": {"a": Harmful(canary)}}),
     "whole module": lambda canary: saved(Whole()),
-    "TorchScript": lambda canary: scripted(),
     "zip without a pickle": lambda canary: zip_of(**{"readme.txt": b"no model"}),
-    "zip without a member": lambda canary: zip_of(),
-    "safetensors": lambda canary: safetensors_bytes({"a": entry([1], 0, 4)}, bytes(4)),
-    "web page": lambda canary: WEB_PAGE,
     "LFS pointer": lambda canary: LFS_POINTER,
     "no byte": lambda canary: b"",
-    "text": lambda canary: b"these are no weights\n",
-    "zeros": lambda canary: bytes(4096),
+    "nothing": lambda canary: saved({}),
     "numbers": lambda canary: saved({"a": 1.5}),
+    "numbers as names": lambda canary: saved({1: torch.zeros(2)}),
     "list": lambda canary: saved([torch.zeros(2)]),
-    "tensor alone": lambda canary: saved(torch.zeros(2)),
     "sparse": lambda canary: saved({"a": torch.eye(3).to_sparse()}),
     "meta": lambda canary: saved({"a": torch.empty(3, device="meta")}),
     "quantized": lambda canary: saved({"a": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)}),
     "view of nothing": lambda canary: saved({"a": torch.zeros(1).expand(1 << 40)}),
+    "tied view of nothing": lambda canary: saved({"decoder.weight": torch.zeros(1).expand(1 << 40)}),
+    "one storage fifty times": lambda canary: saved(dict.fromkeys(map(str, range(50)), torch.zeros(1000))),
     "nested 1000 deep": lambda canary: b"\x80\x02" + b"(" * 1000 + b"t" * 1000 + b".",
     "opcode of a huge string": lambda canary: b"\x80\x04\x8d" + struct.pack("<Q", 1 << 60) + b"a.",
-    "opcode of a huge array": lambda canary: b"\x80\x05\x96" + struct.pack("<Q", 1 << 60) + b"a.",
 }
