@@ -118,16 +118,12 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" 
 # Each is refused as it is read.
 UNREADABLE: dict[str, Change] = {
     "no byte": content(b""),
-    "eight zeros": content(bytes(8)),
-    "half": part(None, 4000),
     "a byte less": part(None, -1),
     "a byte more": longer,
     "header of 2^60 bytes": content(safetensors_bytes({}, length=1 << 60)),
     "header nested": content(safetensors_bytes(b"[" * 100_000)),
     "shape of 2^124": content(safetensors_bytes({"a": entry([1 << 62, 1 << 62], 0, 4)}, bytes(4))),
-    "offsets beyond the end": content(safetensors_bytes({"a": entry([1], 0, 1 << 40)}, bytes(4))),
     "LFS pointer": content(LFS_POINTER),
-    "pickle": content(pickle.dumps({"a": 1})),
     "60,000 tensors": content(many_tensors(60_000)),
 }
 
@@ -135,24 +131,18 @@ UNREADABLE: dict[str, Change] = {
 WRONG: dict[str, tuple[Change, str]] = {
     "missing table": (tensors(lambda t: {n: x for n, x in t.items() if n != TABLE}), "word_embeddings"),
     "transposed": (replaced(TABLE, lambda tensor: tensor.T), "has shape"),
-    "no dimension": (replaced("predictions.bias", lambda tensor: tensor[0].clone()), "has shape"),
     "no values": (replaced("predictions.bias", lambda tensor: tensor[:0]), "has shape"),
     "float8": (replaced(MAPPING, lambda tensor: tensor.to(torch.float8_e4m3fn)), "float8"),
     "complex": (replaced(MAPPING, lambda tensor: tensor.to(torch.complex64)), "complex64"),
     "whole numbers": (replaced(MAPPING, lambda tensor: tensor.long()), "int64"),
-    "truth values": (replaced("predictions.bias", lambda tensor: tensor > 0), "bool"),
     "no number": (replaced(MAPPING, with_value(float("nan"))), "not finite"),
-    "infinity": (replaced(TABLE, with_value(float("-inf"))), "not finite"),
     "path in a name": (tensors(lambda t: {**t, "../../escape": torch.zeros(2)}), "../../escape"),
-    "empty name": (tensors(lambda t: {**t, "": torch.zeros(2)}), "name"),
     "line break in a name": (tensors(lambda t: {**t, "a\nerror: b\x1b[31m": torch.zeros(2)}), "name"),
-    "no tensor": (content(safetensors_bytes({})), ""),
 }
 
 # Each is read by unpickling, and is anything but plain tensors by name.
 PICKLES: dict[str, Callable[[Path], bytes]] = {
     "code": lambda canary: saved({"a": Harmful(canary)}),
-    "code in an old file": lambda canary: saved({"a": Harmful(canary)}, _use_new_zipfile_serialization=False),
     "code in a plain pickle": lambda canary: pickle.dumps({"a": Harmful(canary)}),
     "code in a zip's pickle": lambda canary: zip_of(**{"a/data.pkl": pickle.dumps(Harmful(canary)), "a/version": b"3"}),
     "code in a tar": lambda canary: tar_of(
@@ -161,15 +151,9 @@ PICKLES: dict[str, Callable[[Path], bytes]] = {
     "code as a key": lambda canary: saved({Harmful(canary): torch.zeros(2)}),
     "code below a wrapper": lambda canary: saved({"model": {"a": Harmful(canary)}}),
     "whole module": lambda canary: saved(Whole()),
-    "zip without a pickle": lambda canary: zip_of(**{"readme.txt": b"no model"}),
-    "LFS pointer": lambda canary: LFS_POINTER,
     "no byte": lambda canary: b"",
-    "nothing": lambda canary: saved({}),
-    "numbers": lambda canary: saved({"a": 1.5}),
     "numbers as names": lambda canary: saved({1: torch.zeros(2)}),
-    "list": lambda canary: saved([torch.zeros(2)]),
     "sparse": lambda canary: saved({"a": torch.eye(3).to_sparse()}),
-    "meta": lambda canary: saved({"a": torch.empty(3, device="meta")}),
     "quantized": lambda canary: saved({"a": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)}),
     "view of nothing": lambda canary: saved({"a": torch.zeros(1).expand(1 << 40)}),
     "tied view of nothing": lambda canary: saved({"decoder.weight": torch.zeros(1).expand(1 << 40)}),

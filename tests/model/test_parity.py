@@ -16,6 +16,7 @@ from electra_albert.config import ModelConfig
 from electra_albert.contracts import IGNORED_LABEL
 from electra_albert.hub.outputs import Labels, Model, outputs
 from electra_albert.keyed_random import Stream, bits, uniform
+from electra_albert.model.heads import SentenceOrderHead
 from electra_albert.model.task_model import TaskHead, TaskModel
 from electra_albert.presets import PRESETS
 from tests.model.test_task_model import make_task_model
@@ -280,6 +281,27 @@ def test_comparison_of_gradients_rejects_a_detached_branch(dtype: torch.dtype) -
     name = "encoder.albert_layer_groups.0.albert_layers.0.ffn.weight"
     with pytest.raises(AssertionError, match="ffn"):
         assert_same_gradients(right | {name: 0.9 * right[name]}, right)
+
+
+class WithoutTanh(SentenceOrderHead):
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return self.classifier(self.pooler(hidden_states[:, 0]))
+
+
+class AtTheEnd(SentenceOrderHead):
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return super().forward(hidden_states[:, -1:])
+
+
+# Planted: a head without its tanh, and one that reads the last position.
+@pytest.mark.parametrize("fault", [WithoutTanh, AtTheEnd])
+def test_comparison_rejects_a_head(fault: type[SentenceOrderHead]) -> None:
+    twins = make_twins("pretraining", SHARED, torch.float64)
+    planted = make_masked_lm(SHARED)
+    planted.sentence_order = fault(SHARED)
+    planted.load_state_dict(twins.ours.state_dict())
+    with pytest.raises(AssertionError):
+        assert_same_everything("pretraining", Twins(planted.double(), twins.stock), MASKS["ragged"])
 
 
 FAULTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
