@@ -8,9 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -78,9 +77,9 @@ def checkpoint_config(state: Path, part: str) -> dict[str, Any]:
     """The contents of a native config.json for one model, by the settings in the checkpoint's state."""
     with _whole(state.parent):
         settings = read_json(state)["settings"]
-        shape = ModelConfig(**_fields_of(ModelConfig, settings["model"]))
+        shape = ModelConfig(**settings["model"])
         if part == "generator" and "discriminator" in _parts(state.parent):
-            shape = RtdConfig(**_fields_of(RtdConfig, settings["rtd"])).generator(shape)
+            shape = RtdConfig(**settings["rtd"]).generator(shape)
     return native_config(shape, {})
 
 
@@ -134,10 +133,6 @@ def _parts(folder: Path) -> list[str]:
         return sorted({match[2] for match in map(_OF_A_MODEL.fullmatch, file.keys()) if match})
 
 
-def _fields_of(kind: type, settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {field.name: settings[field.name] for field in fields(kind) if field.name in settings}
-
-
 @contextmanager
 def _whole(folder: Path) -> Iterator[None]:
     """A failed read of a checkpoint, which a running training may have removed, as a CheckpointError."""
@@ -145,8 +140,6 @@ def _whole(folder: Path) -> Iterator[None]:
 
     try:
         yield
-    except CheckpointError:
-        raise
     except (OSError, SafetensorError, LookupError, TypeError, AttributeError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise CheckpointError(f"{folder} is no whole checkpoint of pretraining ({reason}); name another") from None

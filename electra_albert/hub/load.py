@@ -7,7 +7,6 @@ whole from a folder of ours or a stock one that was fine-tuned.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -67,22 +66,17 @@ def read_stored(files: ModelFiles) -> Stored:
 
 def read_each(models: Sequence[ModelFiles]) -> list[Stored]:
     """As read_stored, of several models. A file that holds more than one is read once, and they share its tensors."""
-    held: dict[Path, dict[str, Tensor]] = {}
-    return [_stored(files, held) for files in models]
+    held = {files.weights: files for files in models}
+    tensors = {weights: _read(files) for weights, files in held.items()}
+    return [_stored(files, _of_part(tensors[files.weights], files.part)) for files in models]
 
 
-def _stored(files: ModelFiles, held: dict[Path, dict[str, Tensor]]) -> Stored:
-    """`held` are the tensors of files that were read already; those of `files` are added."""
+def _stored(files: ModelFiles, tensors: dict[str, Tensor]) -> Stored:
     contents = _contents(files)
     config = model_config(contents, str(files.config))
-    if files.weights not in held:
-        held[files.weights] = _read(files)
-    tensors = _of_part(held[files.weights], files.part)
     blocks = config.num_hidden_groups * config.inner_group_num
     if blocks > len(tensors):  # a false configuration must not cost minutes
-        raise CheckpointError(
-            f"{files.weights} holds {len(tensors)} tensors, its configuration describes {blocks} blocks"
-        )
+        raise CheckpointError(f"{files.weights} holds {len(tensors)} tensors, its configuration has {blocks} blocks")
     kind = contents["model_type"]
     renamed = from_native(tensors) if kind == NATIVE else from_stock(tensors, kind, config, str(files.weights))
     return Stored(config, *renamed)
@@ -121,9 +115,6 @@ def load_body(files: ModelFiles) -> Body:
     return body_of(read_stored(files), str(files.weights))
 
 
-# Models are made on the meta device: sizes come from a file, and nothing is allocated before the weights match them.
-
-
 def generator_of(stored: Stored, origin: str) -> Generator:
     """As load_generator, of files that were read; `origin` names them in messages."""
     if not stored.has_mlm_head:
@@ -159,7 +150,7 @@ def _filled(model: _Module, stored: Stored, origin: str) -> _Module:
 
 def is_detector(files: ModelFiles) -> bool:
     """Whether the weights hold a detection head: whether the encoder was trained to find replaced tokens."""
-    return any(name.startswith(_DETECTION_HEAD) for name in _of_part(_read(files), files.part))
+    return any(_DETECTION_HEAD in name for name in _of_part(_read(files), files.part))
 
 
 def build_task_model(config: ModelConfig, head: TaskHead, files: ModelFiles | None) -> tuple[TaskModel, list[str]]:

@@ -107,17 +107,13 @@ def from_stock(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, or
     omitted = tuple(f"{head}." for head in left_aside)
     found = {name: t for name, t in found.items() if name not in _COUNTERS and not name.startswith(omitted)}
     if kind == "electra" and config.hidden_act != "gelu" and any(name.startswith("predictions.") for name in found):
-        raise CheckpointError(
-            f"{origin} holds an MLM head of ELECTRA, which is always computed with gelu, its encoder with "
-            f"{config.hidden_act}; two activations in one model cannot be read"
-        )
+        raise CheckpointError(f"{origin} holds ELECTRA's MLM head, which has gelu, but names {config.hidden_act}")
     if kind in RELATIVES and config.embedding_size == config.hidden_size:
         if any(name.startswith(_MAPPING) for name in found):
             raise CheckpointError(f"{origin} holds a mapping of embeddings that stock does not apply; get another file")
-        found |= {
-            f"{_MAPPING}weight": torch.eye(config.hidden_size),
-            f"{_MAPPING}bias": torch.zeros(config.hidden_size),
-        }
+        if config.hidden_size**2 < sum(tensor.numel() for tensor in found.values()):  # or config.json is wrong
+            found[f"{_MAPPING}weight"] = torch.eye(config.hidden_size)
+            found[f"{_MAPPING}bias"] = torch.zeros(config.hidden_size)
     decoder, bias = found.pop(_DECODER, None), found.pop(_DECODER_BIAS, None)
     if decoder is not None and not torch.equal(decoder, found.get(TABLE, decoder)):
         raise CheckpointError(
@@ -135,10 +131,7 @@ def from_stock(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, or
 
 def for_order_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors with the pooler as part of a sentence-order head."""
-    return {
-        name.replace(_POOLER, _ORDER_POOLER) if name.startswith(_POOLER) else name: tensor
-        for name, tensor in state.items()
-    }
+    return {re.sub(r"^pooler\.", _ORDER_POOLER, name): tensor for name, tensor in state.items()}
 
 
 def _albert_name(name: str) -> str:

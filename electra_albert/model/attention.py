@@ -24,7 +24,7 @@ class SoftmaxMixing(nn.Module):
         self.dropout = config.attention_probs_dropout_prob
 
     def probabilities(self, q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
-        """How much each query looks at each key, before dropout: q, k, mask as in forward; returns [B, N, L, L]."""
+        """Attention weights before dropout: q, k, mask as in forward; returns [B, N, L, L]."""
         scores = q @ k.transpose(2, 3) * q.shape[-1] ** -0.5  # [B, N, L, L]
         return scores.masked_fill(~mask[:, None, None, :], torch.finfo(scores.dtype).min).softmax(-1)
 
@@ -82,7 +82,7 @@ class SelfAttention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.num_heads, self.head_size = config.num_attention_heads, config.head_size
-        # One product for query, key and value; a checkpoint for other code splits it (huggingface.py).
+        # One product for query, key and value; a checkpoint for other code splits it (hub/names.py).
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.mixing = make_mixing(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
@@ -90,7 +90,7 @@ class SelfAttention(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def probabilities(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
-        """What forward's mixing weighs by, worked out once more: arguments as for forward; returns [B, N, L, L]."""
+        """Attention weights of the mixing in forward: arguments as for forward; returns [B, N, L, L]."""
         q, k, _ = self._projections(hidden_states)
         return cast(SoftmaxMixing, self.mixing).probabilities(q, k, mask)
 

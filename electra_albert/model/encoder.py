@@ -1,6 +1,6 @@
 """The ALBERT encoder: factorised embeddings, and blocks whose parameters are shared between passes.
 
-Parameter names are those of stock AlbertModel but for the fused query, key and value (see huggingface.py).
+Parameter names are those of stock AlbertModel but for the fused query, key and value (see hub/names.py).
 Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 """
 
@@ -133,10 +133,7 @@ def set_gradient_checkpointing(module: nn.Module) -> None:
 
 
 class Body(nn.Module):
-    """The encoder alone, as stock AlbertModel: embeddings, encoder and, where one was trained, the pooler.
-
-    Its weights are drawn or loaded by the caller.
-    """
+    """Stock AlbertModel: embeddings, encoder and, where one was trained, the pooler; the caller fills the weights."""
 
     def __init__(self, config: ModelConfig, *, with_pooler: bool) -> None:
         super().__init__()

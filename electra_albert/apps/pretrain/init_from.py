@@ -271,29 +271,30 @@ def _naming(old: str | None) -> Iterator[None]:
         raise type(error)(f"--old_corpus {old}: {error}") from None
 
 
-def with_old_corpus(origin: Origin, config: PretrainConfig, tokenizer_dir: Path, world: World) -> Origin:
-    """The origin with the text that --old_corpus names, prepared with the run's own tokenizer."""
-    old, run, seed = config.run.old_corpus, config.corpus, config.training.seed
-    if old is None:
-        return origin
-    with main_first(world):
-        LOG.info(f"preparing the old text {old}")
-        with _naming(old):
-            store = prepare(replace(with_tokenizer(run, tokenizer_dir), corpus=old), seed).store
-    known = {"prepared_dir": run.prepared_dir, "store": store.fingerprint, "max_seq_length": run.max_seq_length}
-    return origin._replace(record={**origin.record, **known, "seed": seed, "side": _ALL})
+def with_old_text(
+    origin: Origin, config: PretrainConfig, tokenizer_dir: Path, like: Rows, world: World, *, begins: bool
+) -> Origin:
+    """The origin with the rows it was scored on, laid out as those of `like`; a notice where they are not to be had.
 
-
-def with_old_text(origin: Origin, like: Rows, world: World) -> Origin:
-    """The origin with the rows it was scored on, laid out as those of `like`; a notice where they are not to be had."""
-    if origin.record.get("store") is None:
+    A run that `begins` prepares the text that --old_corpus names, with its own tokenizer.
+    """
+    record, corpus = origin.record, config.corpus
+    if begins and config.run.old_corpus is not None:
+        with main_first(world), _naming(config.run.old_corpus):
+            LOG.info(f"preparing the old text {config.run.old_corpus}")
+            old = replace(with_tokenizer(corpus, tokenizer_dir), corpus=config.run.old_corpus)
+            store = prepare(old, config.training.seed).store
+        record = {**record, "prepared_dir": corpus.prepared_dir, "store": store.fingerprint, "side": _ALL}
+        record |= {"max_seq_length": corpus.max_seq_length, "seed": config.training.seed}
+        origin = origin._replace(record=record)
+    if record.get("store") is None:
         LOG.info("notice: what is forgotten of the text these weights know is measured only with an --old_corpus")
         return origin
-    rows = old_rows(origin.record, like, world.world_size)
+    rows = old_rows(record, like, world.world_size)
     if all(gather_objects(rows is not None, world)):  # all processes score it, or none
         return origin._replace(held_out=rows)
     LOG.info(
-        f"notice: the old text is no longer prepared in {origin.record['prepared_dir']}, or too little is held out; "
+        f"notice: the old text is no longer prepared in {record['prepared_dir']}, or too little is held out; "
         "what is forgotten of it is not measured"
     )
     return origin
