@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from electra_albert.apps.export.onnx import INPUTS, write_onnx
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError, UsageError
-from electra_albert.model.encoder import Body
 from electra_albert.model.compilation import compile_for_training
+from electra_albert.model.encoder import Body
 from electra_albert.model.task_model import TaskHead, TaskModel
 from tests.apps.test_export_checks import generator_with_pooler
 from tests.model.twins import SHAPE, make_masked_lm, make_pair
