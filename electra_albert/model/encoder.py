@@ -6,8 +6,7 @@ Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import cast
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -102,20 +101,9 @@ class Encoder(nn.Module):
         """embedded any float [B, L, E], mask bool [B, L] (True = take part); returns hidden states [B, L, D]."""
         hidden_states = self.embedding_hidden_mapping_in(embedded)  # [B, L, D]
         for group in self.albert_layer_groups:
-            for _ in range(self._passes_per_group):
+            for _ in range(self.config.num_hidden_layers // self.config.num_hidden_groups):
                 hidden_states = self._pass(group, hidden_states, mask)
         return hidden_states
-
-    def blocks(self) -> Iterator[Block]:
-        """Every block as often as it runs and in that order: what forward applies after the mapping."""
-        for group in self.albert_layer_groups:
-            for _ in range(self._passes_per_group):
-                for block in cast(Group, group).albert_layers:
-                    yield cast(Block, block)
-
-    @property
-    def _passes_per_group(self) -> int:
-        return self.config.num_hidden_layers // self.config.num_hidden_groups
 
     def _pass(self, group: nn.Module, hidden_states: Tensor, mask: Tensor) -> Tensor:
         if not (self.training and torch.is_grad_enabled()):
