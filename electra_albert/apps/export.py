@@ -156,7 +156,7 @@ def _build(kind: str, stored: Stored, files: ModelFiles) -> tuple[Model, dict[st
 def _left_aside(stored: Stored, model: Model) -> list[str]:
     """Heads in a model's files that `model` is without."""
     parts = {name for name, _ in model.named_children()}
-    parts |= {"pooler", "sop_classifier"} if "sentence_order" in parts else set()
+    parts |= {"pooler"} if "sentence_order" in parts else set()
     return sorted({name.split(".")[0] for name in stored.tensors} - parts) + sorted(stored.left_aside)
 
 

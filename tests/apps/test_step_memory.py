@@ -12,7 +12,7 @@ from electra_albert.apps.pretrain.step_memory import LiveBytes, follow_step, ste
 from torch.profiler import ProfilerActivity, profile
 
 from electra_albert.config import CorpusConfig, ModelConfig, PretrainConfig, RunConfig, TrainingConfig
-from electra_albert.objectives.pretraining import make_objective
+from electra_albert.objectives.registry import make_objective
 from electra_albert.presets import PRESETS
 from electra_albert.training.optimizer import build_optimizer
 from tests.objectives.toy import OBJECTIVES, SPECIAL

@@ -22,8 +22,8 @@ from electra_albert.config import BUILT_IN_CORPUS, PretrainConfig, RtdConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import Rows, build_table
 from electra_albert.corpus.mixture import read_sources
-from electra_albert.corpus.text_files import find_files as find_text
 from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
+from electra_albert.data_files.finding import find_files as find_text
 from electra_albert.hub.fill import adopt, require_same_computation, resize_vocabulary, same_tables
 from electra_albert.hub.find import CONFIG_FILE, ENCODER_FOLDERS, ModelFiles, is_checkpoint, locate, locate_encoder
 from electra_albert.hub.load import Stored, body_of, read_config, read_each
@@ -35,7 +35,7 @@ from electra_albert.training.distributed import World, gather_objects, main_firs
 if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
     from electra_albert.model.electra import Discriminator, Generator
-    from electra_albert.objectives.pretraining import PretrainingObjective
+    from electra_albert.objectives.registry import PretrainingObjective
 
 LOG = logging.getLogger(__name__)
 

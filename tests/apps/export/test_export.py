@@ -45,7 +45,7 @@ def test_a_checkpoint_is_exported_as_the_run_at_that_step(finished: Finished, tm
 
 KINDS = {  # stock class: the kind that is found, or the one that is named, and what is left aside
     "AlbertForMaskedLM": ("generator", "", ""),
-    "AlbertForPreTraining": ("generator", "encoder", "predictions, sop_classifier"),
+    "AlbertForPreTraining": ("generator", "encoder", "predictions, sentence_order"),
     "AlbertModel": ("encoder", "", ""),
     "BertForPreTraining": ("generator", "generator", "cls.seq_relationship"),
     "ElectraForPreTraining": ("discriminator", "encoder", "discriminator_predictions"),
