@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from electra_albert.apps import export
 from electra_albert.contracts import UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer
-from electra_albert.hub.loading import load_discriminator, load_generator, locate
+from electra_albert.hub.load import load_discriminator, load_generator, locate
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call, sha256
 from tests.apps.tiny_stock import write_stock
@@ -45,7 +45,7 @@ def test_a_checkpoint_is_exported_as_the_run_at_that_step(finished: Finished, tm
 
 KINDS = {  # stock class: the kind that is found, or the one that is named, and what is left aside
     "AlbertForMaskedLM": ("generator", "", ""),
-    "AlbertForPreTraining": ("generator", "encoder", "predictions"),
+    "AlbertForPreTraining": ("generator", "encoder", "predictions, sentence_order"),
     "AlbertModel": ("encoder", "", ""),
     "BertForPreTraining": ("generator", "generator", "cls.seq_relationship"),
     "ElectraForPreTraining": ("discriminator", "encoder", "discriminator_predictions"),
