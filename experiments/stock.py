@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     from benchmarks.timing import LOG, STOCK
     from electra_albert.apps.pretrain.evaluation import score
     from electra_albert.apps.pretrain.job import make_job
-    from electra_albert.hub.huggingface import load_state
+    from electra_albert.hub.fill import load_state
     from electra_albert.objectives.rtd import ReplacedTokenDetection
     from electra_albert.training.distributed import start
     from electra_albert.training.guards import StopSignal
