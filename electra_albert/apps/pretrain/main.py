@@ -166,15 +166,15 @@ def _record(job: Job, folder: Path, preset: str, command: Sequence[str], setting
 
 def _export(job: Job, result: RunResult, command: Sequence[str]) -> str:
     """Export both models and write the card; returns the closing report."""
-    from electra_albert.apps.export.models import export_discriminator, export_generator
     from electra_albert.apps.pretrain.summary import closing_report
     from electra_albert.apps.run_folder import run_facts, write_card, writing
+    from electra_albert.hub.save import save_model
 
     folder, facts = result.folder, run_facts(job.config, result.metrics, result.step)
     objective, tokenizer = job.objective.cpu().eval(), job.prepared.tokenizer
-    export_generator(objective.generator, tokenizer, folder / "generator", facts=facts)
+    save_model(objective.generator, tokenizer, folder / "generator", facts=facts)
     if objective.discriminator is not None:
-        export_discriminator(objective.discriminator, tokenizer, folder / "discriminator", facts=facts)
+        save_model(objective.discriminator, tokenizer, folder / "discriminator", facts=facts)
     with writing(folder):
         write_card(folder, shlex.join(["python", *command]), job.config, facts)
     return closing_report(job, result.metrics, folder)
