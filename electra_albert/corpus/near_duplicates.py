@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import NamedTuple
 
 import numpy as np
@@ -28,13 +27,6 @@ class Group(NamedTuple):
 
     key: int  # 63 bits; documents of one key are always kept together
     sketch: bytes  # SKETCH_BYTES, of which near-duplicates share most
-
-
-def name_group(name: str) -> Group:
-    """The group of all documents that come with a name."""
-    raw = name.encode("utf-8", "surrogateescape")
-    key = int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest()) >> 1
-    return Group(key, hashlib.shake_128(raw).digest(SKETCH_BYTES))
 
 
 def groups_of(heads: list[str]) -> list[Group]:

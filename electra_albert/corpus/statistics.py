@@ -12,7 +12,6 @@ _KINDS = {
     "files_of_sentences": "of text, one sentence a line",
     "files_of_paragraphs": "of text, one paragraph a line, split into sentences",
     "files_of_records": "of JSON, one document a line, split into sentences",
-    "files_of_documents": "of documents already split",
     "files_of_csv": "of CSV, one document a row, split into sentences",
     "files_of_tsv": "of TSV, one document a row, split into sentences",
     "files_of_parquet": "of Parquet, one document a row, split into sentences",

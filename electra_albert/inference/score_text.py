@@ -26,9 +26,9 @@ from electra_albert.corpus.sources import Reading, Unit, find_files, plan_units,
 from electra_albert.corpus.store import TokenStream
 from electra_albert.corpus.tokenizer import fingerprint, special_ids
 from electra_albert.corpus.word_encoder import encoder_settings
+from electra_albert.data_files.finding import is_there
 from electra_albert.objectives.evaluation import Unigram
 from electra_albert.objectives.masking import SpecialIds, maskable
-from electra_albert.tasks.read_rules import is_there
 
 if TYPE_CHECKING:
     from electra_albert.inference.model import InferenceModel

@@ -31,7 +31,6 @@ def messy_folder(folder: Path) -> Path:
     write(folder, '{"text": "One. Two."}\n{"text": null}\n', "b.jsonl")
     write(folder, b'text\nOne.\n"caf\xe9"\n', "c.csv")
     write(folder, gzip.compress(b"One. Two.\n", mtime=0), "d.txt.gz")
-    write(folder, '{"source": "a", "sentences": ["One."]}\n', "e.jsonl")
     write(folder, "", "f.txt")
     write(folder, "GIF", "g.gif")
     write(folder, "hidden", ".hidden")

@@ -82,8 +82,8 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
     from electra_albert.training.guards import RunLock, StopSignal
     from electra_albert.training.loop import train
     from electra_albert.training.monitor import Monitor
-    from electra_albert.training.run import Run
     from electra_albert.training.run_log import RunLog
+    from electra_albert.training.settings import RunSettings
 
     folder = run_folder(config, preset)
     with main_first(world):
@@ -106,7 +106,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
                 stack.enter_context(RunLock(folder))
         if found != find_checkpoint(folder / "checkpoints", config.run.resume):
             raise UsageError(f"another run has written into {folder} just now; start again to resume it")
-        run = Run(
+        run = RunSettings(
             folder,
             config.training,
             world,

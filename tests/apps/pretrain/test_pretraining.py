@@ -28,7 +28,7 @@ from electra_albert.config import CorpusConfig, RunConfig
 from electra_albert.objectives.evaluation import Unigram
 from electra_albert.presets import PRESETS
 from electra_albert.training.distributed import World
-from electra_albert.training.metrics_file import CLOCK
+from electra_albert.training.monitor import CLOCK
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, STEPS, assert_refused, call, environment, options, outcome, rows
 from tests.hub.forms import run_code_of
