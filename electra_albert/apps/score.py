@@ -230,7 +230,7 @@ def _way_as_json(scores: PairScores, way: str) -> dict[str, Any]:
 
 def _write(options: Namespace, model: InferenceModel, scores: dict[str, Any]) -> None:
     from electra_albert.corpus.tokenizer import fingerprint
-    from electra_albert.corpus.writing import write_json
+    from electra_albert.files import write_json
 
     output = Path(options.output)
     told = {

@@ -18,7 +18,6 @@ from electra_albert.hub.loading import (
     locate_encoder,
     read_each,
 )
-from electra_albert.hub.pair_file import is_pair
 from electra_albert.hub.run_checkpoint import is_checkpoint
 from electra_albert.inference.tasks import FineTuned, fine_tuned_of
 from electra_albert.inference.token_table import without_spare_rows
@@ -71,6 +70,6 @@ def read_models(path: Path, device: torch.device) -> Models:
 def _locate(path: Path) -> tuple[ModelFiles, ModelFiles]:
     """The files of the encoder, and those of the masked-token model, which may be the same."""
     files = locate_encoder(path)
-    if (path / "generator").is_dir() or is_pair(path) or is_checkpoint(path):
+    if (path / "generator").is_dir() or is_checkpoint(path):
         return files, locate(path, "generator")
     return files, files

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from electra_albert.contracts import UserError
 from electra_albert.corpus.sources import MAX_LINE_BYTES, Document, find_files
 from electra_albert.corpus.tokenizer import load_tokenizer, special_ids
-from electra_albert.corpus.word_encoder import encoder_settings, make_encoder
+from electra_albert.corpus.word_encoder import TextEncoder, encoder_settings
 from electra_albert.data_files.streams import compression
 from tests.corpus.reading import PROSE, read, write
 from tests.corpus.tokenizer_kinds import KINDS
@@ -124,7 +124,7 @@ def test_hostile_text_is_read_whole_and_in_time(tmp_path: Path, name: str) -> No
 def test_hostile_text_is_tokenised_in_time_and_never_special(tmp_path: Path, kind: str) -> None:
     KINDS[kind](tmp_path)
     tokenizer = load_tokenizer(tmp_path)
-    encoder = make_encoder(encoder_settings(tokenizer))
+    encoder = TextEncoder(encoder_settings(tokenizer))
     special = {*special_ids(tokenizer)} - {encoder.unknown_id}
     for name, make in HOSTILE.items():
         lines = make()[:100_000].splitlines()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from electra_albert.apps.default_model import default_model
 from electra_albert.apps.demo.sentences import OF_ANYTHING, OF_DOCUMENTATION
+from electra_albert.apps.run_folder import CONFIG
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -29,10 +30,8 @@ def default_path() -> Path:
 
 
 def built_in_sentences(path: Path) -> tuple[str, ...]:
-    """Sentences of the kind that the model has read: of a pair that ships, or of what runs here read by default."""
-    from electra_albert.hub.pair_file import find_part
-
-    return OF_DOCUMENTATION if find_part(path, ("generator",)) is None else OF_ANYTHING
+    """Sentences of the kind that the model has read: of a run here what it reads by default."""
+    return OF_DOCUMENTATION if (path / CONFIG).is_file() else OF_ANYTHING
 
 
 def load_rewriter(options: Namespace, path: Path) -> Rewriter:

@@ -41,7 +41,7 @@ from electra_albert.training.distributed import World, gather_objects, main_firs
 if TYPE_CHECKING:
     from electra_albert.config import PretrainConfig
     from electra_albert.corpus.tokenizer import Tokenizer
-    from electra_albert.objectives.pretraining import PretrainingObjective
+    from electra_albert.objectives.registry import PretrainingObjective
 
 LOG = logging.getLogger(__name__)
 
