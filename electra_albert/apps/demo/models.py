@@ -13,7 +13,7 @@ from electra_albert.apps.run_folder import CONFIG
 if TYPE_CHECKING:
     from jsonargparse import Namespace
 
-    from electra_albert.hub.loading import ModelFiles
+    from electra_albert.hub.load import ModelFiles
     from electra_albert.inference.rewrite import Rewriter
 
 _WAY_OUT = "name the tokenizer it was trained with by --tokenizer, or put that beside its weights"
@@ -37,7 +37,7 @@ def built_in_sentences(path: Path) -> tuple[str, ...]:
 def load_rewriter(options: Namespace, path: Path) -> Rewriter:
     """The generator that `path` means, its tokenizer, and the discriminator named or stored with it; all checked."""
     from electra_albert.corpus.tokenizer import load_tokenizer
-    from electra_albert.hub.loading import discriminator_of, generator_of, locate, read_each
+    from electra_albert.hub.load import discriminator_of, generator_of, locate, read_each
     from electra_albert.inference.rewrite import Rewriter
     from electra_albert.inference.token_table import without_spare_rows
 
@@ -61,7 +61,7 @@ def load_rewriter(options: Namespace, path: Path) -> Rewriter:
 
 def _beside(files: ModelFiles, named: str | None) -> list[ModelFiles]:
     """The discriminator that is named, or stored with the generator, or in a folder beside its own; or none."""
-    from electra_albert.hub.loading import locate, locate_encoder
+    from electra_albert.hub.load import locate, locate_encoder
 
     folder = files.weights.absolute().parent
     beside = folder.parent / "discriminator"

@@ -18,8 +18,10 @@ from electra_albert.apps.pretrain.job import choose_arithmetic
 from electra_albert.config import CorpusConfig, ModelConfig, TrainingConfig
 from electra_albert.contracts import Arithmetic, CheckpointError, DataError, UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer
+from electra_albert.files import sha256
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, TuningConfig
-from electra_albert.hub.loading import (
+from electra_albert.hub.config import are_unnamed, name_the_labels
+from electra_albert.hub.load import (
     build_task_model,
     head_of,
     is_detector,
@@ -28,8 +30,7 @@ from electra_albert.hub.loading import (
     read_config,
     read_details,
 )
-from electra_albert.hub.stock_task import are_unnamed, name_the_labels
-from electra_albert.hub.weight_files import all_files
+from electra_albert.hub.weights import all_files
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.model.task_model import TaskHead
@@ -41,12 +42,11 @@ from electra_albert.tasks.registry import as_configured
 from electra_albert.tasks.rows import Rows
 from electra_albert.tasks.task import Report, Task, TaskData
 from electra_albert.tasks.token import is_entity_tagging
-from electra_albert.training.checkpoint import sha256
 from electra_albert.training.distributed import World, main_first
 
 if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
-    from electra_albert.hub.loading import ModelFiles
+    from electra_albert.hub.load import ModelFiles
 
 LOG = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import electra_albert as ea
 from electra_albert import contracts as ea_errors
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.finetune.options import parse_finetuning
-from electra_albert.hub.loading import load_task_model, locate_encoder
+from electra_albert.hub.load import load_task_model, locate_encoder
 from electra_albert.training import loop
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, call, copy_as_learned, rows, untimed_rows
