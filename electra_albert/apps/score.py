@@ -6,6 +6,7 @@ electra-albert score --model runs/mine --text unseen.txt --pairs blimp --output 
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,39 +19,40 @@ if TYPE_CHECKING:
     from jsonargparse import Namespace
 
     from electra_albert.inference.model import InferenceModel
-    from electra_albert.inference.score_pairs import PairScores
     from electra_albert.inference.score_text import TextScore
 
 _OPTIONS = ("text", "pairs", "max_seq_length", "text_column", "max_pairs", "device")
+_COLUMNS = "text,tokens,words,unknown,nats a token,of known ones,frequencies alone,accuracy %,nats a word"
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
     options = _parse(argv)
+    from electra_albert.inference.model import load_model
+    from electra_albert.inference.score_pairs import pair_files, score_pairs
+    from electra_albert.inference.score_text import require_file, score_text
+
     texts = [Path(name) for name in options.text or ()]
-    pairs = None if options.pairs is None else Path(options.pairs)
-    _require_files(texts, pairs)
+    for file in texts:
+        require_file(file)
+    if options.pairs is not None:
+        pair_files(Path(options.pairs))
     if options.output is not None:
         _check_output(Path(options.output))
-    from electra_albert.inference.model import load_model
-    from electra_albert.inference.score_pairs import score_pairs
-    from electra_albert.inference.score_text import score_text
-
     model = load_model(options.model, options.device)
-    left_out = _left_out(model, bool(texts), pairs is not None)
+    left_out = _left_out(model, bool(texts), options.pairs is not None)
     for notice in left_out:
         print(f"notice: {notice}", file=sys.stderr)
-    if model.generator is None:
-        texts = []
-    text_scores = [score_text(model, file, options.max_seq_length, options.text_column) for file in texts]
-    if text_scores:
+    text_scores, pair_scores = [], None
+    if texts and model.generator is not None:
+        text_scores = [score_text(model, file, options.max_seq_length, options.text_column) for file in texts]
         print(format_texts(text_scores), flush=True)
-    pair_scores = None
-    if pairs is not None:
-        pair_scores = score_pairs(model, pairs, options.max_pairs)
-        print(("\n" if text_scores else "") + format_pairs(pair_scores), flush=True)
+    if options.pairs is not None:
+        pair_scores = score_pairs(model, Path(options.pairs), options.max_pairs)
+        print("\n" * bool(text_scores) + format_pairs(pair_scores), flush=True)
     if options.output is not None:
-        _write(options, model, {"left_out": left_out, **as_json(text_scores, pair_scores)})
+        scores = {"text": [score._asdict() for score in text_scores], "pairs": pair_scores}
+        _write(options, model, {"left_out": left_out, **scores})
     return 0
 
 
@@ -58,128 +60,87 @@ def _parse(argv: Sequence[str]) -> Namespace:
     parser = make_parser("electra-albert score", "Score a pretrained model as it is.")
     parser.add_argument("--model", type=str, required=True, help="A run folder or a model folder, ours or stock.")
     parser.add_argument("--text", type=str, nargs="+", help="Files of unseen text, of any kind --corpus takes.")
-    parser.add_argument("--pairs", type=str | None, default=None, help="A .jsonl of BLiMP's form, or a folder of them.")
-    parser.add_argument(
-        "--max_seq_length",
-        type=int | None,
-        default=None,
-        help="Of rows of text; by default 128 or what the model reads.",
-    )
-    parser.add_argument("--text_column", type=str, default="text", help="What holds the text, in tables and records.")
-    parser.add_argument("--max_pairs", type=int | None, default=None, help="Of each set the first so many pairs.")
-    parser.add_argument("--output", type=str | None, default=None, help="File to write the scores into, as JSON.")
-    parser.add_argument(
-        "--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: a GPU if there is one."
-    )
+    for name, kind, text in (
+        ("pairs", str, "A .jsonl of BLiMP's form, or a folder of them."),
+        ("max_seq_length", int, "Of sequences of text; by default 128 or what the model reads."),
+        ("max_pairs", int, "Of each set the first so many pairs."),
+        ("output", str, "File to write the scores into, as JSON."),
+    ):
+        parser.add_argument(f"--{name}", type=kind | None, default=None, help=text)
+    parser.add_argument("--text_column", type=str, default="text", help="Column of the text, in tables and records.")
+    devices = ["auto", "cpu", "cuda", "mps"]
+    parser.add_argument("--device", choices=devices, default="auto", help="auto: a CUDA GPU if there is one.")
     options = parse(parser, argv)
     for name in ("model", "pairs", "output"):
         if options[name] == "":
             raise UsageError(f"--{name} is empty; give a path")
     if not options.text and options.pairs is None:
         raise UsageError("there is nothing to score; give --text, --pairs or both")
-    if options.max_pairs is not None and options.max_pairs < 1:
-        raise UsageError(f"--max_pairs {options.max_pairs} must be at least 1")
     if options.max_pairs is not None and options.pairs is None:
         raise UsageError("--max_pairs has no effect without --pairs; leave it out")
+    if options.max_pairs is not None and options.max_pairs < 1:
+        raise UsageError(f"--max_pairs {options.max_pairs} must be at least 1")
     return options
-
-
-def _require_files(texts: Sequence[Path], pairs: Path | None) -> None:
-    """UsageError for what is not there, before anything is computed."""
-    from electra_albert.inference.score_pairs import pair_files
-    from electra_albert.inference.score_text import require_file
-
-    for file in texts:
-        require_file(file)
-    if pairs is not None:
-        pair_files(pairs)
 
 
 def _check_output(output: Path) -> None:
     """UsageError unless `output` can be written and is new, or holds scores: a text or a model is not written over."""
     check_can_write(output.absolute().parent)
-    if output.exists() and not output.is_file():
-        raise UsageError(f"--output {output} is no file; name one")
-    if output.exists() and not _holds_scores(output):
-        raise UsageError(f"--output {output} is there and holds no scores, so it stays as it is; name another file")
-
-
-def _holds_scores(file: Path) -> bool:
-    """Whether that is a file that --output has written."""
-    import json
-
+    if not output.exists():
+        return
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(output.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and {"weights", "tokenizer", "options"} <= content.keys()
+        content = None
+    if not isinstance(content, dict) or not {"weights", "tokenizer", "options"} <= content.keys():
+        raise UsageError(f"--output {output} is there and holds no scores, so it stays as it is; name another file")
 
 
 def _left_out(model: InferenceModel, has_text: bool, has_pairs: bool) -> list[str]:
     """What the model lacks the head for; UsageError where nothing of what is asked for remains."""
     has_mlm, has_detection = model.generator is not None, model.discriminator is not None
-    told = []
-    if has_text and not has_mlm:
-        told.append("--text is left out: the model has no masked-token head")
-    if has_pairs and not has_mlm:
-        told.append("--pairs without likelihood: the model has no masked-token head")
-    if has_pairs and not has_detection:
-        told.append("--pairs without detection: the model has no detection head")
+    missing = [
+        (has_text and not has_mlm, "--text is left out: the model has no masked-token head"),
+        (has_pairs and not has_mlm, "--pairs without likelihood: the model has no masked-token head"),
+        (has_pairs and not has_detection, "--pairs without detection: the model has no detection head"),
+    ]
     if not has_mlm and not (has_pairs and has_detection):
-        heads = "no masked-token head" + ("" if has_detection else " and no detection head")
+        heads = "no masked-token head" + " and no detection head" * (not has_detection)
         raise UsageError(f"the model has {heads}, so nothing asked for can be scored; name a run or its generator")
-    return told
-
-
-# What is told.
+    return [notice for is_missing, notice in missing if is_missing]
 
 
 def format_texts(scores: Sequence[TextScore]) -> str:
     """A table of the texts, one a line."""
-    rows = [
-        [
-            "text",
-            "tokens",
-            "words",
-            "unknown",
-            "nats a token",
-            "of known ones",
-            "frequencies alone",
-            "accuracy %",
-            "nats a word",
-        ]
-    ]
-    rows[0].append("pseudo-perplexity a word")
-    for score in scores:
-        told = [f"{count:,}" for count in (score.tokens, score.words, score.unknown_tokens)]
-        known = "-" if score.nats_per_known_token is None else f"{score.nats_per_known_token:.4f}"
-        told += [f"{score.nats_per_token:.4f}", known, f"{score.unigram_entropy:.4f}", f"{100 * score.accuracy:.2f}"]
-        perplexity = "-" if score.pseudo_perplexity is None else f"{score.pseudo_perplexity:,.1f}"
-        rows.append([score.file.name, *told, f"{score.nats_per_word:.4f}", perplexity])
+    rows = [[*_COLUMNS.split(","), "pseudo-perplexity a word"]]
+    for it in scores:
+        counts = [f"{count:,}" for count in (it.tokens, it.words, it.unknown_tokens)]
+        known = "-" if it.nats_per_known_token is None else f"{it.nats_per_known_token:.4f}"
+        nats = [f"{it.nats_per_token:.4f}", known, f"{it.unigram_entropy:.4f}"]
+        perplexity = "-" if it.pseudo_perplexity is None else f"{it.pseudo_perplexity:,.1f}"
+        means = [f"{100 * it.accuracy:.2f}", f"{it.nats_per_word:.4f}", perplexity]
+        rows.append([Path(it.file).name, *counts, *nats, *means])
     return _table(rows, 1)
 
 
-def format_pairs(scores: PairScores) -> str:
+def format_pairs(scores: dict[str, dict[str, Any]]) -> str:
     """A table of the sets, of their terms, and of the mean with its standard error, in per cent."""
-    ways = scores.ways
-    rows = [["good above bad, %", "term", "pairs", *ways]]
-    for one in scores.sets:
-        rows.append([one.name, one.term, f"{one.pairs:,}", *(_percent(one.accuracy(way)) for way in ways)])
-    by_way = {way: scores.of_terms(way) for way in ways}
-    for term in by_way[ways[0]]:
-        some = [one for one in scores.sets if one.term == term]
-        rows.append([f"mean of {len(some)}", term, f"{sum(one.pairs for one in some):,}"])
-        rows[-1] += [_percent(by_way[way][term]) for way in ways]
-    rows.append([f"mean of {len(scores.sets)} sets", "", f"{scores.pairs:,}"])
-    rows[-1] += [_percent(scores.accuracy(way)) for way in ways]
-    rows.append(["standard error", "", "", *(_percent(scores.standard_error(way), 2) for way in ways)])
-    rows.append(["ties, not counted as good", "", ""])
-    rows[-1] += [f"{sum(one.outcomes[way].ties for one in scores.sets):,}" for way in ways]
-    return _table(rows, 2)
 
+    def row(name: str, term: str, pairs: object, values: Sequence[float], digits: int = 1) -> list[str]:
+        return [name, term, f"{pairs:,}" if pairs else "", *(f"{100 * value:.{digits}f}" for value in values)]
 
-def _percent(share: float, digits: int = 1) -> str:
-    return f"{100 * share:.{digits}f}"
+    ways = list(scores.values())
+    sets, terms = ways[0]["sets"], ways[0]["terms"]
+    rows = [["good above bad, %", "term", "pairs", *scores]]
+    for name, one in sets.items():
+        rows.append(row(name, one["term"], one["pairs"], [way["sets"][name]["accuracy"] for way in ways]))
+    for term in terms:
+        counts = [one["pairs"] for one in sets.values() if one["term"] == term]
+        rows.append(row(f"mean of {len(counts)}", term, sum(counts), [way["terms"][term] for way in ways]))
+    rows.append(row(f"mean of {len(sets)} sets", "", ways[0]["pairs"], [way["mean"] for way in ways]))
+    rows.append(row("standard error", "", "", [way["standard_error"] for way in ways], 2))
+    ties = [f"{sum(one['ties'] for one in way['sets'].values()):,}" for way in ways]
+    return _table([*rows, ["ties, not counted as good", "", "", *ties]], 2)
 
 
 def _table(rows: Sequence[Sequence[str]], texts: int) -> str:
@@ -187,74 +148,31 @@ def _table(rows: Sequence[Sequence[str]], texts: int) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = (
         [
-            cell.ljust(width) if place < texts else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(width) if position < texts else cell.rjust(width)
+            for position, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         for row in rows
     )
     return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
-def as_json(texts: Sequence[TextScore], pairs: PairScores | None) -> dict[str, Any]:
-    """The scores in full; shares are from 0 to 1."""
-    means = ("nats_per_token", "nats_per_known_token", "accuracy", "nats_per_word", "pseudo_perplexity")
-    found: dict[str, Any] = {
-        "text": [
-            {**score._asdict(), "file": str(score.file)} | {name: getattr(score, name) for name in means}
-            for score in texts
-        ],
-        "pairs": None,
-    }
-    if pairs is not None:
-        found["pairs"] = {way: _way_as_json(pairs, way) for way in pairs.ways}
-    return found
-
-
-def _way_as_json(scores: PairScores, way: str) -> dict[str, Any]:
-    return {
-        "mean": scores.accuracy(way),
-        "standard_error": scores.standard_error(way),
-        "pairs": scores.pairs,
-        "terms": scores.of_terms(way),
-        "sets": {
-            one.name: {
-                "term": one.term,
-                "pairs": one.pairs,
-                "accuracy": one.accuracy(way),
-                **one.outcomes[way]._asdict(),
-            }
-            for one in scores.sets
-        },
-    }
-
-
 def _write(options: Namespace, model: InferenceModel, scores: dict[str, Any]) -> None:
     from electra_albert.corpus.tokenizer import fingerprint
     from electra_albert.corpus.writing import write_json
+    from electra_albert.hub.weight_files import all_files
+    from electra_albert.training.checkpoint import sha256
 
     output = Path(options.output)
-    told = {
+    content = {
         "model": options.model,
-        "weights": weights_of(Path(options.model)),
+        "weights": {str(file): sha256(file) for weights in model.weights for file in all_files(weights)},
         "tokenizer": fingerprint(model.tokenizer),
+        "options": {name: options[name] for name in _OPTIONS},
+        **scores,
     }
-    content = {**told, "options": {name: options[name] for name in _OPTIONS}, **scores}
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_json(output, content)
     except OSError as error:
         raise UsageError(f"--output {output} cannot be written ({error.strerror}); name a file elsewhere") from None
     print(f"wrote {output}", file=sys.stderr)
-
-
-def weights_of(path: Path) -> dict[str, str]:
-    """The SHA-256 of each file of weights that `load_model(path)` reads, by the file's path."""
-    from electra_albert.hub.loading import locate, locate_encoder
-    from electra_albert.hub.weight_files import all_files
-    from electra_albert.training.checkpoint import sha256
-
-    found = [locate_encoder(path)]
-    if (path / "generator").is_dir():
-        found.append(locate(path, "generator"))
-    files = [part for one in found for part in all_files(one.weights)]
-    return {str(file): sha256(file) for file in dict.fromkeys(files)}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from electra_albert.apps.demo import main as demo
+from electra_albert.apps import demo
 from electra_albert.apps.export import main as export
 from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
 from tests.apps.conftest import Finished

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from electra_albert.apps.demo import main as demo
+from electra_albert.apps import demo
 from electra_albert.apps.prepare.main import Prepared, prepare
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.config import CorpusConfig

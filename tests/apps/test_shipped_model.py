@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from electra_albert.apps.demo import main as demo
+from electra_albert.apps import demo
 from electra_albert.apps.export import main as export
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.pretrain import main as pretrain

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from electra_albert.apps.demo import main as demo
+from electra_albert.apps import demo
 from electra_albert.contracts import CheckpointError
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.inference.model import load_model

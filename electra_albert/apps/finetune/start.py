@@ -47,13 +47,9 @@ def find_start(model: str | None, prepared_dir: str, world: World) -> Start:
     """
     if model is None:
         try:
-            default = default_model("--model")
+            path = default_model("--model")
         except UsageError as error:
             return _bare(prepared_dir, world, str(error))
-        path = default.path
-        if default.passed_over:
-            LOG.info(f"notice: {default.passed_over}")
-        LOG.info(default.told())
     else:
         path = Path(model)
     files = locate_encoder(path)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from electra_albert.apps.demo.main import print_guesses, print_verdicts
+from electra_albert.apps.demo import print_guesses, print_verdicts
 from electra_albert.apps.obstacles import why_not_compiled
 from electra_albert.apps.pretrain.scores import error_lines, format_forgetting, format_scores, read_evaluations
 from electra_albert.contracts import DataError, Metrics
 from electra_albert.corpus.tokenizer import Piece, describe_pieces
-from electra_albert.inference.fill_mask import Proposal, fill_masks, judge, printable, shown
+from electra_albert.inference.model import InferenceModel, Proposal
+from electra_albert.inference.reading import TokenSequence, printable, shown
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.attention import stock_computes
 from electra_albert.objectives.registry import spec_of
@@ -152,7 +153,17 @@ def _make_cloze(job: Job, sentence: list[int], key: int) -> _Cloze:
     position = words[int(draw) % len(words)]
     before, after = tokenizer.decode(sentence[:position]), tokenizer.decode(sentence[position + 1 :])
     text = f"{before} {tokenizer.mask_token} {after}".strip()
-    return _Cloze(text, position, fill_masks(objective.generator, tokenizer, text, _GUESSES))
+    answer = _inference(job).fill_mask(text, _GUESSES)
+    return _Cloze(text, position, answer if isinstance(answer[0], list) else [answer])
+
+
+def _inference(job: Job) -> InferenceModel:
+    """The calls of inference on the models of the run, as they are in memory."""
+    generator, discriminator = job.objective.generator, job.objective.discriminator
+    device = generator.predictions.bias.device
+    return InferenceModel(
+        job.prepared.tokenizer, generator, generator, discriminator, "it is not fine-tuned", device, 4096, Path()
+    )
 
 
 def _clozes(job: Job) -> Iterator[tuple[list[int], _Cloze]]:
@@ -179,7 +190,6 @@ def guesses_in_markdown(job: Job) -> str:
 
 def _print_example(job: Job, sentence: list[int], cloze: _Cloze) -> None:
     """One held-out sentence with a masked word, then with the generator's guess in its place. sentence: token ids."""
-    import torch
 
     tokenizer, colours = job.prepared.tokenizer, sys.stdout.isatty()
     print()
@@ -189,10 +199,14 @@ def _print_example(job: Job, sentence: list[int], cloze: _Cloze) -> None:
     original = sentence[cloze.position]
     guess = next((proposal["token"] for proposal in cloze.answer[0] if proposal["token"] != original), original)
     filled = [*sentence[: cloze.position], guess, *sentence[cloze.position + 1 :]]
-    ids = torch.tensor([[tokenizer.cls_token_id, *filled, tokenizer.sep_token_id]])
+    ids = [tokenizer.cls_token_id, *filled, tokenizer.sep_token_id]
+    (logits,) = _inference(job).detect([TokenSequence(ids, [0] * len(ids))])
+    scores = zip(describe_pieces(tokenizer, ids), logits.sigmoid().tolist(), strict=True)
+    special = set(tokenizer.all_special_ids)
     was, now = tokenizer.decode([original]), tokenizer.decode([guess])
     print(f"    it was {was!r}; what the discriminator says of each token with {now!r} in its place:")
-    print_verdicts(judge(job.objective.discriminator, tokenizer, ids), colours=colours)
+    shown_scores = [score for score, token in zip(scores, ids, strict=True) if token not in special]
+    print_verdicts(shown_scores, colours=colours)
 
 
 def _sentences(held_out: Rows) -> Iterator[list[int]]:
