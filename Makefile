@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: pretrain test lint clean
+.PHONY: pretrain test lint stats clean
 
 pretrain: .venv/.ready
 	$(BIN)/python Pretraining.py
@@ -14,6 +14,9 @@ lint: .venv/.ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+stats: .venv/.ready-dev
+	$(BIN)/python -m tests.budgets
 
 clean:
 	rm -rf .venv

@@ -1,3 +1,36 @@
-"""Pretraining, fine-tuning and use of small text encoders."""
+"""Pretraining, fine-tuning and use of small text encoders.
+
+import electra_albert as ea
+
+run = ea.pretrain(corpus="my.txt", output_dir="runs/mine")
+model = ea.load_model(run.folder)
+model.fill_mask("The capital of France is [MASK].")
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from electra_albert.apps.export import export as export
+    from electra_albert.apps.finetune.main import finetune as finetune
+    from electra_albert.apps.pretrain.main import pretrain as pretrain
+    from electra_albert.apps.score import score as score
+    from electra_albert.inference.model import load_model as load_model
 
 __version__ = "0.1.0"
+_MODULES = {  # imported when asked for, since torch takes seconds
+    "export": "electra_albert.apps.export",
+    "finetune": "electra_albert.apps.finetune.main",
+    "load_model": "electra_albert.inference.model",
+    "pretrain": "electra_albert.apps.pretrain.main",
+    "score": "electra_albert.apps.score",
+}
+__all__ = ["__version__", *_MODULES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -37,9 +37,11 @@ def main(argv: Sequence[str]) -> int:
         print(__version__)
         return 0
     if not argv or argv[0] not in COMMANDS:
+        from electra_albert.apps.command_line import suggest
         from electra_albert.contracts import UsageError
 
-        raise UsageError(f"{argv[0]!r} is no command; choose from {', '.join(COMMANDS)}" if argv else usage())
+        wrong = f"{argv[0]!r} is no command{suggest(argv[0], COMMANDS)}" if argv else "name a command"
+        raise UsageError(f"{wrong}: {', '.join(COMMANDS)}")
     module, _ = COMMANDS[argv[0]]
     run: Callable[[Sequence[str]], int] = import_module(module).main
     return run(argv[1:])

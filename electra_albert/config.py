@@ -13,7 +13,7 @@ from electra_albert.data_files import canonical_encoding
 
 MAX_LAYERS = 1024  # a shared block costs no memory, so only a bound stops a hostile config from never ending
 MAX_WIDTH = 1 << 20
-BUILT_IN_CORPUS = "docs"  # the documentation installed with Python and its packages
+BUILT_IN_CORPUS = "sample"  # articles of the Simple English Wikipedia, in data/sample
 LOWEST_TEMPERATURE = 1e-3  # below it, differences of logits overflow float32
 _WARMUP_SHARE, _LONGEST_WARMUP_STEPS = 10, 10_000  # of a new generator: one update in so many of the run, at most
 GROUPS = ("model", "rtd", "mlm", "sop")  # settings with a dotted name on the command line, of every run
@@ -206,7 +206,8 @@ class CorpusConfig:
     corpus: str = BUILT_IN_CORPUS
     """Text, .jsonl, .csv, .tsv, .parquet or .arrow files, plain or packed as .gz, .bz2, .xz or .zst: a file, a folder
     or a glob; a folder written by datasets; a .yaml file of several sources and their sampling weights; OWNER/NAME of a
-    dataset on the hub; docs is the documentation installed with Python (a folder of that name is ./docs)."""
+    dataset on the hub; sample is the text that ships, from the Simple English Wikipedia (a folder of that name is
+    ./sample)."""
     text_column: str = "text"
     """Column of a table, or key of a .jsonl line, that holds the text of a document."""
     encoding: str = "utf-8"
@@ -236,7 +237,7 @@ class CorpusConfig:
     """Processes that tokenise; by default one for each core."""
 
     def __post_init__(self) -> None:
-        _require(bool(self.corpus), "corpus is empty; name a text file, a folder or docs")
+        _require(bool(self.corpus), "corpus is empty; name a text file, a folder or sample")
         for name in ("text_column", "tokenizer", "prepared_dir"):
             _require(getattr(self, name) != "", f"{name} is empty; leave it out or give it a value")
         object.__setattr__(self, "encoding", canonical_encoding(self.encoding))

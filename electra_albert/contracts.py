@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from torch import Tensor
 
@@ -111,3 +113,13 @@ NOT_YAML = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 STOPPED_BY_SIGNAL = 75  # exit code of a run that saved and left because it was told to
 
 Metrics = dict[str, Any]  # one row of metrics.jsonl: numbers, or None where a count was 0
+
+
+class RunResult(NamedTuple):
+    """Outcome of pretraining or fine-tuning."""
+
+    folder: Path
+    metrics: Metrics  # of the last evaluation
+    step: int  # updates made
+    is_stopped: bool = False  # by a signal, after saving; the same call resumes it
+    summary: str = ""  # the closing report

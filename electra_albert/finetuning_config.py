@@ -17,7 +17,7 @@ DERIVED = frozenset({"max_steps", "warmup_steps", "eval_steps", "eval_examples",
 
 PREDICT_TEST = "test"  # --predict test: the task's own test sets
 CUSTOM = "custom"  # the task of a table of one's own
-DOCS = "docs"  # the task that is made of the installed documentation where none is named
+TOPICS = "topics"  # the task that ships, taken where none is named
 
 
 def _require(claim: bool, message: str) -> None:

@@ -1,4 +1,4 @@
-"""From argv to settings, and from errors to exit codes. The options are derived from config.py's dataclasses.
+"""Options to settings, errors to exit codes, help on two levels.
 
 Precedence: defaults < preset < --config file < flags.
 """
@@ -6,62 +6,43 @@ Precedence: defaults < preset < --config file < flags.
 from __future__ import annotations
 
 import argparse
+import copy
 import difflib
 import io
 import json
+import logging
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from electra_albert.apps.help_text import ALL_OPTIONS, ShortHelp, add_config, format_short_help, plain_formatter
-from electra_albert.apps.pretrain.inheritance import inherited_options
 from electra_albert.apps.run_folder import read_options
-from electra_albert.config import (
-    GROUPS,
-    CorpusConfig,
-    ModelConfig,
-    PretrainConfig,
-    RunConfig,
-    TrainingConfig,
-    as_settings,
-)
-from electra_albert.contracts import CheckpointError, UsageError, UserError
-from electra_albert.objectives.registry import OBJECTIVES, spec_of
-from electra_albert.presets import PRESETS
+from electra_albert.contracts import UsageError, UserError
 from electra_albert.training.run_log import console_log, is_main_process, log_shown
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser, Namespace
 
-DEFAULT_PRESET = "tiny"
-_FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}
-_SWITCHES = {  # options that may stand alone on the command line
-    "dry_run": "Prepare, build, check, print the plan with the memory and time it takes, then stop.",
-    "gradient_checkpointing": "Compute activations again in the backward pass: less memory, one more forward.",
-}
-_SHORT_HELP = ShortHelp(
-    (
-        *("corpus", "preset", "output_dir", "objective", "init_from", "tokenizer", "vocab_size"),
-        *("max_seq_length", "max_steps", "per_device_train_batch_size", "learning_rate", "seed", "dry_run", "config"),
-    ),
-    """python Pretraining.py                                     the built-in corpus, in minutes
-python Pretraining.py my.txt                              the same as --corpus my.txt
-python Pretraining.py "texts/*.txt.xz" --preset small --output_dir runs/mine
-python Pretraining.py articles.csv --text_column body --dry_run
-python Pretraining.py --init_from runs/mine --corpus more.txt --output_dir runs/adapted""",
-    "README.md; docs/corpus.md (text and its formats), docs/cluster.md, docs/interop.md",
-)
+LOG = logging.getLogger(__name__)
+
+_ALL_OPTIONS = "--help-all"
+_PRINT_CONFIG = "--print_config"
 _OF_FILES = ("--corpus", "--input", "--train_file")  # options that a file without one may be meant for
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
-_TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
-_FOUND_FIRST = ("preset", "init_from", "output_dir")
-_FROM_TOKENIZER = "vocab_size"  # the model's is the tokenizer's and cannot be chosen apart
+_EXIT_CODES = """0 done, 1 a bug, 2 options and paths, 3 data, 4 a checkpoint, tokenizer or run folder,
+5 training diverged, 75 stopped by a signal after saving: the same command resumes"""
+
+
+class ShortHelp(NamedTuple):
+    """What --help shows of a command with many options."""
+
+    options: tuple[str, ...]
+    examples: str  # lines of `command  # what it does`
+    docs: str
 
 
 def run_app(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
@@ -125,9 +106,14 @@ def last_output() -> Iterator[None]:
         with redirect_stdout(held):
             yield
     finally:
-        log_shown(_COLOUR.sub("", held.getvalue()))
-        if failure := _write_out(held.getvalue()):
-            print(f"warning: {failure}; the same is in the run's folder", file=sys.stderr)
+        print_results(held.getvalue().removesuffix("\n"))
+
+
+def print_results(text: str) -> None:
+    """Log the closing report of a finished run and print it; a stdout that fails is only a warning."""
+    log_shown(_COLOUR.sub("", text))
+    if text and (failure := _write_out(f"{text}\n")):
+        LOG.warning(f"{failure}; the same is in the run's folder")
 
 
 def report(error: UserError) -> int:
@@ -135,116 +121,6 @@ def report(error: UserError) -> int:
     if is_main_process():
         print(f"error: {_one_line(str(error))}", file=sys.stderr)
     return error.exit_code
-
-
-def parse_pretraining(argv: Sequence[str], program: str) -> tuple[str, PretrainConfig]:
-    """The preset's name and the whole configuration of a pretraining run; UsageError where an option is wrong."""
-    preset, run, inherited = _find_start(argv)
-    parser = make_parser(program, "Pretrain an ALBERT encoder on your own text.", "[CORPUS] [--option value ...]")
-    add_config(parser, "a run's config.yaml")
-    parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Sizes and rates to start from.")
-    for piece in _FLAT.values():
-        parser.add_class_arguments(piece, skip={"objective", *_SWITCHES})
-    told = "; ".join(f"{name}, {spec.learned_from}" for name, spec in OBJECTIVES.items())
-    names: Any = Literal[tuple(OBJECTIVES)]
-    parser.add_argument("--objective", type=names, help=f"What the encoder learns from: {told}.")
-    for name, text in _SWITCHES.items():
-        parser.add_argument(f"--{name}", type=bool, nargs="?", const=True, help=text)
-    for group, piece in _grouped().items():
-        parser.add_class_arguments(piece, group, skip={_FROM_TOKENIZER} if group == "model" else set())
-    parser.set_defaults(_dotted(as_settings(PRESETS[preset])))
-    try:
-        first = ["--config", json.dumps(inherited, ensure_ascii=False)] if inherited else []
-        build_config(parse(parser, first))
-    except (UsageError, TypeError, ValueError) as error:
-        raise CheckpointError(f"--init_from {run}: what it was made with is not understood ({error})") from None
-    config = build_config(parse(parser, [*first, *config_first(argv)], _SHORT_HELP, "corpus"))
-    config = replace(config, run=replace(config.run, init_from=run))
-    _refuse_idle_options(argv, config.run.objective)
-    return preset, config
-
-
-def _refuse_idle_options(argv: Sequence[str], objective: str) -> None:
-    """UsageError for an option on the command line that the objective does not look at."""
-    idle = _grouped().keys() - {"model", *OBJECTIVES[objective].options}
-    for word in argv:
-        group, _, name = word.removeprefix("--").partition(".")
-        if word.startswith("--") and name and group in idle:
-            raise UsageError(f"{word.split('=')[0]} has no effect with --objective {objective}; leave it out")
-
-
-def _grouped() -> dict[str, type[Any]]:
-    """The groups of options with a dotted name: the model's, and those that some objective reads."""
-    return {
-        "model": ModelConfig,
-        **{group: kind for spec in OBJECTIVES.values() for group, kind in spec.options.items()},
-    }
-
-
-def make_parser(program: str, description: str, usage: str | None = None, epilog: str | None = None) -> ArgumentParser:
-    """A parser that refuses what it does not know, abbreviations included; with a short usage it has --help-all."""
-    from jsonargparse import ArgumentParser, set_parsing_settings
-
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    parser = ArgumentParser(
-        prog=program,
-        description=description,
-        usage=usage and f"%(prog)s {usage}",
-        epilog=epilog,
-        formatter_class=plain_formatter(),
-        exit_on_error=False,
-        allow_abbrev=False,
-    )
-    if usage:
-        parser.add_argument(ALL_OPTIONS, action="help", help="Show every option and exit.")
-    return parser
-
-
-def parse(
-    parser: ArgumentParser, argv: Sequence[str], short: ShortHelp | None = None, of_file: str | None = None
-) -> Namespace:
-    """Parse, with every complaint as a UsageError of one line that suggests what may have been meant.
-
-    --help shows the short help where there is one. A path that stands alone is the value of the option `of_file`.
-    """
-    if short is not None and {"-h", "--help"} & {*argv}:
-        print(format_short_help(parser, short), end="")
-        raise SystemExit(0)
-    known = [name for action in parser._actions for name in action.option_strings]
-    try:
-        return parser.parse_args(list(argv))
-    except argparse.ArgumentError as error:
-        alone = str(error).partition("nrecognized arguments: ")[2]
-        is_given = any(word.split("=")[0] == f"--{of_file}" for word in argv)
-        if of_file is not None and not is_given and argv.count(alone) == 1 and os.path.exists(alone):
-            return parse(parser, [f"--{of_file}={word}" if word == alone else word for word in argv])
-        raise UsageError(_explain(str(error), known)) from None
-
-
-def build_config(options: Namespace) -> PretrainConfig:
-    """The dataclasses of parsed options; UsageError where one refuses its values."""
-    grouped = _grouped()
-    for group in grouped:
-        if not hasattr(options[group], "as_dict"):
-            raise UsageError(f"{group}: {options[group]!r} is no set of options; write {group}.<name> or a mapping")
-    own = OBJECTIVES[options.objective].options.keys() - {*GROUPS}
-    try:
-        config = PretrainConfig(
-            **{
-                name: piece(**{field.name: options[field.name] for field in fields(piece)})
-                for name, piece in _FLAT.items()
-            },
-            **{group: grouped[group](**options[group].as_dict()) for group in GROUPS},
-            own={group: grouped[group](**options[group].as_dict()) for group in sorted(own)},
-        )
-        spec_of(config).generator(config)
-        if config.model.attention != ModelConfig.attention or config.model.attention_options:
-            from electra_albert.model.attention import make_mixing
-
-            make_mixing(config.model)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    return config
 
 
 def check_can_write(folder: Path) -> None:
@@ -261,6 +137,46 @@ def check_can_write(folder: Path) -> None:
         raise UsageError(f"cannot write into {folder}: no permission in {nearest}; choose another folder")
 
 
+def make_parser(program: str, description: str, usage: str | None = None, epilog: str | None = None) -> ArgumentParser:
+    """A parser that refuses what it does not know, abbreviations included; with a short usage it has --help-all."""
+    from jsonargparse import ArgumentParser, set_parsing_settings
+
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    parser = ArgumentParser(
+        prog=program,
+        description=description,
+        usage=usage and f"%(prog)s {usage}",
+        epilog=epilog,
+        formatter_class=_plain_formatter(),
+        exit_on_error=False,
+        allow_abbrev=False,
+    )
+    if usage:
+        parser.add_argument(_ALL_OPTIONS, action="help", help="Show every option and exit.")
+    return parser
+
+
+def parse(
+    parser: ArgumentParser, argv: Sequence[str], short: ShortHelp | None = None, of_file: str | None = None
+) -> Namespace:
+    """Parse, with every complaint as a UsageError of one line that suggests what may have been meant.
+
+    --help shows the short help where there is one. A path that stands alone is the value of the option `of_file`.
+    """
+    if short is not None and {"-h", "--help"} & {*argv}:
+        print(_format_short_help(parser, short), end="")
+        raise SystemExit(0)
+    known = [name for action in parser._actions for name in action.option_strings]
+    try:
+        return parser.parse_args(list(argv))
+    except argparse.ArgumentError as error:
+        alone = str(error).partition("nrecognized arguments: ")[2]
+        is_given = any(word.split("=")[0] == f"--{of_file}" for word in argv)
+        if of_file is not None and not is_given and argv.count(alone) == 1 and os.path.exists(alone):
+            return parse(parser, [f"--{of_file}={word}" if word == alone else word for word in argv])
+        raise UsageError(_explain(str(error), known)) from None
+
+
 def config_first(argv: Sequence[str]) -> list[str]:
     """The same arguments with --config before all others: the parser lets the later one win, and flags shall."""
     first: list[str] = []
@@ -269,22 +185,10 @@ def config_first(argv: Sequence[str]) -> list[str]:
     for word in words:
         name, _, value = word.partition("=")
         if name == "--config":
-            paths = [value] if value else list(islice(words, 1))
-            first += [name, *map(_without_idle_case, paths)]
+            first += [name, *([value] if value else islice(words, 1))]
         else:
             others.append(word)
     return first + others
-
-
-def _without_idle_case(path: str) -> str:
-    """The file, or its options where it is of a time when do_lower_case was written but not looked at.
-
-    That was when a tokenizer was given, and before there was keep_accents; now it would change that tokenizer.
-    """
-    options = read_options(Path(path), f"--config {path}")
-    if "do_lower_case" not in options or "keep_accents" in options or options.get("tokenizer") is None:
-        return path
-    return json.dumps({name: value for name, value in options.items() if name != "do_lower_case"}, ensure_ascii=False)
 
 
 def find_first(argv: Sequence[str], names: Sequence[str]) -> dict[str, str | None]:
@@ -297,75 +201,93 @@ def find_first(argv: Sequence[str], names: Sequence[str]) -> dict[str, str | Non
         words, _ = finder.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
         raise UsageError(f"{error}; see --help") from None
-    files = [read_options(Path(path), f"--config {path}") for path in reversed(words.config)]
+    files = [_config_options(config) for config in reversed(words.config)]
     places = [vars(words), *files]
     return {name: next((str(place[name]) for place in places if place.get(name) is not None), None) for name in names}
 
 
-def _find_start(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
-    """The preset, what --init_from names and what is taken over from it, before anything else is parsed.
-
-    The preset is looked for in the run last.
-    """
-    named, run, output_dir = find_first(argv, _FOUND_FIRST).values()
-    inherited: dict[str, Any] = {}
-    if run is not None:
-        if not run or not output_dir:
-            raise UsageError(
-                "--init_from takes the folder of a run or of a stock model, --output_dir that of the new run; give both"
-            )
-        run = os.path.normpath(run)
-        inherited = inherited_options(Path(run), Path(output_dir))
-    taken_over = inherited.pop("preset", DEFAULT_PRESET)
-    preset = named or str(taken_over)
-    if preset not in PRESETS:
-        raise UsageError(f"preset {preset!r} does not exist{_suggest(preset, PRESETS)}; there are {', '.join(PRESETS)}")
-    return preset, run, inherited
-
-
-def _dotted(settings: dict[str, Any]) -> dict[str, Any]:
-    flat = {name: value for name, value in settings.items() if not isinstance(value, dict)}
-    for group in GROUPS:
-        flat |= {f"{group}.{name}": value for name, value in settings[group].items() if name != _FROM_TOKENIZER}
-    return flat
+def _config_options(config: str) -> dict[str, Any]:
+    """The options in a --config file, or in JSON given in its place, as the Python interface does."""
+    return json.loads(config) if config.startswith("{") else read_options(Path(config), f"--config {config}")
 
 
 def _explain(message: str, known: Sequence[str]) -> str:
+    """The parser's message on one line; an unknown option with the one that may be meant."""
     message = _one_line(message)
-    union = re.search(
-        r'key "([\w.]+)": Does not validate against any of the Union subtypes.*Given value type: (.*)', message
-    )
-    if union:
-        return f"--{union.group(1)} has a value of the wrong kind ({union.group(2)[:60]}); see --help"
-    wrong = re.search(r"""key "([\w.]+)": Expected a <class '(\w+)'>. Got value: (.*)""", message)
-    if wrong:
-        name, kind, value = wrong.groups()
-        return f"--{name} {value} is not {_TYPES.get(kind, kind)}; see --help"
-    choice = re.search(r'key "([\w.]+)": Expected a typing.Literal\[(.+)\]. Got value: (.*)', message)
-    if choice:
-        name, choices, value = choice.groups()
-        return f"--{name} {value} is not one of {choices}; see --help"
-    unknown = re.search(r"unrecognized arguments: (\S+)", message, re.IGNORECASE)
-    if unknown:
+    if unknown := re.search(r"unrecognized arguments: (\S+)", message, re.IGNORECASE):
         name = unknown.group(1).split("=")[0]
-        if not name.startswith("-"):
-            is_file = " and is no file here" * (not os.path.exists(name))
-            way_out = next((f"{option} {name} or " for option in _OF_FILES if option in known), "") + "--name value"
-            several = ", of several files a folder or a quoted glob" * (name in message.split()[:-1])
-            return f"{name!r} belongs to no option{is_file}; write {way_out}{several}, and see --help"
-        return f"there is no option {name}{_suggest(name, known)}; see --help"
+        if name.startswith("-"):
+            return f"there is no option {name}{suggest(name, known)}; see --help"
+        is_file = " and is no file here" * (not os.path.exists(name))
+        way_out = next((f"{option} {name} or " for option in _OF_FILES if option in known), "") + "--name value"
+        several = ", of several files a folder or a quoted glob" * (name in message.split()[:-1])
+        return f"{name!r} belongs to no option{is_file}; write {way_out}{several}, and see --help"
     unaccepted = re.search(r"(?:Option|Key) '([\w.]+)' is not accepted", message)
     unaccepted = unaccepted or re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'", message)
     if unaccepted:
         name = ".".join(unaccepted.groups())
-        return f"the --config file sets {name!r}, which is no option{_suggest('--' + name, known)}; see --help"
-    return f"{message}; see --help"
+        return f"there is no option {name!r}{suggest('--' + name, known)}; see --help"
+    return re.sub(r'^Parser key "([\w.]+)"', r"--\1", message) + "; see --help"
 
 
-def _suggest(name: str, known: Iterable[str]) -> str:
+def suggest(name: str, known: Iterable[str]) -> str:
+    """A hint at the nearest known name, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+class _ShortFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """Keeps the lines of a text, shows the default of an option."""
+
+
+def _plain_formatter() -> type[Any]:
+    """A formatter that keeps the lines of a text and, of what the library tells of an option, only its default."""
+    from jsonargparse import DefaultHelpFormatter
+
+    class PlainFormatter(DefaultHelpFormatter):
+        def _get_help_string(self, action: Any) -> str:
+            text = re.sub(r"type: %\(type\)s(, )?", "", super()._get_help_string(action) or "")
+            if action.default is None:
+                text = text.replace("default: %(default)s", "")
+            return text.removesuffix(" ()")
+
+        def _fill_text(self, text: str, width: int, indent: str) -> str:
+            if "\n" not in text:
+                return super()._fill_text(text, width, indent)
+            return "\n".join(indent + line for line in text.splitlines())
+
+    return PlainFormatter
+
+
+def add_config(parser: ArgumentParser, example: str) -> None:
+    """Add --config, and --print_config in our words."""
+    parser.add_argument("--config", action="config", help=f"A YAML file of these options, such as {example}.")
+    for action in parser._actions:
+        if _PRINT_CONFIG in action.option_strings:
+            action.help, action.metavar = "Print all settings as YAML, which --config takes, and stop.", "\b"
+
+
+def _format_short_help(parser: ArgumentParser, short: ShortHelp) -> str:
+    """The purpose, the options that most people use by the first sentence of their help, examples and exit codes."""
+    formatter = _ShortFormatter(parser.prog)
+    formatter.add_usage(parser.usage, [], [])
+    formatter.add_text(parser.description)
+    formatter.start_section(f"options used most, of all that {_ALL_OPTIONS} shows")
+    known = {name: action for action in parser._actions for name in action.option_strings}
+    for name in short.options:
+        action = copy.copy(known[f"--{name}"])
+        action.help = re.split(r"(?<=\.)\s", action.help)[0]
+        action.default = argparse.SUPPRESS if action.default in (None, False) else action.default
+        if action.metavar is None and not action.choices:
+            action.metavar = name.rpartition("_")[2].upper()
+        formatter.add_argument(action)
+    formatter.end_section()
+    for title, text in (("examples", short.examples), ("exit codes", _EXIT_CODES), ("documentation", short.docs)):
+        formatter.start_section(title)
+        formatter.add_text(text)
+        formatter.end_section()
+    return formatter.format_help()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from electra_albert.apps.run_folder import CONFIG, read_options
 from electra_albert.contracts import UsageError
+from electra_albert.shipped import MODELS as SHIPPED
 
 LOG = logging.getLogger(__name__)
 
 RUNS = Path("runs")  # where the commands are typed
-SHIPPED = Path(__file__).parents[2] / "data" / "models"
 _NAMED = 3  # runs in one line
 
 

@@ -80,21 +80,27 @@ def main(argv: Sequence[str]) -> int:
     if options.output:
         _rewrite_file(model, options.input, options.output, draw)
         return 0
+
+    def as_json(result: Rewritten) -> dict[str, Any]:
+        replaced = [replacement._asdict() for replacement in result.replaced]
+        return {"sequence": result.sequence, "original": result.original, "replaced": replaced}
+
     results = rewrite(model, parts, draw)
     masked = [result.original for result in results if result.is_filled]
     proposals = iter(model.fill_mask(masked, options.top_k))
-    answers: list[Any] = [next(proposals) if result.is_filled else _as_json(result) for result in results]
+    answers: list[Any] = [next(proposals) if result.is_filled else as_json(result) for result in results]
     if options.json:
         print(json.dumps(answers, ensure_ascii=False))
         return 0
     colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     for part, answer, result in zip(parts, answers, results, strict=True):
         if result.is_filled:
-            print_guesses(part.text, answer if isinstance(answer[0], list) else [answer], colours=colours)
+            columns = answer if isinstance(answer[0], list) else [answer]
+            print(format_proposals(part.text, columns, colours=colours))
             if model.discriminator is not None:
-                print_verdicts(((token, score) for token, score, _ in result.scores), colours=colours)
+                print(format_scored(((token, score) for token, score, _ in result.scores), colours=colours))
         else:
-            print_rewritten(result, colours=colours)
+            print(format_rewritten(result, colours=colours))
         print()
     return 0
 
@@ -264,20 +270,19 @@ def _rewrite_file(model: InferenceModel, source: str, target: str, draw: Draw) -
 # Printing.
 
 
-def print_guesses(text: str, answer: list[list[Proposal]], *, colours: bool) -> None:
+def format_proposals(text: str, answer: list[list[Proposal]], *, colours: bool) -> str:
     """A small table of predictions, one column a mask."""
-    from electra_albert.inference.reading import printable, shown
+    from electra_albert.inference.engine import printable, shown
 
-    print(f"{_BOLD}{printable(text)}{_RESET}" if colours else printable(text))
     columns = [[f"{p['score']:6.1%}  {shown(p['token_str'])}" for p in proposals] for proposals in answer]
     width = max(len(cell) for column in columns for cell in column)
-    for row in zip(*columns, strict=True):
-        print("    " + "    ".join(cell.ljust(width) for cell in row).rstrip())
+    rows = ("    " + "    ".join(cell.ljust(width) for cell in row).rstrip() for row in zip(*columns, strict=True))
+    return "\n".join([f"{_BOLD}{printable(text)}{_RESET}" if colours else printable(text), *rows])
 
 
-def print_rewritten(rewritten: Rewritten, *, colours: bool) -> None:
+def format_rewritten(rewritten: Rewritten, *, colours: bool) -> str:
     """A text before and after, and each masked word: what it became, and the discriminator's score."""
-    from electra_albert.inference.reading import printable
+    from electra_albert.inference.engine import printable
     from electra_albert.inference.rewrite import splice
 
     def mark(replacement: Replacement) -> str:
@@ -291,33 +296,27 @@ def print_rewritten(rewritten: Rewritten, *, colours: bool) -> None:
         return f"{before} -> {after}" if replacement.is_changed else before
 
     before = printable(rewritten.original)  # character for character, so that positions stay
-    print(before)
     if not rewritten.replaced:
-        print("    holds no token that may be masked: left as it is")
-        return
-    print(f"    after: {splice(before, rewritten.replaced, mark)}")
+        return f"{before}\n    holds no token that may be masked: left as it is"
+    lines = [before, f"    after: {splice(before, rewritten.replaced, mark)}"]
     words = [change(replacement) for replacement in rewritten.replaced]
     width = max(map(len, words))
     for word, (*_, probability, is_changed) in zip(words, rewritten.replaced, strict=True):
         score = "" if probability is None else _colour(f"replaced? {probability:.0%}", probability, colours)
-        print(f"    {word:{width}}  {'changed' if is_changed else 'kept':7}  {score}".rstrip())
+        lines.append(f"    {word:{width}}  {'changed' if is_changed else 'kept':7}  {score}".rstrip())
+    return "\n".join(lines)
 
 
-def print_verdicts(scores: Iterable[tuple[Piece, float]], *, colours: bool) -> None:
+def format_scored(scores: Iterable[tuple[Piece, float]], *, colours: bool) -> str:
     """How likely each token is a replacement: coloured in a terminal, in per cent everywhere."""
-    from electra_albert.inference.reading import shown
+    from electra_albert.inference.engine import shown
 
     cells = (
         " " * token.starts_word + _colour(f"{shown(token.text)}({probability:.0%})", probability, colours)
         for token, probability in scores
     )
-    print("    replaced?" + "".join(cells))
+    return "    replaced?" + "".join(cells)
 
 
 def _colour(text: str, probability: float, colours: bool) -> str:
     return f"{_COLOURS[bisect(_LIMITS, probability)]}{text}{_RESET}" if colours else text
-
-
-def _as_json(result: Rewritten) -> dict[str, Any]:
-    replaced = [replacement._asdict() for replacement in result.replaced]
-    return {"sequence": result.sequence, "original": result.original, "replaced": replaced}

@@ -7,7 +7,7 @@ electra-albert score --model runs/mine --text unseen.txt --pairs blimp --output 
 from __future__ import annotations
 
 import json
-import sys
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,18 +19,54 @@ if TYPE_CHECKING:
     from jsonargparse import Namespace
 
     from electra_albert.inference.model import InferenceModel
-    from electra_albert.inference.score_text import TextScore
+
+LOG = logging.getLogger(__name__)
 
 _OPTIONS = ("text", "pairs", "max_seq_length", "text_column", "max_pairs", "device")
-_COLUMNS = "text,tokens,words,unknown,nats a token,of known ones,frequencies alone,accuracy %,nats a word"
+_COLUMNS = {
+    "text": ("file", ""),
+    "tokens": ("tokens", "{:,}"),
+    "words": ("words", "{:,}"),
+    "unknown": ("unknown_tokens", "{:,}"),
+    "nats a token": ("nats_per_token", "{:.4f}"),
+    "of known ones": ("nats_per_known_token", "{:.4f}"),
+    "frequencies alone": ("unigram_entropy", "{:.4f}"),
+    "accuracy %": ("accuracy", "{:.2f}"),
+    "nats a word": ("nats_per_word", "{:.4f}"),
+    "pseudo-perplexity a word": ("pseudo_perplexity", "{:,.1f}"),
+}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry point; returns the exit code."""
+    """Entry point of `electra-albert score`; returns the exit code."""
     options = _parse(argv)
+    scores = _score(options)
+    tables = [format_texts(scores["text"])] if scores["text"] else []
+    tables += [format_pairs(scores["pairs"])] if scores["pairs"] else []
+    print("\n\n".join(tables))
+    return 0
+
+
+def score(**options: Any) -> dict[str, Any]:
+    """Score a pretrained model as it is: `options` are those of `electra-albert score` by name, text a list of files.
+
+    Returns what --output writes. Raises UsageError, DataError or CheckpointError.
+    """
+    from electra_albert.training.run_log import console_log
+
+    given = {name: value for name, value in options.items() if value is not None}
+    argv = [[f"--{name}", *map(str, value if isinstance(value, list) else [value])] for name, value in given.items()]
+    with console_log():
+        return _score(_parse([word for words in argv for word in words]))
+
+
+def _score(options: Namespace) -> dict[str, Any]:
+    from electra_albert.corpus.tokenizer import fingerprint
+    from electra_albert.hub.weight_files import all_files
     from electra_albert.inference.model import load_model
     from electra_albert.inference.score_pairs import pair_files, score_pairs
     from electra_albert.inference.score_text import require_file, score_text
+    from electra_albert.training.checkpoint import sha256
 
     texts = [Path(name) for name in options.text or ()]
     for file in texts:
@@ -42,18 +78,21 @@ def main(argv: Sequence[str]) -> int:
     model = load_model(options.model, options.device)
     left_out = _left_out(model, bool(texts), options.pairs is not None)
     for notice in left_out:
-        print(f"notice: {notice}", file=sys.stderr)
-    text_scores, pair_scores = [], None
-    if texts and model.generator is not None:
-        text_scores = [score_text(model, file, options.max_seq_length, options.text_column) for file in texts]
-        print(format_texts(text_scores), flush=True)
-    if options.pairs is not None:
-        pair_scores = score_pairs(model, Path(options.pairs), options.max_pairs)
-        print("\n" * bool(text_scores) + format_pairs(pair_scores), flush=True)
+        LOG.info(f"notice: {notice}")
+    texts = texts if model.generator is not None else []
+    scored = [score_text(model, file, options.max_seq_length, options.text_column) for file in texts]
+    content = {
+        "model": options.model,
+        "weights": {str(file): sha256(file) for weights in model.weights for file in all_files(weights)},
+        "tokenizer": fingerprint(model.tokenizer),
+        "options": {name: options[name] for name in _OPTIONS},
+        "left_out": left_out,
+        "text": [one._asdict() for one in scored],
+        "pairs": score_pairs(model, Path(options.pairs), options.max_pairs) if options.pairs is not None else None,
+    }
     if options.output is not None:
-        scores = {"text": [score._asdict() for score in text_scores], "pairs": pair_scores}
-        _write(options, model, {"left_out": left_out, **scores})
-    return 0
+        _write(Path(options.output), content)
+    return content
 
 
 def _parse(argv: Sequence[str]) -> Namespace:
@@ -110,16 +149,14 @@ def _left_out(model: InferenceModel, has_text: bool, has_pairs: bool) -> list[st
     return [notice for is_missing, notice in missing if is_missing]
 
 
-def format_texts(scores: Sequence[TextScore]) -> str:
+def format_texts(scores: Sequence[dict[str, Any]]) -> str:
     """A table of the texts, one a line."""
-    rows = [[*_COLUMNS.split(","), "pseudo-perplexity a word"]]
-    for it in scores:
-        counts = [f"{count:,}" for count in (it.tokens, it.words, it.unknown_tokens)]
-        known = "-" if it.nats_per_known_token is None else f"{it.nats_per_known_token:.4f}"
-        nats = [f"{it.nats_per_token:.4f}", known, f"{it.unigram_entropy:.4f}"]
-        perplexity = "-" if it.pseudo_perplexity is None else f"{it.pseudo_perplexity:,.1f}"
-        means = [f"{100 * it.accuracy:.2f}", f"{it.nats_per_word:.4f}", perplexity]
-        rows.append([Path(it.file).name, *counts, *nats, *means])
+    rows = [list(_COLUMNS)]
+    for one in scores:
+        cells = [Path(one["file"]).name]
+        for name, form in list(_COLUMNS.values())[1:]:
+            cells.append("-" if one[name] is None else form.format(one[name] * (100 if name == "accuracy" else 1)))
+        rows.append(cells)
     return _table(rows, 1)
 
 
@@ -156,23 +193,12 @@ def _table(rows: Sequence[Sequence[str]], texts: int) -> str:
     return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
-def _write(options: Namespace, model: InferenceModel, scores: dict[str, Any]) -> None:
-    from electra_albert.corpus.tokenizer import fingerprint
+def _write(output: Path, content: dict[str, Any]) -> None:
     from electra_albert.corpus.writing import write_json
-    from electra_albert.hub.weight_files import all_files
-    from electra_albert.training.checkpoint import sha256
 
-    output = Path(options.output)
-    content = {
-        "model": options.model,
-        "weights": {str(file): sha256(file) for weights in model.weights for file in all_files(weights)},
-        "tokenizer": fingerprint(model.tokenizer),
-        "options": {name: options[name] for name in _OPTIONS},
-        **scores,
-    }
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_json(output, content)
     except OSError as error:
         raise UsageError(f"--output {output} cannot be written ({error.strerror}); name a file elsewhere") from None
-    print(f"wrote {output}", file=sys.stderr)
+    LOG.info(f"wrote {output}")

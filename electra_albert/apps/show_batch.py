@@ -1,6 +1,6 @@
 """Show what a step trained on: tokens, masks, what the generator drew, and the discriminator's labels.
 
-    electra-albert show-batch --run runs/docs-tiny --step 100
+    electra-albert show-batch --run runs/sample-tiny --step 100
 
 Batches and masks are a pure function of the step, so any of them is rebuilt exactly. What the generator draws depends
 on its weights: the last checkpoint before the step is taken, which gives the very draws if it is that of step - 1.
@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from electra_albert.apps.command_line import make_parser, parse, parse_pretraining
+from electra_albert.apps.command_line import make_parser, parse
 from electra_albert.apps.default_model import RUNS, newest_run
+from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
 from electra_albert.objectives.registry import spec_of

@@ -9,10 +9,10 @@ import logging
 import math
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +21,8 @@ from torch.nn.functional import cross_entropy
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.hub import loading
-from electra_albert.inference import reading, tasks
-from electra_albert.inference.reading import Padded, Text, TokenSequence, as_texts
+from electra_albert.inference import engine, tasks
+from electra_albert.inference.engine import Engine, Padded, Text, TokenSequence, as_texts
 from electra_albert.inference.rewrite import MASKS_AT_ONCE, Draw, Part, masked_logits, rewrite
 from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Generator
@@ -33,7 +33,6 @@ Texts = Text | list[str] | list[tuple[str, str]] | list[Text]
 Proposal = dict[str, Any]  # score, token, token_str, sequence: as the fill-mask pipeline gives them
 BATCH_TOKENS = {"cpu": 4096, "cuda": 1 << 16, "mps": 4096}  # padding included
 _BY_TOKEN = ("embeddings.word_embeddings.weight", "predictions.bias")  # tensors with a row for each token
-T = TypeVar("T")
 
 
 class Features(NamedTuple):
@@ -144,7 +143,7 @@ def _as_device(given: str | torch.device) -> torch.device:
 
 
 @dataclass(frozen=True, repr=False)
-class InferenceModel:
+class InferenceModel(Engine):
     """The model that `load_model` returns: it can do what the folder has the heads for.
 
     Every call takes one text or a list and gives one result or a list, in its order. A text longer than the model reads
@@ -152,16 +151,6 @@ class InferenceModel:
     mask; an unknown one is. Where pairs are taken, a pair is a tuple of two texts, read as two segments. A call that
     the model has no head for raises UsageError. Calls may come from many threads.
     """
-
-    tokenizer: Any
-    encoder: Body | Generator  # of the discriminator, where there is one
-    generator: Generator | None
-    discriminator: Discriminator | None
-    task: tasks.FineTuned | str  # or why there is none
-    device: torch.device
-    batch_tokens: int
-    path: Path
-    weights: tuple[Path, ...] = ()  # the files they were read from
 
     def __repr__(self) -> str:
         config, calls = self.encoder.config, ["features"]
@@ -195,13 +184,13 @@ class InferenceModel:
         mask_id, count = tokenizer.mask_token_id, operator.index(top_k)
         if count < 1:
             raise UsageError(f"top_k={count} must be at least 1")
-        allowed = None if targets is None else torch.tensor(reading.target_ids(tokenizer, targets), device=self.device)
-        own = [reading.with_own_mask(text, tokenizer) for text in as_texts(texts)]
-        sequences = reading.encode(tokenizer, own, generator.config, texts, truncate=truncate)
+        allowed = None if targets is None else torch.tensor(engine.target_ids(tokenizer, targets), device=self.device)
+        own = [engine.with_own_mask(text, tokenizer) for text in as_texts(texts)]
+        sequences = engine.encode(tokenizer, own, generator.config, texts, truncate=truncate)
         for index, sequence in enumerate(sequences):
             if mask_id not in sequence.ids:
                 read = " among the tokens read" * truncate
-                raise DataError(f"{reading.quote(texts, index)} holds no [MASK]{read}; write [MASK] for a word")
+                raise DataError(f"{engine.quote(texts, index)} holds no [MASK]{read}; write [MASK] for a word")
 
         def fill(padded: Padded, chosen: list[int]) -> Iterator[list[Proposal] | list[list[Proposal]]]:
             masked = generator(*padded)[padded[0] == mask_id]  # [M, D]
@@ -250,7 +239,7 @@ class InferenceModel:
         found = []
         for sequence, logits in zip(sequences, self.detect(sequences), strict=True):
             tokens = self.tokenizer.convert_ids_to_tokens(sequence.ids)
-            spans, scores = reading.spans_of_sequence(self.tokenizer, sequence), logits.sigmoid().tolist()
+            spans, scores = engine.spans_of_sequence(self.tokenizer, sequence), logits.sigmoid().tolist()
             found.append([TokenVerdict(tokens[at], *spans[at], scores[at]) for at in sequence.text_positions])
         return _as_given(texts, found)
 
@@ -314,40 +303,9 @@ class InferenceModel:
         """
         return _as_given(questions, tasks.choose(self, contexts, questions, options, truncate))
 
-    # For the modules of this folder and the commands.
-
-    def masked_token_model(self, call: str) -> Generator:
-        """The generator; UsageError that names the call where there is none."""
-        if self.generator is None:
-            way_out = "load a run's folder or its generator"
-            raise UsageError(f"{call} needs a masked-token head, and this model has none; {way_out}")
-        return self.generator
-
-    def detect(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
-        """The discriminator's logits of each sequence's tokens, special ones included: float32 [L] on the CPU."""
-        discriminator = self.discriminator
-        assert discriminator is not None
-
-        def read(padded: Padded, chosen: list[int]) -> Iterator[Tensor]:
-            logits = discriminator(*padded).cpu()  # [B, L]
-            return (row[: len(sequences[index].ids)] for row, index in zip(logits, chosen, strict=True))
-
-        return self.batched(sequences, read)
-
-    def batched(
-        self, sequences: Sequence[TokenSequence], compute: Callable[[Padded, list[int]], Iterable[T]]
-    ) -> list[T]:
-        """The results of `compute(batch, indices)` over batches of sequences of similar length, in their order."""
-        found: dict[int, T] = {}
-        for chosen in reading.batches([len(sequence.ids) for sequence in sequences], self.batch_tokens):
-            padded = reading.pad([sequences[index] for index in chosen], self.tokenizer.pad_token_id, self.device)
-            with torch.no_grad():  # inference_mode would give tensors that nothing can be trained on
-                found |= zip(chosen, compute(padded, chosen), strict=True)
-        return [found[index] for index in range(len(sequences))]
-
     def _encode(self, texts: Texts, model: Body | Generator | Discriminator, truncate: bool) -> list[TokenSequence]:
         checked = as_texts(texts, may_be_pairs=True)
-        return reading.encode(self.tokenizer, checked, model.config, texts, truncate=truncate)
+        return engine.encode(self.tokenizer, checked, model.config, texts, truncate=truncate)
 
 
 def _best(logits: Tensor, top_k: int, allowed: Tensor | None) -> Iterator[list[tuple[float, int]]]:
@@ -378,6 +336,6 @@ def _propose(tokenizer: Any, ids: list[int], best: list[list[tuple[float, int]]]
     return [[write(position, *each) for each in row] for position, row in zip(masks, best, strict=True)]
 
 
-def _as_given(given: object, results: list[T]) -> T | list[T]:
+def _as_given(given: object, results: list[Any]) -> Any:
     """The results for a list, the one result for a text."""
     return results if isinstance(given, list) else results[0]

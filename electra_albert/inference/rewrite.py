@@ -11,20 +11,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.tokenizer import Piece, describe_pieces
-from electra_albert.inference import reading
-from electra_albert.inference.reading import WORD_MARKS, Padded, TokenSequence
+from electra_albert.inference import engine
+from electra_albert.inference.engine import WORD_MARKS, Engine, Padded, TokenSequence
 from electra_albert.model.electra import Generator
 from electra_albert.objectives.masking import SpecialIds, choose_targets, maskable, sample
-
-if TYPE_CHECKING:
-    from electra_albert.inference.model import InferenceModel
 
 NO_CHARACTER = "\ufffd"
 MASKS_AT_ONCE = 512  # bounds the memory that scores of the whole vocabulary take
@@ -105,7 +102,7 @@ def check(draw: Draw) -> None:
         raise UsageError(f"temperature={draw.temperature} must be a number above 0")
 
 
-def rewrite_lines(model: InferenceModel, lines: Iterable[str], draw: Draw) -> Iterator[tuple[int, str, Rewritten]]:
+def rewrite_lines(model: Engine, lines: Iterable[str], draw: Draw) -> Iterator[tuple[int, str, Rewritten]]:
     """Of each line its number, its text as it is to be written and its rewriting; in order.
 
     Lines come and go with their endings. A very long line comes in several parts of the same number, so that memory is
@@ -120,7 +117,7 @@ def rewrite_lines(model: InferenceModel, lines: Iterable[str], draw: Draw) -> It
 def _parts(tokenizer: Any, number: int, line: str) -> Iterator[Part]:
     """The line, or parts of it that are not too long, cut before a space where there is one."""
     text, start = line.rstrip("\r\n"), 0
-    if len(text) > LONGEST_PART and tokenizer.mask_token in reading.with_own_mask(text, tokenizer):
+    if len(text) > LONGEST_PART and tokenizer.mask_token in engine.with_own_mask(text, tokenizer):
         raise DataError(f"line {number} holds a mask and {len(text)} characters; shorten it")
     while len(text) - start > LONGEST_PART:
         space = text.rfind(" ", start + 1, start + LONGEST_PART + 1)
@@ -130,7 +127,7 @@ def _parts(tokenizer: Any, number: int, line: str) -> Iterator[Part]:
     yield Part(number, text[start:], start, line[len(text) :])
 
 
-def rewrite(model: InferenceModel, parts: Sequence[Part], draw: Draw) -> list[Rewritten]:
+def rewrite(model: Engine, parts: Sequence[Part], draw: Draw) -> list[Rewritten]:
     """Rewrite lines and parts of lines. Their numbers key the draws: a result does not depend on the other lines.
 
     A line that holds a mask has it filled by the best prediction; DataError where such a line is too long to be read at
@@ -154,15 +151,15 @@ def rewrite(model: InferenceModel, parts: Sequence[Part], draw: Draw) -> list[Re
 
 
 def _read(tokenizer: Any, part: Part, longest: int) -> Line:
-    text = reading.with_own_mask(part.text, tokenizer)
+    text = engine.with_own_mask(part.text, tokenizer)
     content = text if text.strip() else ""  # some tokenizers have tokens for spaces, and a blank line stays blank
     encoded = tokenizer(content, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     ids = list(encoded["input_ids"])
     is_filled = tokenizer.mask_token_id in ids
     if is_filled and len(ids) + 2 > longest:
-        raise DataError(f"line {part.number}: {reading.quote(text, 0)} {reading.too_long(len(ids) + 2, longest)}")
+        raise DataError(f"line {part.number}: {engine.quote(text, 0)} {engine.too_long(len(ids) + 2, longest)}")
     tokens = describe_pieces(tokenizer, ids)
-    spans = reading.spans_of(text, tokens, encoded["offset_mapping"])
+    spans = engine.spans_of(text, tokens, encoded["offset_mapping"])
     return Line(text, ids, tokens, spans, is_filled, list(ids), [False] * len(ids), [math.nan] * len(ids))
 
 
@@ -188,7 +185,7 @@ def _sequence(tokenizer: Any, ids: list[int]) -> TokenSequence:
     return TokenSequence([tokenizer.cls_token_id, *ids, tokenizer.sep_token_id], [0] * (len(ids) + 2))
 
 
-def _redraw(model: InferenceModel, cuts: Sequence[_Cut], draw: Draw) -> list[tuple[list[int], list[bool]]]:
+def _redraw(model: Engine, cuts: Sequence[_Cut], draw: Draw) -> list[tuple[list[int], list[bool]]]:
     """The ids of each cut afterwards, and which tokens were chosen: by pretraining's own rules, or the user's masks."""
     tokenizer, generator = model.tokenizer, model.masked_token_model("rewrite")
     special = SpecialIds(tokenizer.mask_token_id, tuple(tokenizer.all_special_ids))

@@ -7,17 +7,15 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch.nn.functional import logsigmoid
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.inference import reading
+from electra_albert.inference import engine
+from electra_albert.inference.model import InferenceModel
 from electra_albert.tasks.read_rules import as_text, is_there
 from electra_albert.tasks.tables import open_table
-
-if TYPE_CHECKING:
-    from electra_albert.inference.model import InferenceModel
 
 LOG = logging.getLogger(__name__)
 
@@ -119,12 +117,12 @@ def _outcomes(
 ) -> dict[str, tuple[int, int]]:
     """How many of the good sentences score higher than the bad one in each way, and how many the same."""
     texts = [text for pair in pairs for text in (pair.good, pair.bad)]
-    seen = [tuple(encoding.ids) for encoding in reading.encode_all(model.tokenizer, texts)]
+    seen = [tuple(encoding.ids) for encoding in engine.encode_all(model.tokenizer, texts)]
     longest = min(part.config.max_position_embeddings for part in (model.generator, model.discriminator) if part)
     for index, ids in enumerate(seen):
         if len(ids) > longest:
-            text = f"{pairs[index // 2].place}: {reading.quote(texts[index], 0)}"
-            raise DataError(f"{text} {reading.too_long(len(ids), longest)}")
+            text = f"{pairs[index // 2].place}: {engine.quote(texts[index], 0)}"
+            raise DataError(f"{text} {engine.too_long(len(ids), longest)}")
     distinct = dict(zip(seen, texts, strict=True))  # so that sentences of the same tokens tie, to the last bit
     found = {}
     for way in ways:
@@ -140,7 +138,7 @@ def _outcomes(
 
 def originality(model: InferenceModel, texts: list[str]) -> list[float]:
     """Of each text the sum over its tokens of log(1 - P(replaced)), in nats; of a model with a discriminator."""
-    sequences = reading.encode(model.tokenizer, texts, model.encoder.config, texts)
+    sequences = engine.encode(model.tokenizer, texts, model.encoder.config, texts)
     found = zip(sequences, model.detect(sequences), strict=True)
     # Not by the probability, which rounds to 1.
     return [float(logsigmoid(-logits[sequence.text_positions]).double().sum()) for sequence, logits in found]

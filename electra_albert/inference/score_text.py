@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,14 +25,11 @@ from electra_albert.corpus.sources import Reading, find_files, plan_units, read_
 from electra_albert.corpus.store import TokenStream
 from electra_albert.corpus.tokenizer import special_ids
 from electra_albert.corpus.word_encoder import encoder_settings, make_encoder
+from electra_albert.inference.model import InferenceModel
 from electra_albert.inference.rewrite import MASKS_AT_ONCE, masked_logits
+from electra_albert.model.electra import Generator
 from electra_albert.objectives.masking import SpecialIds, maskable
 from electra_albert.tasks.read_rules import is_there
-
-if TYPE_CHECKING:
-    from electra_albert.corpus.tokenizer import Tokenizer
-    from electra_albert.inference.model import InferenceModel
-    from electra_albert.model.electra import Generator
 
 ROUNDS = 7  # one token in seven is masked at a time: 14.3 %, close to the rate of most pretraining
 USUAL_LENGTH = 128
@@ -109,7 +106,7 @@ def require_file(file: Path) -> None:
         raise UsageError(f"--text {file}: no such file; name the files of a folder one by one")
 
 
-def _tokenize(tokenizer: Tokenizer, file: Path, text_column: str) -> tuple[TokenStream, int]:
+def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream, int]:
     """The tokens of a text with the ends of its sentences and documents, and the number of its words."""
     try:
         files = find_files(str(file), Counter())

@@ -6,14 +6,15 @@ Dimensions: L length, C classes, K options.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.finetuning_config import TuningConfig
 from electra_albert.hub.loading import ModelFiles, load_task_model
-from electra_albert.inference.reading import Padded, TokenSequence, as_texts, quote
+from electra_albert.inference.engine import Engine, Padded, TokenSequence, as_texts, quote
+from electra_albert.model.body import Body
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import span, token
 from electra_albert.tasks.encoding import Decoded, EncodePlan, TextEncoder, softmax
@@ -21,18 +22,8 @@ from electra_albert.tasks.examples import ChoiceExample, Report, SequenceExample
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.rows import Rows
 
-if TYPE_CHECKING:
-    from electra_albert.inference.model import InferenceModel
-    from electra_albert.model.body import Body
-
 CALLS = {"sequence": "classify", "token": "tag", "span": "answer", "choice": "choose"}  # by the kind of the head
-_PLAN = (
-    "max_seq_length",
-    "doc_stride",
-    "max_answer_length",
-    "has_null_answer",
-    "is_regression",
-)  # recorded by fine-tuning
+_PLAN = ("max_seq_length", "doc_stride", "max_answer_length", "has_null_answer", "is_regression")  # of fine-tuning
 _NUMBER = "score"  # the label of a regression, as in transformers
 
 
@@ -95,7 +86,7 @@ def load_fine_tuned(files: ModelFiles, tokenizer: Any, encoder: Body) -> FineTun
     return FineTuned(model, TextEncoder(tokenizer), tuple(details["labels"]), plan, takes_pairs)
 
 
-def classify(model: InferenceModel, texts: object, truncate: bool) -> list[ClassPrediction]:
+def classify(model: Engine, texts: object, truncate: bool) -> list[ClassPrediction]:
     """The classes or numbers of texts or pairs; UsageError for the one where the other was learned."""
     task = _task_for(model, "classify")
     pairs = [(text, None) if isinstance(text, str) else text for text in as_texts(texts, may_be_pairs=True)]
@@ -112,7 +103,7 @@ def classify(model: InferenceModel, texts: object, truncate: bool) -> list[Class
     ]
 
 
-def tag(model: InferenceModel, texts: object, truncate: bool) -> list[list[TagPrediction]]:
+def tag(model: Engine, texts: object, truncate: bool) -> list[list[TagPrediction]]:
     """The tags of the words of texts, which are between spaces."""
     task = _task_for(model, "tag")
     examples = [TokenExample(tuple(text.split()), None, str(number)) for number, text in enumerate(as_texts(texts))]
@@ -124,7 +115,7 @@ def tag(model: InferenceModel, texts: object, truncate: bool) -> list[list[TagPr
     ]
 
 
-def answer(model: InferenceModel, questions: object, contexts: object, truncate: bool) -> list[SpanPrediction]:
+def answer(model: Engine, questions: object, contexts: object, truncate: bool) -> list[SpanPrediction]:
     """The answers to questions, each with its context."""
     task = _task_for(model, "answer")
     asked = _questions(questions, contexts)
@@ -138,9 +129,7 @@ def answer(model: InferenceModel, questions: object, contexts: object, truncate:
     ]
 
 
-def choose(
-    model: InferenceModel, contexts: object, questions: object, options: Any, truncate: bool
-) -> list[ChoicePrediction]:
+def choose(model: Engine, contexts: object, questions: object, options: Any, truncate: bool) -> list[ChoicePrediction]:
     """The options that answer questions; UsageError where options are no list of str for each question."""
     task = _task_for(model, "choose")
     asked = _questions(questions, contexts)
@@ -158,7 +147,7 @@ def choose(
     ]
 
 
-def _task_for(model: InferenceModel, call: str) -> FineTuned:
+def _task_for(model: Engine, call: str) -> FineTuned:
     if isinstance(model.task, str):
         raise UsageError(f"{call} needs a fine-tuned model: {model.task}")
     able = CALLS[model.task.model.head.kind]
@@ -182,9 +171,7 @@ class _Predicted(NamedTuple):
     rows: Rows
 
 
-def _predict(
-    model: InferenceModel, task: FineTuned, examples: Sequence[Any], given: object, truncate: bool
-) -> _Predicted:
+def _predict(model: Engine, task: FineTuned, examples: Sequence[Any], given: object, truncate: bool) -> _Predicted:
     """The task model's predictions for examples made of the texts that were `given`.
 
     Raises DataError for a text that would be cut, unless truncate is asked for, UsageError for pairs where the model

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from electra_albert.apps.pretrain.estimate import step_flops
 
 from electra_albert.apps.bench import contenders
 from electra_albert.apps.bench.config import OURS, STOCK, TUNED
@@ -18,7 +19,6 @@ from electra_albert.apps.bench.step import measure_step
 from electra_albert.apps.bench.tables import format_step
 from electra_albert.apps.bench.text import LONGEST, PADDED, TOGETHER, measure_text
 from electra_albert.apps.bench.timing import UPDATES_A_TIMING
-from electra_albert.apps.pretrain.estimate import step_flops
 from electra_albert.contracts import Batch
 from tests.apps.tiny_bench import (
     BANDWIDTH,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from electra_albert.apps.pretrain.estimate import step_flops
 
-from electra_albert.apps.command_line import parse_pretraining
 from electra_albert.apps.experiment.checks import check_experiment
 from electra_albert.apps.experiment.plan import read_plan
 from electra_albert.apps.experiment.stages import Site, all_stages, pretraining_stages, steps_for
 from electra_albert.apps.finetune.options import parse_finetuning
-from electra_albert.apps.pretrain.estimate import step_flops
+from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.contracts import UsageError
 from electra_albert.presets import PRESETS
 

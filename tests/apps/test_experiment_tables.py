@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from electra_albert.apps.pretrain.estimate import step_flops
 
 from electra_albert.apps.experiment.curves import draw_curves
 from electra_albert.apps.experiment.findings import Findings, Pretrained, as_record, stock_surplus, training_seconds
 from electra_albert.apps.experiment.plan import Arm, Plan
 from electra_albert.apps.experiment.stages import Site
 from electra_albert.apps.experiment.tables import format_findings, untrained
-from electra_albert.apps.pretrain.estimate import step_flops
 from electra_albert.presets import PRESETS
 from electra_albert.tasks.statistics import distance_in_stds
 

@@ -13,13 +13,13 @@ import torch
 import yaml
 
 from electra_albert.apps import show_batch
-from electra_albert.apps.command_line import parse_pretraining
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import make_job
+from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.pretrain.origin import old_rows
 from electra_albert.training.distributed import World
 from tests.apps.conftest import Finished
-from tests.apps.test_distributed_run import furthest, on_two_ranks
+from tests.apps.pretrain.test_distributed_run import furthest, on_two_ranks
 from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, english, finish, rows, start, untimed_rows
 
 _SIZES = {

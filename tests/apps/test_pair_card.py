@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.apps.command_line import parse_pretraining
 from electra_albert.apps.export import main as export
 from electra_albert.apps.export.pair_paths import without_folders
 from electra_albert.apps.export.pair_repeat import chosen_options
+from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.run_folder import describe_run, recorded_settings
 from electra_albert.config import as_settings
 from electra_albert.presets import PRESETS

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from electra_albert.apps.command_line import parse_pretraining
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import Job, make_job
+from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.contracts import Batch
 from electra_albert.corpus.batches import eval_batches
 from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer

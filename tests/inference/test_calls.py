@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from electra_albert.inference.engine import batches
 from electra_albert.inference.model import InferenceModel, Likelihood, load_model
-from electra_albert.inference.reading import batches
 from tests.inference.stock import (
     LONGEST,
     NATS_TOLERANCE,

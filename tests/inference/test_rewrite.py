@@ -14,8 +14,8 @@ import torch
 from electra_albert.config import ModelConfig, RtdConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, DataError
 from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer, train_tokenizer
+from electra_albert.inference.engine import spans_of
 from electra_albert.inference.model import InferenceModel
-from electra_albert.inference.reading import spans_of
 from electra_albert.inference.rewrite import (
     LONGEST_PART,
     NO_CHARACTER,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from electra_albert.apps.pretrain.self_check import START_TOLERANCE
+from electra_albert.apps.pretrain.job import START_TOLERANCE
 from electra_albert.config import ModelConfig
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.electra import Discriminator, Electra, masked_language_model

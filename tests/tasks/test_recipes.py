@@ -12,7 +12,7 @@ from electra_albert.presets import PRESETS
 from electra_albert.tasks.recipes import ALBERT_ROWS, Family, recipe
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
-TASKS = (*GLUE, "squad", "squad_v2", "race", "ner", "chunking", "custom", "docs")
+TASKS = (*GLUE, "squad", "squad_v2", "race", "ner", "chunking", "custom", "topics")
 FAMILIES: tuple[Family, ...] = get_args(Family)
 SMALL, BASE, LARGE = (PRESETS[name].model for name in ("small", "base", "large"))
 
@@ -153,7 +153,7 @@ def test_electra_rates_go_by_size(model: ModelConfig, rate: float, decay: float)
 
 def test_the_task_of_150_updates_alone_has_twice_the_rate_and_for_small_models_alone() -> None:
     rates = {task: [recipe("electra", task, model)["learning_rate"] for model in (SMALL, BASE)] for task in TASKS}
-    assert rates.pop("docs") == [6e-4, 1e-4]
+    assert rates.pop("topics") == [6e-4, 1e-4]
     assert all(pair == [3e-4, 1e-4] for pair in rates.values())
 
 

@@ -1,19 +1,18 @@
 """log.txt keeps what a run prints, and its failing stops nothing."""
 
-import io
 from pathlib import Path
 
 import pytest
 
 from electra_albert.contracts import DataError
 from electra_albert.training.monitor import Monitor
-from electra_albert.training.run_log import RunLog
+from electra_albert.training.run_log import LOG, RunLog, console_log
 
 
 def log_of(folder: Path, *lines: str) -> str:
     """The text of log.txt after a run of a few lines, the first of which is printed before the folder is open."""
     first, *others = lines
-    with RunLog() as log, Monitor(folder, 10) as monitor:
+    with console_log(), RunLog() as log, Monitor(folder, 10):
         LOG.info(first)
         log.open(folder)
         for line in others:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from electra_albert.apps.command_line import report
 from electra_albert.apps.finetune.options import parse_finetuning, refuse_idle_options, with_recipe
 from electra_albert.contracts import UsageError, UserError
-from electra_albert.finetuning_config import CUSTOM, DOCS, PREDICT_TEST, table_name
+from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, TOPICS, table_name
+from electra_albert.shipped import SAMPLE_TASK
 
 if TYPE_CHECKING:
     from electra_albert.apps.finetune.start import Start
@@ -105,12 +106,10 @@ def _predict_only(config: FinetuneConfig, session: Session) -> int:
 
 
 def _find_task(config: FinetuneConfig, session: Session) -> tuple[Task, DataConfig]:
-    """The task asked for and where its data lies; without any, a task made from the documentation installed."""
-    from electra_albert.apps.finetune.docs_task import write_docs_task
+    """The task asked for and where its data lies; without any, the task that ships."""
     from electra_albert.tasks.examples import Report
     from electra_albert.tasks.locating import locate
     from electra_albert.tasks.registry import find_task
-    from electra_albert.training.distributed import main_first
 
     data = config.data
     of_a_table = (data.train_file, data.validation_file, data.test_file, data.text_column, data.text_pair_column)
@@ -127,10 +126,8 @@ def _find_task(config: FinetuneConfig, session: Session) -> tuple[Task, DataConf
         raise UsageError("--validation_split needs data of your own: --train_file, or --task and --data_dir")
     if config.tuning.predict == PREDICT_TEST:
         raise UsageError("--predict test needs --task, the name of the task whose test set is to be labelled")
-    with main_first(session.world):
-        train, dev = write_docs_task(Path(data.prepared_dir))
-    task = replace(find_task(CUSTOM), name=DOCS)
-    return task, replace(data, train_file=str(train), validation_file=str(dev), encoding="utf-8")
+    train, dev = (str(SAMPLE_TASK / f"{name}.csv") for name in ("train", "dev"))
+    return replace(find_task(CUSTOM), name=TOPICS), replace(data, train_file=train, validation_file=dev)
 
 
 def _output_folder(config: FinetuneConfig, name: str, start: Start) -> Path:

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from electra_albert.apps.command_line import config_first, make_parser, parse
-from electra_albert.apps.help_text import ShortHelp, add_config
+from electra_albert.apps.command_line import ShortHelp, add_config, config_first, make_parser, parse
 from electra_albert.config import ModelConfig, TrainingConfig
 from electra_albert.contracts import UsageError
 from electra_albert.finetuning_config import DERIVED, DataConfig, FinetuneConfig, TuningConfig

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from electra_albert.apps.obstacles import told_in_one_line
+from electra_albert.apps.machine import one_line_errors
 from electra_albert.contracts import Metrics
 from electra_albert.tasks.batches import eval_batches
 from electra_albert.tasks.kinds import KINDS
@@ -97,6 +97,6 @@ def inference(objective: TaskObjective, job: TaskJob) -> Iterator[None]:
     was_training = objective.training
     objective.eval()
     device: Any = next(objective.parameters()).device
-    with told_in_one_line(job.training, "none"), torch.no_grad(), autocast(device, job.arithmetic):
+    with one_line_errors(job.training, "none"), torch.no_grad(), autocast(device, job.arithmetic):
         yield
     objective.train(was_training)

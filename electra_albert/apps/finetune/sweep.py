@@ -19,7 +19,7 @@ import numpy as np
 from electra_albert.apps.finetune.files import export_best
 from electra_albert.apps.finetune.job import TaskJob, build_objective, data_fingerprint
 from electra_albert.apps.finetune.scoring import Scored, inference, score
-from electra_albert.apps.obstacles import told_in_one_line
+from electra_albert.apps.machine import one_line_errors
 from electra_albert.apps.run_folder import write_whole, writing
 from electra_albert.contracts import CheckpointError, Metrics
 from electra_albert.hub.loading import load_task_model
@@ -134,7 +134,7 @@ def _run_seed(
             is_enough=watch.is_enough,
             settings={"seed": seed, "data": data_fingerprint(job)},
         )
-        with told_in_one_line(training, "none"):
+        with one_line_errors(training, "none"):
             outcome = train(objective, _batches(job, seed, world), watch.evaluate, run)
         scored = None if outcome.is_stopped else watch.settle()
         if scored is None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.shipped import SAMPLE_TEXT
 
 if TYPE_CHECKING:
     from electra_albert.corpus.mixture import Source
@@ -80,9 +81,7 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     name = short_name(config.corpus)
     found: Counter[str] = Counter()
     with locked(root / f".{name}.lock"):  # many jobs at once, as on a cluster, read every file only once
-        files = _without_repeats(
-            sources, [_find(source.corpus, config.encoding, root, found) for source in sources], found
-        )
+        files = _without_repeats(sources, [_find(source.corpus, config.encoding, found) for source in sources], found)
         for source, some in zip(sources, files, strict=True):  # first of all, since it takes no time
             require_columns(some, _reading(source, config))
         identity = _identify([path for some in files for path in some], root, name)
@@ -106,15 +105,10 @@ def _training_key(config: CorpusConfig) -> list[Any]:
     return [_TRAINING_VERSION, config.vocab_size, config.do_lower_case is not False, config.keep_accents]
 
 
-def _find(corpus: str, encoding: str, root: Path, found: Counter[str]) -> list[Path]:
-    if corpus != BUILT_IN_CORPUS:
-        from electra_albert.corpus.sources import find_files
+def _find(corpus: str, encoding: str, found: Counter[str]) -> list[Path]:
+    from electra_albert.corpus.sources import find_files
 
-        return find_files(corpus, found, encoding)
-    from electra_albert.corpus.installed_docs import write_installed_docs
-
-    LOG.info("reading the documentation installed with Python and its packages")
-    return [write_installed_docs(root / BUILT_IN_CORPUS)]
+    return find_files(str(SAMPLE_TEXT) if corpus == BUILT_IN_CORPUS else corpus, found, encoding)
 
 
 def _without_repeats(sources: list[Source], files: list[list[Path]], found: Counter[str]) -> list[list[Path]]:

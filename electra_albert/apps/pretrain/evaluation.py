@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from electra_albert.apps.pretrain.closing import guesses_in_markdown
 from electra_albert.apps.pretrain.scores import MASKED_TOKENS, OLD_TEXT_PREFIX
+from electra_albert.apps.pretrain.summary import guesses_in_markdown
 from electra_albert.contracts import Term
 from electra_albert.corpus.batches import eval_batches
 from electra_albert.objectives.evaluation import Detections, detection_scores, is_discriminator_idle
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _IDLE = (
-    "warning: the discriminator finds replaced tokens no better than chance, while the generator learns. A rate too "
+    "the discriminator finds replaced tokens no better than chance, while the generator learns. A rate too "
     "high for many layers makes all its vectors alike: if this lasts, begin anew with --rtd.discriminator_rate {rate:g}"
 )
 
@@ -47,7 +47,7 @@ def evaluator(job: Job, run: Run) -> Evaluate:
                 return None
             metrics |= {f"{OLD_TEXT_PREFIX}{name}": old[name] for name in ("loss", *job.objective.weights)}
         if is_discriminator_idle(metrics):
-            LOG.info(_IDLE.format(rate=job.config.rtd.discriminator_rate / 4))
+            LOG.warning(_IDLE.format(rate=job.config.rtd.discriminator_rate / 4))
         if run.world.is_main:
             run.monitor.text(step, "guesses", guesses_in_markdown(job))
         return metrics

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
-from electra_albert.apps.obstacles import why_not_compiled
+from electra_albert.apps.machine import why_not_compiled
 from electra_albert.apps.prepare.main import prepare
 from electra_albert.apps.pretrain.origin import (
     Origin,
@@ -21,10 +22,9 @@ from electra_albert.apps.pretrain.origin import (
     with_old_corpus,
     with_old_text,
 )
-from electra_albert.apps.pretrain.self_check import self_check
 from electra_albert.apps.run_folder import run_settings
 from electra_albert.config import PretrainConfig
-from electra_albert.contracts import IGNORED_LABEL, Arithmetic, DataError, UsageError
+from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch, DataError, UsageError
 from electra_albert.corpus.batches import TrainBatches
 from electra_albert.corpus.examples import ONE_SEGMENT_RATE, Rows
 from electra_albert.corpus.tokenizer import fingerprint, special_ids
@@ -36,6 +36,7 @@ from electra_albert.objectives.masking import SpecialIds
 from electra_albert.objectives.pretraining import PretrainingObjective, make_objective
 from electra_albert.objectives.registry import spec_of
 from electra_albert.training.distributed import World, main_first
+from electra_albert.training.optimizer import check_groups, parameter_groups
 
 if TYPE_CHECKING:
     from electra_albert.apps.prepare.main import Prepared
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
+START_TOLERANCE = 0.1  # of the loss at chance level; the initial weights leave that much
+ORDER_TOLERANCE = 1.0  # of sentence order: few examples, whose first logits are all alike
 _LOOKED_AT = 4096  # rows, for the share that has an order
 _MUCH_UNKNOWN = 0.2  # of the characters, from which on the tokenizer is doubted
 SWAP_RATE = 0.5  # of the rows with two segments, where their order is predicted. Paper: ALBERT section 3.1
@@ -110,6 +113,49 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     return Job(
         config, prepared, objective, batches, held_out, unigram, arithmetic, compilation, origin, lacks_generator
     )
+
+
+def self_check(objective: PretrainingObjective, batch: Batch, weight_decay: float, begun: str) -> None:
+    """Check ties by storage, every parameter in one group, and losses at chance level before training.
+
+    `batch` is one of the run's own. Raises UsageError where the losses are off, which settings can cause, and
+    AssertionError where a law is broken, which they cannot.
+    """
+    check_ties(objective)
+    groups = parameter_groups(objective, weight_decay)
+    check_groups(objective, groups)
+    losses = start_losses(objective, batch)
+    for name, loss in losses.items():
+        wanted = objective.guessing.get(name, math.nan)
+        tolerance = ORDER_TOLERANCE if name == "sop_loss" else START_TOLERANCE
+        if not abs(loss - wanted) <= tolerance * wanted:
+            raise UsageError(
+                f"{name} starts at {loss:.3f}, but guessing[{name!r}] of {type(objective).__name__} is {wanted:.3f}: "
+                "declare its loss at chance level there or, where that is right, choose another "
+                "--model.initializer_range"
+            )
+    told = ", ".join(
+        f"{name.replace('_', ' ')} {loss:.2f} (guessing: {objective.guessing[name]:.2f})"
+        for name, loss in losses.items()
+    )
+    LOG.info(f"self-check: tables shared, every parameter in one group; {begun} {told}")
+
+
+def check_ties(objective: PretrainingObjective) -> None:
+    """AssertionError unless generator and discriminator, where there are two, read the very same tables."""
+    if objective.discriminator is None:
+        return
+    tables = {name: tensor.data_ptr() for name, tensor in objective.generator.embeddings.named_parameters()}
+    for name, tensor in objective.discriminator.embeddings.named_parameters():
+        assert tables[name] == tensor.data_ptr(), f"generator and discriminator do not share {name}"
+
+
+def start_losses(objective: PretrainingObjective, batch: Batch) -> dict[str, float]:
+    """Mean in nats of each weighted term that counts anything in one batch."""
+    device = objective.generator.predictions.bias.device
+    with torch.no_grad():
+        terms = objective(batch.to(device), torch.zeros((), dtype=torch.int64, device=device))
+    return {name: float(terms[name].sum / terms[name].count) for name in objective.weights if terms[name].count}
 
 
 def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[TrainBatches, Rows]:

@@ -1,4 +1,4 @@
-"""Raw text to a pretrained encoder: prepare, build, check, train, evaluate, export, show.
+"""Raw text to a pretrained encoder: prepare, build, check, train, evaluate, export, report.
 
 python Pretraining.py
 python Pretraining.py --corpus my.txt --preset small --output_dir runs/mine
@@ -6,23 +6,22 @@ python Pretraining.py --corpus my.txt --preset small --output_dir runs/mine
 
 from __future__ import annotations
 
+import json
 import logging
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from electra_albert.apps.command_line import check_can_write, last_output, parse_pretraining, report
+from electra_albert.apps.command_line import check_can_write, print_results, report
+from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.config import PretrainConfig
-from electra_albert.contracts import STOPPED_BY_SIGNAL, Metrics, UsageError, UserError
+from electra_albert.contracts import STOPPED_BY_SIGNAL, RunResult, UsageError, UserError
 
 if TYPE_CHECKING:
     from electra_albert.apps.pretrain.job import Job
     from electra_albert.training.distributed import World
-    from electra_albert.training.loop import Outcome
-    from electra_albert.training.run import Run
 
 LOG = logging.getLogger(__name__)
 
@@ -30,90 +29,115 @@ RUNS = Path("runs")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry point of Pretraining.py; returns the exit code."""
-    preset, config = parse_pretraining(argv, "Pretraining.py")
+    """Entry point of `electra-albert pretrain`; returns the exit code."""
+    preset, config = parse_pretraining(argv)
     from electra_albert.training.distributed import leave, start
 
     world = start(config.run.device)
     try:
-        code = _run(argv, preset, config, world)
+        result = run_pretraining(preset, config, world, ["Pretraining.py", *argv])
+        print_results(result.summary)
+        code = STOPPED_BY_SIGNAL if result.is_stopped else 0
     except UserError as error:
         code = report(error)
     return leave(world, code)
 
 
-def _run(argv: Sequence[str], preset: str, config: PretrainConfig, world: World) -> int:
-    from electra_albert.apps.obstacles import told_in_one_line
-    from electra_albert.apps.pretrain.closing import peak_memory_line, plan_lines
-    from electra_albert.apps.pretrain.estimate import estimate_lines
+def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
+    """Pretrain an encoder on text, or resume a run that was stopped.
+
+    `options` are those of `electra-albert pretrain` by name; a group is a mapping: model={"num_hidden_layers": 6}.
+    A `config` stands for all of them. Returns the run's folder, held-out metrics and steps. Raises UsageError,
+    DataError, CheckpointError or DivergedError.
+    """
+    from electra_albert.training.distributed import start, stop
+    from electra_albert.training.run_log import console_log
+
+    if config is not None and options:
+        raise UsageError(f"give either a config or options such as {next(iter(options))}, not both")
+    argv = ["--config", json.dumps(options, default=str)] if options else []
+    preset, parsed = parse_pretraining(argv)
+    config = config or parsed
+    world = start(config.run.device)
+    try:
+        with console_log():
+            result = run_pretraining(preset, config, world, ["Pretraining.py", *argv])
+            LOG.info(result.summary)
+        return result
+    finally:
+        stop(world)
+
+
+def run_pretraining(preset: str, config: PretrainConfig, world: World, command: Sequence[str]) -> RunResult:
+    """Train to the end or until stopped by a signal, then export. `command` is what model card and folder record."""
+    from electra_albert.apps.machine import one_line_errors, peak_memory
+    from electra_albert.apps.pretrain.evaluation import evaluator
+    from electra_albert.apps.pretrain.generator_warmup import warm_up
     from electra_albert.apps.pretrain.job import job_settings, make_job
-    from electra_albert.apps.pretrain.taking_up import check_settings
-    from electra_albert.apps.run_folder import check_is_ours
+    from electra_albert.apps.pretrain.resume import check_settings, log_changes
+    from electra_albert.apps.pretrain.summary import plan_lines
+    from electra_albert.apps.pretrain.trial import measure
     from electra_albert.training.checkpoint import find_checkpoint, read_state
     from electra_albert.training.distributed import main_first
     from electra_albert.training.guards import RunLock, StopSignal
+    from electra_albert.training.loop import train
     from electra_albert.training.monitor import Monitor
     from electra_albert.training.run import Run
     from electra_albert.training.run_log import RunLog
 
     folder = run_folder(config, preset)
     with main_first(world):
-        check_can_write(folder)
-        check_is_ours(folder)
-        _require_another(config.run.init_from, folder)
+        _check_folder(config, folder)
     with ExitStack() as stack:
         log = stack.enter_context(RunLog())
-        monitor = stack.enter_context(Monitor(folder, config.training.max_steps, is_main=world.is_main))
         found = find_checkpoint(folder / "checkpoints", config.run.resume)
         check_settings(folder, found, preset, config, world.world_size)
         state = read_state(found) if found else None
-        with told_in_one_line(config.training, "none"):
-            job = make_job(config, world, state["settings"] if state else None)
+        stack.enter_context(one_line_errors(config.training, config.run.torch_compile))
+        job = make_job(config, world, state["settings"] if state else None)
         for line in plan_lines(job, world):
             LOG.info(line)
         if config.run.dry_run:
-            for line in estimate_lines(job, world, state["step"] if state else 0):
+            for line in measure(job, world, state["step"] if state else 0):
                 LOG.info(line)
-            return 0
+            return RunResult(folder, {}, 0)
         with main_first(world):
             if world.is_main:
                 stack.enter_context(RunLock(folder))
         if found != find_checkpoint(folder / "checkpoints", config.run.resume):
-            raise UsageError(f"another run has written into {folder} just now; start again to go on from there")
-        stop = stack.enter_context(StopSignal())
-        run = Run(folder, config.training, world, monitor, stop, job.arithmetic, found)
-        run = replace(
-            run,
+            raise UsageError(f"another run has written into {folder} just now; start again to resume it")
+        run = Run(
+            folder,
+            config.training,
+            world,
+            stack.enter_context(Monitor(folder, config.training.max_steps, is_main=world.is_main)),
+            stack.enter_context(StopSignal()),
+            job.arithmetic,
+            found,
             scores_start=job.origin is not None,
             rate_scales=job.objective.rate_scales,
             settings=job_settings(preset, job, world),
         )
-        _open_run_folder(run, job, preset, argv)
+        log_changes(run)
+        _record(job, folder, preset, command, run.settings, world)
         if world.is_main:
             log.open(folder)
-        outcome = _train(job, run)
-        LOG.info(peak_memory_line(world.device))
-        if outcome is None or outcome.is_stopped:
-            return STOPPED_BY_SIGNAL
-        if world.is_main:
-            _finish(job, folder, argv, outcome.metrics, outcome.step)
-    return 0
-
-
-def _train(job: Job, run: Run) -> Outcome | None:
-    """Train to the end or until told to stop; None where that was while the generator was warmed up."""
-    from electra_albert.apps.obstacles import told_in_one_line
-    from electra_albert.apps.pretrain.evaluation import evaluator
-    from electra_albert.apps.pretrain.generator_warmup import warm_up
-    from electra_albert.training.loop import train
-
-    with told_in_one_line(run.config, job.compilation):
         if job.lacks_generator and not warm_up(job, run):
-            return None
-        return train(job.objective, job.batches, evaluator(job, run), run)
+            return RunResult(folder, {}, 0, is_stopped=True)
+        outcome = train(job.objective, job.batches, evaluator(job, run), run)
+        LOG.info(f"peak memory: {peak_memory(world.device) / 1e9:.2f} GB")
+        result = RunResult(folder, outcome.metrics, outcome.step, outcome.is_stopped)
+        if world.is_main and not outcome.is_stopped:
+            return result._replace(summary=_export(job, result, command))
+    return result
 
 
-def _require_another(init_from: str | None, folder: Path) -> None:
+def _check_folder(config: PretrainConfig, folder: Path) -> None:
+    from electra_albert.apps.run_folder import check_is_ours
+
+    check_can_write(folder)
+    check_is_ours(folder)
+    init_from = config.run.init_from
     if init_from is not None and Path(init_from).resolve() == folder.resolve():
         raise UsageError(f"--init_from {init_from} is the run's own folder; name another --output_dir")
 
@@ -127,34 +151,30 @@ def run_folder(config: PretrainConfig, preset: str) -> Path:
     return RUNS / f"{short_name(config.corpus.corpus)}-{preset}"
 
 
-def _open_run_folder(run: Run, job: Job, preset: str, argv: Sequence[str]) -> None:
-    """Refuse a checkpoint of another run, say what else has changed since, then record this one."""
-    from electra_albert.apps.pretrain.taking_up import say_changes
+def _record(job: Job, folder: Path, preset: str, command: Sequence[str], settings: Any, world: World) -> None:
+    """Write the run's settings and tokenizer into its folder."""
     from electra_albert.apps.run_folder import describe_run, writing
     from electra_albert.corpus.tokenizer import save_tokenizer
     from electra_albert.training.distributed import main_first
 
-    folder = run.folder
-    say_changes(run)
-    with main_first(run.world):
-        if run.world.is_main:
+    with main_first(world):
+        if world.is_main:
             with writing(folder):
-                describe_run(folder, preset, job.config, ["Pretraining.py", *argv], dict(run.settings))
+                describe_run(folder, preset, job.config, command, dict(settings))
                 save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", job.config.model.max_position_embeddings)
 
 
-def _finish(job: Job, folder: Path, argv: Sequence[str], metrics: Metrics, steps: int) -> None:
-    """Export both models, write the card, and show what was learned."""
+def _export(job: Job, result: RunResult, command: Sequence[str]) -> str:
+    """Export both models and write the card; returns the closing report."""
     from electra_albert.apps.export.models import export_discriminator, export_generator
-    from electra_albert.apps.pretrain.closing import print_closing
+    from electra_albert.apps.pretrain.summary import closing_report
     from electra_albert.apps.run_folder import run_facts, write_card, writing
 
-    facts = run_facts(job.config, metrics, steps)
+    folder, facts = result.folder, run_facts(job.config, result.metrics, result.step)
     objective, tokenizer = job.objective.cpu().eval(), job.prepared.tokenizer
     export_generator(objective.generator, tokenizer, folder / "generator", facts=facts)
     if objective.discriminator is not None:
         export_discriminator(objective.discriminator, tokenizer, folder / "discriminator", facts=facts)
     with writing(folder):
-        write_card(folder, shlex.join(["python", "Pretraining.py", *argv]), job.config, facts)
-    with last_output():
-        print_closing(job, metrics, folder)
+        write_card(folder, shlex.join(["python", *command]), job.config, facts)
+    return closing_report(job, result.metrics, folder)

@@ -1,4 +1,4 @@
-"""Held-out scores as tables: beside what it takes no learning to reach, and before and after going on from a run."""
+"""Held-out scores as tables: next to their baselines, and before and after continued pretraining."""
 
 from __future__ import annotations
 
@@ -10,44 +10,63 @@ from electra_albert.objectives.evaluation import has_learned
 from electra_albert.training.metrics_file import CLOCK, read_metrics
 
 OLD_TEXT_PREFIX = "old_text_"  # of scores on the text that the weights of --init_from were trained on
-MASKED_TOKENS = "masked_tokens"  # how many the loss is a mean of
+MASKED_TOKENS = "masked_tokens"  # number of tokens that the loss is a mean of
 _SPREAD_NATS = 3.0  # standard deviation of the loss of one masked token; 2.2 by the token frequencies alone
 _LARGEST_ERROR = 0.1  # nats, beyond which a standard error is warned of
-_CLEAR = "clear of what takes no learning"
-_NOT_CLEAR = "not yet clear of what takes no learning ({bars}): train longer or on more text"
 
 
 def format_scores(metrics: Metrics) -> str:
-    """The held-out scores of any objective, each beside what it takes no learning to reach."""
-    rows = [("on held-out text", "reached", "without learning", "")]
-    for name in ("generator", "mlm"):
+    """The held-out scores of any objective, each next to its baseline."""
+
+    def value(name: str) -> str:
+        return "-" if metrics.get(name) is None else f"{metrics[name]:.3f}"
+
+    def times(name: str, baseline: str) -> str:
+        score, base = metrics.get(name), metrics.get(baseline)
+        return f"{score / base:.2f} x" if score and base else "-"
+
+    rows = [("on held-out text", "score", "baseline", "")]
+    for name, label in (("generator", "generator"), ("mlm", "masked-token")):
         if f"{name}_loss" in metrics:
-            rows += _mask_rows(metrics, name)
-    if "discriminator_auc" in metrics:
-        rows += _detection_rows(metrics)
+            most = "most_frequent_accuracy"
+            ratio = times(f"{name}_accuracy", most)
+            rows += [
+                (f"{label} loss (nats)", value(f"{name}_loss"), value("unigram_loss"), "token frequencies alone"),
+                (f"{label} accuracy", value(f"{name}_accuracy"), value(most), f"the most frequent token; {ratio}"),
+            ]
+    has_detection = "discriminator_auc" in metrics
+    if has_detection:
+        precision = "discriminator_average_precision"
+        ratio = times(precision, "replaced_fraction")
+        shuffled = f"shuffled labels: {value('shuffled_labels_auc')}"
+        rows += [
+            ("discriminator ROC-AUC", value("discriminator_auc"), "0.500", shuffled),
+            ("discriminator average precision", value(precision), value("replaced_fraction"), f"replaced; {ratio}"),
+        ]
     if "sop_accuracy" in metrics:
-        rows.append(_order_row(metrics))
+        swapped = metrics.get("swapped_fraction")
+        chance = "-" if swapped is None else f"{max(swapped, 1 - swapped):.3f}"
+        rows.append(("sentence order accuracy", value("sop_accuracy"), chance, "the more frequent order"))
     known = ("generator_loss", "mlm_loss", "discriminator_loss", "sop_loss", "unigram_loss")
     losses = [name for name in metrics if name.endswith("_loss") and "/" not in name and name not in known]
-    rows += [(f"{name.replace('_', ' ')} (nats)", _tell(metrics, name), "-", "") for name in losses]
-    bars = "2.5 x, 0.65 and 1.5 x" if "discriminator_auc" in metrics else "2.5 x"
-    lines, learned = [_table(rows)], has_learned(metrics)
-    if learned is not None:
-        lines.append(_CLEAR if learned else _NOT_CLEAR.format(bars=bars))
+    rows += [(f"{name.replace('_', ' ')} (nats)", value(name), "-", "") for name in losses]
+    lines = [_table(rows)]
     if sources := [name.partition("/")[2] for name in metrics if name.startswith(f"{MASKED_TOKENS}/")]:
-        lines.insert(1, f"\n{_source_table(metrics, sources)}\n")
+        losses = [name for name in metrics if name.endswith("_loss") and f"{name}/{sources[0]}" in metrics]
+        titles = ["token frequencies" if name == "unigram_loss" else name.replace("_", " ") for name in losses]
+        by_source = [("by source", *titles, "masked tokens")]
+        for source in sources:
+            counted = f"{metrics[f'{MASKED_TOKENS}/{source}']:,}"
+            by_source.append((source, *(value(f"{name}/{source}") for name in losses), counted))
+        lines.append(f"\n{_table(by_source)}\n")
+    learned = has_learned(metrics)
+    if learned:
+        lines.append("clear of the baselines")
+    elif learned is not None:
+        bars = "2.5 x, 0.65 and 1.5 x" if has_detection else "2.5 x"
+        lines.append(f"not yet clear of the baselines ({bars}): train longer or on more text")
     masked_tokens = metrics.get(MASKED_TOKENS)
     return "\n".join([*lines, *([] if masked_tokens is None else error_lines(masked_tokens))])
-
-
-def _source_table(metrics: Metrics, sources: Sequence[str]) -> str:
-    losses = [name for name in metrics if name.endswith("_loss") and f"{name}/{sources[0]}" in metrics]
-    told = ["token frequencies" if name == "unigram_loss" else name.replace("_", " ") for name in losses]
-    rows = [("by source", *told, "masked tokens")]
-    for source in sources:
-        count = f"{metrics[f'{MASKED_TOKENS}/{source}']:,}"
-        rows.append((source, *(_tell(metrics, f"{name}/{source}") for name in losses), count))
-    return _table(rows)
 
 
 def error_lines(masked_tokens: int) -> list[str]:
@@ -61,54 +80,6 @@ def error_lines(masked_tokens: int) -> list[str]:
     ]
 
 
-def _mask_rows(metrics: Metrics, name: str) -> list[tuple[str, str, str, str]]:
-    told = "generator" if name == "generator" else "masked-token"
-    return [
-        (
-            f"{told} loss (nats)",
-            _tell(metrics, f"{name}_loss"),
-            _tell(metrics, "unigram_loss"),
-            "token frequencies alone",
-        ),
-        (
-            f"{told} accuracy",
-            _tell(metrics, f"{name}_accuracy"),
-            _tell(metrics, "most_frequent_accuracy"),
-            f"always the most frequent token; {_times(metrics, f'{name}_accuracy', 'most_frequent_accuracy')}",
-        ),
-    ]
-
-
-def _detection_rows(metrics: Metrics) -> list[tuple[str, str, str, str]]:
-    shuffled = f"shuffled labels: {_tell(metrics, 'shuffled_labels_auc')}"
-    precision = "discriminator_average_precision"
-    return [
-        ("discriminator ROC-AUC", _tell(metrics, "discriminator_auc"), "0.500", shuffled),
-        (
-            "discriminator average precision",
-            _tell(metrics, precision),
-            _tell(metrics, "replaced_fraction"),
-            f"replaced fraction; {_times(metrics, precision, 'replaced_fraction')}",
-        ),
-    ]
-
-
-def _order_row(metrics: Metrics) -> tuple[str, str, str, str]:
-    swapped = metrics.get("swapped_fraction")
-    chance = "-" if swapped is None else f"{max(swapped, 1 - swapped):.3f}"
-    return ("sentence order accuracy", _tell(metrics, "sop_accuracy"), chance, "always the commoner order")
-
-
-def _tell(metrics: Metrics, name: str) -> str:
-    value = metrics.get(name)
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _times(metrics: Metrics, name: str, floor: str) -> str:
-    value, base = metrics.get(name), metrics.get(floor)
-    return f"{value / base:.2f} x" if value and base else "-"
-
-
 def read_evaluations(folder: Path, prefix: str) -> list[Metrics]:
     """The evaluation rows of a run's metrics.jsonl, oldest first, names without `prefix`."""
     rows = read_metrics(folder / "metrics.jsonl")
@@ -120,24 +91,22 @@ def read_evaluations(folder: Path, prefix: str) -> list[Metrics]:
 
 
 def format_forgetting(evaluations: Sequence[Metrics]) -> str:
-    """Losses on the new text and on that of the run begun from, before the first update and after the last."""
+    """Losses on the new text and on that of the initial weights, before the first update and after the last."""
     if not evaluations:
-        return "what was forgotten cannot be told: metrics.jsonl holds no evaluation"
+        return "forgetting is unknown: metrics.jsonl holds no evaluation"
     before, after = evaluations[0], evaluations[-1]
-    rows = [("on held-out text", f"at step {before['step']:,}", f"at step {after['step']:,}", "")]
+    rows: list[tuple[str, ...]] = [
+        ("on held-out text", f"at step {before['step']:,}", f"at step {after['step']:,}", "")
+    ]
     for name in after:
         if name.endswith("_loss") and name != "unigram_loss" and not name.startswith(OLD_TEXT_PREFIX):
-            told = name.replace("_", " ")
-            rows.append((f"{told}, new text", _tell(before, name), _tell(after, name), _change(before, after, name)))
-            old = OLD_TEXT_PREFIX + name
-            if old in after:
-                rows.append((f"{told}, old text", _tell(before, old), _tell(after, old), _change(before, after, old)))
+            for key, text in ((name, "new text"), (OLD_TEXT_PREFIX + name, "old text")):
+                if key in after:
+                    then, now = before.get(key), after.get(key)
+                    cells = ("-" if value is None else f"{value:.3f}" for value in (then, now))
+                    change = "-" if then is None or now is None else f"{now - then:+.3f}"
+                    rows.append((f"{name.replace('_', ' ')}, {text}", *cells, change))
     return _table(rows)
-
-
-def _change(before: Metrics, after: Metrics, name: str) -> str:
-    then, now = before.get(name), after.get(name)
-    return "-" if then is None or now is None else f"{now - then:+.3f}"
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:

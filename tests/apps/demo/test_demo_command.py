@@ -316,30 +316,28 @@ def test_built_in_sentences_have_no_one_and_two_masks() -> None:
 
 
 @pytest.mark.parametrize(("token", "shown"), [("▁", "␣"), ("Ġ", "␣"), ("", "␣"), (" owl", "owl"), ("\x1b[3", "�[3")])
-def test_tokens_are_shown_as_people_write_them(capsys: pytest.CaptureFixture[str], token: str, shown: str) -> None:
+def test_tokens_are_shown_as_people_write_them(token: str, shown: str) -> None:
     """A tokenizer's mark of a word's beginning is no text, nothing at all cannot be seen, and no control character
     reaches the terminal."""
-    demo.print_verdicts([(Piece(token, True), 0.5), (Piece("s", False), 0.5)], colours=False)
-    assert capsys.readouterr().out == f"    replaced? {shown}(50%)s(50%)\n"
-    demo.print_guesses("The \x07", [[{"score": 0.5, "token": 5, "token_str": token, "sequence": ""}]], colours=False)
-    assert capsys.readouterr().out == f"The �\n     50.0%  {shown}\n"
+    scores = [(Piece(token, True), 0.5), (Piece("s", False), 0.5)]
+    assert demo.format_scored(scores, colours=False) == f"    replaced? {shown}(50%)s(50%)"
+    table = demo.format_proposals("The \x07", [[{"score": 0.5, "token_str": token}]], colours=False)
+    assert table == f"The �\n     50.0%  {shown}"
 
 
-def test_a_rewritten_text_is_shown_before_and_after_in_colours_only_where_asked(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_rewritten_text_is_shown_before_and_after_in_colours_only_where_asked() -> None:
     replaced = [Replacement(4, 7, "owl", "la\x1bmp", 0.9, True), Replacement(8, 12, "left", "left", 0.1, False)]
-    demo.print_rewritten(Rewritten("The owl left\x07", replaced, False, []), colours=False)
-    assert capsys.readouterr().out.splitlines() == [
+    rewritten = Rewritten("The owl left\x07", replaced, False, [])
+    assert demo.format_rewritten(rewritten, colours=False).splitlines() == [
         "The owl left�",
         "    after: The [owl]->[la�mp] left�",
         "    owl -> la�mp  changed  replaced? 90%",
         "    left          kept     replaced? 10%",
     ]
-    demo.print_rewritten(Rewritten("The owl left", replaced, False, []), colours=True)
-    demo.print_verdicts([(Piece("owl", True), 0.45)], colours=True)
-    out = capsys.readouterr().out
+    shown = demo.format_rewritten(rewritten, colours=True) + demo.format_scored(
+        [(Piece("owl", True), 0.45)], colours=True
+    )
     for part in ("The \x1b[1mla�mp\x1b[0m left", "\x1b[31mreplaced? 90%", "\x1b[32mreplaced? 10%", "\x1b[33mowl(45%)"):
-        assert part in out
-    demo.print_rewritten(Rewritten("[CLS]", [], False, []), colours=False)
-    assert capsys.readouterr().out == "[CLS]\n    holds no token that may be masked: left as it is\n"
+        assert part in shown
+    empty = demo.format_rewritten(Rewritten("[CLS]", [], False, []), colours=False)
+    assert empty == "[CLS]\n    holds no token that may be masked: left as it is"

@@ -44,6 +44,8 @@ def test_the_command_prints_and_writes_what_the_functions_give(
     found, expected = json.loads(output.read_text(encoding="utf-8")), score_text(model, text)
     assert found["text"] == [expected._asdict()] * 2
     assert found["pairs"] == score_pairs(model, pairs)
+    in_python = score.score(model=finished.folder, text=[text, text], pairs=pairs, device="cpu")
+    assert {**found, "options": None} == {**in_python, "options": None}
     weights = [finished.folder / name / "model.safetensors" for name in ("discriminator", "generator")]
     assert found["weights"] == {str(file): sha256(file) for file in weights}
     assert (found["model"], found["options"]["text"], found["left_out"]) == (str(finished.folder), [str(text)] * 2, [])

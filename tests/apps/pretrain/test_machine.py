@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from electra_albert.apps.finetune import main as finetune
-from electra_albert.apps.obstacles import memory_of, told_in_one_line, why_not_compiled
+from electra_albert.apps.machine import memory_of, one_line_errors, why_not_compiled
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import choose_compilation
 from electra_albert.config import TrainingConfig
@@ -95,7 +95,7 @@ def test_fine_tuning_that_a_gpu_has_no_memory_for_is_told_in_one_line(
 
 
 def told(training: TrainingConfig | None = None, compilation: str = "blocks") -> object:
-    return told_in_one_line(training or TrainingConfig(), compilation)  # type: ignore[arg-type]
+    return one_line_errors(training or TrainingConfig(), compilation)  # type: ignore[arg-type]
 
 
 def broken_backend(graph: object, inputs: object) -> object:

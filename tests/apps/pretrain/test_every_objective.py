@@ -13,7 +13,7 @@ import torch
 from electra_albert.apps import demo, show_batch
 from electra_albert.apps.pretrain import main as pretrain
 from tests.apps.conftest import Finished
-from tests.apps.test_distributed_run import furthest, on_two_ranks
+from tests.apps.pretrain.test_distributed_run import furthest, on_two_ranks
 from tests.apps.tiny_run import Ended, call, options, outcome, rows
 
 OBJECTIVES = ("rtd", "rtd_sop", "mlm", "mlm_sop")

@@ -1,4 +1,4 @@
-"""The texts of a caller as sequences of tokens, and batches of sequences of similar length.
+"""Models in memory, the texts of a caller as sequences of tokens, and batches of sequences of similar length.
 
 Dimensions: B batch, L length.
 """
@@ -6,8 +6,10 @@ Dimensions: B batch, L length.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,11 +17,14 @@ from torch import Tensor
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.tokenizer import Piece, describe_pieces
+from electra_albert.model.body import Body
+from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.tasks.encoding import truncate_pair
 
 MASK = "[MASK]"  # as a user writes it, whatever the tokenizer calls its mask
 WORD_MARKS = ("", "▁", "Ġ")  # tokens that mark the beginning of a word and have no other text
 
+T = TypeVar("T")
 Text = str | tuple[str, str]  # one text, or a pair of them
 Padded = tuple[Tensor, Tensor, Tensor]  # input_ids int64, attention_mask bool, token_type_ids int64, each [B, L]
 
@@ -32,6 +37,50 @@ class TokenSequence(NamedTuple):
     text_positions: Sequence[int] = ()  # without [CLS], [SEP], padding and masks, even those written in the text
     text: Text = ""
     encoding: Any = None  # of `tokenizers`: knows the characters of each token
+
+
+@dataclass(frozen=True, repr=False)
+class Engine:
+    """The models that the calls of inference need, and how much they compute at once."""
+
+    tokenizer: Any
+    encoder: Body | Generator  # of the discriminator, where there is one
+    generator: Generator | None
+    discriminator: Discriminator | None
+    task: Any  # a FineTuned, or why there is none
+    device: torch.device
+    batch_tokens: int
+    path: Path
+    weights: tuple[Path, ...] = ()  # the files they were read from
+
+    def masked_token_model(self, call: str) -> Generator:
+        """The generator; UsageError that names the call where there is none."""
+        if self.generator is None:
+            way_out = "load a run's folder or its generator"
+            raise UsageError(f"{call} needs a masked-token head, and this model has none; {way_out}")
+        return self.generator
+
+    def detect(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
+        """The discriminator's logits of each sequence's tokens, special ones included: float32 [L] on the CPU."""
+        discriminator = self.discriminator
+        assert discriminator is not None
+
+        def read(padded: Padded, chosen: list[int]) -> Iterator[Tensor]:
+            logits = discriminator(*padded).cpu()  # [B, L]
+            return (row[: len(sequences[index].ids)] for row, index in zip(logits, chosen, strict=True))
+
+        return self.batched(sequences, read)
+
+    def batched(
+        self, sequences: Sequence[TokenSequence], compute: Callable[[Padded, list[int]], Iterable[T]]
+    ) -> list[T]:
+        """The results of `compute(batch, indices)` over batches of sequences of similar length, in their order."""
+        found: dict[int, T] = {}
+        for chosen in batches([len(sequence.ids) for sequence in sequences], self.batch_tokens):
+            padded = _pad([sequences[index] for index in chosen], self.tokenizer.pad_token_id, self.device)
+            with torch.no_grad():  # inference_mode would give tensors that nothing can be trained on
+                found |= zip(chosen, compute(padded, chosen), strict=True)
+        return [found[index] for index in range(len(sequences))]
 
 
 def as_texts(given: object, *, may_be_pairs: bool = False) -> list[Any]:
@@ -179,7 +228,7 @@ def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
         yield batch
 
 
-def pad(sequences: Sequence[TokenSequence], pad_id: int, device: torch.device) -> Padded:
+def _pad(sequences: Sequence[TokenSequence], pad_id: int, device: torch.device) -> Padded:
     """The sequences as one batch, padded at their ends."""
     lengths = torch.tensor([len(sequence.ids) for sequence in sequences])
     longest = int(lengths.max())

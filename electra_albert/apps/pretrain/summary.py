@@ -1,8 +1,7 @@
-"""The first and the last words of a run: what will be trained, and what came of it."""
+"""Start-of-run plan and closing report of a pretraining run."""
 
 from __future__ import annotations
 
-import resource
 import shlex
 import shutil
 import sys
@@ -12,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from electra_albert.apps.demo import print_guesses, print_verdicts
-from electra_albert.apps.obstacles import why_not_compiled
+from electra_albert.apps.demo import format_proposals, format_scored
+from electra_albert.apps.machine import why_not_compiled
 from electra_albert.apps.pretrain.scores import error_lines, format_forgetting, format_scores, read_evaluations
 from electra_albert.contracts import DataError, Metrics
 from electra_albert.corpus.tokenizer import Piece, describe_pieces
+from electra_albert.inference.engine import TokenSequence, printable, shown
 from electra_albert.inference.model import InferenceModel, Proposal
-from electra_albert.inference.reading import TokenSequence, printable, shown
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.attention import stock_computes
 from electra_albert.objectives.registry import spec_of
@@ -47,12 +46,11 @@ def plan_lines(job: Job, world: World) -> list[str]:
     masked = "" if rate is None else f"mask rate {rate:g}, "
     lines = [
         _parameter_line(job.objective),
-        f"rows of {length} tokens: {batches.rows.table.count:,} to train on, {job.held_out.table.count:,} held out",
-        f"{steps:,} steps of {rows:,} rows ({rows * length:,} tokens), {batches.epoch(steps):.2f} passes over the "
-        f"corpus, objective {config.run.objective}, {masked}on "
+        f"examples of {length} tokens: {batches.rows.table.count:,} to train on, {job.held_out.table.count:,} held out",
+        f"{steps:,} steps of {rows:,} examples ({rows * length:,} tokens), {batches.epoch(steps):.2f} epochs, "
+        f"objective {config.run.objective}, {masked}on "
         f"{world.world_size} x {world.device.type} in {job.arithmetic}, {_compiled(job, world)} compiled",
-        f"a loss on masked tokens that stays at {job.unigram.entropy:.2f}, the entropy of the token frequencies, "
-        "has learned nothing of context",
+        f"baseline of the loss on masked tokens: {job.unigram.entropy:.2f}, the entropy of the token frequencies",
     ]
     if job.origin is not None:
         if job.lacks_generator:
@@ -66,20 +64,15 @@ def plan_lines(job: Job, world: World) -> list[str]:
             "this toolkit loads wherever it takes a model, and AutoModel does not"
         )
     if rate is not None:
-        lines += error_lines(round(_scored_tokens(job) * rate))
+        count, wanted = job.held_out.table.count, config.training.eval_examples
+        lines += error_lines(round(len(job.held_out.stream.tokens) * min(count, wanted) // count * rate))
     if warmup >= steps:
         lines.append(f"notice: --warmup_steps {warmup:,} of {steps:,} steps: the full learning rate is never reached")
     return lines
 
 
-def _scored_tokens(job: Job) -> int:
-    """About how many held-out tokens an evaluation reads."""
-    count, wanted = job.held_out.table.count, job.config.training.eval_examples
-    return len(job.held_out.stream.tokens) * min(count, wanted) // count
-
-
 def _compiled(job: Job, world: World) -> str:
-    """What torch.compile makes kernels of, and why nothing, where something is usual."""
+    """The part that torch.compile compiles, and why nothing, where something is usual."""
     if job.compilation != "none":
         return job.compilation
     is_missed = world.device.type == "cuda" and job.config.run.torch_compile == "auto"
@@ -101,34 +94,27 @@ def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
-def peak_memory_line(device: torch.device) -> str:
-    """The most memory that this process has had: tensors on a GPU, else all that was resident."""
-    if device.type == "cuda":
-        return f"peak memory of tensors on {device}: {torch.cuda.max_memory_allocated(device) / 1e9:.2f} GB"
-    unit = 1 if sys.platform == "darwin" else 1024
-    return f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9:.2f} GB"
-
-
-def print_closing(job: Job, metrics: Metrics, folder: Path) -> None:
-    """Scores beside their baselines, masked held-out sentences, where everything lies, and what to type next."""
-    print(format_scores(metrics))
+def closing_report(job: Job, metrics: Metrics, folder: Path) -> str:
+    """Scores next to their baselines, masked held-out sentences, the files written, and the next command."""
+    lines = [format_scores(metrics)]
     if job.origin is not None:
-        print(format_forgetting(read_evaluations(folder, EVALUATION_PREFIX)))
-    for sentence, cloze in _clozes(job):
-        _print_example(job, sentence, cloze)
-    print()
-    models, is_one = "generator/ and discriminator/", job.objective.discriminator is None
-    if not stock_computes(job.config.model):
-        models = f"{'generator/' if is_one else models} (in this toolkit's own format)"
-    else:
-        models = "generator/ (a stock Hugging Face folder)" if is_one else f"{models} (stock Hugging Face folders)"
-    print(f"written to {folder}: {models}, tokenizer/, checkpoints/,")
-    print("    metrics.jsonl, tensorboard/, README.md (model card), config.yaml")
-    print(f"next: {shlex.join([_interpreter(), 'LM_DEMO.py', '--gen', str(folder)])}")
+        lines.append(format_forgetting(read_evaluations(folder, EVALUATION_PREFIX)))
+    lines += [_example(job, sentence, cloze) for sentence, cloze in _clozes(job)]
+    models = "generator/" if job.objective.discriminator is None else "generator/ and discriminator/"
+    stock = "stock Hugging Face folders" if stock_computes(job.config.model) else "in this toolkit's own format"
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"written to {folder}: {models} ({stock}), tokenizer/, checkpoints/,",
+            "    metrics.jsonl, tensorboard/, README.md (model card), config.yaml",
+            f"next: {shlex.join([_interpreter(), 'LM_DEMO.py', '--gen', str(folder)])}",
+        ]
+    )
 
 
 def _interpreter() -> str:
-    """How the running Python is called from here: the one of a virtual environment need not be on the path."""
+    """The command of the running Python: the one of a virtual environment need not be on the path."""
     if shutil.which("python") == sys.executable:
         return "python"
     running, here = Path(sys.executable), Path.cwd()
@@ -143,74 +129,61 @@ class _Cloze(NamedTuple):
     answer: list[list[Proposal]]
 
 
-def _make_cloze(job: Job, sentence: list[int], key: int) -> _Cloze:
-    """Mask one token, a whole word where there is one, chosen by key, and ask the generator. sentence: ids."""
-    import torch
-
-    objective, tokenizer = job.objective, job.prepared.tokenizer
-    words = _whole_words(describe_pieces(tokenizer, sentence)) or range(len(sentence))
-    draw = bits(objective.seed, Stream.EXAMPLE, torch.tensor(key), torch.tensor(0))
-    position = words[int(draw) % len(words)]
-    before, after = tokenizer.decode(sentence[:position]), tokenizer.decode(sentence[position + 1 :])
-    text = f"{before} {tokenizer.mask_token} {after}".strip()
-    answer = _inference(job).fill_mask(text, _GUESSES)
-    return _Cloze(text, position, answer if isinstance(answer[0], list) else [answer])
-
-
-def _inference(job: Job) -> InferenceModel:
-    """The calls of inference on the models of the run, as they are in memory."""
-    generator, discriminator = job.objective.generator, job.objective.discriminator
-    device = generator.predictions.bias.device
-    return InferenceModel(
-        job.prepared.tokenizer, generator, generator, discriminator, "it is not fine-tuned", device, 4096, Path()
-    )
-
-
 def _clozes(job: Job) -> Iterator[tuple[list[int], _Cloze]]:
     """Held-out sentences with a word masked; one that is longer than the model reads when tokenized again is left out.
 
     That happens where the mask takes the place of a part of a word.
     """
+    objective, tokenizer, model = job.objective, job.prepared.tokenizer, _inference(job)
     for key, sentence in enumerate(_sentences(job.held_out)):
+        words = _whole_words(describe_pieces(tokenizer, sentence)) or range(len(sentence))
+        draw = bits(objective.seed, Stream.EXAMPLE, torch.tensor(key), torch.tensor(0))
+        position = words[int(draw) % len(words)]
+        before, after = tokenizer.decode(sentence[:position]), tokenizer.decode(sentence[position + 1 :])
+        text = f"{before} {tokenizer.mask_token} {after}".strip()
         try:
-            cloze = _make_cloze(job, sentence, key)
+            (answer,) = model.fill_mask([text], _GUESSES)
         except DataError:
             continue
-        yield sentence, cloze
+        yield sentence, _Cloze(text, position, answer if isinstance(answer[0], list) else [answer])
+
+
+def _inference(job: Job) -> InferenceModel:
+    """The calls of inference on the models in memory."""
+    generator, device = job.objective.generator, job.objective.generator.predictions.bias.device
+    models = (generator, generator, job.objective.discriminator)
+    return InferenceModel(job.prepared.tokenizer, *models, "it is not fine-tuned", device, 4096, Path())
 
 
 def guesses_in_markdown(job: Job) -> str:
     """The generator's guesses at held-out words, for TensorBoard."""
     lines = []
     for _, cloze in _clozes(job):
-        told = ", ".join(f"{shown(p['token_str'])} {p['score']:.1%}" for p in cloze.answer[0])
-        lines.append(f"- {printable(cloze.text)}: **{told}**")
+        guesses = ", ".join(f"{shown(p['token_str'])} {p['score']:.1%}" for p in cloze.answer[0])
+        lines.append(f"- {printable(cloze.text)}: **{guesses}**")
     return "\n".join(lines)
 
 
-def _print_example(job: Job, sentence: list[int], cloze: _Cloze) -> None:
-    """One held-out sentence with a masked word, then with the generator's guess in its place. sentence: token ids."""
-
+def _example(job: Job, sentence: list[int], cloze: _Cloze) -> str:
+    """A held-out sentence with a masked word, then with the generator's guess in its place. sentence: token ids."""
     tokenizer, colours = job.prepared.tokenizer, sys.stdout.isatty()
-    print()
-    print_guesses(cloze.text, cloze.answer, colours=colours)
-    if job.objective.discriminator is None:
-        return
-    original = sentence[cloze.position]
-    guess = next((proposal["token"] for proposal in cloze.answer[0] if proposal["token"] != original), original)
-    filled = [*sentence[: cloze.position], guess, *sentence[cloze.position + 1 :]]
-    ids = [tokenizer.cls_token_id, *filled, tokenizer.sep_token_id]
-    (logits,) = _inference(job).detect([TokenSequence(ids, [0] * len(ids))])
-    scores = zip(describe_pieces(tokenizer, ids), logits.sigmoid().tolist(), strict=True)
-    special = set(tokenizer.all_special_ids)
-    was, now = tokenizer.decode([original]), tokenizer.decode([guess])
-    print(f"    it was {was!r}; what the discriminator says of each token with {now!r} in its place:")
-    shown_scores = [score for score, token in zip(scores, ids, strict=True) if token not in special]
-    print_verdicts(shown_scores, colours=colours)
+    lines = ["", format_proposals(cloze.text, cloze.answer, colours=colours)]
+    if job.objective.discriminator is not None:
+        original = sentence[cloze.position]
+        guess = next((proposal["token"] for proposal in cloze.answer[0] if proposal["token"] != original), original)
+        filled = [*sentence[: cloze.position], guess, *sentence[cloze.position + 1 :]]
+        ids = [tokenizer.cls_token_id, *filled, tokenizer.sep_token_id]
+        (logits,) = _inference(job).detect([TokenSequence(ids, [0] * len(ids))])
+        scores = zip(ids, describe_pieces(tokenizer, ids), logits.sigmoid().tolist(), strict=True)
+        of_text = [(token, score) for number, token, score in scores if number not in tokenizer.all_special_ids]
+        was, now = tokenizer.decode([original]), tokenizer.decode([guess])
+        question = f"the discriminator's probability of a replacement, with {now!r} in its place:"
+        lines += [f"    it was {was!r}; {question}", format_scored(of_text, colours=colours)]
+    return "\n".join(lines)
 
 
 def _sentences(held_out: Rows) -> Iterator[list[int]]:
-    """Held-out sentences from places spread over the text: of a length good to read, or else the beginning of one."""
+    """Held-out sentences spread over the text: of a length good to read, or else the beginning of one."""
     ends, longest = held_out.stream.sentence_ends, min(_LONGEST, held_out.max_seq_length - 2)
     for number in range(min(EXAMPLES, len(ends))):
         first = number * len(ends) // EXAMPLES
@@ -223,7 +196,7 @@ def _sentences(held_out: Rows) -> Iterator[list[int]]:
 
 
 def _whole_words(pieces: list[Piece]) -> list[int]:
-    """Positions of pieces that are a word on their own."""
+    """Positions of subwords that are a word on their own."""
     follows = [*pieces[1:], Piece("", starts_word=True)]
     return [
         position

@@ -20,11 +20,12 @@ _PLACE = re.compile(
 )
 # One process for many commands, which the copy of the package is imported in.
 _DRIVER = """
-import importlib, json, sys
+import json, sys
+from electra_albert.cli import main
 from tests.apps.tiny_run import call
 for app, argv in json.load(sys.stdin):
     try:
-        ended = call(importlib.import_module(f"electra_albert.apps.{app}.main").main, *argv)
+        ended = call(main, app, *argv)
     except SystemExit as end:
         ended = (end.code, "", "")
     print(json.dumps(ended))
@@ -86,7 +87,7 @@ def test_an_objective_of_one_file_and_one_entry_is_trained_exported_and_told(des
         ("pretrain", [*desk.options("count", *count), "--count.classes", 5]),
         ("pretrain", [*desk.options("other"), "--count.classes", 2]),
         ("pretrain", [*desk.options("count", *count), "--count.classes", 6]),
-        ("show_batch", ["--run", desk.folder / "count", "--step", 3]),
+        ("show-batch", ["--run", desk.folder / "count", "--step", 3]),
         ("demo", ["--gen", desk.folder / "count"]),
     )
     assert trained.code == 0, trained.err
@@ -129,7 +130,7 @@ def test_a_model_that_stock_does_not_compute_is_announced_and_usable_wherever_a_
         ("pretrain", desk.options("window")),
         ("demo", ["--gen", run]),
         ("demo", ["--gen", run / "checkpoints" / "step-0000020"]),
-        ("show_batch", ["--run", run, "--step", 3]),
+        ("show-batch", ["--run", run, "--step", 3]),
         ("score", ["--model", run, "--text", desk.corpus]),
         ("finetune", ["--model", run, *task, "--output_dir", tuned]),
         ("finetune", ["--model", tuned, *task, "--num_train_epochs", 0, "--output_dir", desk.folder / "scored"]),

@@ -1,4 +1,4 @@
-"""A run that was begun before and is taken up again: what has changed since is said, or refused."""
+"""Resume checks: settings that changed since the run began are logged, or refused."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def _begun(folder: Path, found: Path | None) -> tuple[Path, dict[str, Any], Set[
     return None if warmup is None else (warmup, read_state(warmup), MAY_CHANGE - {"max_steps"})
 
 
-def say_changes(run: Run) -> None:
-    """Say what differs from when the run was begun, or its generator's warm-up, where it is taken up in that.
+def log_changes(run: Run) -> None:
+    """Log what differs from when the run was begun, or its generator's warm-up, where it is resumed in that.
 
     Raises CheckpointError where a setting differs that decides what is trained.
     """

@@ -6,10 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
-from electra_albert.apps.command_line import parse_pretraining
 from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.run_folder import compare_settings
 from electra_albert.config import PretrainConfig, as_settings
 from electra_albert.contracts import CheckpointError, UsageError
@@ -73,21 +72,6 @@ def test_a_folder_of_one_segment_is_refused_in_words(desk: Desk, tmp_path: Path)
     argv = desk.options(desk.stock("AlbertForMaskedLM", type_vocab_size=1), tmp_path / "run")
     with pytest.raises(CheckpointError, match="two segments"):
         parse_pretraining(argv, "Pretraining.py")
-
-
-@pytest.mark.parametrize("form", ["--config {}", "--config={}"])
-def test_a_configuration_from_before_case_was_looked_at_leaves_a_given_tokenizer_alone(
-    tmp_path: Path, form: str
-) -> None:
-    # Regression: do_lower_case: true, which every run wrote, began to lower-case a cased tokenizer.
-    old = {"tokenizer": "cased", "do_lower_case": True, "adam_epsilon": 1e-6, "model": {"layer_norm_eps": 1e-12}}
-    file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump(old))
-    config = parse_pretraining(form.format(file).split(), "Pretraining.py")[1]
-    assert (config.corpus.do_lower_case, config.corpus.tokenizer) == (None, "cased")
-    assert (config.training.adam_epsilon, config.model.layer_norm_eps) == (1e-6, 1e-12)
-    file.write_text(yaml.safe_dump({**old, "keep_accents": None}))
-    assert parse_pretraining(form.format(file).split(), "Pretraining.py")[1].corpus.do_lower_case is True
 
 
 def test_an_origin_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:

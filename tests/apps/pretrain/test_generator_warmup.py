@@ -20,8 +20,8 @@ from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.run import Run
-from tests.apps.test_distributed_run import furthest, on_two_ranks
-from tests.apps.test_resume import interrupt
+from tests.apps.pretrain.test_distributed_run import furthest, on_two_ranks
+from tests.apps.pretrain.test_resume import interrupt
 from tests.apps.tiny_run import assert_refused, call, outcome, rows, untimed_rows
 from tests.apps.tiny_stock import Desk, adapt, load_stock
 

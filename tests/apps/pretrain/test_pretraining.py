@@ -19,10 +19,10 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 
-from electra_albert.apps.command_line import parse_pretraining
 from electra_albert.apps.pretrain import evaluation
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import make_job, rows_for
+from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.run_folder import run_facts
 from electra_albert.config import CorpusConfig, RunConfig
 from electra_albert.objectives.evaluation import Unigram
@@ -63,7 +63,7 @@ def test_a_run_tells_what_it_learned_where_it_lies_and_what_to_type(finished: Fi
     assert "discriminator ROC-AUC" in out
     assert "0.500" in out
     assert "[MASK]" in out
-    assert "what the discriminator says of each token" in out
+    assert "the discriminator's probability of a replacement" in out
     assert f"written to {finished.folder}" in out
     assert out.splitlines()[-1].startswith("next: ")
     assert out.endswith(f" LM_DEMO.py --gen {finished.folder}\n")
@@ -140,7 +140,7 @@ def test_cards_of_a_run_tell_data_and_scores_and_their_code_loads_it(finished: F
 def test_a_card_names_the_data_set_the_language_and_the_licence_where_they_are_known() -> None:
     given = {"language": "de", "license": "mit"}
     for corpus, run, known in (
-        ("docs", RunConfig(), {"language": "en"}),
+        ("sample", RunConfig(), {"language": "en"}),
         ("Salesforce/wikitext:name", RunConfig(**given), {"datasets": ["Salesforce/wikitext"], **given}),
     ):
         facts = run_facts(replace(PRESETS["tiny"], corpus=CorpusConfig(corpus=corpus), run=run), {}, 1)
@@ -172,7 +172,7 @@ def test_a_dry_run_tells_the_plan_and_writes_no_run(finished: Finished, tmp_path
     ended = call(pretrain.main, *finished.options(tmp_path / "run", "--dry_run"))
     assert ended.code == 0, ended.err
     assert "self-check" in ended.err
-    assert f"{STEPS} steps of 8 rows (256 tokens)" in ended.err
+    assert f"{STEPS} steps of 8 examples (256 tokens)" in ended.err
     assert not (tmp_path / "run").exists()
 
 

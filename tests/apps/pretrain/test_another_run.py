@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.apps.command_line import parse_pretraining
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.main import run_folder
+from electra_albert.apps.pretrain.options import parse_pretraining
 from tests.apps.conftest import Finished
-from tests.apps.test_bad_input import written
-from tests.apps.test_resume import resumed_from
+from tests.apps.pretrain.test_bad_input import written
+from tests.apps.pretrain.test_resume import resumed_from
 from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, outcome
 
 RECORDS = ("environment.json", "config.yaml")

@@ -1,0 +1,142 @@
+"""The options of `electra-albert pretrain`: defaults < preset < --init_from's < --config < flags."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from electra_albert.apps.command_line import (
+    ShortHelp,
+    add_config,
+    config_first,
+    find_first,
+    make_parser,
+    parse,
+    suggest,
+)
+from electra_albert.apps.pretrain.inheritance import inherited_options
+from electra_albert.config import (
+    GROUPS,
+    CorpusConfig,
+    ModelConfig,
+    PretrainConfig,
+    RunConfig,
+    TrainingConfig,
+    as_settings,
+)
+from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.objectives.registry import OBJECTIVES, spec_of
+from electra_albert.presets import PRESETS
+
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
+
+DEFAULT_PRESET = "tiny"
+_FLAT = {"run": RunConfig, "corpus": CorpusConfig, "training": TrainingConfig}
+_GROUPED: dict[str, type[Any]] = {  # groups of options with a dotted name: the model's, and those of some objective
+    "model": ModelConfig,
+    **{group: kind for spec in OBJECTIVES.values() for group, kind in spec.options.items()},
+}
+_SWITCHES = {  # options that may stand alone on the command line
+    "dry_run": "Prepare, build, check, print the plan with the memory and time it takes, then stop.",
+    "gradient_checkpointing": "Compute activations again in the backward pass: less memory, one more forward.",
+}
+_SHORT_HELP = ShortHelp(
+    (
+        *("corpus", "preset", "output_dir", "objective", "init_from", "tokenizer", "vocab_size"),
+        *("max_seq_length", "max_steps", "per_device_train_batch_size", "learning_rate", "seed", "dry_run", "config"),
+    ),
+    """python Pretraining.py                                     the sample corpus, in minutes
+python Pretraining.py my.txt                              the same as --corpus my.txt
+python Pretraining.py "texts/*.txt.xz" --preset small --output_dir runs/mine
+python Pretraining.py articles.csv --text_column body --dry_run
+python Pretraining.py --init_from runs/mine --corpus more.txt --output_dir runs/adapted""",
+    "README.md; docs/corpus.md (text and its formats), docs/cluster.md, docs/interop.md",
+)
+_FROM_TOKENIZER = "vocab_size"  # the model's is the tokenizer's and cannot be chosen apart
+
+
+def parse_pretraining(argv: Sequence[str], program: str = "Pretraining.py") -> tuple[str, PretrainConfig]:
+    """The preset's name and the whole configuration of a pretraining run; UsageError where an option is wrong."""
+    preset, run, inherited = _find_start(argv)
+    parser = make_parser(program, "Pretrain an ALBERT encoder on your own text.", "[CORPUS] [--option value ...]")
+    add_config(parser, "a run's config.yaml")
+    parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Sizes and rates to start from.")
+    for piece in _FLAT.values():
+        parser.add_class_arguments(piece, skip={"objective", *_SWITCHES})
+    listed = "; ".join(f"{name}, {spec.learned_from}" for name, spec in OBJECTIVES.items())
+    names: Any = Literal[tuple(OBJECTIVES)]
+    parser.add_argument("--objective", type=names, help=f"What the encoder learns from: {listed}.")
+    for name, text in _SWITCHES.items():
+        parser.add_argument(f"--{name}", type=bool, nargs="?", const=True, help=text)
+    for group, piece in _GROUPED.items():
+        parser.add_class_arguments(piece, group, skip={_FROM_TOKENIZER} if group == "model" else set())
+    parser.set_defaults(_dotted(as_settings(PRESETS[preset])))
+    first = ["--config", json.dumps(inherited, ensure_ascii=False)] if inherited else []
+    if first:
+        try:
+            _build(parse(parser, first))
+        except (UsageError, TypeError, ValueError) as error:
+            raise CheckpointError(f"--init_from {run}: what it was made with is not understood ({error})") from None
+    config = _build(parse(parser, [*first, *config_first(argv)], _SHORT_HELP, "corpus"))
+    idle = _GROUPED.keys() - {"model", *OBJECTIVES[config.run.objective].options}
+    for word in argv:
+        group, _, name = word.removeprefix("--").partition(".")
+        if word.startswith("--") and name and group in idle:
+            option = word.split("=")[0]
+            raise UsageError(f"{option} has no effect with --objective {config.run.objective}; leave it out")
+    return preset, replace(config, run=replace(config.run, init_from=run))
+
+
+def _find_start(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
+    """The preset, --init_from, and the options inherited from it, before anything else is parsed."""
+    named, run, output_dir = find_first(argv, ("preset", "init_from", "output_dir")).values()
+    inherited: dict[str, Any] = {}
+    if run is not None:
+        if not run or not output_dir:
+            raise UsageError(
+                "--init_from takes the folder of a run or of a stock model, --output_dir that of the new run; give both"
+            )
+        run = os.path.normpath(run)
+        inherited = inherited_options(Path(run), Path(output_dir))
+    preset = named or str(inherited.get("preset", DEFAULT_PRESET))
+    inherited.pop("preset", None)
+    if preset not in PRESETS:
+        raise UsageError(f"preset {preset!r} does not exist{suggest(preset, PRESETS)}; there are {', '.join(PRESETS)}")
+    return preset, run, inherited
+
+
+def _dotted(settings: dict[str, Any]) -> dict[str, Any]:
+    flat = {name: value for name, value in settings.items() if not isinstance(value, dict)}
+    for group in GROUPS:
+        flat |= {f"{group}.{name}": value for name, value in settings[group].items() if name != _FROM_TOKENIZER}
+    return flat
+
+
+def _build(options: Namespace) -> PretrainConfig:
+    """The dataclasses of parsed options; UsageError where one refuses its values."""
+    for group in _GROUPED:
+        if not hasattr(options[group], "as_dict"):
+            raise UsageError(f"{group}: {options[group]!r} is no set of options; write {group}.<name> or a mapping")
+    own = OBJECTIVES[options.objective].options.keys() - {*GROUPS}
+    try:
+        config = PretrainConfig(
+            **{
+                name: piece(**{field.name: options[field.name] for field in fields(piece)})
+                for name, piece in _FLAT.items()
+            },
+            **{group: _GROUPED[group](**options[group].as_dict()) for group in GROUPS},
+            own={group: _GROUPED[group](**options[group].as_dict()) for group in sorted(own)},
+        )
+        spec_of(config).generator(config)
+        if config.model.attention != ModelConfig.attention or config.model.attention_options:
+            from electra_albert.model.attention import make_mixing
+
+            make_mixing(config.model)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return config

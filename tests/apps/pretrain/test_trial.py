@@ -1,0 +1,86 @@
+"""--dry_run: operations as PyTorch counts them, memory and time of the steps that are left."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.apps.pretrain import trial
+from electra_albert.apps.pretrain.trial import step_flops
+from electra_albert.config import CorpusConfig, MlmConfig, PretrainConfig, RtdConfig, RunConfig
+from electra_albert.presets import PRESETS
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import STEPS, call
+from tests.objectives import toy
+
+LENGTH, ROWS, MASK_RATE = 23, 5, 0.3
+MODELS = {
+    "one group": toy.MODEL,
+    "several groups": replace(toy.MODEL, num_hidden_layers=6, num_hidden_groups=3),
+    "inner groups": replace(toy.MODEL, num_hidden_layers=6, num_hidden_groups=2, inner_group_num=3),
+}
+
+
+def seen_operations(objective: toy.PretrainingObjective) -> int:
+    """Operations that PyTorch's counter sees in one training step."""
+    batch = toy.ordered(toy.make_batch(length=LENGTH))
+    assert batch.input_ids.shape == (ROWS, LENGTH)
+    with FlopCounterMode(display=False) as counter:
+        # In bfloat16 attention on the CPU is written as matrix products; the counter does not know its fused kernel.
+        with torch.autocast("cpu", torch.bfloat16):
+            terms = objective(batch, toy.STEP)
+        torch.stack([terms[name].sum for name in objective.weights]).sum().backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("name", toy.OBJECTIVES)
+def test_a_step_makes_the_operations_counted_from_its_settings(name: str, model: str) -> None:
+    config = PretrainConfig(
+        run=RunConfig(objective=name),  # type: ignore[arg-type]
+        corpus=CorpusConfig(max_seq_length=LENGTH),
+        model=MODELS[model],
+        rtd=RtdConfig(mask_rate=MASK_RATE),
+        mlm=MlmConfig(mask_rate=MASK_RATE),
+    )
+    assert step_flops(config, ROWS) == seen_operations(toy.build(name, MODELS[model], MASK_RATE))
+
+
+def test_small_takes_about_70_million_operations_a_token() -> None:
+    rows = 128
+    assert step_flops(PRESETS["small"], rows) / (rows * 128) == pytest.approx(70e6, rel=0.01)
+
+
+def test_a_model_larger_than_the_memory_is_not_tried(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "memory_of", lambda device: 1000)
+    ended = call(pretrain.main, *finished.options(tmp_path / "run", "--dry_run"))
+    assert ended.code == 0, ended.err
+    assert "not timed" in ended.err
+    assert "lower --per_device_train_batch_size 8" in ended.err
+    assert "a step (median" not in ended.err
+
+
+@pytest.mark.parametrize("objective", ["rtd", "mlm_sop"])
+def test_a_dry_run_reports_what_the_steps_take(objective: str, finished: Finished, tmp_path: Path) -> None:
+    argv = finished.options(tmp_path / "run", "--dry_run", "--objective", objective)
+    ended = call(pretrain.main, *argv, "--gradient_accumulation_steps", 2)
+    assert ended.code == 0, ended.err
+    assert re.search(r"[\d.e+]+ FLOPs a token, [\d.e+]+ a step", ended.err)
+    assert re.search(r"peak memory measured: [1-9\d.]+ GB|peak memory measured: 0\.\d*[1-9]\d* GB", ended.err)
+    assert f": {STEPS} steps in " in ended.err
+    assert ", 2 evaluations in " in ended.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_of_a_finished_run_has_no_steps_left(finished: Finished) -> None:
+    before = sorted(path.name for path in finished.folder.iterdir())
+    ended = call(pretrain.main, *finished.options(finished.folder, "--dry_run"))
+    assert ended.code == 0, ended.err
+    assert ": 0 steps in " in ended.err
+    assert sorted(path.name for path in finished.folder.iterdir()) == before
