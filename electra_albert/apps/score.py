@@ -62,6 +62,7 @@ def score(**options: Any) -> dict[str, Any]:
 
 def _score(options: Namespace) -> dict[str, Any]:
     from electra_albert.corpus.tokenizer import fingerprint
+    from electra_albert.corpus.writing import write_json
     from electra_albert.hub.weight_files import all_files
     from electra_albert.inference.model import load_model
     from electra_albert.inference.score_pairs import pair_files, score_pairs
@@ -91,7 +92,12 @@ def _score(options: Namespace) -> dict[str, Any]:
         "pairs": score_pairs(model, Path(options.pairs), options.max_pairs) if options.pairs is not None else None,
     }
     if options.output is not None:
-        _write(Path(options.output), content)
+        try:
+            Path(options.output).parent.mkdir(parents=True, exist_ok=True)
+            write_json(Path(options.output), content)
+        except OSError as error:
+            raise UsageError(f"--output {options.output} cannot be written ({error.strerror}); name another") from None
+        LOG.info(f"wrote {options.output}")
     return content
 
 
@@ -138,15 +144,12 @@ def _check_output(output: Path) -> None:
 def _left_out(model: InferenceModel, has_text: bool, has_pairs: bool) -> list[str]:
     """What the model lacks the head for; UsageError where nothing of what is asked for remains."""
     has_mlm, has_detection = model.generator is not None, model.discriminator is not None
-    missing = [
-        (has_text and not has_mlm, "--text is left out: the model has no masked-token head"),
-        (has_pairs and not has_mlm, "--pairs without likelihood: the model has no masked-token head"),
-        (has_pairs and not has_detection, "--pairs without detection: the model has no detection head"),
-    ]
     if not has_mlm and not (has_pairs and has_detection):
         heads = "no masked-token head" + " and no detection head" * (not has_detection)
         raise UsageError(f"the model has {heads}, so nothing asked for can be scored; name a run or its generator")
-    return [notice for is_missing, notice in missing if is_missing]
+    left_out = ["--text is left out: the model has no masked-token head"] * (has_text and not has_mlm)
+    left_out += ["--pairs without likelihood: the model has no masked-token head"] * (has_pairs and not has_mlm)
+    return left_out + ["--pairs without detection: the model has no detection head"] * (has_pairs and not has_detection)
 
 
 def format_texts(scores: Sequence[dict[str, Any]]) -> str:
@@ -163,42 +166,29 @@ def format_texts(scores: Sequence[dict[str, Any]]) -> str:
 def format_pairs(scores: dict[str, dict[str, Any]]) -> str:
     """A table of the sets, of their terms, and of the mean with its standard error, in per cent."""
 
-    def row(name: str, term: str, pairs: object, values: Sequence[float], digits: int = 1) -> list[str]:
-        return [name, term, f"{pairs:,}" if pairs else "", *(f"{100 * value:.{digits}f}" for value in values)]
-
     ways = list(scores.values())
     sets, terms = ways[0]["sets"], ways[0]["terms"]
-    rows = [["good above bad, %", "term", "pairs", *scores]]
-    for name, one in sets.items():
-        rows.append(row(name, one["term"], one["pairs"], [way["sets"][name]["accuracy"] for way in ways]))
+    rows = [
+        [name, one["term"], one["pairs"], *(way["sets"][name]["accuracy"] for way in ways)]
+        for name, one in sets.items()
+    ]
     for term in terms:
         counts = [one["pairs"] for one in sets.values() if one["term"] == term]
-        rows.append(row(f"mean of {len(counts)}", term, sum(counts), [way["terms"][term] for way in ways]))
-    rows.append(row(f"mean of {len(sets)} sets", "", ways[0]["pairs"], [way["mean"] for way in ways]))
-    rows.append(row("standard error", "", "", [way["standard_error"] for way in ways], 2))
+        rows.append([f"mean of {len(counts)}", term, sum(counts), *(way["terms"][term] for way in ways)])
+    rows.append([f"mean of {len(sets)} sets", "", ways[0]["pairs"], *(way["mean"] for way in ways)])
+    table = [
+        [name, term, f"{pairs:,}", *(f"{100 * share:.1f}" for share in shares)] for name, term, pairs, *shares in rows
+    ]
+    errors = [f"{100 * way['standard_error']:.2f}" for way in ways]
     ties = [f"{sum(one['ties'] for one in way['sets'].values()):,}" for way in ways]
-    return _table([*rows, ["ties, not counted as good", "", "", *ties]], 2)
+    last = [["standard error", "", "", *errors], ["ties, not counted as good", "", "", *ties]]
+    return _table([["good above bad, %", "term", "pairs", *scores], *table, *last], 2)
 
 
 def _table(rows: Sequence[Sequence[str]], texts: int) -> str:
     """Columns side by side, the first `texts` of them set to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (
-        [
-            cell.ljust(width) if position < texts else cell.rjust(width)
-            for position, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        for row in rows
-    )
-    return "\n".join("  ".join(line).rstrip() for line in lines)
-
-
-def _write(output: Path, content: dict[str, Any]) -> None:
-    from electra_albert.corpus.writing import write_json
-
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        write_json(output, content)
-    except OSError as error:
-        raise UsageError(f"--output {output} cannot be written ({error.strerror}); name a file elsewhere") from None
-    LOG.info(f"wrote {output}")
+    columns = []
+    for number, column in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, column))
+        columns.append([cell.ljust(width) if number < texts else cell.rjust(width) for cell in column])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))

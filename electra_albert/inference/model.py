@@ -89,7 +89,8 @@ def load_model(
     count, rows = len(found), mlm.config.vocab_size
     # Of a tokenizer from another folder only its size tells whether it is the model's.
     if rows < count or (rows > count and tokenizer is not None) or stored.config.vocab_size not in (count, rows):
-        sizes = f"has {count} tokens, the model {rows if rows != count else stored.config.vocab_size}"
+        wrong = stored.config.vocab_size if stored.config.vocab_size not in (count, rows) else rows
+        sizes = f"has {count} tokens, the model {wrong}"
         way_out = "put the tokenizer it was trained with beside its weights (LM_DEMO.py also takes --tokenizer)"
         raise CheckpointError(f"the tokenizer in {mlm_files.tokenizer} {sizes}; {way_out}")
     if rows > count:

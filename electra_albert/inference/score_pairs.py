@@ -31,14 +31,6 @@ class Pair(NamedTuple):
     place: str  # file and line
 
 
-class PairSet(NamedTuple):
-    """The pairs that test one thing."""
-
-    name: str
-    term: str  # of linguistics, that the set belongs to; empty where none is given
-    pairs: list[Pair]
-
-
 def score_pairs(model: InferenceModel, path: Path, max_pairs: int | None = None) -> dict[str, dict[str, Any]]:
     """The share of pairs whose good sentence scores higher, by each head the model has; a tie is not correct.
 
@@ -54,15 +46,16 @@ def score_pairs(model: InferenceModel, path: Path, max_pairs: int | None = None)
     if max_pairs is not None and max_pairs < 1:
         raise UsageError(f"max_pairs={max_pairs} must be at least 1")
     for file in pair_files(path):
-        for one in read_pairs(file):
-            if any(one.name in sets for sets in found.values()):
-                raise DataError(f"{file}: there is a set {one.name!r} in another file too; name each set once")
-            pairs = one.pairs[:max_pairs]
-            for way, (correct, ties) in _outcomes(model, one.name, pairs, list(found)).items():
+        for name, (term, all_pairs) in read_pairs(file).items():
+            if any(name in sets for sets in found.values()):
+                raise DataError(f"{file}: there is a set {name!r} in another file too; name each set once")
+            pairs = all_pairs[:max_pairs]
+            for way, (correct, ties) in _outcomes(model, name, pairs, list(found)).items():
                 counts = {"pairs": len(pairs), "accuracy": correct / len(pairs), "correct": correct, "ties": ties}
-                found[way][one.name] = {"term": one.term, **counts}
-            shares = (f"{way} {100 * sets[one.name]['accuracy']:.1f}" for way, sets in found.items())
-            LOG.info(f"{one.name}: {', '.join(shares)}")
+                found[way][name] = {"term": term, **counts}
+            LOG.info(
+                f"{name}: " + ", ".join(f"{way} {100 * sets[name]['accuracy']:.1f}" for way, sets in found.items())
+            )
     return {way: summarize(sets) for way, sets in found.items()}
 
 
@@ -93,23 +86,23 @@ def pair_files(path: Path) -> list[Path]:
     return files
 
 
-def read_pairs(file: Path) -> list[PairSet]:
-    """The sets of a file, named by their UID, or by the file where a line has none.
+def read_pairs(file: Path) -> dict[str, tuple[str, list[Pair]]]:
+    """The linguistics term and the pairs of each set of a file, by its UID, or by the file where a line has none.
 
     Raises DataError naming the line that holds no pair, or that counts its set to another term than the lines before.
     """
     table, columns = open_table(file), (*_SENTENCES, "UID", "linguistics_term")
-    sets: dict[str, PairSet] = {}
+    sets: dict[str, tuple[str, list[Pair]]] = {}
     for row in table.rows([table.find((column,)) for column in columns]):
         cells = zip(row.cells, columns, strict=True)
         good, bad, name, term = (as_text(cell, row.place, column).strip() for cell, column in cells)
         if not (good and bad):
             raise DataError(f"{row.place}: no {_SENTENCES[bool(good)]!r}; give each line {' and '.join(_SENTENCES)}")
-        found = sets.setdefault(name or file.stem, PairSet(name or file.stem, term, []))
-        if term != found.term:
-            raise DataError(f"{row.place}: set {found.name!r} is of {found.term!r} and of {term!r}; give it one term")
-        found.pairs.append(Pair(good, bad, row.place))
-    return list(sets.values())
+        first_term, pairs = sets.setdefault(name or file.stem, (term, []))
+        if term != first_term:
+            raise DataError(f"{row.place}: set {name!r} is of {first_term!r} and of {term!r}; give it one term")
+        pairs.append(Pair(good, bad, row.place))
+    return sets
 
 
 def _outcomes(

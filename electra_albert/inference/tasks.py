@@ -94,7 +94,7 @@ def classify(model: Engine, texts: object, truncate: bool) -> list[ClassPredicti
         learned = "pairs of texts" if task.takes_pairs else "single texts"
         raise UsageError(f"the model was fine-tuned on {learned}; give it those")
     examples = [SequenceExample(text, other, None, str(number)) for number, (text, other) in enumerate(pairs)]
-    decoded = _predict(model, task, examples, texts, truncate).decoded
+    decoded, _, _ = _predict(model, task, examples, texts, truncate)
     if decoded.probabilities is None:
         return [ClassPrediction(_NUMBER, number, {_NUMBER: number}) for number in decoded.predictions]
     return [
@@ -140,7 +140,7 @@ def choose(model: Engine, contexts: object, questions: object, options: Any, tru
         ChoiceExample(context, question, tuple(as_texts(some)), None, str(number), "")
         for number, ((question, context), some) in enumerate(zip(asked, lists, strict=True))
     ]
-    decoded = _predict(model, task, examples, questions, truncate).decoded
+    decoded, _, _ = _predict(model, task, examples, questions, truncate)
     return [
         ChoicePrediction(number, example.options[number], scores)
         for example, number, scores in zip(examples, decoded.predictions, decoded.probabilities or [], strict=True)
@@ -165,14 +165,10 @@ def _questions(questions: object, contexts: object) -> list[tuple[str, str]]:
     return list(zip(*found, strict=True))
 
 
-class _Predicted(NamedTuple):
-    decoded: Decoded
-    outputs: list[Any]  # float32 of each unit, without padding
-    rows: Rows
-
-
-def _predict(model: Engine, task: FineTuned, examples: Sequence[Any], given: object, truncate: bool) -> _Predicted:
-    """The task model's predictions for examples made of the texts that were `given`.
+def _predict(
+    model: Engine, task: FineTuned, examples: Sequence[Any], given: object, truncate: bool
+) -> tuple[Decoded, list[Any], Rows]:
+    """Predictions for examples made of the texts that were `given`, with the outputs of each row, without padding.
 
     Raises DataError for a text that would be cut, unless truncate is asked for, UsageError for pairs where the model
     knows one segment.
@@ -200,4 +196,4 @@ def _predict(model: Engine, task: FineTuned, examples: Sequence[Any], given: obj
     outputs = model.batched(sequences, read)
     if rows.rows_per_unit > 1:  # a row for each option of a question
         outputs = list(np.concatenate(outputs).reshape(-1, rows.rows_per_unit))
-    return _Predicted(kind.decode(outputs, rows, examples, task.labels, task.plan), outputs, rows)
+    return kind.decode(outputs, rows, examples, task.labels, task.plan), outputs, rows

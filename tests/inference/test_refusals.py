@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.contracts import DataError, UsageError
 from electra_albert.inference.model import InferenceModel, load_model
-from tests.corpus.tokenizer_kinds import wordpiece_vocab
-from tests.inference.stock import LONGEST, make_stock
+from tests.inference.stock import LONGEST
 
 LONG = "owl " * (LONGEST - 1)
 REFUSED: dict[str, tuple[Callable[[InferenceModel], Any], type[ValueError], str]] = {
@@ -56,66 +55,26 @@ def test_a_missing_head_is_named(run: Path) -> None:
             ask("[MASK]")
 
 
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
+def test_a_model_is_loaded_only_from_what_is_there_as_what_can_be_computed(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run")
+    for part in ("generator", "discriminator"):
+        (copy / part / "config.json").unlink()
+    (books := tmp_path / "books.txt").write_text("The owl crossed the river.\n", encoding="utf-8")
+    (empty := tmp_path / "empty").mkdir()
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"batch_tokens": 0}, "batch_tokens=0"),
         ({"device": "tpu2"}, "device='tpu2'"),
         ({"device": "cuda:99"}, "device='cuda:99'"),
         ({"device": "meta"}, "device='meta'"),
         ({"path": "nowhere"}, "nowhere"),
         ({"path": "x" * 5000}, "too long"),
-    ],
-)
-def test_a_model_is_loaded_only_as_what_can_be_computed(run: Path, options: dict[str, Any], word: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(word)) as refusal:
-        load_model(**{"path": run, "device": "cpu", **options})
-    assert "\n" not in str(refusal.value)
-
-
-def spoil(folder: Path, run: Path, what: str) -> Path:
-    """A folder or a file from which no model can be loaded."""
-    if what == "a text":
-        (folder / "books.txt").write_text("The owl crossed the river.\n", encoding="utf-8")
-        return folder / "books.txt"
-    copy = shutil.copytree(run, folder / "run")
-    if what == "no weights":
-        (copy / "generator" / "model.safetensors").unlink()
-        return copy / "generator"
-    part = "generator" if what == "generator of a run" else "discriminator"
-    (copy / part / "config.json").unlink()
-    return {"model folder": copy / part, "weights": copy / part / "model.safetensors"}.get(what, copy)
-
-
-@pytest.mark.parametrize(
-    "what", ["a text", "model folder", "weights", "discriminator of a run", "generator of a run", "no weights"]
-)
-def test_a_missing_file_is_named(run: Path, tmp_path: Path, what: str) -> None:
-    word = r"model\.safetensors" if what == "no weights" else r"config\.json"
-    with pytest.raises(UsageError, match=word):
-        load_model(spoil(tmp_path, run, what), "cpu")
-
-
-@pytest.mark.parametrize("path", [None, 3, b"runs"])
-def test_what_is_no_path_is_a_type_error(path: Any) -> None:
-    with pytest.raises(TypeError):
-        load_model(path)
-
-
-def test_models_and_tokenizers_of_other_sizes_are_refused(tmp_path: Path) -> None:
-    """Rows for no token are left out, of both models alike; a tokenizer from another folder has to have all of them."""
-    tokens = len(wordpiece_vocab(True))
-    for name, more in (("short", -1), ("padded", 7), ("other", 8), ("fitting", 0)):
-        make_stock(tmp_path / name, "ElectraForPreTraining", vocab_size=tokens + more)
-    make_stock(tmp_path / "mlm", "AlbertForMaskedLM", vocab_size=tokens + 7)
-    for name in ("padded", "fitting"):
-        loaded = load_model(tmp_path / "mlm", "cpu", discriminator=tmp_path / name)
-        assert loaded.discriminator is not None
-        assert len(loaded.fill_mask("[MASK]", top_k=10**6)) == tokens
-    for path, options in (
-        ("short", {}),
-        ("mlm", {"discriminator": tmp_path / "other"}),
-        ("mlm", {"tokenizer": tmp_path / "mlm"}),
-    ):
-        with pytest.raises(CheckpointError, match=f"has {tokens} tokens, the model"):
-            load_model(tmp_path / path, "cpu", **options)
+        ({"path": copy}, "config.json"),
+        ({"path": copy / "generator"}, "config.json"),
+        ({"path": copy / "generator" / "model.safetensors"}, "config.json"),
+        ({"path": books}, "config.json"),
+        ({"path": empty}, "model.safetensors"),
+    ]
+    for options, word in refused:
+        with pytest.raises(UsageError, match=re.escape(word)) as refusal:
+            load_model(**{"path": run, "device": "cpu", **options})
+        assert "\n" not in str(refusal.value)

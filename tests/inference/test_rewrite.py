@@ -181,9 +181,8 @@ def test_a_replaced_token_changes_its_own_characters_alone(tokenizer: Any, name:
         assert [replacement.is_changed for replacement in changed.replaced] == [True]
 
 
-@pytest.mark.parametrize(
-    ("text", "drawn", "expected"),
-    [
+def test_how_a_token_is_written(tokenizer: Any) -> None:
+    cases: list[tuple[str, dict[int, str], str]] = [
         ("The  Owl left", {1: "▁lamp"}, "The  lamp left"),
         ("the owl, left", {2: "▁lamp"}, "the owl lamp left"),
         ("the owl, left", {2: "."}, "the owl. left"),
@@ -191,19 +190,16 @@ def test_a_replaced_token_changes_its_own_characters_alone(tokenizer: Any, name:
         ("the e\u0301 left", {2: "▁lamp"}, "the lamp left"),
         ("The owl left", {1: "▁"}, "The  left"),
         ("the owl, left", {1: "▁lamp", 2: "▁key"}, "the lamp key left"),
-    ],
-)
-def test_how_a_token_is_written(tokenizer: Any, text: str, drawn: dict[int, str], expected: str) -> None:
-    ids = {position: tokenizer.convert_tokens_to_ids(token) for position, token in drawn.items()}
-    assert replace_by_hand(tokenizer, text, ids).sequence == expected
+    ]
+    for text, drawn, expected in cases:
+        ids = {position: tokenizer.convert_tokens_to_ids(token) for position, token in drawn.items()}
+        assert replace_by_hand(tokenizer, text, ids).sequence == expected
 
 
-@pytest.mark.parametrize(("words", "rate"), [(1, 0.15), (40, 0.15), (10, 0.5), (10, 1.0)])
-def test_the_share_of_tokens_asked_for_is_masked_and_one_at_least(
-    model: InferenceModel, words: int, rate: float
-) -> None:
-    result = rewrite_one(model, " ".join(["owl"] * words), mask_rate=rate)
-    assert len(result.replaced) == max(1, round(rate * words))
+def test_the_share_of_tokens_asked_for_is_masked_and_one_at_least(model: InferenceModel) -> None:
+    for words, rate in ((1, 0.15), (40, 0.15), (10, 0.5), (10, 1.0)):
+        result = rewrite_one(model, " ".join(["owl"] * words), mask_rate=rate)
+        assert len(result.replaced) == max(1, round(rate * words))
 
 
 def test_unknown_and_special_tokens_are_neither_masked_nor_drawn(model: InferenceModel) -> None:
@@ -284,12 +280,6 @@ def test_every_tokenizer_fills_its_own_mask_and_writes_neither_marks_nor_unknown
         assert not any(mark in written for mark in ("▁", "Ġ", "##", "<0x")), written
 
 
-@pytest.fixture(scope="module")
-def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    save_roberta(folder := tmp_path_factory.mktemp("byte_level"))
-    return load_tokenizer(folder)
-
-
 def rewrite_as(tokenizer: Any, text: str, after: list[int]) -> Rewritten:
     """The text with the tokens `after` for its own, those that differ being drawn."""
     ids, _ = encode(tokenizer, text)
@@ -297,21 +287,18 @@ def rewrite_as(tokenizer: Any, text: str, after: list[int]) -> Rewritten:
     return replace_by_hand(tokenizer, text, {at: now for at, (was, now) in enumerate(pairs) if was != now})
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
+def test_bytes_of_a_character_are_written_together(tmp_path: Path) -> None:
+    """A regression: where some of a character's bytes were drawn, each was written as no character."""
+    save_roberta(tmp_path)
+    byte_level = load_tokenizer(tmp_path)
+    for before, after in (
         ("The café was old.", "The cafè was old."),
         ("große Hütte", "gro¿e Hötte"),
         ("naïve", "naçve"),
         ("中 and 🦉", "丮 and 🦊"),
-    ],
-)
-def test_bytes_of_a_character_are_written_together(byte_level: Any, before: str, after: str) -> None:
-    """A regression: where some of a character's bytes were drawn, each was written as no character."""
-    wanted = encode(byte_level, after)[0]
-    assert rewrite_as(byte_level, before, wanted).sequence == after
-    half = encode(byte_level, "é")[0][0]  # in the place of a full stop
-    ids = encode(byte_level, "The house was old.")[0]
+    ):
+        assert rewrite_as(byte_level, before, encode(byte_level, after)[0]).sequence == after
+    half, ids = encode(byte_level, "é")[0][0], encode(byte_level, "The house was old.")[0]
     assert (
         rewrite_as(byte_level, "The house was old.", [*ids[:-1], half]).sequence == f"The house was old{NO_CHARACTER}"
     )

@@ -315,14 +315,14 @@ def test_built_in_sentences_have_no_one_and_two_masks() -> None:
     assert {sentence.count(demo.MASK) for sentence in demo.SENTENCES} == {0, 1, 2}
 
 
-@pytest.mark.parametrize(("token", "shown"), [("▁", "␣"), ("Ġ", "␣"), ("", "␣"), (" owl", "owl"), ("\x1b[3", "�[3")])
-def test_tokens_are_shown_as_people_write_them(token: str, shown: str) -> None:
+def test_tokens_are_shown_as_people_write_them() -> None:
     """A tokenizer's mark of a word's beginning is no text, nothing at all cannot be seen, and no control character
     reaches the terminal."""
-    scores = [(Piece(token, True), 0.5), (Piece("s", False), 0.5)]
-    assert demo.format_scored(scores, colours=False) == f"    replaced? {shown}(50%)s(50%)"
-    table = demo.format_proposals("The \x07", [[{"score": 0.5, "token_str": token}]], colours=False)
-    assert table == f"The �\n     50.0%  {shown}"
+    for token, shown in (("▁", "␣"), ("Ġ", "␣"), ("", "␣"), (" owl", "owl"), ("\x1b[3", "�[3")):
+        scores = [(Piece(token, True), 0.5), (Piece("s", False), 0.5)]
+        assert demo.format_scored(scores, colours=False) == f"    replaced? {shown}(50%)s(50%)"
+        table = demo.format_proposals("The \x07", [[{"score": 0.5, "token_str": token}]], colours=False)
+        assert table == f"The �\n     50.0%  {shown}"
 
 
 def test_a_rewritten_text_is_shown_before_and_after_in_colours_only_where_asked() -> None:

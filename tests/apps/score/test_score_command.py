@@ -86,27 +86,27 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
     assert "--pairs" in ended.out
 
 
-@pytest.mark.parametrize(
-    ("argv", "word"),
-    [
-        ((), "nothing to score"),
-        (("--text", "nowhere.txt"), "--text nowhere.txt"),
-        (("--text", "."), "--text ."),
-        (("--pairs", "nowhere"), "--pairs nowhere"),
-        (("--pairs", ""), "--pairs is empty"),
-        (("--pairs", "p.jsonl", "--max_pairs", 0), "--max_pairs 0"),
-        (("--text", "p.jsonl", "--max_pairs", 3), "without --pairs"),
-        (("--pairs", "p.jsonl", "--output", "."), "--output ."),
-        (("--text", "p.jsonl", "--output", "p.jsonl"), "holds no scores"),
-        (("--pairs", "p.jsonl", "--output", "run/generator/config.json"), "holds no scores"),
-        (("--pairs", "p.jsonl", "--output", "/proc/no/s.json"), "cannot be written"),
-        (("--pairs", "p.jsonl", "--output", "p.jsonl/scores.json"), "cannot write into"),
-        (("--texts", "p.jsonl"), "--texts"),
-    ],
-)
-def test_a_wrong_option_is_refused(finished: Finished, in_folder: Path, argv: tuple[object, ...], word: str) -> None:
+REFUSED: list[tuple[tuple[object, ...], str]] = [
+    ((), "nothing to score"),
+    (("--text", "nowhere.txt"), "--text nowhere.txt"),
+    (("--text", "."), "--text ."),
+    (("--pairs", "nowhere"), "--pairs nowhere"),
+    (("--pairs", ""), "--pairs is empty"),
+    (("--pairs", "p.jsonl", "--max_pairs", 0), "--max_pairs 0"),
+    (("--text", "p.jsonl", "--max_pairs", 3), "without --pairs"),
+    (("--pairs", "p.jsonl", "--output", "."), "--output ."),
+    (("--text", "p.jsonl", "--output", "p.jsonl"), "holds no scores"),
+    (("--pairs", "p.jsonl", "--output", "run/generator/config.json"), "holds no scores"),
+    (("--pairs", "p.jsonl", "--output", "/proc/no/s.json"), "cannot be written"),
+    (("--pairs", "p.jsonl", "--output", "p.jsonl/scores.json"), "cannot write into"),
+    (("--texts", "p.jsonl"), "--texts"),
+]
+
+
+def test_a_wrong_option_is_refused(finished: Finished, in_folder: Path) -> None:
     (in_folder / "p.jsonl").write_text(json.dumps(PAIRS[0]), encoding="utf-8")
     config = shutil.copytree(finished.folder, in_folder / "run") / "generator" / "config.json"
     before = config.read_bytes()
-    assert_refused(run("--model", "run", *argv), 2, word)
+    for argv, word in REFUSED:
+        assert_refused(run("--model", "run", *argv), 2, word)
     assert config.read_bytes() == before
