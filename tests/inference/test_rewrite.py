@@ -338,47 +338,25 @@ def test_a_stream_gives_a_line_for_a_line_with_its_ending(model: InferenceModel)
     assert list(rewrite_lines(model, [], DRAW)) == []
 
 
-class Listening:
-    """A tokenizer that remembers how long a text it was given."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer, self.longest = tokenizer, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.tokenizer, name)
-
-    def __call__(self, text: str, **options: Any) -> Any:
-        self.longest = max(self.longest, len(text))
-        return self.tokenizer(text, **options)
-
-
 @pytest.mark.parametrize(
     ("line", "ends"),
     [
         ("The owl left." + " " * LONGEST_PART + "The lamp left.\r\n", [LONGEST_PART, LONGEST_PART + 27]),
         ("漢" * 9 + " " + "漢" * LONGEST_PART, [9, LONGEST_PART + 9, LONGEST_PART + 10]),
-        ("漢" * LONGEST_PART + "\n", [LONGEST_PART]),
+        (f" {TALE}".ljust(LONGEST_PART) * 3, [LONGEST_PART, 2 * LONGEST_PART, 3 * LONGEST_PART]),
     ],
-    ids=["spaces", "no space", "just short enough"],
+    ids=["spaces", "no space", "alike"],
 )
 def test_a_giant_line_is_rewritten_part_by_part(model: InferenceModel, line: str, ends: list[int]) -> None:
-    """At once it took gigabytes. Nothing is lost where it is cut, and the last part alone ends the line."""
-    listening = Listening(model.tokenizer)
-    _, *parts, _ = rewrite_lines(replace(model, tokenizer=listening), ["Owl.\n", line, "Owl.\n"], DRAW)
+    """At once it took gigabytes. Nothing is lost where it is cut, parts are drawn apart, the last ends the line."""
+    _, *parts, _ = rewrite_lines(model, ["Owl.\n", line, "Owl.\n"], DRAW)
     texts = [line[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
     assert [number for number, _, _ in parts] == [2] * len(ends)
     assert [result.original for _, _, result in parts] == texts
     assert [splice(one.original, one.replaced, lambda each: each.before) for _, _, one in parts] == texts
-    written = "".join(text for _, text, _ in parts)
-    assert written == "".join(result.sequence for _, _, result in parts) + line[ends[-1] :]
-    assert listening.longest <= LONGEST_PART
-
-
-def test_the_parts_of_a_giant_line_are_drawn_apart(model: InferenceModel) -> None:
-    part = f" {TALE}".ljust(LONGEST_PART)
-    results = [result for _, _, result in rewrite_lines(model, [part * 3], DRAW)]
-    assert [result.original for result in results] == [part] * 3
-    assert len({result.sequence for result in results}) == 3
+    written = [text for _, text, _ in parts]
+    assert "".join(written) == "".join(result.sequence for _, _, result in parts) + line[ends[-1] :]
+    assert len(set(written)) == len(written)
 
 
 @pytest.mark.parametrize("words", [60, LONGEST_PART])

@@ -288,20 +288,6 @@ def test_a_line_in_parts_is_counted_once_and_what_is_no_character_is_reported() 
 
 
 @pytest.mark.slow
-def test_the_script_prints_a_table_and_a_score_of_every_token(finished: Finished, text: Path) -> None:
-    text.write_text(f"{ONE}\n\n{SEVERAL}\n", encoding="utf-8")
-    ended = finish(start(["LM_DEMO.py", "--gen", finished.folder, "--input", text], text.parent))
-    assert (ended.code, ended.err) == (0, "")
-    blocks = [block.splitlines() for block in ended.out.strip().split("\n\n")]
-    assert [block[0] for block in blocks] == [ONE, SEVERAL]
-    for block, masks in zip(blocks, (1, 3), strict=True):
-        assert [line.count("%") for line in block[1:-1]] == [masks] * 5
-        assert block[-1].startswith("    replaced? ")
-        assert block[-1].count("%)") >= 6
-    assert "\x1b" not in ended.out
-
-
-@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_failure(finished: Finished, tmp_path: Path) -> None:
     """As `| head` does. A regression: text left in a buffer met the closed pipe only when the interpreter ended."""
     process = start(["LM_DEMO.py", "--gen", finished.folder], tmp_path)
