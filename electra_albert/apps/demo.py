@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from electra_albert.apps.command_line import check_can_write, make_parser, parse
 from electra_albert.apps.default_model import default_model
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.corpus.writing import replacing
+from electra_albert.files import replacing
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace

@@ -16,11 +16,10 @@ from torch import Tensor
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
 from electra_albert.hub.huggingface import body_state, fill, from_native, has_sentence_order, load_state, normalized
-from electra_albert.hub.locating import CONFIG_FILE, ModelFiles
+from electra_albert.hub.locating import ModelFiles
 from electra_albert.hub.locating import locate as locate  # what is loaded is located first: both names stand here
 from electra_albert.hub.locating import locate_encoder as locate_encoder
-from electra_albert.hub.pair_file import PARTS, is_pair, part_of, read_pair, require_one_table
-from electra_albert.hub.run_checkpoint import STATE_FILE, checkpoint_config, is_checkpoint, read_checkpoint
+from electra_albert.hub.run_checkpoint import STATE_FILE, checkpoint_config, is_checkpoint, part_of, read_checkpoint
 from electra_albert.hub.stock_config import NATIVE, model_config, shown
 from electra_albert.hub.stock_task import classifier_dropout, stock_details
 from electra_albert.hub.weight_files import read_json, read_tensors
@@ -72,8 +71,6 @@ def _stored(files: ModelFiles, held: dict[Path, dict[str, Tensor]]) -> Stored:
     if files.weights not in held:
         held[files.weights] = _read(files.weights)
     tensors = part_of(held[files.weights], files.part)
-    if files.part:
-        _require_same_tables(files, config)
     blocks = config.num_hidden_groups * config.inner_group_num
     if blocks > len(tensors):  # a false configuration must not cost minutes
         raise CheckpointError(
@@ -85,15 +82,6 @@ def _stored(files: ModelFiles, held: dict[Path, dict[str, Tensor]]) -> Stored:
     return Stored(config, renamed.tensors, renamed.left_aside)
 
 
-def _require_same_tables(files: ModelFiles, config: ModelConfig) -> None:
-    """CheckpointError where the other model of the pair, as far as it is there, reads the shared tables otherwise."""
-    for part in PARTS:
-        beside = files.weights.parent / part / CONFIG_FILE
-        if part != files.part and beside.is_file():
-            other = model_config(read_json(beside), str(beside))
-            require_one_table(config, other, str(files.weights.parent))
-
-
 def _contents(files: ModelFiles) -> dict[str, Any]:
     """The contents of config.json, or what it would say of a model in a checkpoint."""
     is_state = files.config.name == STATE_FILE
@@ -101,9 +89,7 @@ def _contents(files: ModelFiles) -> dict[str, Any]:
 
 
 def _read(weights: Path) -> dict[str, Tensor]:
-    if is_checkpoint(weights):
-        return read_checkpoint(weights)
-    return read_pair(weights) if is_pair(weights) else read_tensors(weights)
+    return read_checkpoint(weights) if is_checkpoint(weights) else read_tensors(weights)
 
 
 def load_generator(files: ModelFiles) -> Generator:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from electra_albert.contracts import UsageError
-from electra_albert.hub.pair_file import PAIR_FILE, find_part, holds_pair
 from electra_albert.hub.run_checkpoint import STATE_FILE, find_model, is_checkpoint
 from electra_albert.hub.weight_files import WEIGHT_FILES
 
@@ -21,7 +20,7 @@ class ModelFiles(NamedTuple):
     weights: Path  # or the index of several files
     config: Path
     tokenizer: Path  # a folder
-    part: str = ""  # of a pair or a checkpoint, whose file may hold generator and discriminator: which one is meant
+    part: str = ""  # of a checkpoint, whose file may hold generator and discriminator: which one is meant
 
 
 def locate(path: Path, kind: Kind, config: Path | None = None, tokenizer: Path | None = None) -> ModelFiles:
@@ -52,23 +51,14 @@ def _locate(path: Path, inner: tuple[str, ...], config: Path | None, tokenizer: 
         weights, part = find_model(path, inner)
         run = weights.parent.absolute().parents[1]
         return ModelFiles(weights, config or weights.with_name(STATE_FILE), tokenizer or run / "tokenizer", part)
-    pair = find_part(path, inner)
-    if pair is not None:
-        folder, part = pair
-        files = ModelFiles(folder / PAIR_FILE, config or folder / part / CONFIG_FILE, tokenizer or folder, part)
-    elif holds_pair(path) and not any((path / name).is_dir() for name in inner):
-        raise UsageError(
-            f"{path} holds generator and discriminator, no fine-tuned model; name a folder that Finetuning.py wrote"
-        )
-    else:
-        files = _locate_alone(path, inner, config, tokenizer)
+    files = _locate_alone(path, inner, config, tokenizer)
     if not files.config.is_file():
         raise UsageError(f"{files.config} does not exist; put it there (LM_DEMO.py also takes --config FILE)")
     return files
 
 
 def _locate_alone(path: Path, inner: tuple[str, ...], config: Path | None, tokenizer: Path | None) -> ModelFiles:
-    """As _locate, of what is there and no pair; whether the configuration is there is not looked at."""
+    """As _locate, of what is there and no checkpoint; whether the configuration is there is not looked at."""
     if path.is_dir():
         folder = next((path / name for name in inner if (path / name).is_dir()), path)
         weights = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)

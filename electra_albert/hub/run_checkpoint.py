@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -59,6 +59,13 @@ def read_checkpoint(weights: Path) -> dict[str, Tensor]:
         tensors |= {name: tensors[stored] for name, stored in tied.items()}
     named = ((_OF_A_MODEL.fullmatch(name), tensor) for name, tensor in tensors.items())
     return {match[1]: tensor for match, tensor in named if match}
+
+
+def part_of(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    """One model's tensors, without its name before them; all of them where `part` is ""."""
+    if not part:
+        return dict(tensors)
+    return {name.removeprefix(f"{part}."): tensor for name, tensor in tensors.items() if name.startswith(f"{part}.")}
 
 
 def checkpoint_config(state: Path, part: str) -> dict[str, Any]:

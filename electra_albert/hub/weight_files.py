@@ -35,6 +35,7 @@ _LARGEST_JSON_BYTES = 1 << 20
 _LONGEST_NAME = 200  # bytes
 _MOST_TENSORS = 50_000
 _TIED = ("decoder.weight", "decoder.bias")  # what may stand in a pickled file beside the tensor it is
+_HALVES = (torch.float16, torch.bfloat16)
 _WRAPPERS = ("model", "state_dict")
 _CONVERT = (
     "convert all tensors once and knowingly, as by "
@@ -63,20 +64,21 @@ _DAMAGED = (
 )
 
 
-def read_tensors(file: Path, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Named tensors of a weights file or of those an index names, on the CPU: `dtype` and finite, or whole numbers.
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """Named tensors of a weights file or of those an index names, on the CPU: finite float32, or whole numbers.
 
-    Raises CheckpointError for anything else, also where a file of ours is not as it was written.
+    float16 and bfloat16 become float32. Raises CheckpointError for anything else, also where a file of ours is not as
+    it was written.
     """
     tensors = _read_shards(file) if file.name.endswith(_INDEX) else _read_file(file)
     for name, tensor in tensors.items():
         _require_plain(file, name, tensor)
         if tensor.is_floating_point() or tensor.is_complex():
-            _require_numbers(file, name, tensor, dtype)
+            _require_numbers(file, name, tensor)
     told = sum(tensor.nbytes for name, tensor in tensors.items() if not name.endswith(_TIED))
     if told > sum(part.stat().st_size for part in all_files(file)):
         raise CheckpointError(f"{file} holds tensors that share what is stored; such a file is refused")
-    return tensors
+    return {name: tensor.float() if tensor.dtype in _HALVES else tensor for name, tensor in tensors.items()}
 
 
 def all_files(file: Path) -> list[Path]:
@@ -139,11 +141,10 @@ def _require_plain(file: Path, name: str, tensor: Tensor) -> None:
         raise CheckpointError(f"{file}: {name} says it is larger than what is stored of it; such a file is refused")
 
 
-def _require_numbers(file: Path, name: str, tensor: Tensor, dtype: torch.dtype) -> None:
-    if tensor.dtype != dtype:
-        found, wanted = (str(each).removeprefix("torch.") for each in (tensor.dtype, dtype))
-        way_out = _CONVERT if dtype == torch.float32 else "fetch or export it again"
-        raise CheckpointError(f"{file}: {name} is {found}, only {wanted} is read; {way_out}")
+def _require_numbers(file: Path, name: str, tensor: Tensor) -> None:
+    if tensor.dtype not in (torch.float32, *_HALVES):
+        found = str(tensor.dtype).removeprefix("torch.")
+        raise CheckpointError(f"{file}: {name} is {found}, only float32, float16 and bfloat16 are read; {_CONVERT}")
     if not tensor.isfinite().all():
         raise CheckpointError(f"{file}: {name} holds values that are not finite; the file is damaged or diverged")
 

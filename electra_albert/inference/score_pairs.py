@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from torch.nn.functional import logsigmoid
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.data_files.finding import is_there
+from electra_albert.data_files.tables import open_table
 from electra_albert.inference import engine
 from electra_albert.inference.model import InferenceModel
-from electra_albert.tasks.read_rules import as_text, is_there
-from electra_albert.tasks.tables import open_table
+from electra_albert.tasks.read_rules import as_text
 
 LOG = logging.getLogger(__name__)
 

@@ -24,12 +24,12 @@ from electra_albert.corpus.examples import SHORTEST_ROW, Rows, build_table
 from electra_albert.corpus.sources import Reading, find_files, plan_units, read_unit
 from electra_albert.corpus.store import TokenStream
 from electra_albert.corpus.tokenizer import special_ids
-from electra_albert.corpus.word_encoder import encoder_settings, make_encoder
+from electra_albert.corpus.word_encoder import TextEncoder, encoder_settings
+from electra_albert.data_files.finding import is_there
 from electra_albert.inference.model import InferenceModel
 from electra_albert.inference.rewrite import MASKS_AT_ONCE, masked_logits
 from electra_albert.model.electra import Generator
 from electra_albert.objectives.masking import SpecialIds, maskable
-from electra_albert.tasks.read_rules import is_there
 
 ROUNDS = 7  # one token in seven is masked at a time: 14.3 %, close to the rate of most pretraining
 USUAL_LENGTH = 128
@@ -112,7 +112,7 @@ def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream
         files = find_files(str(file), Counter())
     except DataError as error:
         raise DataError(str(error).removeprefix("--corpus ")) from None
-    encoder, total, words = make_encoder(encoder_settings(tokenizer)), 0, 0
+    encoder, total, words = TextEncoder(encoder_settings(tokenizer)), 0, 0
     tokens, sentence_ends, document_ends = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], [0]
     for unit in plan_units(files, Reading(text_column)):
         for document in read_unit(unit, Counter()):

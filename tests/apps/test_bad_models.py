@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from electra_albert.apps import demo
-from electra_albert.apps.export import main as export
+from electra_albert.apps import demo, export
 from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call, english

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from electra_albert.apps.export.models import export_discriminator, export_generator
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import Job
+from electra_albert.hub.save import save_model
 from electra_albert.objectives.evaluation import Detections
 from tests.apps.tiny_run import Ended, assert_refused, call, rows
 from tests.apps.tiny_stock import MLM, Desk, adapt, load_stock, masked_held_out, stock_inputs, stock_mlm_loss
@@ -134,8 +134,8 @@ def write_pair(desk: Desk, folder: Path, *more: object) -> Path:
     """Discriminator and generator side by side, of a run that has not begun, without its checkpoints."""
     job, _ = desk.job(desk.stock("ElectraForPreTraining"), *more)
     assert job.objective.discriminator is not None
-    export_discriminator(job.objective.discriminator, job.prepared.tokenizer, folder / "discriminator")
-    export_generator(job.objective.generator, job.prepared.tokenizer, folder / "generator")
+    save_model(job.objective.discriminator, job.prepared.tokenizer, folder / "discriminator")
+    save_model(job.objective.generator, job.prepared.tokenizer, folder / "generator")
     return folder
 
 
@@ -178,7 +178,7 @@ def test_a_pair_with_tables_of_their_own_is_refused(desk: Desk, tmp_path: Path) 
     pair = write_pair(desk, tmp_path / "pair")
     shutil.rmtree(pair / "generator")
     job, _ = desk.job(desk.stock("ElectraForMaskedLM"), "--objective", "mlm")
-    export_generator(job.objective.generator, job.prepared.tokenizer, pair / "generator")
+    save_model(job.objective.generator, job.prepared.tokenizer, pair / "generator")
     ended = call(pretrain.main, *desk.options(pair, tmp_path / "run"))
     assert_refused(ended, 4, str(pair), "tables of their own")
     shutil.move(pair / "generator", tmp_path / "elsewhere")

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from electra_albert.apps import demo
-from electra_albert.apps.export import main as export
+from electra_albert.apps import demo, export
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.hub.weight_files import write_safetensors

@@ -14,11 +14,9 @@ from torch import Tensor
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.hub.huggingface import to_stock
 from electra_albert.hub.loading import ModelFiles, load_body, load_generator, locate, read_stored
-from electra_albert.hub.outputs import outputs
 from electra_albert.hub.weight_files import read_tensors
-from electra_albert.model.task_model import TaskHead
 from tests.model.stock_models import make, save
-from tests.model.twins import SHAPE, padded_batch
+from tests.model.twins import SHAPE
 
 ORDER_HEAD = (
     "albert.pooler.weight",
@@ -134,23 +132,3 @@ def test_a_run_without_the_folder_asked_for_names_the_ones_it_has(tmp_path: Path
         (tmp_path / name).mkdir()
     with pytest.raises(UsageError, match="but generator/"):
         locate(tmp_path, "discriminator")
-
-
-def test_spans_have_no_dropout_in_training_either(tmp_path: Path) -> None:
-    from electra_albert.hub.loading import load_task_model
-
-    model = load_task_model(save(make("albert", "AlbertForQuestionAnswering"), tmp_path))[0].train()
-    assert model.head == TaskHead("span", 2)
-    assert model.head.dropout > 0
-    batch = padded_batch()
-    one, two = (outputs(model, batch.input_ids, batch.attention_mask) for _ in range(2))
-    assert one.start_logits is not None
-    assert two.start_logits is not None
-    assert torch.equal(one.start_logits, two.start_logits)
-
-
-def test_rows_longer_than_the_model_reads_are_refused_in_words(tmp_path: Path) -> None:
-    model = load_body(save(make("albert", "AlbertModel"), tmp_path))
-    ids = torch.ones(1, SHAPE.max_position_embeddings + 1, dtype=torch.int64)
-    with pytest.raises(ValueError, match="the model reads"):
-        outputs(model, ids)

@@ -124,7 +124,7 @@ def _to_label(task: Task, config: FinetuneConfig, data: TaskData, report: Report
         return {}
     if asked == PREDICT_TEST:
         return data.test
-    return {Path(asked).name: read_unlabelled(task, Path(asked), config.data, report)}
+    return {Path(asked).name: read_unlabelled(task, asked, config.data, report)}
 
 
 def _model_details(task: Task, start: Start) -> dict[str, Any]:

@@ -31,9 +31,8 @@ from electra_albert.training.checkpoint import find_checkpoint, read_state
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.loop import train
-from electra_albert.training.metrics_file import read_metrics
-from electra_albert.training.monitor import EVALUATION_PREFIX, Monitor
-from electra_albert.training.run import Run
+from electra_albert.training.monitor import EVALUATION_PREFIX, Monitor, read_metrics
+from electra_albert.training.settings import RunSettings
 
 LOG = logging.getLogger(__name__)
 
@@ -122,7 +121,7 @@ def _run_seed(
         LOG.info(f"{job.task.name}, seed {seed}: {training.max_steps:,} updates, {', '.join(new)} with new weights")
         watch = _Watch(job, objective, place, world, stop)
         watch.recall(start_step)
-        run = Run(
+        run = RunSettings(
             place,
             training,
             world,

@@ -33,8 +33,7 @@ from electra_albert.model.compilation import Compilation, compile_for_training
 from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.objectives.evaluation import Unigram
 from electra_albert.objectives.masking import SpecialIds
-from electra_albert.objectives.pretraining import PretrainingObjective, make_objective
-from electra_albert.objectives.registry import spec_of
+from electra_albert.objectives.registry import PretrainingObjective, make_objective, spec_of
 from electra_albert.training.distributed import World, main_first
 from electra_albert.training.optimizer import check_groups, parameter_groups
 
@@ -214,7 +213,7 @@ def _order_share(rows: Rows) -> float:
 
 def _doubt_tokenizer(store: Store) -> None:
     """Warn where much of the text is unknown to the tokenizer; DataError where all of it is."""
-    written = store.receipt["written"]
+    written = store.statistics["written"]
     share = written["unknown_characters"] / written["characters"]
     if share == 1:
         raise DataError("the tokenizer knows none of this text: every word is unknown to it; name another --tokenizer")
@@ -268,6 +267,8 @@ def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.dev
         return precision
     if device.type == "cuda":
         has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    elif device.type == "mps":
+        has_bf16 = False  # not every Mac has it; it can be asked for
     else:
         found = torch.cpu.get_capabilities()
         has_bf16 = any(found.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
@@ -276,7 +277,7 @@ def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.dev
 
 def choose_compilation(wanted: Compilation | Literal["auto"], device: torch.device) -> Compilation:
     """What torch.compile is used for: as asked for, or the blocks on a GPU. Raises UsageError where it cannot work."""
-    if wanted == "none" or (wanted == "auto" and device.type == "cpu"):
+    if wanted == "none" or (wanted == "auto" and device.type != "cuda"):
         return "none"
     obstacle = why_not_compiled(device)
     if wanted == "auto":

@@ -31,8 +31,8 @@ from electra_albert.config import BUILT_IN_CORPUS
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import Rows, build_table
 from electra_albert.corpus.mixture import read_sources
-from electra_albert.corpus.text_files import find_files as find_text
 from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
+from electra_albert.data_files.finding import find_files as find_text
 from electra_albert.hub.adoption import require_same_computation
 from electra_albert.hub.weight_files import all_files
 from electra_albert.training.checkpoint import MANIFEST, MODEL, find_checkpoint, load_checkpoint, read_state, sha256
@@ -41,7 +41,7 @@ from electra_albert.training.distributed import World, gather_objects, main_firs
 if TYPE_CHECKING:
     from electra_albert.config import PretrainConfig
     from electra_albert.corpus.tokenizer import Tokenizer
-    from electra_albert.objectives.pretraining import PretrainingObjective
+    from electra_albert.objectives.registry import PretrainingObjective
 
 LOG = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
     from electra_albert.hub.loading import ModelFiles, Stored
     from electra_albert.model.electra import Discriminator, Generator
-    from electra_albert.objectives.pretraining import PretrainingObjective
+    from electra_albert.objectives.registry import PretrainingObjective
 
 LOG = logging.getLogger(__name__)
 

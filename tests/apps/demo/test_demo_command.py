@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from electra_albert.apps import demo
+from electra_albert.apps import demo, export
 from electra_albert.apps.command_line import run_app
-from electra_albert.apps.export import main as export
 from electra_albert.corpus.tokenizer import Piece
 from electra_albert.inference.rewrite import Replacement, Rewritten
 from tests.apps.conftest import Finished

@@ -1,0 +1,66 @@
+"""Measure the speed of the toolkit beside stock transformers, from the checkout.
+
+    python -m benchmarks step --preset small,base --precision bf16 --output bench.json
+    python -m benchmarks all --corpus my.txt --repeats 7
+
+step: the training step beside the same two networks composed from stock classes. store: text to a token store beside
+`datasets`. batches: training batches beside a DataLoader. fill_mask: beside stock's pipeline. finetune: a pass beside
+stock's Trainer. Speed is a ratio of timings side by side in one run, after both sides are seen to compute the same.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from benchmarks.config import BenchConfig, pretraining
+from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
+
+PARTS = {
+    "step": "benchmarks.step:measure_step",
+    "store": "benchmarks.data_path:measure_store",
+    "batches": "benchmarks.data_path:measure_batches",
+    "fill_mask": "benchmarks.fill_mask:measure_fill_mask",
+    "finetune": "benchmarks.finetune:measure_finetune",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure; each record is printed and written as soon as it is there. Returns the exit code."""
+    parser = make_parser("python -m benchmarks", "Measure the speed of the toolkit beside stock transformers.")
+    parser.add_argument("what", choices=(*PARTS, "all"), nargs="?", default="all", help="The part to measure.")
+    parser.add_class_arguments(BenchConfig)
+    options = parse(parser, argv).as_dict()
+    what = options.pop("what")
+    config = BenchConfig(**options)
+    for preset in config.values("preset"):
+        pretraining(config, preset)  # refuses what does not fit a preset before anything is measured
+    check_can_write(Path(config.prepared_dir))
+    check_can_write(Path(config.output or config.prepared_dir).parent)
+    from benchmarks.timing import format_table
+    from electra_albert.apps.run_folder import environment
+    from electra_albert.training.distributed import start
+
+    start(config.device)  # refuses a device that is not there
+    found: dict[str, Any] = {"settings": asdict(config), "environment": environment()}
+    print("  ".join(f"{name} {value}" for name, value in found["environment"].items()), flush=True)
+    for name in PARTS if what == "all" else (what,):
+        module, _, function = PARTS[name].partition(":")
+        measure: Callable[[BenchConfig], Iterator[dict[str, Any]]] = getattr(import_module(module), function)
+        found[name] = []
+        for record in measure(config):
+            found[name].append(record)
+            print(format_table(record), flush=True)
+            if config.output:
+                Path(config.output).parent.mkdir(parents=True, exist_ok=True)
+                Path(config.output).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_app(main, sys.argv[1:]))

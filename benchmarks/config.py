@@ -1,0 +1,113 @@
+"""Options of the benchmarks, and the job that most of them begin with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from electra_albert.config import CorpusConfig, PretrainConfig
+from electra_albert.contracts import UsageError
+from electra_albert.objectives.registry import OBJECTIVES
+from electra_albert.presets import PRESETS
+
+if TYPE_CHECKING:
+    from electra_albert.apps.pretrain.job import Job
+    from electra_albert.training.distributed import World
+
+PRECISIONS = ("auto", "fp32", "bf16")  # fp16 costs what bf16 does, and the plain loop has no loss scale
+CPU_BATCH_SIZE = 32
+SHORT_LENGTH, SHORT_GPU_BATCH_SIZES, LONG_GPU_BATCH_SIZES = 128, [128, 512, 1024], [32, 64]
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """Conditions; the step is measured for each of several values with commas between them, all else with the first."""
+
+    corpus: str = CorpusConfig.corpus
+    """Text to measure on, as for Pretraining.py."""
+    tokenizer: str | None = None
+    """Folder of a tokenizer; without it one is trained, which is not timed."""
+    vocab_size: int = 30_000
+    """Size of the token table, and of the tokenizer that is trained."""
+    prepared_dir: str = "data/prepared"
+    """Where tokenizers and token stores are kept."""
+    preset: str = "small"
+    """Shape of the model, or several."""
+    objective: str = "rtd"
+    """Objective of the step, or several; stock has a like of rtd only."""
+    max_seq_length: int | None = None
+    """Tokens of a sequence; by default as many as the preset has."""
+    per_device_train_batch_size: str = "auto"
+    """Sequences in a step, or several; auto: 32 on a CPU, on a GPU 128,512,1024 of at most 128 tokens, else 32,64."""
+    precision: str = "auto"
+    """fp32, bf16 (by autocast), auto for what a run would take here, or several."""
+    torch_compile: bool | Literal["auto"] = "auto"
+    """Measure the step compiled as well, ours and stock's; auto does so on a GPU."""
+    examples: int = 2048
+    """Examples of a pass of fine-tuning."""
+    device: str = "auto"
+    """cpu, cuda, or auto for a GPU where there is one."""
+    repeats: int = 5
+    """Timings of each implementation, in turns; the median is reported."""
+    profile: bool = False
+    """Print the operations that most of our step's time goes to."""
+    seed: int = 42
+    """Keys the weights, the order of the sequences and the masks."""
+    output: str | None = None
+    """A JSON file to write all numbers to."""
+
+    def __post_init__(self) -> None:
+        for name, known in (("preset", PRESETS), ("objective", OBJECTIVES), ("precision", PRECISIONS)):
+            for value in self.values(name):
+                if value not in known:
+                    raise UsageError(f"--{name} {value} does not exist; there are {', '.join(known)}")
+        for name in ("repeats", "examples", "per_device_train_batch_size"):
+            for value in self.values(name):
+                if value != "auto" and not (value.isdecimal() and int(value)):
+                    raise UsageError(f"--{name} {value} is not a whole number of at least 1")
+
+    def values(self, name: str) -> list[str]:
+        """The values of an option that takes several."""
+        return [value.strip() for value in str(getattr(self, name)).split(",")]
+
+    def batch_sizes(self, device_type: str, length: int) -> list[int]:
+        """Sequences in a step: as asked for, or as usual for such a device and length."""
+        if self.per_device_train_batch_size != "auto":
+            return [int(value) for value in self.values("per_device_train_batch_size")]
+        if device_type == "cpu":
+            return [CPU_BATCH_SIZE]
+        return SHORT_GPU_BATCH_SIZES if length <= SHORT_LENGTH else LONG_GPU_BATCH_SIZES
+
+
+def pretraining(config: BenchConfig, preset: str | None = None, objective: str | None = None) -> PretrainConfig:
+    """Settings of a run, uncompiled, and without dropout: networks that draw their own cannot be compared."""
+    shape = PRESETS[preset or config.values("preset")[0]]
+    corpus = {name: getattr(config, name) for name in ("corpus", "tokenizer", "vocab_size", "prepared_dir")}
+    length = config.max_seq_length or shape.corpus.max_seq_length
+    wanted: Any = objective or config.values("objective")[0]
+    try:
+        return replace(
+            shape,
+            run=replace(shape.run, objective=wanted, torch_compile="none"),
+            corpus=CorpusConfig(**corpus, max_seq_length=length),
+            training=replace(shape.training, gradient_accumulation_steps=1, seed=config.seed),
+            model=replace(shape.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def bench_job(config: BenchConfig, settings: PretrainConfig, world: World, batch_size: int, precision: str) -> Job:
+    """A run's objective and batches, with a token table of the size asked for where the text gives fewer tokens."""
+    import torch
+
+    from electra_albert.apps.pretrain.job import make_job
+    from electra_albert.objectives.pretraining import make_objective
+
+    options: dict[str, Any] = {"per_device_train_batch_size": batch_size, "precision": precision}
+    job = make_job(replace(settings, training=replace(settings.training, **options)), world)
+    if config.tokenizer or len(job.prepared.tokenizer) >= config.vocab_size:
+        return job
+    torch.manual_seed(config.seed)
+    wanted = replace(job.config, model=replace(job.config.model, vocab_size=config.vocab_size))
+    return job._replace(config=wanted, objective=make_objective(wanted, job.objective.special).to(world.device))

@@ -1,0 +1,72 @@
+"""Run every arm of a plan by the commands a user would type, and report what was found; run again, it is resumed.
+
+    python -m experiments --plan experiments/recipe.yaml --corpus my.txt --output_dir runs/recipe
+    python -m experiments --plan experiments/objectives.yaml --corpus my.yaml --data_dir GLUE \\
+        --text held_out.txt --pairs blimp --jobs 2 --output_dir runs/objectives
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
+from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError
+from electra_albert.training.guards import RunLock
+from experiments.plan import Plan, Site, Stage, all_stages, read_plan
+from experiments.report import report
+from experiments.running import LOG, check_recipes, is_done, run_stages
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; returns 0, or the exit code of the first command that failed."""
+    parser = make_parser("python -m experiments", "Run every arm of a plan and report what was found.")
+    parser.add_argument("--plan", type=str, required=True, help="A YAML file of arms (docs/experiments.md).")
+    parser.add_class_arguments(Site, skip={"text"})
+    parser.add_argument("--text", type=str, nargs="+", default=[], help="Held-out texts to score models on.")
+    parser.add_argument("--arms", type=str, nargs="+", default=[], help="Arms to run; by default all.")
+    options = parse(parser, argv).as_dict()
+    plan, asked = read_plan(Path(options.pop("plan"))), options.pop("arms")
+    site = Site(**options)
+    if unknown := {*asked} - plan.arms.keys():
+        raise UsageError(f"--arms: the plan has no arm {min(unknown)!r}; it has {', '.join(plan.arms)}")
+    check_can_write(Path(site.output_dir))
+    phases = all_stages(plan, site)
+    wanted = [[stage for stage in phase if not asked or stage.arm in asked] for phase in phases]
+    _check(plan, site, [stage for phase in wanted for stage in phase])
+    failed: list[int] = []
+    with RunLock(Path(site.output_dir)):
+        try:
+            for phase in wanted:
+                failed += run_stages(phase, site.jobs)
+                text = report(plan, site, phases)
+        except KeyboardInterrupt:
+            report(plan, site, phases)
+            LOG.warning("stopped; the same command resumes it")
+            return STOPPED_BY_SIGNAL
+    print(text, flush=True)
+    return failed[0] if failed else 0
+
+
+def _check(plan: Plan, site: Site, stages: Sequence[Stage]) -> None:
+    """UsageError for what some command would refuse hours later, and for what was made with other options."""
+    from electra_albert.apps.finetune.options import parse_finetuning
+    from electra_albert.tasks.registry import find_task
+
+    for path in (*site.text, *([site.pairs] if site.pairs else [])):
+        if not os.path.exists(path):
+            raise UsageError(f"{path} does not exist")
+    for stage in {stage.name: stage for stage in stages if stage.name in plan.tasks}.values():
+        find_task(str(parse_finetuning(stage.words).data.task))
+    if plan.tasks and not site.data_dir:
+        LOG.warning("no task is trained; --data_dir names the folder of their data")
+    for needs in (stage.needs for stage in stages if stage.needs):
+        if needs not in stages and not is_done(needs):
+            raise UsageError(f"--arms: the weights of {needs.arm} are needed and not there; name {needs.arm} too")
+    check_recipes(stages)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_app(main, sys.argv[1:]))

@@ -1,0 +1,98 @@
+"""Stock's composition trained for as long as a run of ours took, on the same batches, and exported as a run is.
+
+    python -m experiments.stock --like runs/mine --output_dir runs/stock
+
+AlbertForMaskedLM and AlbertModel with ELECTRA's head on one embeddings module in a plain loop, with the run's optimizer
+and learning rates, which follow its schedule by the share of the time that has passed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from electra_albert.apps.command_line import check_can_write, make_parser, parse, parse_pretraining, run_app
+from electra_albert.contracts import UsageError
+from electra_albert.training.metrics_file import read_metrics
+from experiments.report import training_seconds
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; returns the exit code."""
+    parser = make_parser("python -m experiments.stock", "Train stock's composition for as long as a run took.")
+    parser.add_argument(
+        "--like", type=str, required=True, help="The run whose batches, learning rates and time it has."
+    )
+    parser.add_argument("--output_dir", type=str, required=True, help="A folder for log and models.")
+    options = parse(parser, argv)
+    like, folder = Path(options.like), Path(options.output_dir)
+    check_can_write(folder)
+    seconds = training_seconds(read_metrics(like / "metrics.jsonl"))
+    if not (like / "config.yaml").is_file() or seconds <= 0:
+        raise UsageError(f"--like {like} is not the folder of a run that was trained")
+    import torch
+
+    from benchmarks.step import implementations, make_ready
+    from benchmarks.stock import StockPair, check_same_function
+    from benchmarks.timing import LOG, STOCK
+    from electra_albert.apps.export.models import export_discriminator, export_generator
+    from electra_albert.apps.pretrain.evaluation import score
+    from electra_albert.apps.pretrain.job import make_job
+    from electra_albert.hub.huggingface import load_state
+    from electra_albert.objectives.rtd import ReplacedTokenDetection
+    from electra_albert.training.distributed import start
+    from electra_albert.training.guards import StopSignal
+    from electra_albert.training.monitor import Monitor
+    from electra_albert.training.run import Run
+    from electra_albert.training.schedule import learning_rate
+    from electra_albert.training.step import autocast
+
+    words = ["--config", str(like / "config.yaml"), "--output_dir", str(folder)]
+    config = parse_pretraining(words, "Pretraining.py")[1]
+    world, training = start(config.run.device), config.training
+    job = make_job(replace(config, run=replace(config.run, torch_compile="none")), world)
+    ours, batch = cast(ReplacedTokenDetection, job.objective), job.batches.micro_batches(1)[0]
+    warm = {STOCK: implementations(job, world, is_compiled=False)[STOCK]}
+    check_same_function(ours, cast(StockPair, warm[STOCK].module), batch.to(world.device))
+    make_ready(warm, batch)  # which changes its weights
+    stock = implementations(job, world, is_compiled=False)[STOCK]
+    pair = cast(StockPair, stock.module)
+    pair.use_attention(cast(StockPair, warm[STOCK].module).attention)
+    LOG.info(f"stock computes the same losses and gradients; attention: {pair.attention}")
+    began, tokens, step, steps = time.monotonic(), 0, 0, job.batches.steps(1)
+    while (share := (time.monotonic() - began) / seconds) < 1:
+        (batch,), step = next(steps), step + 1
+        for group in stock.optimizer.param_groups:
+            rate = learning_rate(max(1, math.ceil(share * training.max_steps)), training)
+            group["lr"] = rate * group["rate_scale"]
+        stock.update(batch)
+        tokens += int(batch.attention_mask.sum())
+    row = {"step": step, "tokens": tokens, "tokens_per_second": tokens / (time.monotonic() - began)}
+    state = pair.generator.state_dict()
+    kept = {name.removeprefix("albert."): t for name, t in state.items() if "predictions.decoder" not in name}
+    load_state(ours.generator, kept, "stock's generator")
+    head = {f"discriminator_predictions.{name}": t for name, t in pair.discriminator_predictions.state_dict().items()}
+    load_state(ours.discriminator, {**pair.discriminator.state_dict(), **head}, "stock's discriminator")
+    monitor = Monitor(folder, training.max_steps, is_main=False)
+    with torch.no_grad(), autocast(world.device, job.arithmetic):
+        run = Run(folder, training, world, monitor, StopSignal(), job.arithmetic)
+        found = score(job.objective.eval(), job, job.held_out, run) or {}
+    evaluation = {"step": step, **{f"eval_{name}": value for name, value in found.items()}}
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = "".join(json.dumps(each) + "\n" for each in (row, evaluation))
+    (folder / "metrics.jsonl").write_text(lines, encoding="utf-8")
+    ours.cpu()
+    export_generator(ours.generator, job.prepared.tokenizer, folder / "generator")
+    export_discriminator(ours.discriminator, job.prepared.tokenizer, folder / "discriminator")
+    LOG.info(f"{step:,} updates; exported to {folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_app(main, sys.argv[1:]))
