@@ -10,7 +10,7 @@ import pytest
 from electra_albert.apps import default_model, demo
 from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import ROOT, assert_refused, call, copy_as_learned, sha256
+from tests.apps.tiny_run import ROOT, assert_refused, call, copy_as_learned
 
 LOGGED = "which comes with the toolkit (runs/ holds no finished run)"
 COMMITTED = ROOT / "data" / "models"
@@ -100,15 +100,12 @@ def test_a_run_that_did_not_finish_or_learn_is_passed_over_and_named(
     assert "holds no other finished run" in caplog.messages[-1]
 
 
-def test_models_that_come_with_the_toolkit_are_small_whole_and_fill_masks() -> None:
+def test_models_that_come_with_the_toolkit_are_small_and_fill_masks() -> None:
     assert default_model.SHIPPED == COMMITTED
     models = [file.parents[1] for file in sorted(COMMITTED.glob("*/generator/config.json"))]
     assert models
     for folder in models:
         assert sum(file.stat().st_size for file in folder.glob("*/model.safetensors")) < LARGEST_BYTES
-        for line in (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines():
-            digest, name = line.split("  ", 1)
-            assert sha256(folder / name) == digest
         model = load_model(folder, "cpu")
         assert model.discriminator is not None
         proposals = model.fill_mask("The book was written in the nineteenth [MASK].")
