@@ -17,7 +17,7 @@ from electra_albert.apps.run_folder import ENVIRONMENT
 from electra_albert.contracts import CheckpointError, UsageError
 
 if TYPE_CHECKING:
-    from electra_albert.hub.loading import ModelFiles, Stored
+    from electra_albert.hub.load import ModelFiles, Stored
     from electra_albert.hub.outputs import Model
 
 LOG = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ def export(
 
     from electra_albert.corpus.tokenizer import load_tokenizer
     from electra_albert.hub.card import Facts
-    from electra_albert.hub.loading import read_stored
+    from electra_albert.hub.load import read_stored
     from electra_albert.hub.onnx import require_packages
     from electra_albert.hub.save import save_model
     from electra_albert.model.attention import stock_computes
@@ -120,13 +120,13 @@ def export(
 
 def _locate(path: Path, kind: str | None) -> ModelFiles:
     """The files of the model that a path means; without a kind those of a run's generator, or what the folder holds."""
-    from electra_albert.hub import loading
+    from electra_albert.hub import load
 
     if kind is None:
         kind = next((name for name in ("generator", "model", "discriminator") if (path / name).is_dir()), "generator")
     if kind == "encoder":
-        return loading.locate_encoder(path)
-    return loading.locate(path, "model" if kind in ("task", "model") else kind)  # type: ignore[arg-type]
+        return load.locate_encoder(path)
+    return load.locate(path, "model" if kind in ("task", "model") else kind)  # type: ignore[arg-type]
 
 
 def _kind_of(stored: Stored) -> str:
@@ -140,15 +140,15 @@ def _kind_of(stored: Stored) -> str:
 
 def _build(kind: str, stored: Stored, files: ModelFiles) -> tuple[Model, dict[str, Any] | None]:
     """The model, and the details of its task where it has one."""
-    from electra_albert.hub import loading
+    from electra_albert.hub import load
 
     if kind == "task":
-        details, head = loading.read_task(files)
-        return loading.task_model_of(stored, head, str(files.weights)), details
+        details, head = load.read_task(files)
+        return load.task_model_of(stored, head, str(files.weights)), details
     builders: dict[str, Callable[[Stored, str], Model]] = {
-        "generator": loading.generator_of,
-        "discriminator": loading.discriminator_of,
-        "encoder": loading.body_of,
+        "generator": load.generator_of,
+        "discriminator": load.discriminator_of,
+        "encoder": load.body_of,
     }
     return builders[kind](stored, str(files.weights)), None
 
@@ -156,7 +156,7 @@ def _build(kind: str, stored: Stored, files: ModelFiles) -> tuple[Model, dict[st
 def _left_aside(stored: Stored, model: Model) -> list[str]:
     """Heads in a model's files that `model` is without."""
     parts = {name for name, _ in model.named_children()}
-    parts |= {"pooler", "sop_classifier"} if "sentence_order" in parts else set()
+    parts |= {"pooler"} if "sentence_order" in parts else set()
     return sorted({name.split(".")[0] for name in stored.tensors} - parts) + sorted(stored.left_aside)
 
 

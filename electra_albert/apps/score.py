@@ -63,7 +63,7 @@ def score(**options: Any) -> dict[str, Any]:
 def _score(options: Namespace) -> dict[str, Any]:
     from electra_albert.corpus.tokenizer import fingerprint
     from electra_albert.files import sha256, write_json
-    from electra_albert.hub.weight_files import all_files
+    from electra_albert.hub.weights import all_files
     from electra_albert.inference.model import load_model
     from electra_albert.inference.score_pairs import pair_files, score_pairs
     from electra_albert.inference.score_text import require_file, score_text

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from electra_albert.contracts import UsageError
 from electra_albert.hub.outputs import Model, outputs, probe, require_equal
-from electra_albert.model.body import Body
+from electra_albert.model.encoder import Body
 
 if TYPE_CHECKING:
     from torch.onnx import ONNXProgram

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
-from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Generator
+from electra_albert.model.encoder import Body
 from electra_albert.model.task_model import TaskModel
 
 Model = Body | Generator | Discriminator | TaskModel

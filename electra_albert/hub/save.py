@@ -21,14 +21,14 @@ from torch import Tensor, nn
 
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import save_tokenizer
-from electra_albert.hub import huggingface
+from electra_albert.hub import names
 from electra_albert.hub.card import Facts, describe, write_card
-from electra_albert.hub.loading import TASK_FILE, head_of
-from electra_albert.hub.locating import CONFIG_FILE
+from electra_albert.hub.config import native_config, stock_config
+from electra_albert.hub.find import CONFIG_FILE
+from electra_albert.hub.load import TASK_FILE, head_of
 from electra_albert.hub.onnx import DATA_FILE, ONNX_FILE, write_onnx
 from electra_albert.hub.outputs import Model, outputs, pooler_of, probe, require_equal
-from electra_albert.hub.stock_config import native_config, stock_config
-from electra_albert.hub.weight_files import WEIGHT_FILES, read_tensors, write_safetensors
+from electra_albert.hub.weights import WEIGHT_FILES, read_tensors, write_safetensors
 from electra_albert.model.attention import stock_computes
 from electra_albert.model.electra import Generator
 from electra_albert.model.task_model import TaskModel
@@ -137,7 +137,7 @@ def _write_json(contents: Mapping[str, Any], file: Path) -> None:
 def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> Path:
     """Write the weights into a folder that holds all else, read them again and compare; returns their file."""
     is_stock = stock_computes(model.config)
-    state = huggingface.to_stock(model.state_dict()) if is_stock else huggingface.to_native(model.state_dict())
+    state = names.to_stock(model.state_dict()) if is_stock else names.to_native(model.state_dict())
     tensors = {name: tensor.to(dtype) for name, tensor in state.items()}
     too_large = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
     if too_large:

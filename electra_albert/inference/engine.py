@@ -17,8 +17,8 @@ from torch import Tensor
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.tokenizer import Piece, describe_pieces
-from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Generator
+from electra_albert.model.encoder import Body
 from electra_albert.tasks.encoding import truncate_pair
 
 MASK = "[MASK]"  # as a user writes it, whatever the tokenizer calls its mask

@@ -20,19 +20,19 @@ from torch.nn.functional import cross_entropy
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer
-from electra_albert.hub import loading
+from electra_albert.hub import load as hub
+from electra_albert.hub.fill import ROWS_BY_TOKEN
 from electra_albert.inference import engine, tasks
 from electra_albert.inference.engine import Engine, Padded, Text, TokenSequence, as_texts
 from electra_albert.inference.rewrite import MASKS_AT_ONCE, Draw, Part, masked_logits, rewrite
-from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Generator
+from electra_albert.model.encoder import Body
 
 LOG = logging.getLogger(__name__)
 
 Texts = Text | list[str] | list[tuple[str, str]] | list[Text]
 Proposal = dict[str, Any]  # score, token, token_str, sequence: as the fill-mask pipeline gives them
 BATCH_TOKENS = {"cpu": 4096, "cuda": 1 << 16, "mps": 4096}  # padding included
-_BY_TOKEN = ("embeddings.word_embeddings.weight", "predictions.bias")  # tensors with a row for each token
 
 
 class Features(NamedTuple):
@@ -81,9 +81,9 @@ def load_model(
         raise UsageError(f"batch_tokens={size} must be at least 1")
     files, mlm_files = _locate(Path(path), *(None if it is None else Path(it) for it in (config, tokenizer)))
     if discriminator is not None:
-        files = loading.locate(Path(discriminator), "discriminator")
-    stored = loading.read_stored(files)
-    mlm = stored if mlm_files == files else loading.read_stored(mlm_files)
+        files = hub.locate(Path(discriminator), "discriminator")
+    stored = hub.read_stored(files)
+    mlm = stored if mlm_files == files else hub.read_stored(mlm_files)
     found = load_tokenizer(mlm_files.tokenizer)
     found("")  # drops what its file says of truncation and padding, before threads share it
     count, rows = len(found), mlm.config.vocab_size
@@ -96,9 +96,9 @@ def load_model(
     if rows > count:
         LOG.info(f"{rows - count} rows of the token table belong to no token of the tokenizer and are never predicted")
     stored, mlm = (_without_spare_rows(one, count) for one in (stored, mlm))
-    encoder = loading.body_of(stored, str(files.weights))
-    detector = loading.discriminator_of(stored, str(files.weights)) if stored.has_detection_head else None
-    generator = loading.generator_of(mlm, str(mlm_files.weights)) if mlm.has_mlm_head else None
+    encoder = hub.body_of(stored, str(files.weights))
+    detector = hub.discriminator_of(stored, str(files.weights)) if stored.has_detection_head else None
+    generator = hub.generator_of(mlm, str(mlm_files.weights)) if mlm.has_mlm_head else None
     for model in (detector, generator if mlm_files == files else None):
         if model is not None:  # weights that two of them have are kept once
             model.embeddings, model.encoder = encoder.embeddings, encoder.encoder
@@ -110,19 +110,19 @@ def load_model(
     return InferenceModel(found, encoder, generator, detector, task, target, size, Path(path), weights)
 
 
-def _locate(path: Path, config: Path | None, tokenizer: Path | None) -> tuple[loading.ModelFiles, loading.ModelFiles]:
+def _locate(path: Path, config: Path | None, tokenizer: Path | None) -> tuple[hub.ModelFiles, hub.ModelFiles]:
     """The files of the encoder, and those of the masked-token model, which may be the same."""
     is_run = os.path.isdir(path / "generator")  # no error for a name that is too long
     if is_run or config is not None or tokenizer is not None:
-        generator = loading.locate(path, "generator", config, tokenizer)
-        return loading.locate_encoder(path) if is_run or generator.part else generator, generator
-    encoder = loading.locate_encoder(path)
-    return encoder, loading.locate(path, "generator") if encoder.part else encoder
+        generator = hub.locate(path, "generator", config, tokenizer)
+        return hub.locate_encoder(path) if is_run or generator.part else generator, generator
+    encoder = hub.locate_encoder(path)
+    return encoder, hub.locate(path, "generator") if encoder.part else encoder
 
 
-def _without_spare_rows(stored: loading.Stored, count: int) -> loading.Stored:
+def _without_spare_rows(stored: hub.Stored, count: int) -> hub.Stored:
     """The model with the first `count` rows of its token table."""
-    by_token = {name: tensor for name, tensor in stored.tensors.items() if name in _BY_TOKEN}
+    by_token = {name: tensor for name, tensor in stored.tensors.items() if name in ROWS_BY_TOKEN}
     if any(len(tensor) != stored.config.vocab_size for tensor in by_token.values()):
         return stored  # refused where it is loaded, with the sizes it has
     kept = {name: tensor[:count] for name, tensor in by_token.items()}

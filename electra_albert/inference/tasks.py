@@ -12,9 +12,9 @@ import numpy as np
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.finetuning_config import TuningConfig
-from electra_albert.hub.loading import ModelFiles, load_task_model
+from electra_albert.hub.load import ModelFiles, load_task_model
 from electra_albert.inference.engine import Engine, Padded, TokenSequence, as_texts, quote
-from electra_albert.model.body import Body
+from electra_albert.model.encoder import Body
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import span, token
 from electra_albert.tasks.encoding import Decoded, EncodePlan, TextEncoder, softmax

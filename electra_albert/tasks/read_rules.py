@@ -14,7 +14,7 @@ from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.data_files.streams import read_text
 from electra_albert.data_files.tables import Table, open_table
 from electra_albert.finetuning_config import DataConfig
-from electra_albert.hub.stock_task import are_unnamed, name_the_labels
+from electra_albert.hub.config import are_unnamed, name_the_labels
 from electra_albert.tasks.examples import Report
 from electra_albert.tasks.task import Task
 

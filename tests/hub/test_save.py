@@ -19,11 +19,11 @@ from torch import Tensor
 
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
-from electra_albert.hub import huggingface
-from electra_albert.hub.loading import load_generator, load_task_model, locate, locate_encoder
+from electra_albert.hub import names
+from electra_albert.hub.load import load_generator, load_task_model, locate, locate_encoder
 from electra_albert.hub.outputs import outputs, require_equal
 from electra_albert.hub.save import save_model
-from electra_albert.hub.weight_files import DIGEST, read_tensors
+from electra_albert.hub.weights import DIGEST, read_tensors
 from electra_albert.model.task_model import TaskHead
 from tests.apps.tiny_run import environment
 from tests.corpus.tokenizer_kinds import KINDS, NASTY, PROSE
@@ -187,7 +187,7 @@ def test_weights_in_half_precision_are_rounded_once_and_computed_with_in_float32
     half = getattr(torch, dtype)
     model = save("discriminator with order", tokenizer, tmp_path, file_format=file_format, dtype=half)
     (weights,) = (path for path in tmp_path.iterdir() if path.suffix in (".safetensors", ".pt", ".bin"))
-    exact = huggingface.to_stock(model.state_dict())  # the model keeps its own weights
+    exact = names.to_stock(model.state_dict())  # the model keeps its own weights
     assert any(not torch.equal(tensor, tensor.to(half).float()) for tensor in exact.values())
     found = read_tensors(weights)
     assert found.keys() == exact.keys()
@@ -249,8 +249,8 @@ def test_a_folder_that_stock_reads_otherwise_is_never_written(
     tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     name, change, refusal = FAULTS[fault]
-    to_stock = huggingface.to_stock
-    monkeypatch.setattr(huggingface, "to_stock", lambda state: change(to_stock(state)))
+    to_stock = names.to_stock
+    monkeypatch.setattr(names, "to_stock", lambda state: change(to_stock(state)))
     with pytest.raises(CheckpointError, match=refusal):
         save(name, tokenizer, tmp_path, file_format="pt" if fault == "token" else "safetensors")
     assert list(tmp_path.iterdir()) == []

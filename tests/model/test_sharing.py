@@ -77,13 +77,9 @@ def loss(pair: Electra) -> Tensor:
 
 
 @pytest.mark.parametrize("treatment", TREATMENTS)
-def test_tables_are_shared_by_storage_once_the_pair_is(treatment: str) -> None:
-    assert_tied(TREATMENTS[treatment](make_pair(SHAPE)))
-
-
-@pytest.mark.parametrize("treatment", TREATMENTS)
-def test_every_parameter_is_in_one_group_and_has_a_gradient_once_the_pair_is(treatment: str) -> None:
+def test_tables_are_shared_and_every_parameter_is_trained_once_the_pair_is(treatment: str) -> None:
     pair = TREATMENTS[treatment](make_pair(SHAPE))
+    assert_tied(pair)
     check_groups(pair, parameter_groups(pair, 0.01))
     loss(pair).backward()
     check_gradients(pair)

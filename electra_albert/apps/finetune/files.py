@@ -29,7 +29,7 @@ from electra_albert.apps.run_folder import (
 from electra_albert.contracts import CheckpointError, Metrics, UsageError
 from electra_albert.corpus.tokenizer import fingerprint
 from electra_albert.finetuning_config import CUSTOM, FinetuneConfig, as_flat_settings, table_name
-from electra_albert.hub.loading import TASK_FILE
+from electra_albert.hub.load import TASK_FILE
 from electra_albert.hub.save import save_model
 from electra_albert.model.attention import stock_computes
 from electra_albert.tasks.metrics import LOWER_IS_BETTER, MEASURES

@@ -18,8 +18,8 @@ from electra_albert.apps.pretrain.job import choose_arithmetic
 from electra_albert.config import ModelConfig, TrainingConfig
 from electra_albert.contracts import Arithmetic, CheckpointError, DataError, UsageError
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, TuningConfig
-from electra_albert.hub.loading import build_task_model, head_of, load_task_model
-from electra_albert.hub.stock_task import are_unnamed, name_the_labels
+from electra_albert.hub.config import are_unnamed, name_the_labels
+from electra_albert.hub.load import build_task_model, head_of, load_task_model
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.model.task_model import TaskHead

@@ -22,7 +22,7 @@ from electra_albert.apps.finetune.scoring import Scored, inference, score
 from electra_albert.apps.machine import one_line_errors
 from electra_albert.apps.run_folder import write_whole, writing
 from electra_albert.contracts import CheckpointError, Metrics
-from electra_albert.hub.loading import load_task_model
+from electra_albert.hub.load import load_task_model
 from electra_albert.model.task_model import depth_scales
 from electra_albert.tasks.batches import TaskBatches
 from electra_albert.tasks.metrics import is_collapsed

@@ -13,13 +13,12 @@ import torch
 
 from electra_albert.apps.machine import why_not_compiled
 from electra_albert.apps.prepare.main import prepare
-from electra_albert.apps.pretrain.origin import (
+from electra_albert.apps.pretrain.init_from import (
     Origin,
     begin_with,
     find_origin,
     known_origin,
     require_old_corpus,
-    with_old_corpus,
     with_old_text,
 )
 from electra_albert.apps.run_folder import run_settings
@@ -91,9 +90,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
         LOG.info(f"order can be told in {share:.1%} of the rows: those that hold two whole sentences to swap")
     origin = _origin(config, tokenizer, world, recorded)
     if origin is not None:
-        if recorded is None:
-            origin = with_old_corpus(origin, config, prepared.tokenizer_dir, world)
-        origin = with_old_text(origin, held_out, world)
+        origin = with_old_text(origin, config, prepared.tokenizer_dir, held_out, world, begins=recorded is None)
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     objective = make_objective(config, special).to(world.device)
     begun = "with random weights" if origin is not None else "at the start"

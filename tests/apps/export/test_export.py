@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from electra_albert.apps import export
 from electra_albert.contracts import UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer
-from electra_albert.hub.loading import load_discriminator, load_generator, locate
+from electra_albert.hub.load import load_discriminator, load_generator, locate
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call, sha256
 from tests.apps.tiny_stock import write_stock
@@ -45,7 +45,7 @@ def test_a_checkpoint_is_exported_as_the_run_at_that_step(finished: Finished, tm
 
 KINDS = {  # stock class: the kind that is found, or the one that is named, and what is left aside
     "AlbertForMaskedLM": ("generator", "", ""),
-    "AlbertForPreTraining": ("generator", "encoder", "predictions, sop_classifier"),
+    "AlbertForPreTraining": ("generator", "encoder", "predictions, sentence_order"),
     "AlbertModel": ("encoder", "", ""),
     "BertForPreTraining": ("generator", "generator", "cls.seq_relationship"),
     "ElectraForPreTraining": ("discriminator", "encoder", "discriminator_predictions"),
@@ -69,8 +69,8 @@ def test_the_kind_of_a_folder_is_found_out_and_heads_that_a_named_kind_leaves_as
     assert files_in(tmp_path / "again") == files_in(tmp_path / "out")
     if named:
         ended = run(tmp_path / "stock", tmp_path / "named", "--kind", named)
-        warning = f"warning: left aside, as a model of kind {named} has no place for it: {left_aside}\n"
-        assert (ended.code, ended.err) == (0, warning)
+        warning = f"warning: left aside, as a model of kind {named} has no place for it: {left_aside}"
+        assert (ended.code, ended.err.startswith(warning)) == (0, True)
 
 
 def test_a_half_precision_copy_has_the_licence_and_gives_the_numbers_of_its_rounded_weights(

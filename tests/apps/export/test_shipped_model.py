@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard
 
 from electra_albert.apps import demo
 from electra_albert.apps.finetune import main as finetune
-from electra_albert.hub.weight_files import read_tensors, write_safetensors
+from electra_albert.hub.weights import read_tensors, write_safetensors
 from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, call, sha256

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from electra_albert.contracts import Batch
-from electra_albert.hub.loading import ModelFiles
+from electra_albert.hub.load import ModelFiles
 from tests.model.twins import SHAPE, padded_batch, stock
 
 C = 5

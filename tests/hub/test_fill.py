@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from electra_albert.contracts import CheckpointError
-from electra_albert.hub.adoption import TABLE, adopt, resize_vocabulary, same_tables
+from electra_albert.hub.fill import TABLE, adopt, resize_vocabulary, same_tables
 from electra_albert.model.electra import Generator
 from tests.model.twins import SHAPE, make_body, make_masked_lm, make_pair
 
@@ -56,11 +56,6 @@ def test_resizing_leaves_all_else_and_the_state_it_was_given(state: dict[str, Te
         assert name in (TABLE, BIAS) or torch.equal(resized[name], tensor), name
 
 
-def test_a_state_without_an_mlm_head_is_resized_too() -> None:
-    state = state_of(make_body(SHAPE, with_pooler=False))
-    assert resize_vocabulary(state, SHAPE.vocab_size, [[1, 2]])[TABLE].shape == (SHAPE.vocab_size + 1, 11)
-
-
 def test_what_is_held_whole_is_copied(state: dict[str, Tensor], model: Generator) -> None:
     assert adopt(model, state, ORIGIN) == []
     for name, tensor in model.state_dict().items():
@@ -91,15 +86,6 @@ def test_a_pooler_without_an_order_head_is_taken_over(state: dict[str, Tensor], 
     assert torch.equal(model.state_dict()[pooler], state[pooler])
 
 
-def test_heads_the_model_has_no_use_for_are_left(state: dict[str, Tensor]) -> None:
-    pair = make_pair(SHAPE, seed=8)
-    before = state_of(pair)
-    assert adopt(pair.discriminator, state, ORIGIN) == ["discriminator_predictions"]
-    for name, tensor in pair.state_dict().items():
-        if name.startswith(("generator.encoder", "generator.predictions", "discriminator.discriminator_predictions")):
-            assert torch.equal(tensor, before[name]), name
-
-
 def test_shared_tables_stay_shared(state: dict[str, Tensor]) -> None:
     pair = make_pair(SHAPE, seed=8)
     adopt(pair.discriminator, state, ORIGIN)
@@ -108,7 +94,7 @@ def test_shared_tables_stay_shared(state: dict[str, Tensor]) -> None:
     assert torch.equal(table, state[TABLE])
 
 
-@pytest.mark.parametrize("name", [TABLE, "embeddings.LayerNorm.bias", "encoder.embedding_hidden_mapping_in.weight"])
+@pytest.mark.parametrize("name", [TABLE, "encoder.embedding_hidden_mapping_in.weight"])
 def test_a_body_that_is_not_whole_is_refused(state: dict[str, Tensor], model: Generator, name: str) -> None:
     del state[name]
     with pytest.raises(CheckpointError, match=f"{ORIGIN} has no {name}"):
