@@ -69,8 +69,8 @@ def test_the_kind_of_a_folder_is_found_out_and_heads_that_a_named_kind_leaves_as
     assert files_in(tmp_path / "again") == files_in(tmp_path / "out")
     if named:
         ended = run(tmp_path / "stock", tmp_path / "named", "--kind", named)
-        warning = f"warning: left aside, as a model of kind {named} has no place for it: {left_aside}\n"
-        assert (ended.code, ended.err) == (0, warning)
+        warning = f"warning: left aside, as a model of kind {named} has no place for it: {left_aside}"
+        assert (ended.code, ended.err.startswith(warning)) == (0, True)
 
 
 def test_a_half_precision_copy_has_the_licence_and_gives_the_numbers_of_its_rounded_weights(
