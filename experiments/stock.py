@@ -19,7 +19,7 @@ from typing import cast
 
 from electra_albert.apps.command_line import check_can_write, make_parser, parse, parse_pretraining, run_app
 from electra_albert.contracts import UsageError
-from electra_albert.training.metrics_file import read_metrics
+from electra_albert.training.monitor import read_metrics
 from experiments.report import training_seconds
 
 
@@ -49,8 +49,8 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.training.distributed import start
     from electra_albert.training.guards import StopSignal
     from electra_albert.training.monitor import Monitor
-    from electra_albert.training.run import Run
-    from electra_albert.training.schedule import learning_rate
+    from electra_albert.training.optimizer import learning_rate
+    from electra_albert.training.settings import RunSettings
     from electra_albert.training.step import autocast
 
     words = ["--config", str(like / "config.yaml"), "--output_dir", str(folder)]
@@ -81,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
     load_state(ours.discriminator, {**pair.discriminator.state_dict(), **head}, "stock's discriminator")
     monitor = Monitor(folder, training.max_steps, is_main=False)
     with torch.no_grad(), autocast(world.device, job.arithmetic):
-        run = Run(folder, training, world, monitor, StopSignal(), job.arithmetic)
+        run = RunSettings(folder, training, world, monitor, StopSignal(), job.arithmetic)
         found = score(job.objective.eval(), job, job.held_out, run) or {}
     evaluation = {"step": step, **{f"eval_{name}": value for name, value in found.items()}}
     folder.mkdir(parents=True, exist_ok=True)
