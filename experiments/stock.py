@@ -2,8 +2,7 @@
 
     python -m experiments.stock --like runs/mine --output_dir runs/stock
 
-AlbertForMaskedLM and AlbertModel with ELECTRA's head on one embeddings module in a plain loop, with the run's optimizer
-and learning rates, which follow its schedule by the share of the time that has passed.
+A plain loop with the run's optimizer and its learning rates by the share of the time that has passed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from electra_albert.apps.command_line import check_can_write, make_parser, parse, parse_pretraining, run_app
+from electra_albert.apps.command_line import make_parser, parse, run_app
+from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.contracts import UsageError
 from electra_albert.training.metrics_file import read_metrics
 from experiments.report import training_seconds
@@ -26,13 +26,9 @@ from experiments.report import training_seconds
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
     parser = make_parser("python -m experiments.stock", "Train stock's composition for as long as a run took.")
-    parser.add_argument(
-        "--like", type=str, required=True, help="The run whose batches, learning rates and time it has."
-    )
+    parser.add_argument("--like", type=str, required=True, help="The run whose batches and time it has.")
     parser.add_argument("--output_dir", type=str, required=True, help="A folder for log and models.")
-    options = parse(parser, argv)
-    like, folder = Path(options.like), Path(options.output_dir)
-    check_can_write(folder)
+    like, folder = map(Path, parse(parser, argv).as_dict().values())
     seconds = training_seconds(read_metrics(like / "metrics.jsonl"))
     if not (like / "config.yaml").is_file() or seconds <= 0:
         raise UsageError(f"--like {like} is not the folder of a run that was trained")
@@ -53,8 +49,7 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.training.schedule import learning_rate
     from electra_albert.training.step import autocast
 
-    words = ["--config", str(like / "config.yaml"), "--output_dir", str(folder)]
-    config = parse_pretraining(words, "Pretraining.py")[1]
+    config = parse_pretraining(["--config", str(like / "config.yaml"), "--output_dir", str(folder)])[1]
     world, training = start(config.run.device), config.training
     job = make_job(replace(config, run=replace(config.run, torch_compile="none")), world)
     ours, batch = cast(ReplacedTokenDetection, job.objective), job.batches.micro_batches(1)[0]
@@ -79,18 +74,15 @@ def main(argv: Sequence[str]) -> int:
     load_state(ours.generator, kept, "stock's generator")
     head = {f"discriminator_predictions.{name}": t for name, t in pair.discriminator_predictions.state_dict().items()}
     load_state(ours.discriminator, {**pair.discriminator.state_dict(), **head}, "stock's discriminator")
-    monitor = Monitor(folder, training.max_steps, is_main=False)
     with torch.no_grad(), autocast(world.device, job.arithmetic):
-        run = Run(folder, training, world, monitor, StopSignal(), job.arithmetic)
+        run = Run(folder, training, world, Monitor(folder, 1, is_main=False), StopSignal(), job.arithmetic)
         found = score(job.objective.eval(), job, job.held_out, run) or {}
     evaluation = {"step": step, **{f"eval_{name}": value for name, value in found.items()}}
     folder.mkdir(parents=True, exist_ok=True)
-    lines = "".join(json.dumps(each) + "\n" for each in (row, evaluation))
-    (folder / "metrics.jsonl").write_text(lines, encoding="utf-8")
+    (folder / "metrics.jsonl").write_text(f"{json.dumps(row)}\n{json.dumps(evaluation)}\n", encoding="utf-8")
     ours.cpu()
     export_generator(ours.generator, job.prepared.tokenizer, folder / "generator")
     export_discriminator(ours.discriminator, job.prepared.tokenizer, folder / "discriminator")
-    LOG.info(f"{step:,} updates; exported to {folder}")
     return 0
 
 

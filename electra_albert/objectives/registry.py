@@ -27,7 +27,7 @@ class ObjectiveSpec:
     has_sentence_order: bool = False
     """Whether its rows are to have two segments, half of them swapped."""
     has_stock_pair: bool = False
-    """Whether stock classes can be composed to compute the same, as apps.experiment and apps.bench do."""
+    """Whether stock classes can be composed to compute the same, as benchmarks and experiments do."""
 
     def __post_init__(self) -> None:
         assert "rtd" in self.options or not self.has_discriminator, "group rtd gives the generator its shape"
