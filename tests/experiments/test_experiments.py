@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.pretrain.trial import step_flops
@@ -20,9 +18,7 @@ from experiments.plan import Site, Stage, all_stages, read_plan, typed
 from experiments.report import report
 from experiments.running import OTHERWISE, check_recipes, is_done, run_stages, trouble, write_json
 from tests.apps.tiny_run import english, finish, start
-from tests.apps.tiny_run import options as tiny_options
 from tests.apps.tiny_tasks import cola
-from tests.apps.tiny_tasks import options as task_options
 
 ROOT = Path(__file__).parents[2]
 PLAN = """
@@ -60,23 +56,17 @@ def test_equal_flops_give_each_arm_its_updates(tmp_path: Path) -> None:
 
 
 def test_plans_that_come_along_are_understood(tmp_path: Path) -> None:
-    files = sorted((ROOT / "experiments").glob("*.yaml"))
-    assert files
-    for file in files:
+    for file in sorted((ROOT / "experiments").glob("*.yaml")):
         assert stages_of(tmp_path, file.read_text(encoding="utf-8"), data_dir="glue")
 
 
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("{title: none}", "arms"),
-        ("{arms: [a, b]}", "docs/experiments.md"),
         ("{arms: {a: {}, a: {}}}", "twice"),
-        ("{arms: {a: {}}, flop: 1.0e+15}", "flop"),
         ("{arms: {a: {}}, finetuning: {task: {cola: }}}", "task"),
         ("{arms: {a: {learning_rat: 1.0e-3}}}", "learning_rat"),
         ("{arms: {a: {output_dir: x}}}", "output_dir"),
-        ("{arms: {a: {weights: random}}}", "like"),
         ("{arms: {a: {}, b: {like: a, weights: random, seeds: [3]}}}", "no options"),
         ("{arms: {a: {objective: mlm}, b: {like: a, weights: stock}}}", "rtd"),
         ("{arms: {a b: {}, a/b: {}}}", "folder"),
@@ -123,10 +113,9 @@ def test_only_stages_that_failed_are_run_again(tmp_path: Path, monkeypatch: pyte
 
 def test_interrupt_lets_the_command_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = scripted(tmp_path, monkeypatch, "wait")
-    before, began = signal.getsignal(signal.SIGTERM), time.monotonic()
+    before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
         run_stages([stage], 1)
-    assert time.monotonic() - began < 50
     assert trouble(stage) == "was stopped and can be resumed"
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -175,8 +164,7 @@ def test_report_tells_what_was_found_of_each_arm_and_what_is_missing(tmp_path: P
     write_json(scores.output, {"text": [{"file": "t.txt", "nats_per_token": 3.25}], "pairs": None})
     metric = {"main_metric": "matthews", "metrics": {"matthews": {"values": [0.25, 0.75]}}, "collapsed_seeds": [2]}
     write_json(task.output / "results.json", metric)
-    site = Site(output_dir=str(tmp_path / "out"), corpus="c.txt", jobs=2)
-    text = report(read_plan(tmp_path / "plan.yaml"), site, stages)
+    text = report(read_plan(tmp_path / "plan.yaml"), Site(str(tmp_path / "out"), "c.txt"), stages)
     flops = f"{4 * stages[0].flops:.2e}"
     assert f"| a | 1 | 4 | 0.0 | 2.0 | {flops} | 2.500 | 0.750 | 3.250 | 50.00 ± 35.36 | 50.00 |" in text
     assert "- a: pretraining-2 was stopped and can be resumed" in text
@@ -187,29 +175,23 @@ def test_report_tells_what_was_found_of_each_arm_and_what_is_missing(tmp_path: P
     assert (tmp_path / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def settings(words: list[str], *left_out: str) -> dict[str, object]:
-    """Options as a plan holds them."""
-    pairs = zip(words[::2], words[1::2], strict=True)
-    return {name[2:]: yaml.safe_load(value) for name, value in pairs if name[2:] not in left_out}
+TINY = """
+pretraining: {preset: tiny, vocab_size: 300, max_seq_length: 32, max_steps: 10, warmup_steps: 2, precision: fp32,
+  per_device_train_batch_size: 8, logging_steps: 5, eval_examples: 16, device: cpu, preprocessing_num_workers: 1}
+arms: {ours: , random: {like: ours, weights: random}, stock: {like: ours, weights: stock}}
+finetuning: {options: {max_seq_length: 32, max_steps: 2, device: cpu}, tasks: {cola: }}
+"""
 
 
 @pytest.mark.slow
 def test_experiment_of_every_kind_of_arm_is_run(tmp_path: Path) -> None:
-    given = ("corpus", "prepared_dir", "task", "data_dir", "model", "seed", "learning_rate")
-    tiny = settings(tiny_options(tmp_path, tmp_path, None), *given)
-    task = settings(task_options("cola", Path(), Path(), None, "--num_train_epochs", 1), *given)
-    arms: dict[str, object] = {name: {"like": "ours", "weights": name} for name in ("random", "stock")}
-    plan = {
-        "pretraining": tiny,
-        "arms": {"ours": None, **arms},
-        "finetuning": {"options": task, "tasks": {"cola": None}},
-    }
-    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False), encoding="utf-8")
+    (tmp_path / "plan.yaml").write_text(TINY, encoding="utf-8")
     (tmp_path / "c.txt").write_text(english(130), encoding="utf-8")
-    glue = cola(tmp_path / "glue").folder
-    words = [*("--plan", "plan.yaml", "--corpus", "c.txt", "--prepared_dir", "prep", "--data_dir", glue)]
-    ended = finish(start(["-m", "experiments", *words, "--jobs", "2", "--output_dir", "out"], tmp_path))
-    assert ended.code == 0, ended.err
+    words = [
+        *("--plan", "plan.yaml", "--corpus", "c.txt", "--prepared_dir", "prep", "--jobs", "2", "--output_dir", "out")
+    ]
+    ended = finish(start(["-m", "experiments", *words, "--data_dir", cola(tmp_path / "glue").folder], tmp_path))
+    assert ended.code == 0, ended.err + ended.out
     found = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))["arms"]
     assert [name for name, arm in found.items() if arm["tasks"]] == ["ours", "random", "stock"]
     (run,), (stock,) = found["ours"]["pretraining"], found["stock"]["pretraining"]
