@@ -83,7 +83,6 @@ from pathlib import Path
 what, output = sys.argv[2], Path(sys.argv[4])
 print(what, os.environ["OMP_NUM_THREADS"], flush=True)
 if what == "wait":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
     os.kill(os.getppid(), signal.SIGTERM)
     time.sleep(60)
 output.mkdir(parents=True, exist_ok=True)
