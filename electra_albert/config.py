@@ -1,11 +1,9 @@
-"""Every setting of a run as frozen dataclasses. The command line is derived from them.
-
-Field docstrings are the help texts. A folder is handed the smallest piece it needs: the model sees ModelConfig only.
-"""
+"""Every setting of a pretraining run as frozen dataclasses, from which the command line and its help are derived."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -24,16 +22,23 @@ def _require(claim: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def _require_positive(config: object, *names: str) -> None:
-    for name in names:
+def _require_all(config: object, names: str, claim: Callable[[Any], bool], wanted: str) -> None:
+    """Require the claim of each field named, separated by spaces; None, which stands for a default, is allowed."""
+    for name in names.split():
         value = getattr(config, name)
-        _require(value >= 1, f"{name}={value} must be at least 1")
+        _require(value is None or claim(value), f"{name}={value} must be {wanted}")
 
 
-def _require_share(config: object, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        _require(0.0 <= value <= 1.0, f"{name}={value} must lie between 0 and 1")
+def _require_positive(config: object, names: str) -> None:
+    _require_all(config, names, lambda value: value >= 1, "at least 1")
+
+
+def _require_share(config: object, names: str) -> None:
+    _require_all(config, names, lambda value: 0 <= value <= 1, "between 0 and 1")
+
+
+def _require_above_zero(config: object, names: str) -> None:
+    _require_all(config, names, lambda value: 0 < value < math.inf, "above 0")
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class ModelConfig:
     hidden_size: int = 256
     """Width H of the residual stream."""
     num_hidden_layers: int = 12
-    """Passes through the blocks; groups share parameters between passes."""
+    """Layers of the network; those of a group share their parameters."""
     num_hidden_groups: int = 1
     """Groups of layers with parameters of their own; equal to num_hidden_layers nothing is shared (BERT)."""
     inner_group_num: int = 1
@@ -78,25 +83,17 @@ class ModelConfig:
     """Options of that kind, each as --model.attention_options.NAME VALUE; softmax has none."""
 
     def __post_init__(self) -> None:
-        sizes = ("embedding_size", "hidden_size", "num_attention_heads", "intermediate_size", "type_vocab_size")
-        _require_positive(self, *sizes, "num_hidden_layers", "num_hidden_groups", "inner_group_num")
-        for name in (*sizes, "max_position_embeddings"):
-            value = getattr(self, name)
-            _require(value <= MAX_WIDTH, f"{name}={value} is larger than {MAX_WIDTH}")
+        sizes = "embedding_size hidden_size num_attention_heads intermediate_size type_vocab_size"
+        _require_all(self, sizes, lambda value: 1 <= value <= MAX_WIDTH, f"at least 1 and at most {MAX_WIDTH}")
+        layers = "num_hidden_layers num_hidden_groups inner_group_num"
+        _require_all(self, layers, lambda value: 1 <= value <= MAX_LAYERS, f"at least 1 and at most {MAX_LAYERS}")
+        positions = "max_position_embeddings"
+        _require_all(self, positions, lambda value: 8 <= value <= MAX_WIDTH, f"at least 8 and at most {MAX_WIDTH}")
         _require(self.vocab_size >= 6, f"vocab_size={self.vocab_size} leaves no room beside the special tokens")
-        _require(self.max_position_embeddings >= 8, f"max_position_embeddings={self.max_position_embeddings} < 8")
-        _require(
-            self.hidden_size % self.num_attention_heads == 0,
-            f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}",
-        )
-        _require(self.num_hidden_layers <= MAX_LAYERS, f"num_hidden_layers={self.num_hidden_layers} > {MAX_LAYERS}")
-        _require(self.inner_group_num <= MAX_LAYERS, f"inner_group_num={self.inner_group_num} > {MAX_LAYERS}")
-        _require(
-            self.num_hidden_layers % self.num_hidden_groups == 0,
-            f"num_hidden_layers={self.num_hidden_layers} is not a multiple of "
-            f"num_hidden_groups={self.num_hidden_groups}",
-        )
-        _require_share(self, "hidden_dropout_prob", "attention_probs_dropout_prob")
+        for whole, part in (("hidden_size", "num_attention_heads"), ("num_hidden_layers", "num_hidden_groups")):
+            is_divided = getattr(self, whole) % getattr(self, part) == 0
+            _require(is_divided, f"{whole}={getattr(self, whole)} is not a multiple of {part}={getattr(self, part)}")
+        _require_share(self, "hidden_dropout_prob attention_probs_dropout_prob")
         _require(0 < self.initializer_range < 10, f"initializer_range={self.initializer_range} must be small, above 0")
         _require(0 < self.layer_norm_eps < 1, f"layer_norm_eps={self.layer_norm_eps} must lie between 0 and 1")
 
@@ -126,7 +123,7 @@ class RtdConfig:
     generator_size: float = 0.25
     """Width of the generator as a share of the discriminator's: hidden size, feed-forward size and heads."""
     generator_layers: int | None = None
-    """Passes of the generator through its blocks; by default as many as the discriminator makes."""
+    """Layers of the generator; by default as many as the discriminator's."""
     generator_warmup_steps: int | None = None
     """Updates a generator that --init_from does not bring is trained alone, first of all; by default one in ten of
     max_steps, 10,000 at most."""
@@ -134,31 +131,26 @@ class RtdConfig:
     def __post_init__(self) -> None:
         _require(0 < self.mask_rate < 1, f"mask_rate={self.mask_rate} must lie between 0 and 1")
         _require_share(self, "mask_token_share")
-        _require(
-            LOWEST_TEMPERATURE <= self.temperature < math.inf,
-            f"temperature={self.temperature} must be at least {LOWEST_TEMPERATURE}",
-        )
+        lowest = LOWEST_TEMPERATURE
+        _require_all(self, "temperature", lambda value: lowest <= value < math.inf, f"at least {lowest}")
         _require(0 < self.generator_size <= 1, f"generator_size={self.generator_size} must lie in (0, 1]")
-        layers, steps = self.generator_layers, self.generator_warmup_steps
-        _require(layers is None or layers >= 1, f"generator_layers={layers} must be at least 1")
-        _require(steps is None or steps >= 0, f"generator_warmup_steps={steps} must not be negative")
-        for name in ("generator_weight", "discriminator_weight", "generator_rate", "discriminator_rate"):
-            value = getattr(self, name)
-            _require(0 < value < math.inf, f"{name}={value} must be above 0")
+        _require_positive(self, "generator_layers")
+        _require_all(self, "generator_warmup_steps", lambda value: value >= 0, "at least 0")
+        _require_above_zero(self, "generator_weight discriminator_weight generator_rate discriminator_rate")
 
     def generator(self, discriminator: ModelConfig) -> ModelConfig:
-        """The generator's shape: narrower, heads of the same size where they fit, and as deep unless told.
+        """The generator's shape: narrower, heads of the same size where they fit, by default as deep.
 
-        It shares parameters between its passes as the discriminator does: in as many groups, or as it has passes where
-        those are fewer, or not at all. Raises ValueError where its passes cannot be divided into so many groups.
+        It shares parameters between layers as the discriminator does: in as many groups, or as it has layers where
+        those are fewer, or not at all. Raises ValueError where the groups do not divide the layers.
         """
         heads = max(1, round(discriminator.num_attention_heads * self.generator_size))
         hidden_size = max(1, round(discriminator.hidden_size * self.generator_size / heads)) * heads
         intermediate_size = max(1, round(discriminator.intermediate_size * self.generator_size))
         layers, groups = self.generator_layers or discriminator.num_hidden_layers, discriminator.num_hidden_groups
         groups = layers if groups == discriminator.num_hidden_layers else min(groups, layers)
-        told = f"rtd.generator_layers={layers} is not a multiple of model.num_hidden_groups={groups}"
-        _require(layers % groups == 0, f"{told}; give a number of passes that is")
+        problem = f"rtd.generator_layers={layers} is not a multiple of model.num_hidden_groups={groups}"
+        _require(layers % groups == 0, f"{problem}; give a number of layers that is")
         return replace(
             discriminator,
             hidden_size=hidden_size,
@@ -182,7 +174,7 @@ class MlmConfig:
 
     def __post_init__(self) -> None:
         _require(0 < self.mask_rate < 1, f"mask_rate={self.mask_rate} must lie between 0 and 1")
-        _require_share(self, "mask_token_share", "random_token_share")
+        _require_share(self, "mask_token_share random_token_share")
         total = self.mask_token_share + self.random_token_share
         _require(total <= 1 + 1e-9, f"mask_token_share + random_token_share = {total:g} must not exceed 1")
 
@@ -218,9 +210,9 @@ class CorpusConfig:
     """A tokenizer to use: its folder, a SentencePiece .model, a BERT vocab.txt or a tokenizer.json; without it one is
     trained on the corpus."""
     vocab_size: int = 30_000
-    """Pieces of the tokenizer that is trained; a small corpus may give fewer."""
+    """Tokens of the tokenizer that is trained; a small corpus may give fewer."""
     extend_vocab_to: int | None = None
-    """Pieces the tokenizer named by tokenizer or init_from grows to, by words of the corpus it has no piece for."""
+    """Tokens the tokenizer named by tokenizer or init_from grows to, by words of the corpus it has no token for."""
     do_lower_case: bool | None = None
     """Lower-case text; by default a given tokenizer does what its own files say, and one that is trained does."""
     keep_accents: bool | Literal["albert"] | None = None
@@ -247,8 +239,7 @@ class CorpusConfig:
             "extend_vocab_to needs a tokenizer to extend; name one by --tokenizer or --init_from",
         )
         _require(8 <= self.max_seq_length <= MAX_WIDTH, f"max_seq_length={self.max_seq_length} must be at least 8")
-        if self.preprocessing_num_workers is not None:
-            _require_positive(self, "preprocessing_num_workers")
+        _require_positive(self, "preprocessing_num_workers")
 
 
 @dataclass(frozen=True)
@@ -285,7 +276,7 @@ class TrainingConfig:
     max_grad_norm: float = 1.0
     """Global gradient norm above which gradients are scaled down."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Arithmetic of the matrix products; auto takes bf16 where the processor computes in it. fp16 scales the loss."""
+    """Arithmetic of the matrix products; auto takes bf16 where CPU or CUDA compute in it. fp16 scales the loss."""
     gradient_checkpointing: bool = False
     """Compute each pass's activations again in the backward pass: much less memory, at the cost of one more forward."""
     seed: int = 42
@@ -302,16 +293,13 @@ class TrainingConfig:
     """Checkpoints kept."""
 
     def __post_init__(self) -> None:
-        _require_positive(self, "max_steps", "per_device_train_batch_size", "per_device_eval_batch_size")
-        _require_positive(self, "gradient_accumulation_steps", "logging_steps", "eval_steps", "eval_examples")
-        _require_positive(self, "save_steps", "save_total_limit")
-        _require(0 < self.learning_rate < math.inf, f"learning_rate={self.learning_rate} must be above 0")
+        _require_positive(self, "max_steps per_device_train_batch_size per_device_eval_batch_size")
+        _require_positive(self, "gradient_accumulation_steps logging_steps eval_steps eval_examples")
+        _require_positive(self, "save_steps save_total_limit")
+        _require_above_zero(self, "learning_rate max_grad_norm")
         _require(self.warmup_steps >= 0, f"warmup_steps={self.warmup_steps} must not be negative")
-        _require(0 <= self.weight_decay < 1, f"weight_decay={self.weight_decay} must lie in [0, 1)")
-        _require(0 <= self.adam_beta1 < 1, f"adam_beta1={self.adam_beta1} must lie in [0, 1)")
-        _require(0 <= self.adam_beta2 < 1, f"adam_beta2={self.adam_beta2} must lie in [0, 1)")
+        _require_all(self, "weight_decay adam_beta1 adam_beta2", lambda value: 0 <= value < 1, "in [0, 1)")
         _require(0 < self.adam_epsilon < 1, f"adam_epsilon={self.adam_epsilon} must lie in (0, 1)")
-        _require(0 < self.max_grad_norm < math.inf, f"max_grad_norm={self.max_grad_norm} must be above 0")
         _require(0 <= self.seed < 1 << 63, f"seed={self.seed} must lie in [0, 2**63)")
 
 
@@ -322,23 +310,23 @@ class RunConfig:
     output_dir: str | None = None
     """Folder of the run; by default runs/<corpus>-<preset>."""
     objective: str = "rtd"
-    """What the encoder learns from; objectives/pretraining.py has the names."""
+    """What the encoder learns from; objectives/registry.py has the names."""
     init_from: str | None = None
     """A run of ours, or a stock folder of ALBERT, ELECTRA or BERT, whose weights, tokenizer and shape to begin with, on
-    another corpus; the schedule starts anew."""
+    another corpus; the schedule starts again."""
     old_corpus: str | None = None
-    """Text like that which the weights of init_from were trained on: what is forgotten of it is told."""
+    """Text like that which the weights of init_from were trained on: what is forgotten of it is reported."""
     language: str | None = None
     """Language of the corpus by its code, as en, for the model cards."""
     license: str | None = None
     """Licence of the weights by the hub's name for it, as apache-2.0, for the model cards."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute; auto takes a GPU where there is one."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to compute; auto takes a GPU where there is one, NVIDIA's (cuda) or a Mac's (mps)."""
     torch_compile: Literal["auto", "none", "blocks", "step"] = "auto"
     """What torch.compile makes kernels of: nothing, each block once for all its passes, or the whole step, which takes
-    minutes to compile; auto takes blocks on a GPU, where they can be compiled, and none on a CPU."""
+    minutes to compile; auto takes blocks on a CUDA GPU, where they can be compiled, and none elsewhere."""
     resume: str = "auto"
-    """auto continues a run found in output_dir, never starts anew in an empty folder, PATH names a checkpoint."""
+    """auto resumes a run found in output_dir, never begins in an empty folder, PATH names a checkpoint."""
     dry_run: bool = False
     """Prepare, build, check, print what would be trained and the memory and time it would take, then stop."""
 
@@ -353,7 +341,7 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class PretrainConfig:
-    """Everything `Pretraining.py` can be told."""
+    """All options of a pretraining run."""
 
     run: RunConfig = field(default_factory=RunConfig)
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
@@ -373,11 +361,9 @@ class PretrainConfig:
 
     @property
     def generator_warmup_steps(self) -> int:
-        """How many updates a generator that is new beside a trained discriminator is trained alone."""
-        asked = self.rtd.generator_warmup_steps
-        if asked is not None:
-            return asked
-        return max(1, min(self.training.max_steps // _WARMUP_SHARE, _LONGEST_WARMUP_STEPS))
+        """Updates for which a new generator of a trained discriminator is trained alone."""
+        asked, default = self.rtd.generator_warmup_steps, self.training.max_steps // _WARMUP_SHARE
+        return max(1, min(default, _LONGEST_WARMUP_STEPS)) if asked is None else asked
 
 
 def as_settings(config: PretrainConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What crosses a folder's border: batches, loss terms, objectives, and the errors a user can cause.
+"""Types that cross folders: batches, loss terms, objectives, and the errors a user can cause.
 
 Dimensions: B batch, L length.
 """
@@ -19,10 +19,7 @@ IGNORED_LABEL = -100  # a label that takes no part in a loss or a count, as in P
 
 
 class Batch(NamedTuple):
-    """One micro-batch of rows. Fine-tuning batches carry labels, pretraining batches carry none.
-
-    Where several rows make one example (multiple choice), they stand together and share one label.
-    """
+    """One micro-batch of rows. Only fine-tuning batches have labels; rows of one multiple-choice example share one."""
 
     input_ids: Tensor  # [B, L] int64
     attention_mask: Tensor  # [B, L] bool, True = take part
@@ -37,12 +34,12 @@ class Batch(NamedTuple):
         return Batch(ids, mask, segments, order, example_id, None if self.labels is None else change(self.labels))
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on `device`; host tensors in pinned memory are copied without waiting."""
-        return self.map(lambda field: field.to(device, non_blocking=True))
+        """The same batch on `device`; host tensors in pinned memory are copied to a CUDA GPU without waiting."""
+        return self.map(lambda field: field.to(device, non_blocking=device.type == "cuda"))
 
 
 class Term(NamedTuple):
-    """A sum and what it is to be divided by. Means exist only at the edge; a loss sum is in nats."""
+    """A sum and its divisor. Means exist only at the edge; a loss sum is in nats."""
 
     sum: Tensor  # [] float32
     count: Tensor  # type: ignore[assignment]  # [] int64; hides tuple.count
@@ -51,7 +48,7 @@ class Term(NamedTuple):
 class Objective(Protocol):
     """A module that corrupts a batch and returns its loss terms and metrics.
 
-    `weights` names the terms that are losses and what each counts for in the total; every other term is a metric.
+    `weights` has the weight in the total of each term that is a loss; every other term is a metric.
     """
 
     weights: Mapping[str, float]
@@ -61,7 +58,7 @@ class Objective(Protocol):
         ...
 
     def __call__(self, batch: Batch, step: Tensor) -> dict[str, Term]:
-        """Terms of `batch`; `step` is an int64 tensor [] that keys what is drawn anew at each step."""
+        """Terms of `batch`; `step` is an int64 tensor [] that keys draws that differ at each step."""
         ...
 
 
@@ -73,12 +70,12 @@ class StepBatches(Protocol):
         ...
 
     def epoch(self, step: int) -> float:
-        """How often the corpus has been passed over once updates 1 to `step` are done."""
+        """Passes over the corpus once updates 1 to `step` are done."""
         ...
 
 
 class UserError(ValueError):
-    """Something the user can mend. The message is one line: what, why, what to do."""
+    """An error the user can fix. The message is one line: what, why, what to do."""
 
     exit_code = 1
 
@@ -90,13 +87,13 @@ class UsageError(UserError):
 
 
 class DataError(UserError):
-    """What a corpus or task file holds."""
+    """Contents of a corpus or task file."""
 
     exit_code = 3
 
 
 class CheckpointError(UserError):
-    """What a checkpoint, tokenizer or run folder holds, or that two of them do not match."""
+    """Contents of a checkpoint, tokenizer or run folder, or two of them that do not match."""
 
     exit_code = 4
 
@@ -107,10 +104,10 @@ class DivergedError(UserError):
     exit_code = 5
 
 
-# What yaml raises beside its own error: for a date, a number or a truth value that is none, and for depth without end.
+# Raised by yaml in addition to its own error: by a malformed date, number or truth value, and by endless nesting.
 NOT_YAML = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 
-STOPPED_BY_SIGNAL = 75  # exit code of a run that saved and left because it was told to
+STOPPED_BY_SIGNAL = 75  # exit code of a run that saved and left because of a signal
 
 Metrics = dict[str, Any]  # one row of metrics.jsonl: numbers, or None where a count was 0
 

@@ -146,7 +146,7 @@ class TuningConfig:
     """A file of new text to label, or test for the task's own test set (GLUE: files to hand in)."""
     compare: list[str] | None = None
     """Two folders of results on the same task to compare, instead of training."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute; auto takes a GPU where there is one."""
     resume: Literal["auto", "never"] = "auto"
     """auto goes on with a sweep found in output_dir; never refuses a folder that holds one."""

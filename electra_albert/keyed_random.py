@@ -21,7 +21,7 @@ _FEISTEL_ROUNDS = 6
 
 
 class Stream(IntEnum):
-    """What a draw is for. Two streams never share a number."""
+    """The purpose of a draw. Two streams never share a number."""
 
     ORDER = 1
     SHORT_ROW = 2
@@ -103,7 +103,7 @@ def derived_seed(seed: int, stream: Stream, *words: int) -> int:
 
 
 def permute(index: Tensor, size: int, seed: int, epoch: Tensor) -> Tensor:
-    """Where a keyed bijection of range(size) sends each index: a shuffle that is computed, not stored.
+    """The image of each index under a keyed bijection of range(size): a shuffle that is computed, not stored.
 
     index and epoch are int64 of broadcastable shapes with 0 <= index < size. A balanced Feistel network on the next
     power of four, walked until the value falls inside the range again (fewer than four rounds on average).

@@ -33,14 +33,14 @@ def main(argv: Sequence[str]) -> int:
     if not (like / "config.yaml").is_file() or seconds <= 0:
         raise UsageError(f"--like {like} is not the folder of a run that was trained")
     import torch
+    from electra_albert.apps.export.models import export_discriminator, export_generator
 
     from benchmarks.step import implementations, make_ready
     from benchmarks.stock import StockPair, check_same_function
     from benchmarks.timing import LOG, STOCK
-    from electra_albert.apps.export.models import export_discriminator, export_generator
     from electra_albert.apps.pretrain.evaluation import score
     from electra_albert.apps.pretrain.job import make_job
-    from electra_albert.hub.huggingface import load_state
+    from electra_albert.hub.fill import load_state
     from electra_albert.objectives.rtd import ReplacedTokenDetection
     from electra_albert.training.distributed import start
     from electra_albert.training.guards import StopSignal

@@ -11,7 +11,6 @@ from electra_albert.contracts import UsageError
 
 RUNS = Path("runs")  # where the commands are typed
 SHIPPED = Path(__file__).parents[2] / "data" / "models"  # of the checkout that this file lies in
-_PAIR_FILE = "pair.safetensors"  # as in model/pair_file.py, which loads torch
 _NAMED = 3  # runs in one line
 
 
@@ -42,9 +41,9 @@ def default_model(option: str) -> DefaultModel:
         if not flaw:
             return DefaultModel(run, is_shipped=False, passed_over=_listed(flaws, option))
         flaws[run] = flaw
-    shipped = sorted(SHIPPED.glob(f"*/{_PAIR_FILE}"))
+    shipped = sorted(file.parents[1] for file in SHIPPED.glob("*/generator/config.json"))
     if shipped:
-        return DefaultModel(_from_here(shipped[-1].parent), True, _listed(flaws, option))  # of several the last by name
+        return DefaultModel(_from_here(shipped[-1]), True, _listed(flaws, option))  # of several the last by name
     if flaws:
         raise UsageError(_listed(flaws, option))
     raise _no_run(RUNS)
@@ -65,7 +64,7 @@ def _no_run(runs: Path) -> UsageError:
 def _finished_runs(runs: Path) -> list[Path]:
     """The runs that have exported a generator, the last written first."""
     exported = [path.parent.parent for path in runs.glob("*/generator/config.json")]
-    exported = [folder for folder in exported if (folder / CONFIG).is_file()]  # a pair that was copied there has none
+    exported = [folder for folder in exported if (folder / CONFIG).is_file()]  # a model that was copied there has none
     return sorted(exported, key=lambda run: (run / "generator" / "config.json").stat().st_mtime_ns, reverse=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import sys
 import sysconfig
@@ -45,6 +46,16 @@ def why_not_compiled(device: torch.device) -> str | None:
     if not any((folder / "Python.h").is_file() for folder in headers):
         return f"{headers[0]} has no Python.h: install Python's headers (python3-dev)"
     return None
+
+
+def processor() -> str:
+    """The model name of the processor, or what the system calls it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
 
 
 def memory_of(device: torch.device) -> int:

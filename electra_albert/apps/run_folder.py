@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import shlex
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -18,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from electra_albert.config import BUILT_IN_CORPUS, GROUPS, CorpusConfig, PretrainConfig, as_settings
 from electra_albert.contracts import NOT_YAML, CheckpointError, Metrics, UsageError, UserError
-from electra_albert.corpus.writing import name_beside
+from electra_albert.files import name_beside
 from electra_albert.objectives.registry import spec_of
 from electra_albert.training.run_log import LOG_FILE
 
 if TYPE_CHECKING:
-    from electra_albert.apps.export.model_card import Facts
+    from electra_albert.hub.card import Facts
 
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
 # Settings that say how long and where to run, not what is trained. The batch is compared as a whole.
@@ -68,6 +69,7 @@ _TEXT = frozenset({"store", "tokenizer_fingerprint", "rows_taken_of_sources"})  
 _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", "metrics.jsonl", LOG_FILE)
 _INHERITED = ("objective", "max_seq_length")
 GLOBAL_BATCH = "global_batch_size"
+_LONGEST_SECONDS = 30
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
@@ -230,15 +232,15 @@ def write_whole(file: Path, text: str) -> None:
 
 def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
     """What the cards of a run say of it: what was trained on what, and how well it does on held-out text."""
-    from electra_albert.apps.export.model_card import Facts
-    from electra_albert.apps.export.pair_paths import last_name
     from electra_albert.data_files import hub_name
+    from electra_albert.hub.card import Facts
 
     corpus, origin = config.corpus.corpus, config.run.init_from
     base = None if origin is None else Path(origin).name
     hub = None if Path(corpus).exists() else hub_name(corpus)
+    name = corpus if hub or "://" in corpus else Path(corpus).name  # of a machine's folders only the last name
     lines = [
-        f"Pretrained by {spec_of(config).learned_from} on the corpus `{last_name(corpus)}` "
+        f"Pretrained by {spec_of(config).learned_from} on the corpus `{name}` "
         f"for {steps} steps{'' if base is None else f', beginning with the weights of `{base}`'}.",
         "",
         "| held-out text | value |",
@@ -259,62 +261,34 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
 
 
 def write_card(folder: Path, command: str, config: PretrainConfig, facts: Facts) -> None:
-    """A model card: what was trained on what, how well it does on held-out text, how to load it."""
-    from electra_albert.apps.export.model_card import MADE_WITH, THIS_FOLDER, front_matter
+    """Write the model card: training data, scores on held-out text, and how to load the models."""
+    from electra_albert.hub import card
     from electra_albert.model.attention import stock_computes
 
-    shape = config.model
-    library = "transformers" if stock_computes(shape) else None
-    lines = [
-        front_matter(library_name=library, pipeline_tag="fill-mask", tags=["albert", "electra"], **facts.fields),
-        "",
-        f"# {folder.name}",
-        "",
-        f"An ALBERT encoder (hidden size {shape.hidden_size}, {shape.num_hidden_layers} passes through "
-        f"{shape.num_hidden_groups} group(s), embedding size {shape.embedding_size}, {shape.vocab_size} pieces).",
-        "",
-        facts.text,
-        "",
-        THIS_FOLDER,
-        "",
-        "```python",
-        *_loading_lines(config),
-        "```",
-        "",
-        f"Made by `{command}`.",
-        "",
-        MADE_WITH,
-        "",
-    ]
-    write_whole(folder / CARD, "\n".join(lines))
+    spec, is_stock = spec_of(config), stock_computes(config.model)
+    library = "transformers" if is_stock else None
+    fields = {"library_name": library, "pipeline_tag": "fill-mask", "tags": ["albert", "electra"], **facts.fields}
+    text = f"An ALBERT encoder: {card.describe_shape(config.model)}.\n\n{facts.text}"
+    encoder = "discriminator" if spec.has_discriminator else "generator"
+    pooler = "" if spec.has_sentence_order else ", add_pooling_layer=False"  # which no objective trains
+    code = f"""from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
-
-def _loading_lines(config: PretrainConfig) -> list[str]:
-    from electra_albert.model.attention import stock_computes
-
-    if not stock_computes(config.model):
-        return ["from electra_albert.inference.model import load_model", "", 'model = load_model("THIS_FOLDER")']
-    encoder = "discriminator" if spec_of(config).has_discriminator else "generator"
-    pooler = "" if spec_of(config).has_sentence_order else ", add_pooling_layer=False"  # which no objective trains
-    return [
-        "from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer",
-        "",
-        'tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER", subfolder="generator")',
-        'generator = AutoModelForMaskedLM.from_pretrained("THIS_FOLDER", subfolder="generator")',
-        f'encoder = AutoModel.from_pretrained("THIS_FOLDER", subfolder="{encoder}"{pooler})',
-    ]
+tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER", subfolder="generator")
+generator = AutoModelForMaskedLM.from_pretrained("THIS_FOLDER", subfolder="generator")
+encoder = AutoModel.from_pretrained("THIS_FOLDER", subfolder="{encoder}"{pooler})"""
+    card.write_card(folder, card.Facts(fields, text), code if is_stock else card.OWN_CODE, command)
 
 
 def environment() -> dict[str, Any]:
-    """What the numbers of a run depend on beside its settings: code and machine, a GPU where this process is on one."""
+    """Code and machine that the numbers of a run depend on; the GPU where this process uses one."""
     from importlib.metadata import version
 
     import torch
 
-    from electra_albert.apps.made_with import commit, processor
+    from electra_albert.apps.machine import processor
 
     return {
-        "commit": commit(),
+        "commit": commit(Path(__file__).parents[2]),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": torch.cuda.get_device_name() if torch.cuda.is_initialized() else processor(),
@@ -322,6 +296,22 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "packages": {name: version(name) for name in _PACKAGES},
     }
+
+
+def commit(root: Path) -> str | None:
+    """The commit of the checkout `root`, marked where files differ from it; None where it is none, as if installed."""
+    if not (root / ".git").exists():  # what git would find there is another project's
+        return None
+    return first_line("git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+
+
+def first_line(*command: str) -> str | None:
+    """The first line that a program prints, or None where it is not there or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_LONGEST_SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.partition("\n")[0].strip() or None
 
 
 def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:

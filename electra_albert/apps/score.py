@@ -230,7 +230,7 @@ def _way_as_json(scores: PairScores, way: str) -> dict[str, Any]:
 
 def _write(options: Namespace, model: InferenceModel, scores: dict[str, Any]) -> None:
     from electra_albert.corpus.tokenizer import fingerprint
-    from electra_albert.corpus.writing import write_json
+    from electra_albert.files import write_json
 
     output = Path(options.output)
     told = {
@@ -249,8 +249,8 @@ def _write(options: Namespace, model: InferenceModel, scores: dict[str, Any]) ->
 
 def weights_of(path: Path) -> dict[str, str]:
     """The SHA-256 of each file of weights that `load_model(path)` reads, by the file's path."""
-    from electra_albert.hub.loading import locate, locate_encoder
-    from electra_albert.hub.weight_files import all_files
+    from electra_albert.hub.load import locate, locate_encoder
+    from electra_albert.hub.weights import all_files
     from electra_albert.training.checkpoint import sha256
 
     found = [locate_encoder(path)]

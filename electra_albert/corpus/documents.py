@@ -1,15 +1,29 @@
-"""Lines and records of text to documents of sentences, each with the group that keeps it on one side of the split."""
+"""Bytes to documents of sentences: one rule of decoding for all sources, and the group that keeps a document on one
+side of the held-out split.
+
+Every white space but the line feed becomes a plain space. Nothing is mended or left out without being counted.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from electra_albert.corpus.decoding import Decoder
-from electra_albert.corpus.near_duplicates import HEAD_CHARACTERS, Group, groups_of, name_group
+from electra_albert.contracts import DataError
+from electra_albert.corpus.near_duplicates import HEAD_CHARACTERS, Group, groups_of
 from electra_albert.corpus.sentences import split_sentences
+from electra_albert.data_files.lines import MAX_LINE_BYTES, cut_line, with_line_feeds
+from electra_albert.data_files.streams import BYTE_ORDER_MARK
 
+BadUtf8 = Literal["replace", "skip", "error"]
+
+_INNER_SPACE = bytes(c for c in range(33) if chr(c).isspace() and c != 10) + b"\0"
+_TO_SPACE = bytes.maketrans(_INNER_SPACE, b" " * len(_INNER_SPACE))
+_WIDE_SPACE = re.compile(r"[^\S \n]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_OTHER_SURROGATE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # those that stand for no byte
 _MAX_SENTENCES = 100_000  # of one Document; the same document goes on in the next
 _MAX_CHARACTERS = 8 << 20
 _HEAD_SENTENCES = 400  # that are looked at for the group
@@ -28,15 +42,105 @@ class Record(NamedTuple):
     """The text of one document, as a file of records holds it."""
 
     raw: bytes | None  # None where the field is null
-    place: Callable[[], str]  # where a user finds it
+    place: Callable[[], str]  # file and line or row
 
 
-class NamedRecord(NamedTuple):
-    """A document that is split already, and the name of the group it is of."""
+def escape(raw: bytes) -> str:
+    """Text for a parser: bytes that are not UTF-8 become lone surrogates, which `unescape` turns back."""
+    return raw.decode("utf-8", "surrogateescape")
 
-    source: str
-    raw: bytes  # a sentence a line
-    place: Callable[[], str]
+
+def unescape(text: str) -> bytes:
+    """The bytes of a parsed text; a lone surrogate of its own becomes one byte that is not UTF-8."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return _OTHER_SURROGATE.sub("\udcff", text).encode("utf-8", "surrogateescape")
+
+
+class Decoder(NamedTuple):
+    """Turns bytes into text and counts what it does to them."""
+
+    bad_utf8: BadUtf8
+    counts: Counter[str]
+
+    def lines(self, raw: bytes, place: Callable[[int], str]) -> str:
+        """The text of whole lines; `place` gives file and line for a number in `raw`. A bad line may be missing.
+
+        A line over MAX_LINE_BYTES comes in parts, each a line here: of such a line only the bad parts are left out.
+        Raises DataError where bytes are not UTF-8 and that is to be an error.
+        """
+        raw = self._without_nul(raw)
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError as error:
+            if self.bad_utf8 == "error":
+                raise _refusal(place(raw.count(b"\n", 0, error.start)), error) from error
+            text = self._without_bad_lines(raw) if self.bad_utf8 == "skip" else self._replaced(raw)
+        return self._plain(text)
+
+    def record(self, raw: bytes, place: Callable[[], str]) -> str | None:
+        """The text of one document at `place`; None where it is left out because of bad bytes.
+
+        Raises DataError where bytes are not UTF-8 and that is to be an error.
+        """
+        raw = self._cut(self._without_nul(with_line_feeds(raw)))
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError as error:
+            if self.bad_utf8 == "error":
+                raise _refusal(place(), error) from error
+            if self.bad_utf8 == "skip":
+                self.counts["skipped_documents"] += 1
+                self.counts["skipped_bytes"] += len(raw)
+                return None
+            text = self._replaced(raw)
+        return self._plain(text)
+
+    def _without_nul(self, raw: bytes) -> bytes:
+        self.counts["nul_bytes"] += raw.count(0)
+        return raw.translate(_TO_SPACE)
+
+    def _replaced(self, raw: bytes) -> str:
+        text, invalid = _SURROGATE.subn("\ufffd", escape(raw))
+        self.counts["invalid_bytes"] += invalid
+        return text
+
+    def _without_bad_lines(self, raw: bytes) -> str:
+        kept = []
+        for line in raw.split(b"\n"):
+            try:
+                kept.append(line.decode())
+            except UnicodeDecodeError:
+                self.counts["skipped_lines"] += 1
+                self.counts["skipped_bytes"] += len(line)
+        return "\n".join(kept)
+
+    def _plain(self, text: str) -> str:
+        if text.isascii():
+            return text
+        if marks := text.count(BYTE_ORDER_MARK):
+            self.counts["byte_order_marks"] += marks
+            text = text.replace(BYTE_ORDER_MARK, "")
+        return _WIDE_SPACE.sub(" ", text)
+
+    def _cut(self, raw: bytes) -> bytes:
+        """A document without lines that are too long."""
+        if len(raw) <= MAX_LINE_BYTES:
+            return raw
+        lines = []
+        for line in raw.split(b"\n"):
+            while len(line) > MAX_LINE_BYTES:
+                head, line = cut_line(line)
+                lines.append(head)
+                self.counts["long_lines_cut"] += 1
+            lines.append(line)
+        return b"\n".join(lines)
+
+
+def _refusal(place: str, error: UnicodeDecodeError) -> DataError:
+    found = f"byte 0x{error.object[error.start]:02x} is not UTF-8"
+    return DataError(f"{place}: {found}; mend it, or take --bad_utf8 replace or skip")
 
 
 def documents_of_lines(texts: Iterable[str], split: bool, counts: Counter[str]) -> Iterator[Document]:
@@ -77,29 +181,16 @@ def documents_of_records(records: Iterable[Record], decoder: Decoder) -> Iterato
         text = "" if record.raw is None else decoder.record(record.raw, record.place)
         if text is None:
             continue
-        paragraphs = [line for line in map(str.strip, text.split("\n")) if line]
-        counts["paragraphs_split"] += len(paragraphs)
-        counts["documents_without_text"] += not paragraphs
-        if paragraphs:
-            gathered.append([sentence for paragraph in paragraphs for sentence in split_sentences(paragraph)])
+        lines = [line for line in map(str.strip, text.split("\n")) if line]
+        counts["documents_without_text"] += not lines
+        counts["paragraphs_split"] += len(lines)
+        if lines:
+            gathered.append([sentence for line in lines for sentence in split_sentences(line)])
             characters += len(text)
         if characters > _GATHERED_CHARACTERS:
             yield from _grouped(gathered, counts)
             gathered, characters = [], 0
     yield from _grouped(gathered, counts)
-
-
-def documents_of_named(records: Iterable[NamedRecord], decoder: Decoder) -> Iterator[Document]:
-    """The documents of our own form, which come with sentences and the name of their group."""
-    counts = decoder.counts
-    for record in records:
-        text = decoder.record(record.raw, record.place)
-        if text is None:
-            continue
-        sentences = [line for line in map(str.strip, text.split("\n")) if line]
-        counts["documents_without_text"] += not sentences
-        if sentences:
-            yield _counted(Document(name_group(record.source), sentences), counts)
 
 
 def _grouped(documents: list[list[str]], counts: Counter[str]) -> Iterator[Document]:

@@ -22,8 +22,10 @@ from torch import Tensor
 from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError
 from electra_albert.corpus.store import TokenStream
 from electra_albert.corpus.tokenizer import SpecialIds
-from electra_albert.corpus.writing import ArrayFile, Written, find_damage, gaps, read_json, replacing, write_json
+from electra_albert.files import HashedFile, Written, find_damage, read_json, replacing, write_json
 from electra_albert.keyed_random import Stream, bits, uniform
+
+LOG = logging.getLogger(__name__)
 
 TABLE_VERSION = 1
 SHORT_ROW_RATE = 0.05  # Paper: ELECTRA's example builder
@@ -45,46 +47,36 @@ class ExampleTable:
 
 
 def build_table(stream: TokenStream, max_seq_length: int, seed: int, folder: Path) -> ExampleTable:
-    """The rows of a stream, from the file in `folder` where it is there; `folder` must belong to the stream alone."""
+    """The rows of a stream, from the file in `folder` if it is there; `folder` must belong to the stream alone."""
     path = folder / f"rows-{TABLE_VERSION}-{max_seq_length}-{seed}.bin"
-    damage = _find_damage(path, stream, max_seq_length)
-    if damage is not None:
+    if damage := _find_damage(path):
         if path.exists():
-            logging.getLogger(__name__).warning("%s; cutting the rows again", damage)
+            LOG.warning("%s; cutting the rows again", damage)
         with replacing(path) as opened:
-            file = ArrayFile(opened)
-            file.write(np.zeros(1, "<i8"))
+            file = HashedFile(opened)
+            file.write(np.zeros(1, "<i8").tobytes())
             for ends in _cut_rows(stream, max_seq_length, seed):
-                file.write(np.array(ends, "<i8"))
+                file.write(np.array(ends, "<i8").tobytes())
             written = file.finish()
         write_json(path.with_suffix(".json"), {path.name: written._asdict()})
-        damage = _find_damage(path, stream, max_seq_length)
-    if damage is not None:
-        raise CheckpointError(f"{damage}, a moment ago; check the disk, then start again")
+        if damage := _find_damage(path):
+            raise CheckpointError(f"{damage}, a moment ago; check the disk, then start again")
     return ExampleTable(np.memmap(path, "<i8", "r"))
 
 
-def _find_damage(path: Path, stream: TokenStream, max_seq_length: int) -> str | None:
-    """Why the file is not the table that was written, or cannot be one, in one line; None where it is."""
-    try:
-        files = {name: Written(**entry) for name, entry in read_json(path.with_suffix(".json")).items()}
-        damage = find_damage(path.parent, files, path.with_suffix(".checked.json"))
-    except TypeError:
-        files = {}
-    if list(files) != [path.name]:
-        return f"{path} has no size and hash beside it"
-    if damage is not None:
-        return damage
-    edges = np.memmap(path, "<i8", "r")
-    shortest, longest = gaps(edges)
-    is_table = edges[0] == 0 and edges[-1] == len(stream.tokens) and shortest > 0 and longest <= max_seq_length - 3
-    return None if is_table else f"{path} does not cut the stream into rows of {max_seq_length} tokens"
+def _find_damage(path: Path) -> str | None:
+    """Why the file is not the table that was written, in one line; None if it is."""
+    entry = read_json(path.with_suffix(".json")).get(path.name)
+    if not isinstance(entry, dict) or entry.keys() != {*Written._fields}:
+        return f"{path} has no size and hash next to it"
+    return find_damage(path.parent, {path.name: Written(**entry)}, path.with_suffix(".checked.json"))
 
 
 def _cut_rows(stream: TokenStream, max_seq_length: int, seed: int) -> Iterator[list[int]]:
     """Where each row ends, in blocks. A row takes as many tokens as fit beside [CLS] and its [SEP]s."""
     token_count = len(stream.tokens)
-    borders = _document_ends(stream)
+    ends_in = stream.document_ends
+    borders = (end for first in range(0, len(ends_in), _BLOCK) for end in ends_in[first : first + _BLOCK].tolist())
     border = next(borders)  # the first document end behind the row's start
     start, first_row = 0, 0
     while start < token_count:
@@ -105,11 +97,6 @@ def _cut_rows(stream: TokenStream, max_seq_length: int, seed: int) -> Iterator[l
                 break
         yield ends
         first_row += len(ends)
-
-
-def _document_ends(stream: TokenStream) -> Iterator[int]:
-    for first in range(0, len(stream.document_ends), _BLOCK):
-        yield from stream.document_ends[first : first + _BLOCK].tolist()
 
 
 def _row_lengths(first_row: int, max_seq_length: int, seed: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Which text is held out: about a hundredth of the tokens, of every source some, and near-duplicates on one side.
+"""The held-out split: about a hundredth of the tokens, some of every source, near-duplicates on one side.
 
 Groups of documents are taken in a keyed order. The arrays here take about 250 bytes of memory a document; all else of
 a store is read in blocks.
@@ -11,9 +11,11 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from electra_albert.corpus.near_duplicates import SKETCH_BYTES, join_alike
 from electra_albert.corpus.parts import Part
+from electra_albert.keyed_random import Stream, bits
 
 HELD_OUT_SHARE = 0.01  # of the groups that are drawn, and of the sentences where none is
 LEAST_SHARE, MOST_SHARE = 0.005, 0.02  # of the tokens
@@ -37,10 +39,7 @@ class _Placed(NamedTuple):
     part: Part
     source: int
     start: int  # tokens before it
-
-    @property
-    def end(self) -> int:
-        return self.start + int(self.part.receipt["written"]["tokens"])
+    end: int
 
 
 class _Documents(NamedTuple):
@@ -57,14 +56,13 @@ class _Documents(NamedTuple):
 
 
 def plan_sides(parts: list[Part], sources: list[int], seed: int) -> tuple[Callable[[], Iterator[Run]], str]:
-    """What gives the runs of tokens of either side in corpus order, and how the sides were chosen, in words.
+    """A function that yields the runs of tokens of either side in corpus order, and how the sides were chosen.
 
-    sources: the source that each part belongs to, ascending. There are two sentences at least.
+    sources: the source that each part belongs to, ascending. There are at least two sentences.
     """
-    starts = accumulate((part.receipt["written"]["tokens"] for part in parts), initial=0)
-    placed = [_Placed(*one) for one in zip(parts, sources, starts, strict=False)]
-    documents = _read_documents(placed, seed)
-    total = placed[-1].end
+    edges = [*accumulate((part.statistics["written"]["tokens"] for part in parts), initial=0)]
+    placed = [_Placed(*one) for one in zip(parts, sources, edges[:-1], edges[1:], strict=True)]
+    documents, total = _read_documents(placed, seed), edges[-1]
     held = None
     if len(documents.ends) >= FEWEST_DOCUMENTS:
         held = _draw(documents, _leaves_every_source(documents), total, LARGEST_SHARE * total)
@@ -78,9 +76,10 @@ def plan_sides(parts: list[Part], sources: list[int], seed: int) -> tuple[Callab
     drawn_again = 0
     for source in sorted(set(sources)):
         own = [one for one in placed if one.source == source]
-        if not _held_tokens(held, own) and sum(one.part.receipt["written"]["sentences"] for one in own) > 1:
+        if not _held_tokens(held, own) and sum(one.part.statistics["written"]["sentences"] for one in own) > 1:
             room = LARGEST_SHARE * total - _held_tokens(held, placed)
-            more = _draw(documents, _groups_of_source(documents, source), own[-1].end - own[0].start, room)
+            elsewhere = np.bincount(documents.group[documents.source != source], minlength=len(documents.draw))
+            more = _draw(documents, elsewhere == 0, own[-1].end - own[0].start, room)
             held = np.concatenate([held, _last_sentences(own)[0] if more is None else more])
             held = held[held[:, 0].argsort()]
             drawn_again += 1
@@ -88,23 +87,17 @@ def plan_sides(parts: list[Part], sources: list[int], seed: int) -> tuple[Callab
         notice += f"; drawn again for {drawn_again} of {sources[-1] + 1} sources, of which nothing was held out"
     share = _held_tokens(held, placed) / total
     if share > LARGEST_SHARE:
-        notice += (
-            f"; {share:.1%} of the tokens, which are too few, in too long sentences or in too many sources for less"
-        )
+        notice += f"; {share:.1%} of the tokens, as they are too few, in too long sentences or too many sources"
     return lambda: _runs(placed, held), notice
 
 
 def _read_documents(placed: list[_Placed], seed: int) -> _Documents:
-    import torch
-
-    from electra_albert.keyed_random import Stream, bits
-
     ends = [np.fromfile(one.part.path("document_ends"), "<i8") + one.start for one in placed]
-    counts = list(map(len, ends))
-    sketches = np.empty((sum(counts), SKETCH_BYTES), np.uint8)
-    for one, first, count in zip(placed, accumulate(counts, initial=0), counts, strict=False):
-        sketches[first : first + count] = np.fromfile(one.part.path("sketches"), np.uint8).reshape(-1, SKETCH_BYTES)
-    source = np.repeat([one.source for one in placed], counts)
+    firsts = [0, *accumulate(map(len, ends))]
+    source = np.repeat([one.source for one in placed], np.diff(firsts))
+    sketches = np.empty((firsts[-1], SKETCH_BYTES), np.uint8)
+    for one, first, end in zip(placed, firsts[:-1], firsts[1:], strict=True):
+        sketches[first:end] = np.fromfile(one.part.path("sketches"), np.uint8).reshape(-1, SKETCH_BYTES)
     groups = np.concatenate([np.fromfile(one.part.path("groups"), "<i8") for one in placed])
     keys, group = np.unique(groups, return_inverse=True)
     joined = join_alike(group, sketches)
@@ -141,22 +134,13 @@ def _draw(documents: _Documents, allowed: np.ndarray, total: int, room: float) -
 
 
 def _leaves_every_source(documents: _Documents) -> np.ndarray:
-    """Which groups hold a small share of each source at most, bool [G]: a source may be a single document."""
+    """Which groups hold at most a small share of each source, bool [G]: a source may be a single document."""
     count = int(documents.source.max()) + 1
     pairs, pair = np.unique(documents.group * count + documents.source, return_inverse=True)
-    group, source = np.divmod(pairs, count)
-    is_large = (
-        np.bincount(pair, documents.tokens) > LARGEST_SHARE * np.bincount(documents.source, documents.tokens)[source]
-    )
+    of_source = np.bincount(documents.source, documents.tokens)[pairs % count]
     leaves = np.ones(len(documents.draw), bool)
-    leaves[group[is_large]] = False
+    leaves[pairs[np.bincount(pair, documents.tokens) > LARGEST_SHARE * of_source] // count] = False
     return leaves
-
-
-def _groups_of_source(documents: _Documents, source: int) -> np.ndarray:
-    """Which groups have all their documents in this source, bool [G]."""
-    elsewhere = np.bincount(documents.group[documents.source != source], minlength=len(documents.draw))
-    return elsewhere == 0
 
 
 def _held_tokens(held: np.ndarray, placed: list[_Placed]) -> int:
@@ -171,7 +155,7 @@ def _last_sentences(placed: list[_Placed]) -> tuple[np.ndarray, str]:
     Where these hold too few or too many of the tokens, the hundredth is one of tokens, as far as sentences allow.
     """
     first, end = placed[0].start, placed[-1].end
-    counts = [one.part.receipt["written"]["sentences"] for one in placed]
+    counts = [one.part.statistics["written"]["sentences"] for one in placed]
     held = max(1, round(sum(counts) * HELD_OUT_SHARE))
     behind = list(accumulate(reversed(counts), initial=0))[::-1]  # sentences from each part to the end
     at = next(number for number in reversed(range(len(placed))) if behind[number] > held)

@@ -1,4 +1,4 @@
-"""Several sources in one corpus: what a .yaml file says of them, and in which order rows are drawn from them by weight.
+"""Several sources in one corpus: the .yaml file that lists them, and the order in which their rows are drawn by weight.
 
 Dimensions: S sources, N rows of one pass.
 """
@@ -20,9 +20,9 @@ from torch import Tensor
 
 from electra_albert.config import BUILT_IN_CORPUS
 from electra_albert.contracts import NOT_YAML, DataError
-from electra_albert.corpus.compressed import open_regular
-from electra_albert.corpus.strict_yaml import strict_loader
 from electra_albert.data_files import hub_name
+from electra_albert.data_files.remote import is_url
+from electra_albert.data_files.streams import open_regular
 from electra_albert.keyed_random import Stream, derived_seed, permute
 
 _SUFFIXES = (".yaml", ".yml")
@@ -39,6 +39,21 @@ class Source(NamedTuple):
     corpus: str  # as --corpus takes it
     text_column: str
     weight: float | None = None  # how often its rows are drawn, beside those of the others; None: as many as it has
+
+
+def strict_loader() -> type:
+    """YAML's safe loader, made to refuse two equal keys (YAMLError) where it would take the last one in silence."""
+    import yaml
+
+    class Strict(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            names = [str(key.value) for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise yaml.YAMLError(f"the key {twice[:40]!r} is there twice in one entry")
+            return super().construct_mapping(node, deep)
+
+    return Strict
 
 
 def read_sources(corpus: str, text_column: str) -> list[Source]:
@@ -97,25 +112,20 @@ def _read_source(file: Path, number: int, entry: Any, text_column: str) -> Sourc
         raise DataError(f"{file}: entry {number} has text_column {reprlib.repr(column)}; name a column")
     if Path(entry["corpus"]).suffix.lower() in _SUFFIXES:
         raise DataError(f"{file}: entry {number} is a .yaml file; list its sources here")
-    return Source(_resolve(file, number, entry["corpus"]), column, _read_weight(file, number, entry.get("weight")))
-
-
-def _read_weight(file: Path, number: int, weight: Any) -> float | None:
-    if weight is None:
-        return None
+    weight = entry.get("weight")
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    if not is_number or not 0 < weight <= _LARGEST_WEIGHT:
-        told = reprlib.repr(weight)
-        raise DataError(
-            f"{file}: entry {number} has weight {told}; a weight is a number above 0, to {_LARGEST_WEIGHT:g}"
-        )
-    return float(weight)
+    if weight is not None and not (is_number and 0 < weight <= _LARGEST_WEIGHT):
+        wanted = f"a weight is a number above 0, to {_LARGEST_WEIGHT:g}"
+        raise DataError(f"{file}: entry {number} has weight {reprlib.repr(weight)}; {wanted}")
+    return Source(_resolve(file, number, entry["corpus"]), column, None if weight is None else float(weight))
 
 
 def _resolve(file: Path, number: int, corpus: str) -> str:
-    """What an entry names: the built-in corpus by its bare name, a path or glob beside the file, or a hub dataset."""
+    """The corpus of an entry: the built-in one, a URL, a path or glob relative to the file, or a hub dataset."""
     path = Path(os.path.expanduser(corpus))  # which leaves what it cannot expand
-    if corpus == BUILT_IN_CORPUS or path.is_absolute():
+    if corpus == BUILT_IN_CORPUS or is_url(corpus):
+        return corpus
+    if path.is_absolute():
         return str(path)
     folder = os.path.abspath(file.parent)
     if any(character in corpus for character in "*?["):
@@ -130,11 +140,11 @@ def _resolve(file: Path, number: int, corpus: str) -> str:
 
 @dataclass(frozen=True)
 class RowOrder:
-    """Which row of the table stands at each position of an endless run.
+    """The row of the table at each position of an endless run.
 
     Without weights, one pass takes each row once. With weights, it takes `taken[s]` rows of source s: of the source
-    that lasts longest each row once, of the others more. These begin anew wherever they end, so that, over the run, the
-    rows of a source are drawn equally often, whatever its share.
+    that lasts longest each row once, of the others more. These begin again wherever they end, so that, over the run,
+    the rows of a source are drawn equally often, whatever its share.
     """
 
     first: tuple[int, ...]  # [S] the row at which each source begins

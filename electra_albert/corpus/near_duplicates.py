@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import zlib
-from collections import Counter, defaultdict
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +13,6 @@ _PAIR_WORDS = 2
 _ALIKE = 90  # MinHashes: a Jaccard index of the word pairs of .70, as where one word of eleven was replaced
 _BAND = "<u4"  # of four MinHashes, all of which must agree before two sketches are compared
 _COMPARED = 1 << 13  # sketches at once
-_SKETCH_SIZE = 8
-_NEAR_DUPLICATE = 0.7  # Jaccard index of the word shingles
 _INT63 = np.uint64((1 << 63) - 1)
 _BYTE_FACTOR = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2**64
 _WORD_FACTOR = np.uint64(0xD6E8FEB86659FD93)
@@ -32,13 +27,6 @@ class Group(NamedTuple):
 
     key: int  # 63 bits; documents of one key are always kept together
     sketch: bytes  # SKETCH_BYTES, of which near-duplicates share most
-
-
-def name_group(name: str) -> Group:
-    """The group of all documents that come with a name."""
-    raw = name.encode("utf-8", "surrogateescape")
-    key = int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest()) >> 1
-    return Group(key, hashlib.shake_128(raw).digest(SKETCH_BYTES))
 
 
 def groups_of(heads: list[str]) -> list[Group]:
@@ -135,41 +123,3 @@ def _mix(values: np.ndarray) -> np.ndarray:
     values = (values ^ (values >> np.uint64(30))) * _MIX_1
     values = (values ^ (values >> np.uint64(27))) * _MIX_2
     return values ^ (values >> np.uint64(31))
-
-
-class NearDuplicates:
-    """Remembers documents by their word shingles and tells whether a new one nearly repeats one of them."""
-
-    def __init__(self) -> None:
-        self._word_hashes: dict[str, int] = {}
-        self._shingles: list[np.ndarray] = []
-        self._by_sketch: dict[int, list[int]] = defaultdict(list)
-
-    def add(self, words: list[str]) -> bool:
-        """True where a document kept before shares most of its shingles; else the words are remembered."""
-        shingles = self._hash_shingles(words)
-        sketch = shingles[:_SKETCH_SIZE].tolist()  # the smallest hashes: likely shared where most shingles are
-        candidates = Counter(index for key in sketch for index in self._by_sketch.get(key, ()))
-        for index, shared in candidates.items():
-            if shared >= min(2, len(sketch)):
-                both = np.intersect1d(shingles, self._shingles[index], assume_unique=True).size
-                if both >= _NEAR_DUPLICATE * (shingles.size + self._shingles[index].size - both):
-                    return True
-        for key in sketch:
-            self._by_sketch[key].append(len(self._shingles))
-        self._shingles.append(shingles)
-        return False
-
-    def _hash_shingles(self, words: list[str]) -> np.ndarray:
-        """Sorted unique hashes of the runs of words, uint64."""
-        known = self._word_hashes
-        for word in words:
-            if word not in known:
-                known[word] = zlib.crc32(word.encode()) * 0x9E3779B97F4A7C15 & (1 << 64) - 1
-        hashes = np.array([known[word] for word in words], dtype=np.uint64)
-        count = max(1, len(words) - _SHINGLE_WORDS + 1)
-        mixed = np.zeros(count, dtype=np.uint64)
-        for offset in range(min(_SHINGLE_WORDS, len(words))):
-            mixed = (mixed ^ hashes[offset : offset + count]) * np.uint64(0xBF58476D1CE4E5B9)
-            mixed ^= mixed >> np.uint64(29)
-        return np.unique(mixed)

@@ -1,7 +1,7 @@
 """Units of text to part files of tokens, by several processes; what is already there is not done again.
 
-A part is written under names of its own, renamed, and its receipt last: without a fitting receipt it does not count.
-Parts depend on their unit alone, so neither the number of processes nor an interruption shows in them.
+The files of a part are renamed into place when complete, its statistics last: without fitting statistics it does not
+count. Parts depend on their unit alone, so neither the number of processes nor an interruption changes them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ import numpy as np
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.near_duplicates import Group
 from electra_albert.corpus.sources import Document, Unit, read_unit
-from electra_albert.corpus.word_encoder import Encoder, make_encoder
-from electra_albert.corpus.writing import replacing, write_json
+from electra_albert.corpus.word_encoder import TextEncoder
+from electra_albert.files import read_json, replacing, write_json
 
 LOG = logging.getLogger(__name__)
 
@@ -39,18 +39,28 @@ _SECONDS_BETWEEN_LINES = 10
 
 
 class Part(NamedTuple):
-    """One finished part: its receipt, and where its files are."""
+    """One part of a store: the unit of text it is made from, and where its files are."""
 
-    receipt: dict[str, Any]
-    folder: Path
+    unit: Unit
     number: int
+    key: str  # of the unit, how it is read, and the tokenizer
+    folder: Path
+    dtype: np.dtype  # of the ids
+    statistics: dict[str, Any]  # empty until the part is there
 
     def path(self, name: str) -> Path:
         return self.folder / f"{self.number:06d}.{name}"
 
+    def read(self) -> Part:
+        """The part with its statistics, if it is whole and was made from the same unit and tokenizer."""
+        found = read_json(self.path("json"))
+        sizes = {name: self.path(name).stat().st_size for name in PART_FILES if self.path(name).is_file()}
+        is_whole = found.get("key") == self.key and found["sizes"] == sizes
+        return self._replace(statistics=found if is_whole else {})
+
 
 class PartPlan(NamedTuple):
-    """All parts of a store: what each is made from, how, and where they go."""
+    """All parts of a store: their units of text, how they are tokenised, and where they go."""
 
     units: list[Unit]
     settings: str  # of the encoder
@@ -58,20 +68,15 @@ class PartPlan(NamedTuple):
     fingerprint: str  # of corpus, reading and tokenizer
     dtype: np.dtype  # of the ids
 
-    def tasks(self) -> list[_Task]:
-        """The work of each part, in order."""
-        return [
-            _Task(unit, number, _part_key(self.fingerprint, unit), str(self.folder), self.dtype.str)
-            for number, unit in enumerate(self.units)
-        ]
-
-
-class _Task(NamedTuple):
-    unit: Unit
-    number: int
-    key: str
-    folder: str
-    dtype: str
+    def parts(self) -> list[Part]:
+        """All parts in order, with the statistics of those that are there."""
+        parts = []
+        for number, unit in enumerate(self.units):
+            spans = [(span.start, span.end, span.kind) for span in unit.spans]
+            content = json.dumps([self.fingerprint, spans, unit.reading])
+            key = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+            parts.append(Part(unit, number, key, self.folder, self.dtype, {}).read())
+        return parts
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -79,78 +84,56 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
-def write_parts(plan: PartPlan, numbers: Iterable[int], num_workers: int) -> None:
-    """Tokenise the units of these numbers whose parts are not there yet."""
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    tasks = plan.tasks()
-    wanted = [tasks[number] for number in numbers]
-    missing = [task for task in wanted if _read_receipt(task) is None]
-    if len(missing) < len(wanted):
-        LOG.info(f"{len(wanted) - len(missing)} of {len(wanted)} parts of the token store are there already")
-    said = time.monotonic()
-    for done, _ in enumerate(_run(missing, plan.settings, min(num_workers, len(missing))), start=1):
-        if time.monotonic() - said > _SECONDS_BETWEEN_LINES and done < len(missing):
-            said = time.monotonic()
-            LOG.info(f"tokenising: {done} of {len(missing)} parts done")
-
-
 def missing_parts(plan: PartPlan) -> list[int]:
     """Numbers of the parts that are not there, or were made from something else."""
-    return [task.number for task in plan.tasks() if _read_receipt(task) is None]
+    return [part.number for part in plan.parts() if not part.statistics]
 
 
 def finished_parts(plan: PartPlan) -> list[Part]:
-    """All parts in order; UsageError where one is missing."""
-    parts = []
-    for task in plan.tasks():
-        receipt = _read_receipt(task)
-        if receipt is None:
-            raise UsageError(f"{plan.folder}: part {task.number} is not there or was made otherwise; write it again")
-        parts.append(Part(receipt, plan.folder, task.number))
+    """All parts in order; UsageError if one is missing."""
+    parts = plan.parts()
+    if missing := [part.number for part in parts if not part.statistics]:
+        raise UsageError(f"{plan.folder}: part {missing[0]} is not there or was made otherwise; write it again")
     return parts
 
 
-def _part_key(fingerprint: str, unit: Unit) -> str:
-    spans = [(span.start, span.end, span.kind) for span in unit.spans]
-    return hashlib.blake2b(json.dumps([fingerprint, spans, unit.reading]).encode(), digest_size=16).hexdigest()
+def write_parts(plan: PartPlan, numbers: Iterable[int], num_workers: int) -> None:
+    """Tokenise the units of these numbers whose parts are not there yet."""
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    parts = plan.parts()
+    wanted = [parts[number] for number in numbers]
+    missing = [part for part in wanted if not part.statistics]
+    if len(missing) < len(wanted):
+        LOG.info(f"{len(wanted) - len(missing)} of {len(wanted)} parts of the token store are there already")
+    logged = time.monotonic()
+    for done, _ in enumerate(_write_all(missing, plan.settings, min(num_workers, len(missing))), start=1):
+        if time.monotonic() - logged > _SECONDS_BETWEEN_LINES and done < len(missing):
+            logged = time.monotonic()
+            LOG.info(f"tokenising: {done} of {len(missing)} parts done")
 
 
-def _read_receipt(task: _Task) -> dict[str, Any] | None:
-    """The receipt of a part that is whole and was made from the same unit and tokenizer."""
-    part = Part({}, Path(task.folder), task.number)
-    try:
-        receipt = json.loads(part.path("json").read_text(encoding="utf-8"))
-        sizes = {name: part.path(name).stat().st_size for name in PART_FILES}
-    except (FileNotFoundError, ValueError):
-        return None
-    if not isinstance(receipt, dict) or receipt.get("key") != task.key or receipt.get("sizes") != sizes:
-        return None
-    return receipt
+def _write_all(parts: list[Part], settings: str, num_workers: int) -> Iterator[None]:
+    """Write the parts, here or in processes of their own; yields after each.
 
-
-def _run(tasks: list[_Task], settings: str, num_workers: int) -> Iterator[None]:
-    """Do the tasks, here or in processes of their own; yields as often as one is done.
-
-    No process outlives this, and none is waited for: what it was at is begun anew another time.
+    No process outlives this, and none is waited for: what it was writing is begun again another time.
     """
     if num_workers <= 1:
-        encoder = make_encoder(settings)
-        for task in tasks:
-            _write_part(task, encoder)
+        encoder = TextEncoder(settings)
+        for part in parts:
+            _write_part(part, encoder)
             yield
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
     watched, held = context.Pipe(duplex=False)
-    initargs = (settings, os.getpid(), watched)
-    pool = ProcessPoolExecutor(num_workers, context, initializer=_start_worker, initargs=initargs)
+    pool = ProcessPoolExecutor(num_workers, context, initializer=_start_worker, initargs=(settings, watched))
     try:
-        for future in as_completed([pool.submit(_work, task) for task in tasks]):
+        for future in as_completed([pool.submit(_work, part) for part in parts]):
             future.result()
             yield
     except BrokenProcessPool:
-        message = "a process that tokenises was killed, perhaps for want of memory"
         raise DataError(
-            f"{message}; start again with fewer --preprocessing_num_workers, what is done is kept"
+            "a process that tokenises was killed, perhaps for want of memory; start again with fewer "
+            "--preprocessing_num_workers, what is done is kept"
         ) from None
     finally:
         held.close()  # the workers leave at once
@@ -158,66 +141,60 @@ def _run(tasks: list[_Task], settings: str, num_workers: int) -> Iterator[None]:
         watched.close()
 
 
-_encoder: Encoder | None = None  # one a worker process, so that its memo of words lasts from unit to unit
+_encoder: TextEncoder | None = None  # one a worker process, so that its memo of words lasts from unit to unit
 
 
-def _start_worker(settings: str, parent: int, watched: Connection) -> None:
+def _start_worker(settings: str, watched: Connection) -> None:
     global _encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent ends its workers
-    threading.Thread(target=_leave_with, args=(parent, watched), daemon=True).start()
-    _encoder = make_encoder(settings)
+    threading.Thread(target=_leave_with_parent, args=(watched,), daemon=True).start()
+    _encoder = TextEncoder(settings)
 
 
-def _leave_with(parent: int, watched: Connection) -> None:
-    """End this process once its parent closes the other end of `watched`, or is gone: killed, it can tell nobody."""
-    while os.getppid() == parent and not watched.poll(1):
-        pass
+def _leave_with_parent(watched: Connection) -> None:
+    """End this process when its parent closes the other end of `watched`, or is killed."""
+    watched.poll(None)
     os._exit(1)
 
 
-def _work(task: _Task) -> None:
+def _work(part: Part) -> None:
     assert _encoder is not None
-    _write_part(task, _encoder)
+    _write_part(part, _encoder)
 
 
-def _write_part(task: _Task, encoder: Encoder) -> None:
+def _write_part(part: Part, encoder: TextEncoder) -> None:
     started = time.perf_counter()
-    part = Part({}, Path(task.folder), task.number)
     counts: Counter[str] = Counter()
-    specials_before = encoder.special_texts
-    unknown_before, lost_before = encoder.unknown_characters, encoder.lost.copy()
+    specials, unknown, lost = encoder.special_texts, encoder.unknown_characters, encoder.lost.copy()
     with ExitStack() as stack:
         files = {name: stack.enter_context(replacing(part.path(name))) for name in PART_FILES}
-        writer = _PartWriter(files, np.dtype(task.dtype), encoder)
-        for document in read_unit(task.unit, counts):
+        writer = _PartWriter(files, part.dtype, encoder)
+        for document in read_unit(part.unit, counts):
             writer.add(document)
         writer.flush()
-    receipt = {
-        "key": task.key,
+    writer.counts["special_texts"] = encoder.special_texts - specials
+    writer.counts["unknown_characters"] = encoder.unknown_characters - unknown
+    statistics = {
+        "key": part.key,
         "sizes": writer.sizes,
         "read": dict(counts),
-        "written": {
-            **writer.counts,
-            "special_texts": encoder.special_texts - specials_before,
-            "unknown_characters": encoder.unknown_characters - unknown_before,
-            **(encoder.lost - lost_before),
-        },
+        "written": {**writer.counts, **(encoder.lost - lost)},
         "seconds": time.perf_counter() - started,
     }
-    write_json(part.path("json"), receipt)
+    write_json(part.path("json"), statistics)
 
 
 class _PartWriter:
     """Gathers sentences up to a bound, tokenises them together, and appends to the part's files."""
 
-    def __init__(self, files: Mapping[str, BinaryIO], dtype: np.dtype, encoder: Encoder) -> None:
+    def __init__(self, files: Mapping[str, BinaryIO], dtype: np.dtype, encoder: TextEncoder) -> None:
         self.counts: Counter[str] = Counter()
         self.sizes = dict.fromkeys(files, 0)  # bytes that were handed over, whatever is found on the disk
         self._files, self._dtype, self._encoder = files, dtype, encoder
         self._sentences: list[str] = []
         self._characters = 0
         self._ends: list[tuple[int, Group]] = []  # (sentences gathered when a document ended, its group)
-        self._group: Group | None = None  # of a document that goes on
+        self._group: Group | None = None  # of a document that continues
         self._tokens = 0  # written so far
         self._document_start = 0  # tokens written when the last document ended
 

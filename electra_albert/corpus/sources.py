@@ -1,6 +1,6 @@
-"""A corpus as documents of sentences: cut its files into units, read a unit as a stream.
+"""A corpus as documents of sentences: its files cut into units, and a unit read as a stream.
 
-In plain text a blank line ends a document, and what a line is, a sentence or a paragraph, is found from a bounded
+In plain text a blank line ends a document, and whether a line is a sentence or a paragraph is found from a bounded
 sample. In files of records each record is a document.
 """
 
@@ -8,27 +8,45 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
 from electra_albert.contracts import DataError
-from electra_albert.corpus.compressed import COMPRESSED_SUFFIXES, ByteStream, compression, open_regular, open_stream
-from electra_albert.corpus.decoding import BadUtf8, Decoder
 from electra_albert.corpus.documents import (
+    BadUtf8,
+    Decoder,
     Document,
     Record,
     documents_of_lines,
-    documents_of_named,
     documents_of_records,
+    escape,
+    unescape,
 )
-from electra_albert.corpus.formats import format_of, read_sample
-from electra_albert.corpus.lines import BLOCK_BYTES, MAX_LINE_BYTES, UTF8, Lines, transcoder, with_line_feeds
-from electra_albert.corpus.records import DELIMITERS, is_named_record, read_csv, read_json_lines, read_named_records
 from electra_albert.corpus.sentences import split_sentences
-from electra_albert.corpus.tables import arrow_pieces, parquet_pieces, read_arrow, read_parquet
-from electra_albert.corpus.text_files import find_files, identity, refreshed, same_content
+from electra_albert.data_files.finding import find_files, format_of, identity, read_sample, refreshed, same_content
+from electra_albert.data_files.lines import BLOCK_BYTES, MAX_LINE_BYTES, Lines, transcoder, with_line_feeds
+from electra_albert.data_files.streams import (
+    BYTE_ORDER_MARK,
+    COMPRESSED_SUFFIXES,
+    UTF8,
+    compression,
+    open_regular,
+    open_stream,
+)
+from electra_albert.data_files.tables import (
+    SEPARATORS,
+    csv_delimiter,
+    csv_rows,
+    json_kind,
+    json_objects,
+    open_columnar,
+)
+
+if TYPE_CHECKING:
+    import pyarrow
 
 __all__ = [
     "MAX_LINE_BYTES",
@@ -46,7 +64,7 @@ __all__ = [
     "same_content",
 ]
 
-Kind = Literal["sentences", "paragraphs", "documents", "records", "csv", "tsv", "parquet", "arrow"]
+Kind = Literal["sentences", "paragraphs", "records", "csv", "tsv", "parquet", "arrow"]
 
 _TO_THE_END = -1
 _KIND_BYTES = 1 << 18  # of a sample, that are looked at for the kind of text
@@ -54,40 +72,36 @@ _PARAGRAPH_SENTENCES = 1.35  # a line on average, from which the lines of a file
 _EXPANSION = 4  # of compressed text, about: only for how much goes into one unit
 _BLANK_LINE = re.compile(rb"\n[ \t\x0b\x0c\x1c-\x1f]*\n")
 _BLANK_LINE_ANY = re.compile(rb"(?>\r\n|\n|\r)[ \t\x0b\x0c\x1c-\x1f]*(?>\r\n|\n|\r)")
-_TABLE_READERS = {"parquet": read_parquet, "arrow": read_arrow}
-_TABLE_PIECES = {"parquet": parquet_pieces, "arrow": arrow_pieces}
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
+_TABLES = ("parquet", "arrow")
+_ROWS = 256  # turned into Python texts at once
 
 
 class Reading(NamedTuple):
     """How files are read."""
 
     text_column: str = "text"  # of records and tables
-    bad_utf8: BadUtf8 = "replace"  # what becomes of a line (of a piece of one over 1 MiB) or record that is not UTF-8
-    encoding: str = UTF8  # of text, JSON and CSV; our own form, Parquet and Arrow are in UTF-8
+    bad_utf8: BadUtf8 = "replace"  # what becomes of a line (of a part of one over 1 MiB) or record that is not UTF-8
+    encoding: str = UTF8  # of text, JSON and CSV; Parquet and Arrow are in UTF-8
 
 
 _AS_USUAL = Reading()
 
 
 class Span(NamedTuple):
-    """A piece of one file; it begins and ends where documents do."""
+    """A part of one file; it begins and ends where documents do."""
 
     path: str
-    start: int  # bytes of lines; row groups of Parquet; record batches, or bytes of a stream, of Arrow
+    start: int  # bytes of lines; row groups of Parquet; record batches of Arrow
     end: int  # -1: to the end, of what is compressed or cannot be cut
     kind: Kind  # what it holds
 
 
 class Unit(NamedTuple):
-    """A piece of the corpus that one process reads on its own."""
+    """A part of the corpus that one process reads on its own."""
 
     spans: tuple[Span, ...]
     reading: Reading = _AS_USUAL
-
-
-class _Sized(NamedTuple):
-    span: Span
-    size: int  # bytes of text, about
 
 
 # Where to cut.
@@ -97,12 +111,12 @@ def require_columns(files: Iterable[Path], reading: Reading) -> None:
     """Raise DataError where a file of records does not hold the column of texts, as far as its first record shows."""
     for path in files:
         form = format_of(path)
-        if form == "parquet" or form == "arrow":
-            next(_cut_table(path, form, reading.text_column), None)
-        elif form != "text" and (kind := _find_kind(path, None, reading)) != "documents":
+        if form in _TABLES:
+            next(_cut_table(path, reading.text_column), None)
+        elif form != "text":
+            span = Span(str(path), 0, _TO_THE_END, _find_kind(path, None, reading))
             with open_stream(path) as stream:
-                lines = _lines(Span(str(path), 0, _TO_THE_END, kind), stream, reading, Counter())
-                next(_records(lines, kind, reading.text_column), None)
+                next(_records(_lines(span, stream, reading, Counter()), span.kind, reading.text_column), None)
 
 
 def plan_units(files: list[Path], reading: Reading = _AS_USUAL, unit_bytes: int = 8 << 20) -> list[Unit]:
@@ -114,58 +128,56 @@ def plan_units(files: list[Path], reading: Reading = _AS_USUAL, unit_bytes: int 
     spans: list[Span] = []
     size = 0
     for path in files:
-        for sized in _cut_file(path, reading, unit_bytes):
-            if spans and size + sized.size > unit_bytes:
+        for span, span_bytes in _cut_file(path, reading, unit_bytes):
+            if spans and size + span_bytes > unit_bytes:
                 units.append(Unit(tuple(spans), reading))
                 spans, size = [], 0
-            if spans and (spans[-1].path, spans[-1].end) == (sized.span.path, sized.span.start):  # it goes on
-                spans[-1] = spans[-1]._replace(end=sized.span.end)
+            if spans and (spans[-1].path, spans[-1].end) == (span.path, span.start):  # it goes on
+                spans[-1] = spans[-1]._replace(end=span.end)
             else:
-                spans.append(sized.span)
-            size += sized.size
+                spans.append(span)
+            size += span_bytes
     return [*units, Unit(tuple(spans), reading)] if spans else units
 
 
-def _cut_file(path: Path, reading: Reading, unit_bytes: int) -> Iterator[_Sized]:
-    form = format_of(path) or "text"
-    if form == "parquet" or form == "arrow":
-        yield from _cut_table(path, form, reading.text_column)
+def _cut_file(path: Path, reading: Reading, unit_bytes: int) -> Iterator[tuple[Span, int]]:
+    """Spans of a file with the bytes of text in each, about."""
+    if format_of(path) in _TABLES:
+        yield from _cut_table(path, reading.text_column)
         return
     with open_regular(path) as file:
         size = path.stat().st_size
         is_compressed = compression(file.read(16)) is not None
         kind = _find_kind(path, None if is_compressed else file, reading)
-        if is_compressed or kind in DELIMITERS or path.suffix.lower() in COMPRESSED_SUFFIXES:
-            yield _Sized(Span(str(path), 0, _TO_THE_END, kind), size * (_EXPANSION if is_compressed else 1))
+        if is_compressed or kind in _DELIMITERS or path.suffix.lower() in COMPRESSED_SUFFIXES:
+            yield Span(str(path), 0, _TO_THE_END, kind), size * (_EXPANSION if is_compressed else 1)
             return
         start = 0
         while start < size:
             target = (start // unit_bytes + 1) * unit_bytes
             end = _border_after(file, target, kind) if target < size else size
-            yield _Sized(Span(str(path), start, end, kind), end - start)
+            yield Span(str(path), start, end, kind), end - start
             start = end
 
 
-def _cut_table(path: Path, kind: Literal["parquet", "arrow"], column: str) -> Iterator[_Sized]:
+def _cut_table(path: Path, column: str) -> Iterator[tuple[Span, int]]:
     if path.suffix.lower() in COMPRESSED_SUFFIXES:
-        raise DataError(f"{path}: a compressed table cannot be read in pieces; decompress it first")
-    for piece in _TABLE_PIECES[kind](str(path), column):
-        yield _Sized(Span(str(path), piece.start, piece.end, kind), piece.size)
+        raise DataError(f"{path}: a compressed table cannot be read in parts; decompress it first")
+    kind: Kind = "parquet" if format_of(path) == "parquet" else "arrow"
+    with open_columnar(path) as opened:
+        _check_column(str(path), opened.schema, column)
+        for number, size in enumerate(opened.sizes):
+            yield Span(str(path), number, number + 1, kind), size
 
 
 def _find_kind(path: Path, plain: BinaryIO | None, reading: Reading) -> Kind:
-    """What a line of the file holds, from its first bytes and, of a plain file, a piece of its middle.
-
-    Records are taken for our own form only where no other column than the usual one is asked for.
-    """
+    """The kind of a line of the file, from its first bytes and, of a plain file, a sample of its middle."""
     form = format_of(path)
     if form == "csv" or form == "tsv":
         return form
-    sample, is_whole = read_sample(path)
     if form == "jsonl":
-        first_line = with_line_feeds(sample).lstrip(b"\n").partition(b"\n")[0]
-        is_own = reading.text_column == _AS_USUAL.text_column and is_named_record(first_line)
-        return "documents" if is_own else "records"
+        return "records"
+    sample, is_whole = read_sample(path)
     size = path.stat().st_size
     if is_whole and len(sample) <= _KIND_BYTES:
         sample += b"\n"  # its last line is whole as well
@@ -181,16 +193,15 @@ def _find_kind(path: Path, plain: BinaryIO | None, reading: Reading) -> Kind:
 
 
 def _border_after(file: BinaryIO, position: int, kind: Kind) -> int:
-    """The offset behind the first document border found from `position` on, or the end of the file."""
+    """The offset after the first document border found from `position` on, or the end of the file."""
     file.seek(position)
     tail = b""  # what may be the beginning of a blank line that ends in the next block
-    is_records = kind in ("documents", "records")
     while block := file.read(BLOCK_BYTES):
         while block.endswith(b"\r") and (following := file.read(1)):
             block += following  # a line feed belongs to it
         position += len(block)
         window = tail + block
-        pattern = re.compile(rb"\n") if is_records else _BLANK_LINE_ANY if b"\r" in window else _BLANK_LINE
+        pattern = re.compile(rb"\n") if kind == "records" else _BLANK_LINE_ANY if b"\r" in window else _BLANK_LINE
         if found := pattern.search(window):
             return position - len(window) + found.end()
         ending = window[len(window.rstrip()) :]
@@ -216,38 +227,124 @@ def read_unit(unit: Unit, counts: Counter[str]) -> Iterator[Document]:
 
 def _read_span(span: Span, reading: Reading, counts: Counter[str]) -> Iterator[Document]:
     decoder = Decoder(reading.bad_utf8, counts)
-    if span.kind in _TABLE_READERS:
-        records = _TABLE_READERS[span.kind](span.path, span.start, span.end, reading.text_column)
-        yield from documents_of_records(_with_bytes_counted(records, counts), decoder)
-    elif span.end == _TO_THE_END:
-        with open_stream(span.path) as stream:
-            yield from _documents(_lines(span, stream, reading, counts), span.kind, reading.text_column, decoder)
-    else:
-        with open_regular(span.path) as file:
+    if span.kind in _TABLES:
+        yield from documents_of_records(_column_records(span, reading.text_column, counts), decoder)
+        return
+    with open_stream(span.path) if span.end == _TO_THE_END else open_regular(span.path) as file:
+        if span.start:
             file.seek(span.start)
-            yield from _documents(_lines(span, file, reading, counts), span.kind, reading.text_column, decoder)
+        lines = _lines(span, file, reading, counts)
+        if span.kind not in ("sentences", "paragraphs"):
+            yield from documents_of_records(_records(lines, span.kind, reading.text_column), decoder)
+            return
+        texts = (decoder.lines(run.raw, partial(lines.place, run.first)) for run in lines)
+        yield from documents_of_lines(texts, split=span.kind == "paragraphs", counts=counts)
 
 
-def _lines(span: Span, file: ByteStream, reading: Reading, counts: Counter[str]) -> Lines:
+def _lines(span: Span, file: BinaryIO, reading: Reading, counts: Counter[str]) -> Lines:
     is_text = span.kind in ("sentences", "paragraphs")
-    encoding = UTF8 if span.kind == "documents" else reading.encoding  # our own form is always in UTF-8
-    return Lines(span.path, file, span.start, span.end, counts, cut=is_text, encoding=encoding)
+    return Lines(span.path, file, span.start, span.end, counts, cut=is_text, encoding=reading.encoding)
 
 
-def _documents(lines: Lines, kind: Kind, column: str, decoder: Decoder) -> Iterator[Document]:
-    if kind == "documents":
-        return documents_of_named(read_named_records(lines), decoder)
-    if kind == "records" or kind in DELIMITERS:
-        return documents_of_records(_records(lines, kind, column), decoder)
-    texts = (decoder.lines(run.raw, partial(lines.place_in, run)) for run in lines)
-    return documents_of_lines(texts, split=kind == "paragraphs", counts=decoder.counts)
+def _numbered(lines: Lines) -> Iterator[tuple[int, str]]:
+    """Lines for a parser, with their numbers from where the reading began."""
+    for run in lines:
+        for number, line in enumerate(escape(run.raw[:-1]).split("\n"), start=run.first):
+            lines.counts["byte_order_marks"] += line.startswith(BYTE_ORDER_MARK)
+            yield number, line.removeprefix(BYTE_ORDER_MARK)
 
 
 def _records(lines: Lines, kind: Kind, column: str) -> Iterator[Record]:
-    return read_csv(lines, column, DELIMITERS[kind]) if kind in DELIMITERS else read_json_lines(lines, column)
+    """The text under `column` of each record. Raises DataError naming the line of one that does not hold it."""
+    if kind in _DELIMITERS:
+        yield from _csv_records(lines, _DELIMITERS[kind], column)
+        return
+    for number, record in json_objects(_numbered(lines), lines.place, (column,)):
+        place = partial(lines.place, number)
+        if column not in record:
+            raise _missing_column(place(), column, list(record))
+        text = record[column]
+        if text is not None and not isinstance(text, str):
+            raise DataError(f"{place()}: {column!r} holds {json_kind(text)}, not text; mend the record")
+        yield Record(None if text is None else unescape(text), place)
 
 
-def _with_bytes_counted(records: Iterator[Record], counts: Counter[str]) -> Iterator[Record]:
-    for record in records:
-        counts["bytes"] += len(record.raw or b"")
-        yield record
+def _csv_records(lines: Lines, delimiter: str, column: str) -> Iterator[Record]:
+    """The field of `column` in each row of CSV; the first row holds the names, and blank lines are no rows.
+
+    A field in quotes may hold line ends. Where no comma but another separator gives the column, it is used and counted.
+    """
+    texts = (line + "\n" for _, line in _numbered(lines))
+    first = next(texts, "")
+    if delimiter == _DELIMITERS["csv"]:
+        delimiter = csv_delimiter((first,), (column,))
+        if delimiter != _DELIMITERS["csv"]:
+            lines.counts[f"CSV files separated by {SEPARATORS[delimiter]}"] += 1
+
+    def place(number: int) -> str:
+        return lines.place(number - 1)
+
+    rows = csv_rows(chain((first,), texts), delimiter, place)
+    _, header = next(rows, (1, []))
+    if header.count(column) != 1:
+        raise _missing_column(lines.path, column, header)
+    position = header.index(column)
+    for number, row in rows:
+        if row and len(row) != len(header):
+            found = f"{len(row)} fields where the header has {len(header)}"
+            raise DataError(f"{place(number)}: {found}; put fields that hold {delimiter!r} into quotes")
+        if row:
+            yield Record(unescape(row[position]), partial(place, number))
+
+
+def _column_records(span: Span, column: str, counts: Counter[str]) -> Iterator[Record]:
+    """The texts of row groups or record batches as bytes, which need not be UTF-8 whatever their type says."""
+    with open_columnar(span.path) as opened:
+        _check_column(span.path, opened.schema, column)
+        for first, batch in opened.batches(span.start, span.end, [column]):
+            texts = batch.column(0)
+            for start in range(0, len(texts), _ROWS):
+                for row, raw in enumerate(_as_bytes(texts.slice(start, _ROWS)), first + start + 1):
+                    counts["bytes"] += len(raw or b"")
+                    yield Record(raw, partial("{}, row {}".format, span.path, row))
+
+
+def _as_bytes(texts: pyarrow.Array) -> list[bytes | None]:
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_null(texts.type):
+        return [None] * len(texts)
+    if types.is_dictionary(texts.type):
+        texts.validate(full=True)
+        texts = texts.dictionary_decode()
+    if types.is_string_view(texts.type):
+        texts = texts.view(pyarrow.binary_view())
+    else:
+        texts = texts.view(pyarrow.binary() if types.is_string(texts.type) else pyarrow.large_binary())
+    texts.validate(full=True)  # Arrow trusts the offsets in a file; those of a damaged one lie outside of memory
+    return texts.to_pylist()
+
+
+def _check_column(path: str, schema: pyarrow.Schema, column: str) -> None:
+    """Raise DataError unless `column` is there, once, and holds text."""
+    from pyarrow import types
+
+    if schema.names.count(column) != 1:
+        raise _missing_column(path, column, schema.names)
+    kind = schema.field(column).type
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    is_text: tuple[Callable[[Any], bool], ...] = (
+        types.is_string,
+        types.is_large_string,
+        types.is_string_view,
+        types.is_null,
+    )
+    if not any(is_kind(value) for is_kind in is_text):
+        raise DataError(f"{path}: column {column!r} holds {kind}, not text; choose another by --text_column")
+
+
+def _missing_column(place: str, column: str, columns: list[str]) -> DataError:
+    held = ", ".join(map(repr, columns[:20])) + (", …" if len(columns) > 20 else "")
+    found = "there twice" if columns.count(column) > 1 else "not there"
+    return DataError(f"{place}: column {column!r} is {found}; it holds {held or 'none'}: choose one by --text_column")

@@ -1,4 +1,4 @@
-"""The token store: two memory-mapped streams of tokens, one to train on and one held out, and their receipt.
+"""The token store: two memory-mapped streams of tokens, one to train on and one held out, and the corpus statistics.
 
 Layout of a store: train/ and validation/, each with tokens.bin (uint16 or uint32), sentence_ends.bin and
 document_ends.bin (int64, counted in tokens from the stream's start), token_counts.bin (int64 [V], of train), and
@@ -8,10 +8,8 @@ last found to be as written. Streams are copied from parts in bounded blocks, so
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +23,7 @@ import numpy as np
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.held_out import SIDES, Run, plan_sides
 from electra_albert.corpus.parts import PartPlan, finished_parts, token_dtype
-from electra_albert.corpus.writing import ArrayFile, Written, find_damage, gaps, write_json
+from electra_albert.files import HashedFile, Written, find_damage, read_json, write_json
 
 FORMAT_VERSION = 3
 _BLOCK = 1 << 20  # numbers copied at once
@@ -48,12 +46,12 @@ class Store(NamedTuple):
     train: TokenStream
     validation: TokenStream
     token_counts: np.ndarray  # [V] int64, of train
-    receipt: dict[str, Any]
+    statistics: dict[str, Any]  # of the corpus
 
     @property
     def source_starts(self) -> list[int]:
         """Where each source begins in the train stream, in tokens."""
-        return [0, *self.receipt["sides"]["train"]["source_ends"][:-1]]
+        return [0, *self.statistics["sides"]["train"]["source_ends"][:-1]]
 
 
 def build_store(
@@ -69,11 +67,10 @@ def build_store(
     for side in SIDES:
         shutil.rmtree(folder / side, ignore_errors=True)  # with the example tables of an older store
     parts = finished_parts(plan)
-    read: Counter[str] = Counter(found)
-    written: Counter[str] = Counter()
+    read, written = Counter(found), Counter[str]()
     for part in parts:
-        read.update(part.receipt["read"])
-        written.update(part.receipt["written"])
+        read.update(part.statistics["read"])
+        written.update(part.statistics["written"])
     if written["sentences"] < 2:
         held = "no sentence" if not written["sentences"] else "a single sentence"
         raise DataError(f"the corpus holds {held}: too little to train on and hold out; give it more text")
@@ -81,23 +78,23 @@ def build_store(
     sides, files = _merge(runs, folder, sources, plan.dtype, vocab_size)
     kept = sum(side["tokens"] for side in sides.values())
     assert kept == written["tokens"], "tokens were lost between the parts and the streams"
-    receipt = {
+    statistics = {
         "read": dict(read),
         "written": dict(written),
         "kept": kept / written["tokens"] * (1 - read["skipped_bytes"] / read["bytes"]),
         "sides": sides,
         "held_out": notice,
-        "process_seconds": sum(part.receipt["seconds"] for part in parts),
+        "process_seconds": sum(part.statistics["seconds"] for part in parts),
     }
     manifest = {
         "format_version": FORMAT_VERSION,
         "fingerprint": plan.fingerprint,
         "vocab_size": vocab_size,
         "files": {name: written._asdict() for name, written in files.items()},
-        "receipt": receipt,
+        "receipt": statistics,
     }
     write_json(folder / "manifest.json", {**manifest, "sha256": _digest(manifest)})
-    shutil.rmtree(plan.folder)
+    shutil.rmtree(plan.folder, ignore_errors=True)  # another job may still write there
     try:
         return open_store(folder)
     except CheckpointError as problem:
@@ -105,51 +102,36 @@ def build_store(
 
 
 def open_store(folder: Path) -> Store:
-    """Map the store in `folder`. Raises CheckpointError where it is not as it was written: it is to be built again."""
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        version, digest = manifest["format_version"], manifest.pop("sha256", None)
-    except FileNotFoundError:
-        raise UsageError(f"{folder} holds no token store; run prepare on the corpus") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise CheckpointError(f"{folder}/manifest.json is damaged") from None
-    if version != FORMAT_VERSION:
-        raise CheckpointError(f"{folder} is a token store of version {version}, not {FORMAT_VERSION}")
-    if digest != _digest(manifest):
-        raise CheckpointError(f"{folder}/manifest.json has changed since it was written")
+    """Map the store in `folder`. Raises CheckpointError if it is not as it was written: it is to be built again."""
+    file = folder / "manifest.json"
+    if not file.is_file():
+        raise UsageError(f"{folder} holds no token store; run prepare on the corpus")
+    manifest = read_json(file)
+    digest = manifest.pop("sha256", None)
+    if manifest.get("format_version") != FORMAT_VERSION or digest != _digest(manifest):
+        raise CheckpointError(f"{file} is damaged, or not of version {FORMAT_VERSION}")
     files = {name: Written(**entry) for name, entry in manifest["files"].items()}
-    damage = find_damage(folder, files, folder / "checked.json")
-    if damage is not None:
+    if damage := find_damage(folder, files, folder / "checked.json"):
         raise CheckpointError(damage)
     vocab_size = manifest["vocab_size"]
-    train, validation = (_open_stream(folder / side, vocab_size) for side in SIDES)
+    dtypes = (token_dtype(vocab_size), np.dtype("<i8"), np.dtype("<i8"))
+    names = [f"{name}.bin" for name in TokenStream._fields]
+    train, validation = (
+        TokenStream(*(np.memmap(folder / side / name, dtype, "r") for name, dtype in zip(names, dtypes, strict=True)))
+        for side in SIDES
+    )
     token_counts = np.fromfile(folder / "token_counts.bin", "<i8")
     return Store(folder, manifest["fingerprint"], vocab_size, train, validation, token_counts, manifest["receipt"])
-
-
-def _open_stream(folder: Path, vocab_size: int) -> TokenStream:
-    """The stream in `folder`; what the times of its files cannot tell of is looked at as far as it is quickly done."""
-    tokens = np.memmap(folder / "tokens.bin", token_dtype(vocab_size), "r")
-    ends = [np.memmap(folder / f"{name}.bin", "<i8", "r") for name in TokenStream._fields[1:]]
-    if int(tokens.max()) >= vocab_size:
-        raise CheckpointError(f"{folder}/tokens.bin holds an id beyond the {vocab_size} of the tokenizer")
-    for found in ends:
-        if found[0] < 1 or found[-1] != len(tokens) or (len(found) > 1 and gaps(found)[0] < 1):
-            raise CheckpointError(f"{found.filename} does not lead from the first token to the last")
-    return TokenStream(tokens, *ends)
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-# Copying.
-
-
 def _merge(
     runs: Callable[[], Iterator[Run]], folder: Path, sources: list[int], dtype: np.dtype, vocab_size: int
 ) -> tuple[dict[str, Any], dict[str, Written]]:
-    """Write the streams; their sizes and where each source ends by side, and what was written by the file's name."""
+    """Write the streams; returns their sizes and where each source ends, by side, and the hashes by file name."""
     token_counts = np.zeros(vocab_size, "<i8")
     sides: dict[str, Any] = {}
     written: dict[str, Written] = {}
@@ -159,51 +141,37 @@ def _merge(
         source_ends = [0] * (sources[-1] + 1)
         with ExitStack() as stack:
             paths = {name: folder / side / f"{name}.bin" for name in TokenStream._fields}
-            files = {name: ArrayFile(stack.enter_context(path.open("wb"))) for name, path in paths.items()}
-            for run in runs():
-                if run.side == side:
-                    _copy_run(run, files, sizes, dtype, token_counts if side == "train" else None)
-                    source_ends[sources[run.part.number]] = sizes["tokens"]
+            files = {name: HashedFile(stack.enter_context(path.open("wb"))) for name, path in paths.items()}
+            for run in (run for run in runs() if run.side == side):
+                for block in _blocks(np.memmap(run.part.path("tokens"), dtype, "r"), run.start, run.end):
+                    files["tokens"].write(block.tobytes())
+                    if side == "train":
+                        token_counts += np.bincount(block, minlength=vocab_size)
+                _copy_ends(run, files["sentence_ends"], sizes, "sentences")
+                _copy_ends(run, files["document_ends"], sizes, "documents")
+                sizes["tokens"] += run.end - run.start
+                source_ends[sources[run.part.number]] = sizes["tokens"]
             written |= {f"{side}/{name}.bin": file.finish() for name, file in files.items()}
         sides[side] = {**sizes, "source_ends": list(accumulate(source_ends, max))}
     with (folder / "token_counts.bin").open("wb") as opened:
-        file = ArrayFile(opened)
-        file.write(token_counts)
-        written["token_counts.bin"] = file.finish()
+        counts_file = HashedFile(opened)
+        counts_file.write(token_counts.tobytes())
+        written["token_counts.bin"] = counts_file.finish()
     return sides, written
 
 
-def _copy_run(
-    run: Run, files: Mapping[str, ArrayFile], sizes: dict[str, int], dtype: np.dtype, token_counts: np.ndarray | None
-) -> None:
-    for start in range(run.start, run.end, _BLOCK):
-        count = min(_BLOCK, run.end - start)
-        path = run.part.path("tokens")
-        block = np.fromfile(path, dtype, count, offset=start * dtype.itemsize)
-        if len(block) != count:  # numpy returns what it could read
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        files["tokens"].write(block)
-        if token_counts is not None:
-            token_counts += np.bincount(block, minlength=len(token_counts))
+def _copy_ends(run: Run, file: HashedFile, sizes: dict[str, int], unit: str) -> None:
+    """Append the ends of sentences or documents in (start, end] of a run; one cut by the split ends here as well."""
     shift = sizes["tokens"] - run.start
-    for name, unit in (("sentence_ends", "sentences"), ("document_ends", "documents")):
-        last = None
-        for block in _ends_inside(run, name):
-            files[name].write(block + shift)
-            sizes[unit] += len(block)
-            last = int(block[-1])
-        if last != run.end:  # a document cut by the held-out split ends on this side all the same
-            files[name].write(np.array([run.end + shift], "<i8"))
-            sizes[unit] += 1
-    sizes["tokens"] += run.end - run.start
-
-
-def _ends_inside(run: Run, name: str) -> Iterator[np.ndarray]:
-    """The ends in (start, end] of a run, in blocks."""
-    path = run.part.path(name)
-    if not path.stat().st_size:
-        return
-    ends = np.memmap(path, "<i8", "r")
+    ends = np.memmap(run.part.path(f"{unit.removesuffix('s')}_ends"), "<i8", "r")
     first, last = np.searchsorted(ends, (run.start, run.end), side="right").tolist()
-    for start in range(first, last, _BLOCK):
-        yield np.array(ends[start : min(start + _BLOCK, last)])
+    for block in _blocks(ends, first, last):
+        file.write((block + shift).tobytes())
+    sizes[unit] += last - first
+    if last == first or ends[last - 1] != run.end:
+        file.write(np.array([run.end + shift], "<i8").tobytes())
+        sizes[unit] += 1
+
+
+def _blocks(array: np.ndarray, first: int, last: int) -> Iterator[np.ndarray]:
+    return (array[start : min(start + _BLOCK, last)] for start in range(first, last, _BLOCK))

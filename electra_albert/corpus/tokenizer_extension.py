@@ -1,4 +1,4 @@
-"""New words for a tokenizer, taken from the text it is to be used on; what it had keeps its ids."""
+"""New words for a tokenizer, taken from the text it is to be used on; old tokens keep their ids."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import regex
 
 from electra_albert.contracts import UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer
-from electra_albert.corpus.tokenizer_albert import WORD_START
-from electra_albert.corpus.tokenizer_training import LETTERS_OR_DIGITS
+from electra_albert.corpus.tokenizer_training import LETTERS_OR_DIGITS, WORD_START
 
 if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
@@ -29,14 +28,14 @@ _RUN = regex.compile(rf"{WORD_START}?(?:{LETTERS_OR_DIGITS})")
 
 
 class Extension(NamedTuple):
-    """A tokenizer with new pieces behind the old ones."""
+    """A tokenizer with new tokens after the old ones."""
 
     tokenizer: Tokenizer
-    pieces: list[list[int]]  # the old ids that each new piece was written as before, in the order of the new ids
+    pieces: list[list[int]]  # the old ids that each new token was written with before, in the order of the new ids
 
 
 class _Word(NamedTuple):
-    """A word that several pieces stood for."""
+    """A word of several tokens."""
 
     text: str
     occurrences: int
@@ -44,35 +43,35 @@ class _Word(NamedTuple):
 
 
 def extend_tokenizer(tokenizer: Tokenizer, sentences: Iterable[str], count: int) -> Extension:
-    """Give the words of `sentences` that save most tokens pieces of their own, at most `count` of them.
+    """Give the words of `sentences` that save most tokens a token of their own, at most `count` of them.
 
-    Words that hold a character without a piece are left out. Ids 0 to V - 1 keep their meaning; a text changes only
-    where a new piece is found in it. Raises UsageError where the model is neither Unigram nor WordPiece, or a token was
-    added behind its pieces.
+    Words that hold a character without a token are left out. Ids 0 to V - 1 keep their meaning; a text changes only
+    where a new token is found in it. Raises UsageError if the model is neither Unigram nor WordPiece, or a token was
+    added after the model's own.
     """
     content = json.loads(tokenizer.backend_tokenizer.to_str())
-    model = content["model"]
+    model, size = content["model"], len(tokenizer)
     if model["type"] not in ("Unigram", "WordPiece"):
-        raise UsageError(
-            f"the vocabulary of a {model['type']} tokenizer cannot be extended with words, only that of a Unigram or "
-            "WordPiece one; keep its vocabulary as it is"
-        )
-    if len(model["vocab"]) < len(tokenizer):
-        raise UsageError(
-            "the vocabulary cannot be extended: a token was added behind the tokenizer's pieces; keep it as it is"
-        )
+        raise UsageError(f"the vocabulary of a {model['type']} tokenizer cannot be extended; keep it as it is")
+    if len(model["vocab"]) < size:
+        raise UsageError("a vocabulary with added tokens behind the model's own cannot be extended; keep it as it is")
     counts = count_words(_words(tokenizer, model["type"], sentences))
     words = _worthwhile(tokenizer, counts)
     if model["type"] == "WordPiece":
-        taken = words[:count]  # the longest piece that matches is taken, which is the whole word
-        rows: Any = {word.text: len(tokenizer) + place for place, word in enumerate(taken)}
-        model["vocab"] |= rows
+        words = words[:count]  # the longest token that matches is taken, which is the whole word
+        model["vocab"] |= {word.text: size + number for number, word in enumerate(words)}
     else:
-        taken, rows = _used_words(model, words, counts.total(), count)
-        model["vocab"] += rows
-    if not taken:
+        words = _used_words(model, words, counts.total(), count)
+        model["vocab"] += [[word.text, _score(word, counts.total())] for word in words]
+    if not words:
         return Extension(tokenizer, [])
-    return Extension(_rebuild(tokenizer, content, taken), [word.ids for word in taken])
+    with TemporaryDirectory() as folder:  # checked and built like any that is read from a file
+        save_tokenizer(tokenizer, Path(folder), tokenizer.model_max_length)
+        (Path(folder) / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+        extended = load_tokenizer(Path(folder))
+    for number, word in enumerate(words, size):
+        assert [token.id for token in extended.backend_tokenizer.model.tokenize(word.text)] == [number], word.text
+    return Extension(extended, [word.ids for word in words])
 
 
 def count_words(words: Iterable[str], most_words: int = MOST_WORDS) -> Counter[str]:
@@ -112,13 +111,11 @@ def _worthwhile(tokenizer: Tokenizer, counts: Counter[str]) -> list[_Word]:
     return sorted(found, key=lambda word: (-word.occurrences * (len(word.ids) - 1), word.text))
 
 
-def _used_words(
-    model: dict[str, Any], words: list[_Word], total: int, count: int
-) -> tuple[list[_Word], list[list[Any]]]:
-    """The first `count` words that Unigram really cuts as one piece, and their rows for its vocabulary.
+def _used_words(model: dict[str, Any], words: list[_Word], total: int, count: int) -> list[_Word]:
+    """The first `count` words that Unigram really encodes as one token, given their scores.
 
-    A word's score is the logarithm of its share of the text. Where its parts, old or new, are likelier together than
-    the word itself, it would never be used and another one takes its place.
+    A word's score is the logarithm of its share of the text. If its parts, old or new, are likelier together than the
+    word itself, it would never be used and another one takes its place.
     """
     from tokenizers.models import Unigram
 
@@ -133,20 +130,9 @@ def _used_words(
         trial = Unigram(old + rows, model["unk_id"], bool(model.get("byte_fallback")))
         used = [word for word in taken if len(trial.tokenize(word.text)) == 1]
         if len(used) == len(taken):
-            return taken, [list(row) for row in rows]
+            return taken
         taken = used
 
 
 def _score(word: _Word, total: int) -> float:
     return round(math.log(word.occurrences / total), SCORE_DIGITS)
-
-
-def _rebuild(tokenizer: Tokenizer, content: dict[str, Any], taken: list[_Word]) -> Tokenizer:
-    """The tokenizer of the extended model, checked and built like any that is read from a file."""
-    with TemporaryDirectory() as folder:
-        save_tokenizer(tokenizer, Path(folder), tokenizer.model_max_length)
-        (Path(folder) / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-        extended = load_tokenizer(Path(folder))
-    for number, word in enumerate(taken, len(tokenizer)):
-        assert [token.id for token in extended.backend_tokenizer.model.tokenize(word.text)] == [number], word.text
-    return extended

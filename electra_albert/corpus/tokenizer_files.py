@@ -1,34 +1,95 @@
-"""Tokenizer files as they are read from disk: bounded, checked, and nothing of them run."""
+"""The tokenizer in a tokenizer.json, SentencePiece model or vocab.txt, and the user's choices over its settings."""
 
 from __future__ import annotations
 
+import base64
 import json
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.contracts import CheckpointError, UsageError, UserError
+from electra_albert.corpus.tokenizer_training import (
+    MODEL_INPUT_NAMES,
+    SPECIAL_PIECES,
+    UNK_ID,
+    build_albert,
+    normalizer_state,
+    script_safe_normalizer,
+)
 
-_LARGEST_FILE_BYTES = 64 << 20
-_LONGEST_PIECE = 1000  # characters; the tokenizers library overflows its stack when it frees a far longer one
-_LARGEST_SCORE = 1e300  # of either sign; beyond it lies infinity, and whole numbers that are no float
-_LFS_POINTER = b"version https://git-lfs"
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
 _FOLDER_FILES = ("tokenizer.json", "spiece.model", "vocab.txt")  # the first that is there is read, as in stock
-
-ROLES = {
+_ALBERT_CLASSES = (None, "AlbertTokenizer", "AlbertTokenizerFast")
+_ROLES = {
     "pad_token": ("[PAD]", "<pad>"),
     "unk_token": ("[UNK]", "<unk>"),
     "cls_token": ("[CLS]", "<s>"),
     "sep_token": ("[SEP]", "</s>"),
     "mask_token": ("[MASK]", "<mask>"),
 }
+_ALBERT_FLAGS = ("do_lower_case", "keep_accents")
+_BERT_FLAGS = {  # of a configuration, and the names that a tokenizer.json has for them
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+_LONGEST_TOKEN = 1000  # characters; the tokenizers library overflows its stack when it frees a far longer one
+_TRIAL = "a The 1,000 don't … “é” e\u0301 中文 한국어 👩\u200d👧 עברית \t\u3000\x00\ufdfa ▁ ## [MASK] <unk>"
+# By this much a token such as "▁1," is made less likely: more than any split of it without the comma costs, so it is
+# never used. Version 4 of transformers takes the same number, and files that it wrote hold scores made with it.
+_DIGIT_COMMA_NATS = 100.0
+
+
+class TextOptions(NamedTuple):
+    """The user's choices for case, accents and commas after digits; None leaves them to the tokenizer's files."""
+
+    do_lower_case: bool | None = None
+    keep_accents: bool | None = None
+    split_digit_comma: bool | None = None
+
+
+_FROM_FILES = TextOptions()
+
+
+def load_tokenizer(path: Path, options: TextOptions = _FROM_FILES) -> PreTrainedTokenizerFast:
+    """The tokenizer in a folder, tokenizer.json, SentencePiece model or vocab.txt.
+
+    A tokenizer.json of ALBERT gives its tokens to a stock AlbertTokenizer; any other keeps its normalizer, splits and
+    model, and gets the template [CLS] A [SEP] B [SEP], types 0 and 1. Settings are those of the tokenizer_config.json
+    next to the file, overridden by `options`. Without either, a SentencePiece model or vocab.txt is cased if a token
+    holds a capital letter. A SentencePiece model gives SentencePiece's ids on normalised text, except at U+0085 and at
+    the word-start mark. Differs from stock, which makes the user-defined tokens of a .model, among them the full stop,
+    added tokens, which are cut out of text first and neither masked nor shown.
+
+    Raises UsageError if there is no tokenizer or it does not take `options`, CheckpointError if it cannot be used.
+    """
+    file = vocabulary_file(path)
+    config: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        settings = file.parent / name
+        config |= _read_json(settings) if settings.is_file() else {}
+    try:
+        tokenizer = _load(file, config, options)
+        tokenizer.backend_tokenizer.encode(_TRIAL)
+    except (UserError, OSError):
+        raise
+    except BaseException as problem:  # tokenizers raises Exception itself; a panic of its native code is not even that
+        if not isinstance(problem, Exception) and type(problem).__name__ != "PanicException":
+            raise
+        reason = " ".join(str(problem).split())[:120]
+        raise CheckpointError(f"{file} cannot be used as a tokenizer ({reason}); fetch it again") from None
+    return tokenizer
 
 
 def vocabulary_file(path: Path) -> Path:
-    """The file to read of a folder, or the file itself. Raises UsageError where there is none."""
-    if path.is_file():
+    """The file to read of a folder, or the file itself. Raises UsageError if there is none."""
+    if path.is_file() and path.suffix in (".json", ".model", ".txt"):
         return path
+    if path.is_file():
+        raise UsageError(f"{path} is not named *.json, *.model or *.txt; name a tokenizer.json or its folder")
     if not path.is_dir():
         raise UsageError(f"tokenizer {path} does not exist; name a folder or file of a tokenizer")
     for name in _FOLDER_FILES:
@@ -37,22 +98,17 @@ def vocabulary_file(path: Path) -> Path:
     raise UsageError(f"{path} holds no tokenizer.json, spiece.model or vocab.txt; name the folder of a tokenizer")
 
 
-def read_bytes(file: Path) -> bytes:
-    """The file; CheckpointError where it is too large for a tokenizer or only stands for another file."""
-    if file.stat().st_size > _LARGEST_FILE_BYTES:
-        raise CheckpointError(f"{file} is larger than {_LARGEST_FILE_BYTES >> 20} MB, too large for a tokenizer")
+def _read_bytes(file: Path) -> bytes:
     content = file.read_bytes()
-    if content.startswith(_LFS_POINTER):
+    if content.startswith(b"version https://git-lfs"):
         raise CheckpointError(f"{file} is a git LFS pointer, not the file itself; fetch it with git lfs pull")
     return content
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """The JSON object in the file; CheckpointError where it holds none."""
+def _read_json(file: Path) -> dict[str, Any]:
+    raw = _read_bytes(file)
     try:
-        content = json.loads(read_bytes(file).decode("utf-8"))
-    except CheckpointError:
-        raise
+        content = json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as problem:  # a ValueError also where it is not UTF-8
         raise CheckpointError(f"{file} is not JSON ({str(problem)[:80]}); fetch the tokenizer again") from None
     if not isinstance(content, dict):
@@ -60,86 +116,226 @@ def read_json(file: Path) -> dict[str, Any]:
     return content
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json over special_tokens_map.json, empty where the folder has neither."""
-    files = [folder / "special_tokens_map.json", folder / "tokenizer_config.json"]
-    merged: dict[str, Any] = {}
-    for file in files:
-        merged |= read_json(file) if file.is_file() else {}
-    return merged
+def _load(file: Path, config: dict[str, Any], options: TextOptions) -> PreTrainedTokenizerFast:
+    """The tokenizer in the file; what the tokenizers library finds wrong with it is raised as it comes."""
+    if file.suffix == ".model":
+        return _load_sentencepiece(file, config, options)
+    content = _read_json(file) if file.suffix == ".json" else _read_wordpiece(file)
+    model = content["model"]
+    if "type" not in model:  # files of 2020
+        model["type"] = "Unigram" if isinstance(model["vocab"], list) else "BPE" if "merges" in model else "WordPiece"
+    if model["type"] == "Unigram":
+        vocab = [(token, score) for token, score in model["vocab"]]
+        tokens = [token for token, _ in vocab]
+        is_published = config.get("tokenizer_class") in _ALBERT_CLASSES and has_albert_layout(tokens, model["unk_id"])
+        if is_published and all(token["id"] < len(tokens) for token in content.get("added_tokens") or ()):
+            _check_ids(file, {token: number for number, token in enumerate(tokens)})
+            steps = (content.get("normalizer") or {}).get("normalizers") or ()
+            charsmaps = [step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled"]
+            charsmap = base64.b64decode(charsmaps[0], validate=True) if charsmaps else None
+            albert = _albert_options(file, config, options, charsmap, is_cased=False)
+            return build_albert(split_digit_commas(vocab, options.split_digit_comma), albert)
+    _apply_options(file, content, config, options)
+    return _build_fast(file, content, config)
 
 
-def read_flag(file: Path, settings: dict[str, Any], name: str, otherwise: bool | None) -> bool | None:
-    """A setting of the tokenizer in `file` that is true or false, `otherwise` where it is not given or null."""
-    value = settings.get(name)
+def has_albert_layout(tokens: list[str], unknown_id: object) -> bool:
+    """Whether the special tokens have the ids that AlbertTokenizer expects."""
+    return tuple(tokens[: len(SPECIAL_PIECES)]) == SPECIAL_PIECES and unknown_id == UNK_ID
+
+
+def _has_capitals(tokens: Iterable[str], special: Collection[str]) -> bool:
+    return any(token != token.lower() and token[0] not in "[<" and token not in special for token in tokens)
+
+
+def _flag(file: Path, config: dict[str, Any], name: str, otherwise: bool | None) -> bool | None:
+    """A setting that is true or false, `otherwise` if it is not given or null."""
+    value = config.get(name)
     if value is not None and not isinstance(value, bool):
         raise CheckpointError(f"{file}: its setting {name}={value!r} is neither true nor false; mend it")
     return otherwise if value is None else value
 
 
-def read_wordpiece_vocab(file: Path) -> dict[str, int]:
-    """The pieces of a BERT vocab.txt, one a line, by their line's number from 0."""
+def _albert_options(
+    file: Path, config: dict[str, Any], options: TextOptions, charsmap: bytes | None, *, is_cased: bool
+) -> dict[str, Any]:
+    """AlbertTokenizer's arguments: the user's, else those of `config`, else stock's, but that case is kept."""
+    found = {name: _flag(file, config, name, name != "keep_accents" and not is_cased) for name in _ALBERT_FLAGS}
+    given = {name: value for name, value in options._asdict().items() if name in found and value is not None}
+    return found | given | ({"_spm_precompiled_charsmap": charsmap} if charsmap else {})
+
+
+def _load_sentencepiece(file: Path, config: dict[str, Any], options: TextOptions) -> PreTrainedTokenizerFast:
+    """A SentencePiece model of type Unigram, with ALBERT's normalizer and splits; needs protobuf alone."""
+    from google.protobuf.message import DecodeError
+    from transformers import AlbertTokenizer
+    from transformers.convert_slow_tokenizer import import_protobuf
+
+    proto = import_protobuf().ModelProto()  # of the module that transformers imports, since protobuf refuses a second
     try:
-        text = read_bytes(file).decode("utf-8").replace("\r\n", "\n")
+        proto.ParseFromString(_read_bytes(file))
+    except DecodeError:
+        raise CheckpointError(f"{file} is no SentencePiece model or a damaged one; fetch it again") from None
+    if not (proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")):  # they follow the tokens
+        raise CheckpointError(f"{file} is cut off after {len(proto.pieces)} tokens; fetch it again")
+    trainer = proto.trainer_spec
+    kind = type(trainer).ModelType.Name(trainer.model_type) + " with byte fallback" * trainer.byte_fallback
+    if kind != "UNIGRAM":
+        raise CheckpointError(f"{file} is a SentencePiece model of type {kind}, not UNIGRAM; name a Unigram model")
+    vocab = split_digit_commas([(piece.piece, piece.score) for piece in proto.pieces], options.split_digit_comma)
+    tokens = [token for token, _ in vocab]
+    _check_ids(file, {token: number for number, token in enumerate(tokens)})
+    control = [piece.piece for piece in proto.pieces if piece.type == piece.CONTROL]
+    charsmap = proto.normalizer_spec.precompiled_charsmap
+    albert = _albert_options(file, config, options, charsmap, is_cased=_has_capitals(tokens, control))
+    if has_albert_layout(tokens, trainer.unk_id):
+        return build_albert(vocab, albert)
+    content = json.loads(AlbertTokenizer(**albert).backend_tokenizer.to_str())
+    content["model"] = {"type": "Unigram", "unk_id": trainer.unk_id, "vocab": vocab, "byte_fallback": False}
+    content["added_tokens"] = [_added_token(token, tokens.index(token)) for token in control]
+    return _build_fast(file, content, config)
+
+
+def _read_wordpiece(file: Path) -> dict[str, Any]:
+    """The content of a tokenizer.json for a BERT vocab.txt, one token a line, which has its line's number from 0."""
+    from transformers import BertTokenizer
+
+    try:
+        tokens = _read_bytes(file).decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
     except UnicodeDecodeError:
         raise CheckpointError(f"{file} is not UTF-8 text; fetch the tokenizer again") from None
-    pieces = text.removesuffix("\n").split("\n")
-    check_pieces(file, pieces)
-    return {piece: number for number, piece in enumerate(pieces)}
+    content = json.loads(BertTokenizer().backend_tokenizer.to_str())
+    content["added_tokens"] = []
+    content["model"]["vocab"] = {token: number for number, token in enumerate(tokens)}
+    content["normalizer"]["lowercase"] = not _has_capitals(filter(None, tokens), ())
+    return content
 
 
-def check_rows(file: Path, rows: object) -> list[tuple[str, float]]:
-    """Pieces with scores as a Unigram model needs them: texts that differ, and finite numbers."""
-    if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
-        raise CheckpointError(f"{file}: a piece is not a (text, finite score) pair; fetch the tokenizer again")
-    check_pieces(file, [row[0] for row in rows])
-    return [(piece, float(score)) for piece, score in rows]
+def _apply_options(file: Path, content: dict[str, Any], config: dict[str, Any], options: TextOptions) -> None:
+    """Put the user's options, and BERT's of the configuration, into the content of a tokenizer.json.
+
+    Raises UsageError if the tokenizer does not take an option.
+    """
+    normalizer = content.get("normalizer")
+    trained = _script_safe_options(normalizer)
+    taken: tuple[str, ...] = ()
+    if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
+        taken = _ALBERT_FLAGS
+        accents = None if options.keep_accents is None else not options.keep_accents
+        given = {"do_lower_case": options.do_lower_case, "strip_accents": accents}
+        config = config | {name: value for name, value in given.items() if value is not None}
+        for name, own in _BERT_FLAGS.items():
+            normalizer[own] = _flag(file, config, name, normalizer.get(own))
+    elif trained is not None:
+        taken = TextOptions._fields
+        given = {name: value for name, value in options._asdict().items() if value is not None}
+        chosen: dict[str, Any] = {name: given.get(name, otherwise) for name, otherwise in trained.items()}
+        content["normalizer"] = normalizer_state(script_safe_normalizer(**chosen))
+        content["model"]["vocab"] = split_digit_commas(content["model"]["vocab"], options.split_digit_comma)
+    for name, value in options._asdict().items():
+        if value is not None and name not in taken:
+            why = "whose tokens never join a comma to a digit" if taken else "whose own pipeline decides that"
+            raise UsageError(f"--{name} does not apply to {file}, {why}; leave it out or name another tokenizer")
 
 
-def _is_row(row: object) -> bool:
-    if not isinstance(row, list) or len(row) != 2:
-        return False
-    piece, score = row
-    return isinstance(piece, str) and type(score) in (int, float) and abs(score) < _LARGEST_SCORE
+def _script_safe_options(normalizer: Any) -> dict[str, bool] | None:
+    """do_lower_case and keep_accents of a tokenizer that was trained here, by its normalizer; None of any other."""
+    for case, accents in ((True, False), (True, True), (False, False), (False, True)):
+        if normalizer == normalizer_state(script_safe_normalizer(case, accents)):
+            return {"do_lower_case": case, "keep_accents": accents}
+    return None
 
 
-def check_pieces(file: Path, pieces: Sequence[str]) -> None:
-    """CheckpointError where a piece is empty, too long, no text that can be written, or stands there twice."""
-    try:
-        "".join(pieces).encode("utf-8")
-    except UnicodeEncodeError:  # JSON can spell half of a surrogate pair
-        raise CheckpointError(f"{file}: a piece is not Unicode text; fetch the tokenizer again") from None
-    if "" in pieces:
-        raise CheckpointError(f"{file}: piece {pieces.index('')} is empty; fetch the tokenizer again")
-    longest = max(pieces, key=len, default="")
-    if len(longest) > _LONGEST_PIECE:
-        raise CheckpointError(
-            f"{file}: a piece has {len(longest):,} characters ({longest[:20]!r}...), more than {_LONGEST_PIECE:,}; "
-            "name another tokenizer"
-        )
-    if len(set(pieces)) < len(pieces):
-        twice = next(piece for piece, count in Counter(pieces).items() if count > 1)
-        raise CheckpointError(f"{file}: the piece {twice!r} stands in it twice; fetch the tokenizer again")
+def _check_ids(file: Path, ids: dict[str, int]) -> None:
+    """Refuse tokens that native code cannot find or free, and ids that are not each there once."""
+    if "" in ids or len(max(ids, key=len, default="")) > _LONGEST_TOKEN:
+        raise CheckpointError(f"{file}: a token is empty or longer than {_LONGEST_TOKEN:,} characters; fetch it again")
+    if sorted(ids.values()) != list(range(len(ids))):
+        raise CheckpointError(f"{file}: its ids are not 0 to {len(ids) - 1}, each once; name another tokenizer")
 
 
-def find_roles(file: Path, config: dict[str, Any], pieces: Collection[str]) -> dict[str, str]:
-    """The special token of each role, as the configuration names it or else by a well-known name.
+def _build_fast(file: Path, content: dict[str, Any], config: dict[str, Any]) -> PreTrainedTokenizerFast:
+    """The content of a tokenizer.json as a stock tokenizer; truncation, padding, dropout and template are not kept."""
+    from tokenizers import Tokenizer, processors
+    from transformers import PreTrainedTokenizerFast
 
-    Raises CheckpointError where a role but unknown has no token among `pieces`, or two roles share one.
+    model, given = content["model"], content.get("added_tokens") or []
+    rows = model["vocab"]
+    ids = {row[0]: number for number, row in enumerate(rows)} if isinstance(rows, list) else dict(rows)
+    ids |= {token["content"]: token["id"] for token in given}
+    _check_ids(file, ids)
+    roles = _find_roles(file, config, ids)
+    added = {token["id"]: token for token in given}
+    for token in roles.values():
+        added[ids[token]] = _added_token(token, ids[token]) | added.get(ids[token], {}) | {"special": True}
+    if model["type"] == "WordPiece":
+        model["unk_token"] = roles.get("unk_token")
+    if "dropout" in model:
+        model["dropout"] = None  # it would draw other ids for the same text each time
+    content["added_tokens"] = [added[number] for number in sorted(added)]
+    content |= {"post_processor": None, "truncation": None, "padding": None}
+    backend = Tokenizer.from_str(json.dumps(content))
+    if backend.get_vocab(with_added_tokens=True) != ids:
+        raise CheckpointError(f"{file}: its tokens get other ids when it is loaded; name another tokenizer")
+    cls, sep = roles["cls_token"], roles["sep_token"]
+    single = [f"{cls}:0", "$A:0", f"{sep}:0"]
+    special_tokens = [(cls, ids[cls]), (sep, ids[sep])]
+    template: Any = processors.TemplateProcessing(single, [*single, "$B:1", f"{sep}:1"], special_tokens)
+    splits = content.get("pre_tokenizer") or {}
+    byte_level = [step for step in splits.get("pretokenizers", [splits]) if step.get("type") == "ByteLevel"]
+    adds_space = any(step["add_prefix_space"] for step in byte_level)
+    if byte_level:  # removes the space that such tokens begin with from the offsets, as stock does
+        template = processors.Sequence([processors.ByteLevel(add_prefix_space=adds_space), template])
+    backend.post_processor = template
+    # Stock of version 4 sets the splits' own option to the one of the configuration.
+    options = {"add_prefix_space": True} if adds_space else {}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=MODEL_INPUT_NAMES, **roles, **options)
+
+
+def _find_roles(file: Path, config: dict[str, Any], tokens: Collection[str]) -> dict[str, str]:
+    """The special token of each role, as named by the configuration or else by a well-known name.
+
+    Raises CheckpointError if a role other than unknown has no token, or two roles share one.
     """
     roles: dict[str, str] = {}
-    for role, known in ROLES.items():
+    for role, known in _ROLES.items():
         given = config.get(role)
-        text = given.get("content") if isinstance(given, dict) else given
-        names = known if text is None else (text,)
-        found = next((name for name in names if isinstance(name, str) and name in pieces), None)
+        name = given.get("content") if isinstance(given, dict) else given
+        names = known if name is None else (name,)
+        found = next((name for name in names if isinstance(name, str) and name in tokens), None)
         if found is not None:
             roles[role] = found
         elif role != "unk_token":
             raise CheckpointError(
-                f"{file} has no {role} ({' or '.join(map(repr, names))} is not among its pieces); "
+                f"{file} has no {role} ({' or '.join(map(repr, names))} is not among its tokens); "
                 "name a tokenizer that was made for masked language modelling"
             )
     if len(set(roles.values())) < len(roles):
         raise CheckpointError(f"{file}: two of its special tokens are the same ({roles}); name another tokenizer")
     return roles
+
+
+def _added_token(token: str, number: int) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": number, "content": token, **flags, "special": True}
+
+
+def split_digit_commas(vocab: list[tuple[str, float]], is_split: bool | None) -> list[tuple[str, float]]:
+    """Unigram tokens with the scores that keep a comma apart from the digit before it, or allow them together.
+
+    Applied twice it changes nothing more. Google's own code splits the comma off each token after encoding; here text
+    is encoded as if there were no such tokens, which rarely splits the digits in another way.
+    """
+    if is_split is None:
+        return vocab
+
+    def is_meant(token: str) -> bool:
+        return token.endswith(",") and token[-2:-1].isdigit()
+
+    lowest = min((score for token, score in vocab if not is_meant(token)), default=0.0)
+
+    def rescored(score: float) -> float:
+        is_lowered = score < lowest - _DIGIT_COMMA_NATS / 2
+        return score + _DIGIT_COMMA_NATS * (is_lowered - is_split)
+
+    return [(token, rescored(score) if is_meant(token) else score) for token, score in vocab]

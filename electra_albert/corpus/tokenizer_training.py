@@ -1,4 +1,9 @@
-"""Train an ALBERT tokenizer: Unigram pieces, learned so that they repeat bit for bit. Paper: ALBERT section 4.1."""
+"""ALBERT's tokenizer: its layout and normalizers, and Unigram tokens learned so that they repeat bit for bit.
+
+The published normalizer, which `AlbertTokenizer` rebuilds whatever a file says, removes every combining mark, and many
+scripts write vowels and tones with them. The other one, safe for every script, is saved in a tokenizer.json of the
+class PreTrainedTokenizerFast. Paper: ALBERT section 4.1.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +12,25 @@ import logging
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import regex
 
 from electra_albert.contracts import DataError
 from electra_albert.corpus.sentences import word_set
-from electra_albert.corpus.tokenizer_albert import (
-    SPECIAL_PIECES,
-    UNK_ID,
-    WORD_START,
-    build_albert,
-    build_script_safe,
-    script_safe_normalizer,
-)
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers.normalizers import Normalizer
+    from transformers import AlbertTokenizer, PreTrainedTokenizerFast
 
 LOG = logging.getLogger(__name__)
+
+SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # ids 0 to 4
+UNK_ID, MASK_ID = SPECIAL_PIECES.index("<unk>"), SPECIAL_PIECES.index("[MASK]")
+MODEL_INPUT_NAMES = ["input_ids", "token_type_ids", "attention_mask"]  # stock leaves token_type_ids out
+WORD_START = "▁"
+# Marks after a Latin letter, a space (NFKD makes both of ´) or nothing: the beginning of a word is as that of the text.
+LATIN_MARKS = r"(?<![^\p{Latin}\s])\p{M}+"
 
 CHARACTER_COVERAGE = 0.9999  # the rarest characters beyond it become <unk>, as in SentencePiece, and take no pieces
 TRAINING_CHARACTERS = 1_000_000  # of distinct words; below the trainer's seed size, whose cut would not repeat
@@ -50,19 +55,52 @@ _FOREIGN_SHARE = 0.01
 Accents = bool | Literal["albert"] | None
 
 
-def train_tokenizer(
-    sentences: Iterable[str],
-    vocab_size: int,
-    do_lower_case: bool,
-    keep_accents: Accents = None,
+def build_albert(vocab: list[tuple[str, float]], options: dict[str, Any]) -> AlbertTokenizer:
+    """The stock tokenizer of a vocabulary of (token, score); options as AlbertTokenizer names them."""
+    from transformers import AlbertTokenizer
+
+    return AlbertTokenizer(vocab=vocab, model_input_names=MODEL_INPUT_NAMES, **options)
+
+
+def script_safe_normalizer(do_lower_case: bool, keep_accents: bool) -> Normalizer:
+    """ALBERT's quotes, then NFC; unless accents are kept, NFKD and removal of the marks of Latin letters before it."""
+    from tokenizers import Regex, normalizers
+
+    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    strip = [] if keep_accents else [normalizers.NFKD(), normalizers.Replace(Regex(LATIN_MARKS), "")]
+    case = [normalizers.Lowercase()] if do_lower_case else []
+    return normalizers.Sequence([*quotes, *strip, normalizers.NFC(), *case])
+
+
+def normalizer_state(normalizer: Normalizer) -> dict[str, Any]:
+    """A normalizer as a tokenizer.json holds it."""
+    state: dict[str, Any] = json.loads(normalizer.__getstate__())
+    return state
+
+
+def build_script_safe(
+    vocab: list[tuple[str, float]], do_lower_case: bool, keep_accents: bool
 ) -> PreTrainedTokenizerFast:
-    """Unigram pieces learned from `sentences`; fewer than `vocab_size` where the text has not that many.
+    """ALBERT's tokenizer, but that it removes the marks of Latin letters at most."""
+    from transformers import PreTrainedTokenizerFast
+
+    albert = build_albert(vocab, {})
+    backend = albert.backend_tokenizer
+    backend.normalizer = script_safe_normalizer(do_lower_case, keep_accents)
+    roles = {f"{role}_token": getattr(albert, f"{role}_token") for role in ("pad", "unk", "cls", "sep", "mask")}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=MODEL_INPUT_NAMES, **roles)
+
+
+def train_tokenizer(
+    sentences: Iterable[str], vocab_size: int, do_lower_case: bool, keep_accents: Accents = None
+) -> PreTrainedTokenizerFast:
+    """Unigram tokens learned from `sentences`; fewer than `vocab_size` if the text has not that many.
 
     keep_accents: False removes the marks of Latin letters, True none, "albert" those of every script, as ALBERT's
-    published tokenizer does; by default they are removed from Latin letters where the text is English.
-    No piece joins a comma to a digit, so that Google's rule for such pieces holds without being applied.
-    Repeats bit for bit: the trainer is handed the counted words in a fixed order, what it leaves to chance (the last
-    bits of the scores, the order of the characters it adds itself) is rounded off or put in order.
+    published tokenizer does; by default they are removed from Latin letters if the text is English.
+    No token joins a comma to a digit, so Google's rule for such tokens holds without being applied.
+    Repeats bit for bit: the trainer gets the counted words in a fixed order, and what it leaves to chance (the last
+    bits of the scores, the order of the characters it adds itself) is rounded off or sorted.
     """
     from transformers import AlbertTokenizer
 
@@ -84,19 +122,15 @@ def train_tokenizer(
     for word, count in raw.items():
         for part in normalizer.normalize_str(word).split():
             words[part] += count
-    if not words:
-        raise DataError("the corpus holds no text to train a tokenizer on; give it some sentences")
     text = _training_text(words, most_characters=max(1, (vocab_size - len(SPECIAL_PIECES)) // 2))
     if not text.runs and not text.chunks:
-        found = f"only words of more than {TRAINING_CHARACTERS // 2:,} characters, or of rare ones"
-        raise DataError(f"the corpus holds {found}: no text to train a tokenizer on; give it some sentences")
-    chunks = f" and {len(text.chunks):,} chunks of text without spaces" if text.chunks else ""
-    size = sum(len(word) * count for word, count in words.items())
+        found = f" but words of more than {TRAINING_CHARACTERS // 2:,} characters, or of rare ones" if words else ""
+        raise DataError(f"the corpus holds no text to train a tokenizer on{found}; give it some sentences")
     LOG.info(
-        f"learning subwords of {size:,} characters of text from its {len(text.runs):,} most frequent words{chunks}"
+        f"learning subwords of {sum(len(word) * count for word, count in words.items()):,} characters of text from its "
+        f"{len(text.runs):,} most frequent words and {len(text.chunks):,} chunks of text without spaces"
     )
-    ordered = _learn(text, vocab_size)
-    vocab = [(piece, 0.0) for piece in SPECIAL_PIECES] + ordered
+    vocab = [(piece, 0.0) for piece in SPECIAL_PIECES] + _learn(text, vocab_size)
     if keep_accents == "albert":
         return build_albert(vocab, {"do_lower_case": do_lower_case})
     return build_script_safe(vocab, do_lower_case, keep_accents)
@@ -105,11 +139,8 @@ def train_tokenizer(
 def is_english(words: Counter[str]) -> bool:
     """Whether counted words are English: its function words are frequent, letters that are not ASCII are rare."""
     english = sum(count for word, count in words.items() if word.lower() in _ENGLISH_WORDS)
-    foreign = sum(
-        count
-        for word, count in words.items()
-        if not word.isascii() and any(letter.isalpha() and letter > "\x7f" for letter in word)
-    )
+    others = [word for word in words if not word.isascii()]
+    foreign = sum(words[word] for word in others if any(letter.isalpha() and letter > "\x7f" for letter in word))
     return english >= _ENGLISH_SHARE * words.total() > 0 and foreign <= _FOREIGN_SHARE * words.total()
 
 
@@ -149,10 +180,9 @@ def _training_text(words: Counter[str], most_characters: int) -> _TrainingText:
     """The most frequent runs made of the covered characters, up to a bound on their characters together.
 
     Words are cut into runs of letters, runs of digits and single other characters, as SentencePiece cuts them, so that
-    no piece joins a word and the full stop behind it. The first run carries the mark of the word's beginning.
-
-    Runs of scripts without spaces are long and hardly ever repeat. They are cut into chunks as long as the longest
-    piece; chosen evenly from all of the text, these get as much of the bound as their scripts have of the text.
+    no token joins a word and the full stop after it. The first run carries the word-start mark. Runs of scripts without
+    spaces are long and hardly ever repeat: they are cut into chunks as long as the longest token; chosen evenly from
+    all of the text, these get as much of the bound as their scripts have of the text.
     """
     runs: Counter[str] = Counter()
     characters: Counter[str] = Counter()
@@ -196,11 +226,10 @@ def _take(runs: list[tuple[str, int]], most_characters: int, alphabet: set[str])
 
 
 def _repeat_runs(text: _TrainingText, endings: str) -> Iterator[str]:
-    """Text in which each run stands as often as it was counted, the trainer takes text, and once with an ending.
+    """Text in which each run occurs as often as it was counted, and once with an ending.
 
-    The trainer's first pieces are strings found in two different words at least. A run such as "this", which is part of
-    no other, would never be one, however often it stands in the text; so each is made part of a second word. Chunks
-    are long enough to share their strings.
+    The trainer's first tokens are strings found in at least two different words. A run such as "this", which is part of
+    no other, would never be one; so each is made part of a second word. Chunks are long enough to share their strings.
     """
     for number, (run, count) in enumerate(text.runs + text.chunks):
         full, rest = divmod(count, _FEED_WORDS)
@@ -210,10 +239,9 @@ def _repeat_runs(text: _TrainingText, endings: str) -> Iterator[str]:
 
 
 def _repeatable_scores(trained: dict[str, float]) -> dict[str, float]:
-    """Scores without what differs from run to run.
+    """Scores that do not differ from run to run: rounded, and those of characters that the trainer added all alike.
 
-    Characters that the trainer dropped and had to add again get its lowest score plus 0, 1, 2 … penalty steps in the
-    order of a hash table: they all get the lowest score here. The others are rounded.
+    It gives them its lowest score plus 0, 1, 2 … penalty steps in the order of a hash table.
     """
     single = [score for piece, score in trained.items() if len(piece) == 1]
     lowest = min(single, default=0.0)

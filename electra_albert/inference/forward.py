@@ -13,8 +13,8 @@ from torch import Tensor
 
 from electra_albert.inference.fill_mask import Guess, likeliest
 from electra_albert.inference.rows import PaddedRows
-from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Generator
+from electra_albert.model.encoder import Body
 
 _MASKS_AT_ONCE = 512  # bounds the memory that scores of the whole vocabulary take
 

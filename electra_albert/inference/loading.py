@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from electra_albert.corpus.tokenizer import load_tokenizer
-from electra_albert.hub.loading import (
+from electra_albert.hub.find import is_checkpoint
+from electra_albert.hub.load import (
     ModelFiles,
     Stored,
     body_of,
@@ -18,12 +19,10 @@ from electra_albert.hub.loading import (
     locate_encoder,
     read_each,
 )
-from electra_albert.hub.pair_file import is_pair
-from electra_albert.hub.run_checkpoint import is_checkpoint
 from electra_albert.inference.tasks import FineTuned, fine_tuned_of
 from electra_albert.inference.token_table import without_spare_rows
-from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Generator
+from electra_albert.model.encoder import Body
 
 _WAY_OUT = "put the tokenizer it was trained with into its folder"
 
@@ -71,6 +70,6 @@ def read_models(path: Path, device: torch.device) -> Models:
 def _locate(path: Path) -> tuple[ModelFiles, ModelFiles]:
     """The files of the encoder, and those of the masked-token model, which may be the same."""
     files = locate_encoder(path)
-    if (path / "generator").is_dir() or is_pair(path) or is_checkpoint(path):
+    if (path / "generator").is_dir() or is_checkpoint(path):
         return files, locate(path, "generator")
     return files, files

@@ -45,8 +45,8 @@ from electra_albert.inference.tasks import (
     classified,
     tagged,
 )
-from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Generator
+from electra_albert.model.encoder import Body
 
 Texts = list[str] | list[tuple[str, str]] | list[Text]
 Pooling = Literal["mean", "cls", "pooler"]

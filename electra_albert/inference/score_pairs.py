@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.data_files.finding import is_there
+from electra_albert.data_files.tables import open_table
 from electra_albert.inference.fill_mask import check_length
 from electra_albert.inference.rows import PaddedRows, batches, encode_all, pad, read_rows
-from electra_albert.tasks.read_rules import as_text, is_there
-from electra_albert.tasks.tables import open_table
+from electra_albert.tasks.read_rules import as_text
 
 if TYPE_CHECKING:
     from electra_albert.inference.model import InferenceModel

@@ -26,9 +26,9 @@ from electra_albert.corpus.sources import Reading, Unit, find_files, plan_units,
 from electra_albert.corpus.store import TokenStream
 from electra_albert.corpus.tokenizer import fingerprint, special_ids
 from electra_albert.corpus.word_encoder import encoder_settings
+from electra_albert.data_files.finding import is_there
 from electra_albert.objectives.evaluation import Unigram
 from electra_albert.objectives.masking import SpecialIds, maskable
-from electra_albert.tasks.read_rules import is_there
 
 if TYPE_CHECKING:
     from electra_albert.inference.model import InferenceModel
@@ -178,7 +178,7 @@ def _lay_out(model: InferenceModel, file: Path, scratch: Path, length: int, text
     plan = PartPlan(units, encoder_settings(tokenizer), scratch, fingerprint(tokenizer), dtype)
     write_parts(plan, range(len(units)), 1)
     parts = finished_parts(plan)
-    if not parts or not parts[0].receipt["written"]["tokens"]:
+    if not parts or not parts[0].statistics["written"]["tokens"]:
         raise DataError(f"{file}: there is no text in it; give a file with sentences")
     (part,) = parts
     stream = TokenStream(
@@ -187,7 +187,7 @@ def _lay_out(model: InferenceModel, file: Path, scratch: Path, length: int, text
         np.memmap(part.path("document_ends"), "<i8", "r"),
     )
     rows = Rows(stream, build_table(stream, length, _ROW_SEED, scratch), length, _ROW_SEED, special_ids(tokenizer))
-    return _Laid(rows, _count_words(units), part.receipt["written"]["unknown_tokens"])
+    return _Laid(rows, _count_words(units), part.statistics["written"]["unknown_tokens"])
 
 
 def _count_words(units: list[Unit]) -> int:

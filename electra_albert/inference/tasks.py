@@ -16,11 +16,11 @@ from electra_albert.apps.finetune.job import trained_plan
 from electra_albert.apps.finetune.scoring import outputs_by_unit
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.finetuning_config import TuningConfig
-from electra_albert.hub.loading import ModelFiles, Stored, read_task, task_model_of
+from electra_albert.hub.load import ModelFiles, Stored, read_task, task_model_of
 from electra_albert.inference.checks import Text, name_of
 from electra_albert.inference.fill_mask import shorten
 from electra_albert.inference.rows import batches
-from electra_albert.model.body import Body
+from electra_albert.model.encoder import Body
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import span, token
 from electra_albert.tasks.encoding import EncodePlan, TextEncoder, softmax

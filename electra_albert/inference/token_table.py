@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from electra_albert.contracts import CheckpointError
-from electra_albert.hub.adoption import ROWS_BY_PIECE, resize_vocabulary
-from electra_albert.hub.loading import Stored
+from electra_albert.hub.fill import ROWS_BY_TOKEN, resize_vocabulary
+from electra_albert.hub.load import Stored
 
 
 def without_spare_rows(
@@ -22,7 +22,7 @@ def without_spare_rows(
     rows = stored.config.vocab_size
     if rows < pieces or (fitting_rows is not None and rows not in (pieces, fitting_rows)):
         raise CheckpointError(f"the tokenizer in {tokenizer} has {pieces} pieces, the model {rows}; {way_out}")
-    by_piece = [stored.tensors[name] for name in ROWS_BY_PIECE if name in stored.tensors]
+    by_piece = [stored.tensors[name] for name in ROWS_BY_TOKEN if name in stored.tensors]
     if pieces == rows or any(tensor.shape[:1] != (rows,) for tensor in by_piece):
         return stored  # a file that does not match its configuration is refused with the sizes it has
     kept = resize_vocabulary(stored.tensors, pieces, [])

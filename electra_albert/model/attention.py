@@ -5,7 +5,7 @@ Dimensions: B batch, L length, D hidden, N heads, H head size.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,11 +22,6 @@ class SoftmaxMixing(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.dropout = config.attention_probs_dropout_prob
-
-    def probabilities(self, q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
-        """How much each query looks at each key, before dropout: q, k, mask as in forward; returns [B, N, L, L]."""
-        scores = q @ k.transpose(2, 3) * q.shape[-1] ** -0.5  # [B, N, L, L]
-        return scores.masked_fill(~mask[:, None, None, :], torch.finfo(scores.dtype).min).softmax(-1)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """q, k, v any float [B, N, L, H], mask bool [B, L] (True = may be looked at); returns [B, N, L, H]."""
@@ -56,7 +51,6 @@ def _attend_in_three_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dro
 #   forward(q, k, v, mask)  as SoftmaxMixing
 #   is_stock                whether stock transformers computes the same
 #   flops(config, length)   operations of the products over one row, for the estimate
-#   probabilities           as SoftmaxMixing, where there are such
 ATTENTION: dict[str, Any] = {"softmax": SoftmaxMixing}
 
 
@@ -82,26 +76,17 @@ class SelfAttention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.num_heads, self.head_size = config.num_attention_heads, config.head_size
-        # One product for query, key and value; a checkpoint for other code splits it (huggingface.py).
+        # One product for query, key and value; a checkpoint for other code splits it (hub/names.py).
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.mixing = make_mixing(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.output_dropout = nn.Dropout(config.hidden_dropout_prob)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
-    def probabilities(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
-        """What forward's mixing weighs by, worked out once more: arguments as for forward; returns [B, N, L, L]."""
-        q, k, _ = self._projections(hidden_states)
-        return cast(SoftmaxMixing, self.mixing).probabilities(q, k, mask)
-
-    def _projections(self, hidden_states: Tensor) -> tuple[Tensor, ...]:
-        """Query, key and value, each [B, N, L, H]."""
-        batch, length, _ = hidden_states.shape
-        projected = self.qkv(hidden_states).view(batch, length, 3, self.num_heads, self.head_size)
-        return tuple(part.transpose(1, 2) for part in projected.unbind(2))  # each [B, N, L, H]
-
     def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
         """hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
-        q, k, v = self._projections(hidden_states)
+        batch, length, _ = hidden_states.shape
+        projected = self.qkv(hidden_states).view(batch, length, 3, self.num_heads, self.head_size)
+        q, k, v = (part.transpose(1, 2) for part in projected.unbind(2))  # each [B, N, L, H]
         mixed = self.mixing(q, k, v, mask).transpose(1, 2).flatten(2)  # [B, L, D]
         return self.LayerNorm(hidden_states + self.output_dropout(self.dense(mixed)))

@@ -1,4 +1,4 @@
-"""What of a step torch.compile turns into kernels of its own: nothing, each block once, or the step as one graph."""
+"""torch.compile for training: each block once, or the step as one graph."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ Compilation = Literal["none", "blocks", "step"]
 def compile_for_training(objective: nn.Module, what: Compilation) -> None:
     """Make training steps of `objective` run compiled code; evaluation stays as it is.
 
-    blocks: a group is compiled once for each shape of encoder and type of its input (a GPU's autocast has two) and used
-    at all of its passes, in seconds. step: the forward pass with sampling and losses becomes one graph, passes
-    unrolled, in minutes. Shapes are static: an input of another shape is compiled anew.
+    blocks: a group is compiled once for each shape of encoder and type of its input, and used at all of its passes, in
+    seconds. step: the forward pass with sampling and losses becomes one graph, in minutes. Shapes are static.
     """
     if what != "none":
         # DDP would have graphs cut so that gradients leave early, but a shared block's are whole after its last pass.

@@ -43,7 +43,7 @@ class Generator(nn.Module):
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if with_pooler else None
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """ids int64 [B, L], mask bool [B, L]; returns hidden states [B, L, D]. Logits are asked for where needed."""
+        """ids int64 [B, L], mask bool [B, L]; returns hidden states [B, L, D]."""
         return self.encoder(self.embeddings(input_ids, token_type_ids), attention_mask)
 
     def logits(self, hidden_states: Tensor) -> Tensor:
@@ -52,10 +52,7 @@ class Generator(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """An encoder with a head that says of every token whether it was replaced.
-
-    `sentence_order` is there only where it is trained or was loaded.
-    """
+    """An encoder with a replaced-token head; `sentence_order` only where it is trained or was loaded."""
 
     def __init__(self, config: ModelConfig, embeddings: Embeddings, *, with_sentence_order: bool = False) -> None:
         super().__init__()

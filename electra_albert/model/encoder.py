@@ -1,13 +1,12 @@
 """The ALBERT encoder: factorised embeddings, and blocks whose parameters are shared between passes.
 
-Parameter names are those of stock AlbertModel but for the fused query, key and value (see huggingface.py).
+Parameter names are those of stock AlbertModel but for the fused query, key and value (see hub/names.py).
 Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import cast
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -102,20 +101,9 @@ class Encoder(nn.Module):
         """embedded any float [B, L, E], mask bool [B, L] (True = take part); returns hidden states [B, L, D]."""
         hidden_states = self.embedding_hidden_mapping_in(embedded)  # [B, L, D]
         for group in self.albert_layer_groups:
-            for _ in range(self._passes_per_group):
+            for _ in range(self.config.num_hidden_layers // self.config.num_hidden_groups):
                 hidden_states = self._pass(group, hidden_states, mask)
         return hidden_states
-
-    def blocks(self) -> Iterator[Block]:
-        """Every block as often as it runs and in that order: what forward applies after the mapping."""
-        for group in self.albert_layer_groups:
-            for _ in range(self._passes_per_group):
-                for block in cast(Group, group).albert_layers:
-                    yield cast(Block, block)
-
-    @property
-    def _passes_per_group(self) -> int:
-        return self.config.num_hidden_layers // self.config.num_hidden_groups
 
     def _pass(self, group: nn.Module, hidden_states: Tensor, mask: Tensor) -> Tensor:
         if not (self.training and torch.is_grad_enabled()):
@@ -130,3 +118,24 @@ def set_gradient_checkpointing(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, Encoder):
             part.gradient_checkpointing = True
+
+
+class Body(nn.Module):
+    """Stock AlbertModel: embeddings, encoder and, where one was trained, the pooler; the caller fills the weights."""
+
+    def __init__(self, config: ModelConfig, *, with_pooler: bool) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.encoder = Encoder(config)
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if with_pooler else None
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """ids int64 [B, L], mask bool [B, L]; returns hidden states [B, L, D]."""
+        return self.encoder(self.embeddings(input_ids, token_type_ids), attention_mask)
+
+    def pooled(self, hidden_states: Tensor) -> Tensor:
+        """hidden_states any float [B, L, D]; returns the pooler's [B, D]. Raises ValueError where there is none."""
+        if self.pooler is None:
+            raise ValueError("this encoder has no pooler; pool its hidden states in another way")
+        return self.pooler(hidden_states[:, 0]).tanh()

@@ -1,8 +1,6 @@
-"""Floating-point operations of matrix products, counted from shapes: a multiply and an add are two.
+"""Operations of the matrix products in one forward pass over one row: a multiply and an add are two.
 
-Everything here is one forward pass over one row; what a training step makes of it is TRAINING_PASSES. Softmax,
-LayerNorm, activations and table look-ups are left out, as is usual: they move memory, they hardly compute.
-Dimensions: L length, K predicted tokens of a row, V vocab, E embedding, D hidden.
+Softmax, LayerNorm, activations and table look-ups are left out, as is usual: they move memory, they hardly compute.
 """
 
 from __future__ import annotations
@@ -10,8 +8,8 @@ from __future__ import annotations
 from electra_albert.config import ModelConfig
 from electra_albert.model.attention import ATTENTION
 
-# Forward and backward: for each product the backward pass makes two of the same size, the gradient of either factor.
-# Gradient checkpointing computes forward passes again; that is work done, but no more of the model's, so not in here.
+# Forward and backward, which makes two products of the same size: the gradient of either factor. Passes that gradient
+# checkpointing repeats are not counted.
 TRAINING_PASSES = 3
 
 
@@ -29,15 +27,15 @@ def _block_flops(config: ModelConfig, length: int) -> int:
 
 
 def mlm_head_flops(config: ModelConfig, predicted: int) -> int:
-    """Scores of every token of the vocabulary at `predicted` places."""
+    """Logits of the whole vocabulary at `predicted` positions."""
     return 2 * predicted * config.embedding_size * (config.hidden_size + config.vocab_size)
 
 
 def rtd_head_flops(config: ModelConfig, length: int) -> int:
-    """One verdict a token."""
+    """One logit per token."""
     return 2 * length * config.hidden_size * (config.hidden_size + 1)
 
 
 def sentence_order_head_flops(config: ModelConfig) -> int:
-    """One verdict a row, in order or swapped."""
+    """Two logits per row."""
     return 2 * config.hidden_size * (config.hidden_size + 2)

@@ -14,7 +14,7 @@ from electra_albert.model.encoder import ACTIVATIONS
 
 
 class MlmHead(nn.Module):
-    """Scores every token of the vocabulary; the decoder is the token table itself. Paper: ALBERT section 3.1."""
+    """Masked tokens: logits of the whole vocabulary, decoded by the token table. Paper: ALBERT section 3.1."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class MlmHead(nn.Module):
 
 
 class RtdHead(nn.Module):
-    """Says of every token how likely it is a replacement. Paper: ELECTRA section 2."""
+    """Replaced-token detection: one logit per token. Paper: ELECTRA section 2."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class RtdHead(nn.Module):
 
 
 class SentenceOrderHead(nn.Module):
-    """Says of every row whether its two segments changed places. Paper: ALBERT section 3.1."""
+    """Sentence order: whether the two segments of a row were swapped. Paper: ALBERT section 3.1."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

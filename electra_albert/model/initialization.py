@@ -1,12 +1,10 @@
-"""Initial weights: the published normal ones, or ones whose heads look at neighbouring tokens from the first step.
+"""Initial weights: the published normal ones, or local ones whose heads look at neighbouring tokens from step one.
 
-From normal weights attention starts out uniform, and a small model sits at the corpus's unigram entropy until it has
-found out where its neighbours stand. The local form starts it there: positions are sinusoids in a few dimensions of
-the table, and each head's query turns them by an offset of its own, so that key and query agree best at that distance.
-The feed-forward layers start wide enough to be bent by their activation: whether a token fits its neighbours is a
-product of the two, which no nearly linear layer tells. What a block adds is scaled down with the depth, or in a deep
-encoder every token would have become the same mixture before the first step. Only initial values differ: the shape
-stays ALBERT's.
+From normal weights attention is uniform, and a small model stays at the unigram entropy until it has learned where its
+neighbours are. The local form gives it that: positions are sinusoids in a few dimensions of the table, and each head's
+query turns them by an offset of its own, so that key and query agree best at that distance. The feed-forward layers
+are wide enough to be bent by their activation, since whether a token fits its neighbours is a product of the two, and
+what a block adds is scaled down with the depth. Only initial values differ: the shape stays ALBERT's.
 
 Dimensions: E embedding, D hidden, N heads, H head size, P positions, W the dimensions that hold a position.
 """
@@ -27,7 +25,7 @@ POSITION_SHARE = 4  # one dimension in so many holds the position
 POSITION_AMPLITUDE = 3.0  # of the sinusoids, in standard deviations of a word's dimension
 RATE_SPACING = 1.5  # exponent that spaces the rates so that no two positions of a row look alike
 SHARPNESS_NATS = 12.0  # how far a head's own offset stands above the other positions before the softmax
-_PUBLISHED_VERDICT_WIDTH = 256  # up to this width the detection head starts as published, above it with less
+_PUBLISHED_LOGIT_WIDTH = 256  # up to this width the detection head starts as published, above it with less
 FULL_STRENGTH_BLOCKS = 3  # blocks that may add all they compute; of more, each adds its share of as much
 HEAD_OFFSETS = (-1, 1, -2, 2, -3, 3)  # the first N of them; further heads start out normal
 
@@ -56,18 +54,18 @@ def initialize_rtd_head(head: RtdHead, config: ModelConfig) -> None:
     """Fill the detection head."""
     initialize_head(head, config)
     if config.initialization == "local":
-        _start_undecided(head.dense, head.dense_prediction)
-    elif config.hidden_size > _PUBLISHED_VERDICT_WIDTH:
-        # Differs from ELECTRA: normal verdicts grow with the width, to a loss of 1.0 nats for ln 2 at H4096.
+        _zero_init_output(head.dense, head.dense_prediction)
+    elif config.hidden_size > _PUBLISHED_LOGIT_WIDTH:
+        # Differs from ELECTRA: normal logits grow with the width, to a loss of 1.0 nats for ln 2 at H4096.
         with torch.no_grad():
-            head.dense_prediction.weight *= _PUBLISHED_VERDICT_WIDTH / config.hidden_size
+            head.dense_prediction.weight *= _PUBLISHED_LOGIT_WIDTH / config.hidden_size
 
 
 def initialize_sentence_order_head(head: SentenceOrderHead, config: ModelConfig) -> None:
     """Fill the sentence-order head."""
     initialize_head(head, config)
     if config.initialization == "local":
-        _start_undecided(head.pooler, head.classifier)
+        _zero_init_output(head.pooler, head.classifier)
 
 
 def initialize_encoder(encoder: Encoder, config: ModelConfig) -> None:
@@ -78,9 +76,9 @@ def initialize_encoder(encoder: Encoder, config: ModelConfig) -> None:
         for block in encoder.modules():
             if isinstance(block, Block):
                 _look_at_neighbours(block.attention, positions, config)
-                _widen(block.ffn)
-                _widen(block.ffn_output)
-                _weaken(block, config.num_hidden_layers * config.inner_group_num)
+                _init_fan_in(block.ffn)
+                _init_fan_in(block.ffn_output)
+                _scale_residual_branches(block, config.num_hidden_layers * config.inner_group_num)
 
 
 def _sinusoids(positions: Tensor, config: ModelConfig) -> Tensor:
@@ -123,22 +121,22 @@ def _look_at_neighbours(attention: SelfAttention, positions: Tensor, config: Mod
     nn.init.orthogonal_(attention.dense.weight)
 
 
-def _widen(layer: nn.Linear) -> None:
+def _init_fan_in(layer: nn.Linear) -> None:
     """Normal weights that keep the scale of what comes in."""
     nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
 
 
-def _weaken(block: Block, blocks: int) -> None:
+def _scale_residual_branches(block: Block, blocks: int) -> None:
     """Scale what a block adds so that a token reaches its output as well through many blocks as through a few."""
     with torch.no_grad():
         for layer in (block.attention.dense, block.ffn_output):
             layer.weight *= min(1.0, FULL_STRENGTH_BLOCKS / blocks)
 
 
-def _start_undecided(wide: nn.Linear, verdict: nn.Linear) -> None:
-    """A wide layer under a verdict of zero: with other weights the wide layer would decide the first verdicts."""
-    _widen(wide)
-    nn.init.zeros_(verdict.weight)
+def _zero_init_output(wide: nn.Linear, output: nn.Linear) -> None:
+    """A wide layer below an output of zero: with other weights the wide layer would decide the first logits."""
+    _init_fan_in(wide)
+    nn.init.zeros_(output.weight)
 
 
 def _turn(width: int, offset: int, config: ModelConfig) -> Tensor:

@@ -37,7 +37,7 @@ _BLOCK = re.compile(r"encoder\.albert_layer_groups\.(\d+)\.albert_layers\.(\d+)\
 
 @dataclass(frozen=True)
 class TaskHead:
-    """What stands on the encoder. The style tells sentence and choice heads apart; spans and tags have but one."""
+    """A task's head. The style matters for sentence and choice heads; spans and tags have one form."""
 
     kind: TaskKind
     num_labels: int
@@ -127,10 +127,10 @@ class TaskModel(nn.Module):
 
 
 def depth_scales(names: Iterable[str], config: ModelConfig, decay: float) -> dict[str, float]:
-    """By what the learning rate of each parameter of a TaskModel is multiplied: decay to the power of its depth.
+    """The factor of the learning rate of each parameter of a TaskModel: decay to the power of its depth.
 
     Depth counts sets of parameters, not passes: the head 0, the blocks from the last, 1, to the first, then the
-    mapping E to D, then the embeddings. Raises ValueError for a name that stands nowhere.
+    mapping E to D, then the embeddings. Raises ValueError for an unknown name.
     """
     # Differs from ELECTRA's code: it counts layers, and one head deeper than meant; a shared block has no one layer.
     return {name: decay ** _depth(name, config) for name in names}

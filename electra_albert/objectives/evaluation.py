@@ -1,4 +1,4 @@
-"""Scores on held-out text, beside what a model that learned nothing would reach.
+"""Scores on held-out text, next to baselines that know no context.
 
 Dimensions: B batch, L length, K slots a row, V vocab.
 """
@@ -20,11 +20,11 @@ from electra_albert.objectives.masking import Targets
 
 _CHANCE_AUC = 0.5
 _IDLE_AUC = 0.52  # a discriminator below it finds nothing: over 30,000 tokens chance keeps below .51
-_KNOWING_NATS = 1.0  # a generator so far below the token frequencies puts in what can be found by its neighbours
+_KNOWING_NATS = 1.0  # a generator so far below the token frequencies makes replacements that context can reveal
 
 
 class Unigram(NamedTuple):
-    """What is known of the training text without any context."""
+    """Token frequencies of the training text."""
 
     most_frequent_id: int
     entropy: float  # nats a token
@@ -32,7 +32,7 @@ class Unigram(NamedTuple):
 
     @staticmethod
     def from_counts(token_counts: NDArray[np.int64], special_ids: Iterable[int]) -> Unigram:
-        """token_counts [V]: how often each token stands in the training text; special tokens are left out."""
+        """token_counts [V]: how often each token is in the training text; special tokens are left out."""
         counts = torch.from_numpy(np.asarray(token_counts)).double()
         counts[list(special_ids)] = 0
         share = counts / counts.sum()
@@ -62,10 +62,7 @@ class Detections:
 
 
 def baseline_terms(targets: Targets, is_shown_masked: Tensor, unigram: Unigram) -> dict[str, Term]:
-    """What the same targets cost, and how many are hit, when every guess ignores the context.
-
-    is_shown_masked bool [B, K].
-    """
+    """Loss and accuracy at the same targets of predictions that ignore the context; is_shown_masked bool [B, K]."""
     is_hit = (targets.labels == unigram.most_frequent_id) & is_shown_masked  # [B, K]
     nats = unigram.nats.to(targets.labels.device)[targets.labels] * targets.weight  # [B, K]
     return {
@@ -85,38 +82,34 @@ def detection_scores(scores: NDArray[np.float32], is_replaced: NDArray[np.bool_]
     if is_replaced.all() or not is_replaced.any() or not np.isfinite(scores).all():
         return dict.fromkeys(names, None)
     shuffled = np.random.default_rng(seed).permutation(is_replaced)
-    values = (
-        roc_auc_score(is_replaced, scores),
-        average_precision_score(is_replaced, scores),
-        roc_auc_score(shuffled, scores),
-    )
-    return {name: float(value) for name, value in zip(names, values, strict=True)}
+    auc, precision = roc_auc_score(is_replaced, scores), average_precision_score(is_replaced, scores)
+    values = (float(auc), float(precision), float(roc_auc_score(shuffled, scores)))
+    return dict(zip(names, values, strict=True))
 
 
 def has_learned(metrics: Metrics) -> bool | None:
-    """Whether the scores stand clear of what knows no context: the bar the default run is held to.
+    """Whether the scores are clearly above their baselines: the bar of the default run.
 
-    None where the objective has no score of which that is known. Sentence order is not part of it: it is slow to learn,
-    and its accuracy is reported beside chance.
+    None where the objective has no score with a bar. Sentence order has none: it is slow to learn.
     """
-    guesses = [metrics[name] for name in ("mlm_accuracy", "generator_accuracy") if name in metrics]
-    # A score, and how many times chance it must reach.
-    bars = [(accuracy, 2.5, metrics.get("most_frequent_accuracy")) for accuracy in guesses]
+    predicted = [metrics[name] for name in ("mlm_accuracy", "generator_accuracy") if name in metrics]
+    # A score, and how many times its baseline it must reach.
+    bars = [(accuracy, 2.5, metrics.get("most_frequent_accuracy")) for accuracy in predicted]
     if "replaced_fraction" in metrics:  # a term of detection: there is a discriminator
         bars.append((metrics.get("discriminator_auc"), 1.3, _CHANCE_AUC))
         bars.append((metrics.get("discriminator_average_precision"), 1.5, metrics["replaced_fraction"]))
-    return all(_reaches(score, times, chance) for score, times, chance in bars) if bars else None
+    return all(_reaches(*bar) for bar in bars) if bars else None
 
 
 def is_discriminator_idle(metrics: Metrics) -> bool:
-    """Whether the discriminator does no better than chance although the generator has learned what neighbours tell."""
+    """Whether the discriminator is at chance although the generator has learned from context."""
     auc, loss, floor = (metrics.get(name) for name in ("discriminator_auc", "generator_loss", "unigram_loss"))
     if auc is None or loss is None or floor is None:
         return False
     return auc < _IDLE_AUC and loss < floor - _KNOWING_NATS
 
 
-def _reaches(score: float | None, times: float, chance: float | None) -> bool:
-    if score is None or chance is None:
+def _reaches(score: float | None, times: float, baseline: float | None) -> bool:
+    if score is None or baseline is None:
         return False
-    return math.isfinite(score) and math.isfinite(chance) and score > 0 and score >= times * chance
+    return math.isfinite(score) and math.isfinite(baseline) and score > 0 and score >= times * baseline

@@ -1,4 +1,4 @@
-"""Which tokens are predicted, what is shown in their place, and what the generator draws.
+"""Choice of the tokens to predict, their masking, and sampling from the generator.
 
 Every shape depends only on the batch's shape and the number of slots; unused slots have weight 0.
 Dimensions: B batch, L length, K slots a row, M any number of predicted tokens, V vocab.
@@ -18,7 +18,7 @@ _MAX_INT64 = torch.iinfo(torch.int64).max
 
 
 class SpecialIds(NamedTuple):
-    """What masking must know of a tokenizer."""
+    """Ids of a tokenizer that masking needs."""
 
     mask: int
     never_masked: tuple[int, ...]  # [CLS], [SEP], padding, unknown and [MASK] itself
@@ -29,7 +29,7 @@ class Targets(NamedTuple):
 
     positions: Tensor  # [B, K] int64
     weight: Tensor  # [B, K] float32, 0 for unused slots
-    labels: Tensor  # [B, K] int64, the tokens that stood there
+    labels: Tensor  # [B, K] int64, the original tokens
 
 
 def maskable(input_ids: Tensor, attention_mask: Tensor, special: SpecialIds) -> Tensor:
@@ -48,9 +48,10 @@ def slots(length: int, rate: float) -> int:
 def quota(is_maskable: Tensor, rate: float) -> Tensor:
     """round(rate x maskable) of each row, at least 1 where anything is maskable. [B, L] bool to [B] int64."""
     count = is_maskable.sum(-1)  # [B]
-    # In float64, as in `slots`: float32 rounds some products that end in a half the other way.
-    wanted = (count.double() * rate).round().to(torch.int64).clamp(min=1, max=slots(is_maskable.shape[-1], rate))
-    return torch.minimum(wanted, count)
+    # In float64, as in `slots`: float32 rounds some products that end in a half the other way, and MPS has no other.
+    exact = count.cpu() if count.device.type == "mps" else count
+    wanted = (exact.double() * rate).round().to(torch.int64).clamp(min=1, max=slots(is_maskable.shape[-1], rate))
+    return torch.minimum(wanted.to(count.device), count)
 
 
 def choose_targets(input_ids: Tensor, is_maskable: Tensor, rate: float, seed: int, example_id: Tensor) -> Targets:
@@ -79,7 +80,7 @@ def show_masked(
 def other_tokens(targets: Targets, special: SpecialIds, vocab_size: int, seed: int, example_id: Tensor) -> Tensor:
     """Draw for each target a token that is neither itself nor special, all others alike. Returns int64 [B, K].
 
-    At least two tokens of the vocabulary must not be special. What unused slots get means nothing.
+    At least two tokens of the vocabulary must not be special. Unused slots get any token.
     """
     specials = sorted(special.never_masked)
     noise = bits(seed, Stream.RANDOM_TOKEN, example_id[:, None], targets.positions)  # [B, K]
@@ -87,7 +88,7 @@ def other_tokens(targets: Targets, special: SpecialIds, vocab_size: int, seed: i
     own = targets.labels
     for token in specials:  # a rank among the tokens that are not special; without a table to send to the device
         own = own - (targets.labels > token).long()
-    drawn = drawn + (drawn >= own).long()  # the rank of the token itself is passed over
+    drawn = drawn + (drawn >= own).long()  # the rank of the token itself is skipped
     for token in specials:  # from the rank back to the id, in rising order
         drawn = drawn + (drawn >= token).long()
     return drawn
@@ -102,7 +103,7 @@ def show_others(
     """
     noise = uniform(bits(seed, Stream.MASK_KIND, example_id[:, None], targets.positions))  # [B, K]
     shown = shown_ids.gather(1, targets.positions)
-    # [MASK] took its share from the lower end of the same noise, so the upper end is still as it was.
+    # [MASK] took its share from the lower end of the same noise, so the upper end is unchanged.
     is_other = (noise >= 1 - share) & (targets.weight > 0) & (shown == targets.labels)
     return shown_ids.scatter(1, targets.positions, torch.where(is_other, others, shown))
 
@@ -114,7 +115,8 @@ def sample(logits: Tensor, temperature: float, seed: int, example_id: Tensor, po
     The maximum over V perturbed scores is found in two levels: a block's perturbed logsumexp decides the block, a
     perturbed score within it the token. The law is the same, with about 2 sqrt(V) noises a token instead of V.
     """
-    scores = _tempered(logits, temperature)
+    scores = logits.detach().float()
+    scores = scores if temperature == 1 else scores / temperature
     size = block_size(scores.shape[-1])
     block_scores = _block_scores(scores, size)  # [M, blocks]
     noise = _noise(seed, Stream.SAMPLE_BLOCK, example_id, position, block_scores.shape[-1])
@@ -126,12 +128,6 @@ def sample(logits: Tensor, temperature: float, seed: int, example_id: Tensor, po
     return token.gather(1, best).squeeze(1)
 
 
-def _tempered(logits: Tensor, temperature: float) -> Tensor:
-    """The scores that are drawn from, float32 and detached."""
-    scores = logits.detach().float()
-    return scores if temperature == 1 else scores / temperature
-
-
 def _block_scores(scores: Tensor, size: int) -> Tensor:
     """The logsumexp of each run of `size` scores, the last of which may be shorter. [M, V] to [M, blocks] float32."""
     whole = scores.shape[-1] // size * size
@@ -139,12 +135,6 @@ def _block_scores(scores: Tensor, size: int) -> Tensor:
     if whole == scores.shape[-1]:
         return block_scores
     return torch.cat([block_scores, scores[:, whole:].logsumexp(-1, keepdim=True)], dim=1)
-
-
-def sample_plainly(logits: Tensor, temperature: float, seed: int, example_id: Tensor, position: Tensor) -> Tensor:
-    """The same law with one noise a token of the vocabulary: the reference for `sample`."""
-    scores = _tempered(logits, temperature)
-    return (scores + _noise(seed, Stream.SAMPLE_TOKEN, example_id, position, scores.shape[-1])).argmax(-1)
 
 
 def block_size(vocab: int) -> int:

@@ -1,4 +1,4 @@
-"""Masked language modelling on its own: 80/10/10 masking, one model. Paper: BERT section 3.1.
+"""Masked language modelling, 80/10/10, alone or with sentence order. Papers: BERT section 3.1, ALBERT section 3.1.
 
 Dimensions: B batch, L length, K slots a row, V vocab, D hidden.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, nn
 
-from electra_albert.config import MlmConfig, ModelConfig
+from electra_albert.config import MlmConfig, ModelConfig, SopConfig
 from electra_albert.contracts import Batch, Term, UsageError
 from electra_albert.model.electra import masked_language_model
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
@@ -24,14 +24,14 @@ from electra_albert.objectives.masking import (
     show_masked,
     show_others,
 )
-from electra_albert.objectives.prediction import predict, prediction_terms
+from electra_albert.objectives.prediction import order_counts, order_terms, predict, prediction_terms
 
 if TYPE_CHECKING:
     from electra_albert.model.electra import Discriminator, Generator
 
 
 class Prediction(NamedTuple):
-    """One batch as the model saw it, and what it made of it."""
+    """Masked inputs, targets and the logits at them."""
 
     masked_ids: Tensor  # [B, L] int64
     targets: Targets
@@ -41,9 +41,10 @@ class Prediction(NamedTuple):
 
 
 class MaskedLanguageModeling(nn.Module):
-    """The loss of predicting masked tokens; raises UsageError where no other token can be shown for one.
+    """The loss of predicting masked tokens and, where `sop` is given, of sentence order.
 
-    It trains the generator given, of shape `model`, or else one of its own with initial weights.
+    It trains the generator given, of shape `model`, or else a new one. Raises UsageError where the vocabulary has no
+    other token to replace one by.
     """
 
     discriminator: Discriminator | None = None
@@ -55,8 +56,7 @@ class MaskedLanguageModeling(nn.Module):
         mlm: MlmConfig,
         special: SpecialIds,
         seed: int,
-        *,
-        with_sentence_order: bool = False,
+        sop: SopConfig | None = None,
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
@@ -66,17 +66,20 @@ class MaskedLanguageModeling(nn.Module):
                 f"the vocabulary has {ordinary} tokens that are not special, so none can be shown for another; "
                 "set --mlm.random_token_share 0 or take a larger vocabulary"
             )
-        self.mlm, self.special, self.seed = mlm, special, seed
+        self.mlm, self.special, self.seed, self.sop = mlm, special, seed, sop
         self.weights = {"mlm_loss": 1.0}
         self.guessing = {"mlm_loss": math.log(model.vocab_size)}
+        if sop is not None:
+            self.weights["sop_loss"], self.guessing["sop_loss"] = sop.weight, math.log(2)
         if generator is None:
-            generator = masked_language_model(model, with_sentence_order=with_sentence_order)
+            generator = masked_language_model(model, with_sentence_order=sop is not None)
         self.generator = generator
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Predicted tokens, found on the host."""
+        """Predicted tokens, and rows with an order, found on the host."""
         is_maskable = maskable(batch.input_ids, batch.attention_mask, self.special)
-        return {"mlm_loss": int(quota(is_maskable, self.mlm.mask_rate).sum())}
+        counts = {"mlm_loss": int(quota(is_maskable, self.mlm.mask_rate).sum())}
+        return counts if self.sop is None else counts | order_counts(batch)
 
     def corrupt(self, batch: Batch) -> Prediction:
         """Mask the batch and let the model fill it. Draws are keyed by batch.example_id."""
@@ -98,7 +101,10 @@ class MaskedLanguageModeling(nn.Module):
 
     def terms(self, batch: Batch, prediction: Prediction) -> dict[str, Term]:
         """Loss and metric terms of a batch that was masked and filled."""
-        return prediction_terms(prediction.logits, prediction.targets, prediction.is_shown_masked, "mlm")
+        terms = prediction_terms(prediction.logits, prediction.targets, prediction.is_shown_masked, "mlm")
+        if self.sop is not None:
+            terms |= order_terms(self.generator.sentence_order, prediction.hidden_states, batch)
+        return terms
 
     def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
         """All terms of a held-out batch and of its baselines; there is nothing to add to `detections`."""

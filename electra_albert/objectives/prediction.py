@@ -1,6 +1,8 @@
-"""A generator's guesses at masked tokens, and what they cost: the part that mlm and rtd have in common.
+"""The parts that the objectives have in common: predicted tokens and their loss, and sentence order.
 
-Dimensions: B batch, L length, K slots a row, V vocab, D hidden.
+Sentence order, ALBERT section 3.1: the corpus swaps the segments and labels the rows, 0 in order, 1 swapped,
+IGNORED_LABEL where there is no order to tell.
+Dimensions: B batch, L length, K slots a row, M any number of predicted tokens, V vocab, D hidden.
 """
 
 from __future__ import annotations
@@ -8,18 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from electra_albert.contracts import Batch, Term
+from electra_albert.contracts import IGNORED_LABEL, Batch, Term
 from electra_albert.model.electra import Generator
+from electra_albert.model.heads import SentenceOrderHead
 from electra_albert.objectives.masking import Targets
 
 
 def predict(generator: Generator, masked_ids: Tensor, batch: Batch, targets: Targets) -> tuple[Tensor, Tensor]:
-    """Hidden states [B, L, D] of masked_ids int64 [B, L], and scores of every token at the targets only.
-
-    The scores are float32 [B, K, V]: what they cost and what is drawn from them are computed in it.
-    """
+    """Hidden states [B, L, D] of masked_ids int64 [B, L], and logits float32 [B, K, V] at the targets only."""
     hidden_states = generator(masked_ids, batch.attention_mask, batch.token_type_ids)  # [B, L, D]
     index = targets.positions[:, :, None].expand(-1, -1, hidden_states.shape[-1])
     return hidden_states, generator.logits(hidden_states.gather(1, index)).float()  # [B, K, V]
@@ -48,7 +49,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def prediction_terms(logits: Tensor, targets: Targets, is_shown_masked: Tensor, name: str) -> dict[str, Term]:
-    """Cross-entropy over the targets, and how often the top guess is right where [MASK] was shown.
+    """Cross-entropy over the targets, and how often the top prediction is right at [MASK].
 
     logits float32 [B, K, V], is_shown_masked bool [B, K]; the terms are `<name>_loss` and `<name>_accuracy`.
     """
@@ -59,4 +60,26 @@ def prediction_terms(logits: Tensor, targets: Targets, is_shown_masked: Tensor, 
     return {
         f"{name}_loss": Term((nats * weight).sum(), weight.sum().long()),
         f"{name}_accuracy": Term(is_right.sum().float(), is_shown_masked.sum()),
+    }
+
+
+def order_counts(batch: Batch) -> dict[str, int]:
+    """Rows with an order, found on the host."""
+    return {"sop_loss": int((batch.sentence_order_label != IGNORED_LABEL).sum())}
+
+
+def order_terms(head: SentenceOrderHead | None, hidden_states: Tensor, batch: Batch) -> dict[str, Term]:
+    """Loss and metrics of the rows with an order; hidden_states any float [B, L, D].
+
+    A batch without such a row gives sums of 0 that stay connected to the head, and counts of 0.
+    """
+    assert head is not None, "the objective builds its model with a sentence-order head"
+    logits, labels = head(hidden_states).float(), batch.sentence_order_label  # [B, 2], [B]
+    nats = F.cross_entropy(logits, labels, ignore_index=IGNORED_LABEL, reduction="sum")
+    rows = (labels != IGNORED_LABEL).sum()
+    is_right = logits.detach().argmax(-1) == labels  # an ignored label is no class, so its row is never right
+    return {
+        "sop_loss": Term(nats, rows),
+        "sop_accuracy": Term(is_right.sum().float(), rows),
+        "swapped_fraction": Term((labels == 1).sum().float(), rows),
     }

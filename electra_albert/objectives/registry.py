@@ -1,15 +1,32 @@
-"""The objectives one can pretrain with, by the names of the command line, as far as options and cards know them.
+"""The objectives one can pretrain with, by their names on the command line.
 
-The command line is derived from this, so nothing heavy is imported, not even for types: jsonargparse would follow.
+The command line is derived from this, so nothing heavy is imported before an objective is made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from electra_albert.config import MlmConfig, ModelConfig, PretrainConfig, RtdConfig, SopConfig
+
+if TYPE_CHECKING:
+    from electra_albert.objectives.masking import SpecialIds
+    from electra_albert.objectives.mlm import MaskedLanguageModeling
+    from electra_albert.objectives.rtd import ReplacedTokenDetection
+
+# All have one shape: a contracts.Objective with
+#   seed           keys its draws
+#   special        the ids that are never masked
+#   guessing       nats a count of each weighted term at chance level
+#   generator      the model that fills masks
+#   discriminator  the model that finds what was filled in, or None
+#   rate_scales    multiples of the learning rate by parameter name, or None
+#   corrupt(batch) the masked batch: masked_ids, targets, is_shown_masked, logits at the targets, …
+#   score(batch, unigram, detections)  the terms of a held-out batch and of its baselines
+PretrainingObjective: TypeAlias = "MaskedLanguageModeling | ReplacedTokenDetection"
 
 
 @dataclass(frozen=True)
@@ -17,28 +34,28 @@ class ObjectiveSpec:
     """An objective as far as it is known before its class is loaded. docs/extending.md adds one."""
 
     built_by: str
-    """module:Class, called with the model's shape, the groups of `options` in their order, special ids and seed."""
+    """module:Class, called with model, special, seed and each group of `options` by its name."""
     learned_from: str
-    """What the model card says it was pretrained by."""
+    """Its name in the model card: pretrained by …"""
     options: Mapping[str, type[Any]]
     """The groups of options it reads, by their name on the command line; the first with a mask_rate gives that."""
     has_discriminator: bool = False
     """Then the generator has the shape that group rtd gives, else the model's own."""
     has_sentence_order: bool = False
-    """Whether its rows are to have two segments, half of them swapped."""
+    """Whether its rows have two segments, half of them swapped."""
     has_stock_pair: bool = False
-    """Whether stock classes can be composed to compute the same, as benchmarks and experiments do."""
+    """Whether stock classes can be composed to compute the same."""
 
     def __post_init__(self) -> None:
         assert "rtd" in self.options or not self.has_discriminator, "group rtd gives the generator its shape"
 
-    def groups(self, config: PretrainConfig) -> list[Any]:
-        """The options it reads."""
-        return [config.own[name] if name in config.own else getattr(config, name) for name in self.options]
+    def groups(self, config: PretrainConfig) -> dict[str, Any]:
+        """The options it reads, by group."""
+        return {name: config.own[name] if name in config.own else getattr(config, name) for name in self.options}
 
     def mask_rate(self, config: PretrainConfig) -> float | None:
         """Share of the tokens that are predicted from the rest; None where none are masked."""
-        return next((group.mask_rate for group in self.groups(config) if hasattr(group, "mask_rate")), None)
+        return next((group.mask_rate for group in self.groups(config).values() if hasattr(group, "mask_rate")), None)
 
     def generator(self, config: PretrainConfig) -> ModelConfig:
         """The generator's shape. Raises ValueError where there is no such shape."""
@@ -55,7 +72,7 @@ OBJECTIVES = {
         has_stock_pair=True,
     ),
     "rtd_sop": ObjectiveSpec(
-        "electra_albert.objectives.rtd_sop:ReplacedTokenDetectionWithOrder",
+        "electra_albert.objectives.rtd:ReplacedTokenDetection",
         "replaced-token detection and sentence order",
         _RTD | _SOP,
         has_discriminator=True,
@@ -63,7 +80,7 @@ OBJECTIVES = {
     ),
     "mlm": ObjectiveSpec("electra_albert.objectives.mlm:MaskedLanguageModeling", "masked language modelling", _MLM),
     "mlm_sop": ObjectiveSpec(
-        "electra_albert.objectives.mlm_sop:MaskedLanguageModelingWithOrder",
+        "electra_albert.objectives.mlm:MaskedLanguageModeling",
         "masked language modelling and sentence order",
         _MLM | _SOP,
         has_sentence_order=True,
@@ -72,5 +89,14 @@ OBJECTIVES = {
 
 
 def spec_of(config: PretrainConfig) -> ObjectiveSpec:
-    """What is known of the objective that config.run.objective names."""
+    """The entry of the objective that config.run.objective names."""
     return OBJECTIVES[config.run.objective]
+
+
+def make_objective(config: PretrainConfig, special: SpecialIds) -> PretrainingObjective:
+    """The objective that config.run.objective names, with initial weights from torch's stream."""
+    spec = spec_of(config)
+    module, _, name = spec.built_by.partition(":")
+    build = getattr(import_module(module), name)
+    objective = build(model=config.model, special=special, seed=config.training.seed, **spec.groups(config))
+    return cast("PretrainingObjective", objective)

@@ -1,5 +1,7 @@
 """Replaced-token detection: a generator fills masks, a discriminator finds what it filled. Paper: ELECTRA section 2.
 
+With sentence order the discriminator also tells, from the corrupted text, whether segments were swapped.
+
 Dimensions: B batch, L length, K slots a row, V vocab, D hidden.
 """
 
@@ -12,51 +14,45 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from electra_albert.config import ModelConfig, RtdConfig
+from electra_albert.config import ModelConfig, RtdConfig, SopConfig
 from electra_albert.contracts import Batch, Term
 from electra_albert.model.electra import Discriminator, Electra, Generator
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
-from electra_albert.objectives.masking import (
-    SpecialIds,
-    Targets,
-    choose_targets,
-    maskable,
-    quota,
-    sample,
-    show_masked,
-)
-from electra_albert.objectives.prediction import predict, prediction_terms
+from electra_albert.objectives.masking import SpecialIds, Targets, choose_targets, maskable, quota, sample, show_masked
+from electra_albert.objectives.prediction import order_counts, order_terms, predict, prediction_terms
 
 
 class Corruption(NamedTuple):
-    """What one batch became on its way through the generator."""
+    """A batch masked and filled by the generator."""
 
-    masked_ids: Tensor  # [B, L] int64, what the generator saw
+    masked_ids: Tensor  # [B, L] int64, the input of the generator
     targets: Targets
     is_shown_masked: Tensor  # [B, K] bool
     logits: Tensor  # [B, K, V] the generator's scores at the targets
-    corrupted_ids: Tensor  # [B, L] int64, what the discriminator sees
-    is_replaced: Tensor  # [B, L] bool, differs from the text as it was
+    corrupted_ids: Tensor  # [B, L] int64, the input of the discriminator
+    is_replaced: Tensor  # [B, L] bool, differs from the original text
 
 
-class Judgement(NamedTuple):
-    """What the discriminator made of a corrupted batch."""
+class DetectionOutput(NamedTuple):
+    """The discriminator's states and logits of a corrupted batch."""
 
     hidden_states: Tensor  # [B, L, D]
     logits: Tensor  # [B, L], above 0 = replaced
 
 
 class ReplacedTokenDetection(nn.Module):
-    """The joint objective: MLM loss of the generator plus weighted detection loss of the discriminator."""
+    """MLM loss of the generator, and detection loss of the discriminator; where `sop` is given, sentence order too."""
 
     def __init__(
-        self, model: ModelConfig, rtd: RtdConfig, special: SpecialIds, seed: int, *, with_sentence_order: bool = False
+        self, model: ModelConfig, rtd: RtdConfig, special: SpecialIds, seed: int, sop: SopConfig | None = None
     ) -> None:
         super().__init__()
-        self.rtd, self.special, self.seed = rtd, special, seed
+        self.rtd, self.special, self.seed, self.sop = rtd, special, seed, sop
         self.weights = {"generator_loss": rtd.generator_weight, "discriminator_loss": rtd.discriminator_weight}
         self.guessing = {"generator_loss": math.log(model.vocab_size), "discriminator_loss": math.log(2)}
-        self.electra = Electra(rtd.generator(model), model, with_sentence_order=with_sentence_order)
+        if sop is not None:
+            self.weights["sop_loss"], self.guessing["sop_loss"] = sop.weight, math.log(2)
+        self.electra = Electra(rtd.generator(model), model, with_sentence_order=sop is not None)
 
     @property
     def generator(self) -> Generator:
@@ -70,7 +66,7 @@ class ReplacedTokenDetection(nn.Module):
 
     @property
     def rate_scales(self) -> dict[str, float] | None:
-        """What each parameter's learning rate is multiplied with, by name; None where all have the same."""
+        """Multiples of the learning rate by parameter name; None where all have the same."""
         generator, discriminator = self.rtd.generator_rate, self.rtd.discriminator_rate
         if generator == discriminator == 1.0:
             return None
@@ -81,12 +77,13 @@ class ReplacedTokenDetection(nn.Module):
         }
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Predicted tokens and tokens that are not padding, found on the host."""
+        """Predicted tokens, tokens that are not padding, and rows with an order, found on the host."""
         is_maskable = maskable(batch.input_ids, batch.attention_mask, self.special)
-        return {
+        counts = {
             "generator_loss": int(quota(is_maskable, self.rtd.mask_rate).sum()),
             "discriminator_loss": int(batch.attention_mask.sum()),
         }
+        return counts if self.sop is None else counts | order_counts(batch)
 
     def corrupt(self, batch: Batch) -> Corruption:
         """Mask the batch, let the generator fill it, and mark what changed. Draws are keyed by batch.example_id."""
@@ -103,32 +100,35 @@ class ReplacedTokenDetection(nn.Module):
         ).view_as(targets.positions)  # [B, K]
         filled = torch.where(targets.weight > 0, drawn, targets.labels)
         corrupted_ids = ids.scatter(1, targets.positions, filled)
-        # Compared with the text as it was: a guess that happens to be right is an original token.
+        # Compared with the original text: a sampled token that happens to be right is original.
         return Corruption(masked_ids, targets, is_shown_masked, logits, corrupted_ids, corrupted_ids != ids)
 
-    def detect(self, batch: Batch, corruption: Corruption) -> Judgement:
+    def detect(self, batch: Batch, corruption: Corruption) -> DetectionOutput:
         """Let the discriminator read the corrupted batch."""
         discriminator = self.discriminator
         hidden_states = discriminator.encode(corruption.corrupted_ids, batch.attention_mask, batch.token_type_ids)
-        return Judgement(hidden_states, discriminator.discriminator_predictions(hidden_states))
+        return DetectionOutput(hidden_states, discriminator.discriminator_predictions(hidden_states))
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
         """Loss and metric terms of one batch; `step` is not used, example_id is already new in every epoch."""
         corruption = self.corrupt(batch)
         return self.terms(batch, corruption, self.detect(batch, corruption))
 
-    def terms(self, batch: Batch, corruption: Corruption, judgement: Judgement) -> dict[str, Term]:
-        """Loss and metric terms of a batch that was corrupted and judged."""
-        guesses = prediction_terms(corruption.logits, corruption.targets, corruption.is_shown_masked, "generator")
-        return guesses | _detection_terms(judgement.logits, corruption.is_replaced, batch.attention_mask)
+    def terms(self, batch: Batch, corruption: Corruption, output: DetectionOutput) -> dict[str, Term]:
+        """Loss and metric terms of a batch that was corrupted and read by the discriminator."""
+        terms = prediction_terms(corruption.logits, corruption.targets, corruption.is_shown_masked, "generator")
+        terms |= _detection_terms(output.logits, corruption.is_replaced, batch.attention_mask)
+        if self.sop is not None:
+            terms |= order_terms(self.discriminator.sentence_order, output.hidden_states, batch)
+        return terms
 
     def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
         """All terms of a held-out batch and of its baselines; the discriminator's scores go to `detections`."""
         corruption = self.corrupt(batch)
-        judgement = self.detect(batch, corruption)
-        detections.add(judgement.logits, corruption.is_replaced, batch.attention_mask)
+        output = self.detect(batch, corruption)
+        detections.add(output.logits, corruption.is_replaced, batch.attention_mask)
         baselines = baseline_terms(corruption.targets, corruption.is_shown_masked, unigram)
-        return self.terms(batch, corruption, judgement) | baselines
+        return self.terms(batch, corruption, output) | baselines
 
 
 def _detection_terms(detected: Tensor, is_replaced: Tensor, mask: Tensor) -> dict[str, Term]:

@@ -1,4 +1,4 @@
-"""Where the sets of a task lie: files named one by one, a folder in the official layout, or a dataset on the hub."""
+"""The sets of a task: files named one by one, a folder in the official layout, or a dataset on the hub."""
 
 from __future__ import annotations
 
@@ -6,19 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NamedTuple
 
 from electra_albert.contracts import UsageError
 from electra_albert.data_files import hub_name
+from electra_albert.data_files.finding import is_there
+from electra_albert.data_files.remote import fetch, is_url, load_from_hub
+from electra_albert.data_files.tables import Table, dataset_table
 from electra_albert.finetuning_config import DataConfig
 from electra_albert.tasks.examples import Report
-from electra_albert.tasks.hub import hub_splits
-from electra_albert.tasks.read_rules import is_there, shown
+from electra_albert.tasks.read_rules import shown
 from electra_albert.tasks.registry import GLUE, TASKS
-from electra_albert.tasks.tables import Table
 from electra_albert.tasks.task import Patterns, Task
 
 Source = Path | Table
 _VALIDATION = ("validation", "dev", "valid")
+_ROLES = {  # of a set: the option that names its file, and its name in messages
+    "train": ("train_file", "training data"),
+    "evaluation": ("validation_file", "data to score on"),
+    "test": ("test_file", "test set"),
+}
 
 
 @dataclass
@@ -31,6 +38,14 @@ class Sources:
     place: str = "the options"
 
 
+class _DataDir(NamedTuple):
+    """The sets that --data_dir gives, by role and name, and the names of all files or splits in it."""
+
+    place: str
+    sets: dict[str, dict[str, Source]]
+    held: list[str]
+
+
 def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, is_trained: bool = True) -> Sources:
     """The sets that the options name; training data only where a model is trained, and never of a task without any.
 
@@ -39,185 +54,125 @@ def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, 
     """
     needs_training = is_trained and task.trained_by is None
     is_split = config.validation_split is not None
-    if is_split:
-        _check_split(task, needs_training)
-    given = _given(task, config, needs_training)
-    found = Sources()
-    if config.data_dir is not None:
-        found = _in_data_dir(task, config.data_dir, given, needs_training, is_split)
-    elif not _is_enough(task, given, needs_training, is_split):
-        raise UsageError(_what_is_missing(task, given, needs_training))
-    sources = Sources(
-        given.train or found.train,
-        _merged(task.files.evaluation, given.evaluation, found.evaluation),
-        _merged(task.files.test, given.test, found.test),
-        found.place,
-    )
-    if needs_training and sources.train is None:
-        raise UsageError(_not_found(task, found.place, "training data", task.files.train, "--train_file"))
-    if is_split and sources.evaluation:
-        raise UsageError(f"--validation_split: {found.place} holds data to score on already; leave the option out")
-    if not is_split and not sources.evaluation and not (task.trained_by is not None and sources.test):
-        patterns = next(iter(task.files.evaluation.values()))
-        raise UsageError(_not_found(task, found.place, "data to score on", patterns, "--validation_file"))
-    if needs_test and not sources.test:
-        patterns = next(iter(task.files.test.values()))
-        raise UsageError(_not_found(task, found.place, "test set", patterns, "--test_file"))
-    _note_missing(task, sources, report, needs_test)
-    return sources
-
-
-def _check_split(task: Task, needs_training: bool) -> None:
-    """UsageError where no training examples are read, or a random part of them is no unseen data."""
-    if not needs_training:
+    if is_split and not needs_training:
         raise UsageError("--validation_split divides the training data, and nothing is trained; give --validation_file")
-    if task.kind in ("choice", "span"):
+    if is_split and task.kind in ("choice", "span"):
         raise UsageError(f"--validation_split: questions of {task.name} share their passages; give --validation_file")
+    wanted: dict[str, Mapping[str, Patterns]] = {"evaluation": task.files.evaluation, "test": task.files.test}
+    if needs_training:
+        wanted["train"] = {"train": task.files.train}
+    given: dict[str, dict[str, Source]] = {role: {} for role in wanted}
+    for role, names in wanted.items():
+        option = _ROLES[role][0]
+        if (value := getattr(config, option)) is not None:
+            given[role][next(iter(names))] = local_path(value, option)
+    there = _DataDir("the options", {}, [])
+    if config.data_dir is not None:
+        missing = {
+            role: {name: patterns for name, patterns in names.items() if name not in given[role]}
+            for role, names in wanted.items()
+        }
+        there = _in_data_dir(task, config.data_dir, missing)
+    sets = {}
+    for role, names in wanted.items():
+        both = {**there.sets.get(role, {}), **given[role]}
+        sets[role] = {name: both[name] for name in names if name in both}
+        if sets[role] and (role != "test" or needs_test):
+            for name in names.keys() - sets[role].keys():
+                report.note(f"{role} set of {task.name} that is not there: {name}", there.place)
+    if is_split and sets["evaluation"]:
+        raise UsageError(f"--validation_split: {there.place} holds data to score on already; leave the option out")
+    needs_scores = not is_split and not (task.trained_by is not None and sets["test"])
+    for role, is_needed in (("train", needs_training), ("evaluation", needs_scores), ("test", needs_test)):
+        if is_needed and not sets[role]:
+            raise UsageError(_not_found(task, config, there, role, next(iter(wanted[role].values()))))
+    return Sources(sets.get("train", {}).get("train"), sets["evaluation"], sets["test"], there.place)
 
 
-def _merged(
-    wanted: Mapping[str, Patterns], given: Mapping[str, Source], found: Mapping[str, Source]
-) -> dict[str, Source]:
-    """The sets of both in the order of the task's own; a given one stands for the one found."""
-    both = {**found, **given}
-    return {name: both[name] for name in wanted if name in both}
+def local_path(value: str, option: str) -> Path:
+    """The path that an option names, fetched where it is a URL. Raises UsageError where there is nothing."""
+    if is_url(value):
+        return fetch(value, option)[0]
+    if not is_there(Path(value), option):
+        raise UsageError(f"--{option} {value[:100]}: no such file or folder; check the path")
+    return Path(value)
 
 
-def _note_missing(task: Task, sources: Sources, report: Report, needs_test: bool) -> None:
-    """Count the sets of a task that has several and not all of them here."""
-    kinds = [("evaluation set", sources.evaluation, task.files.evaluation)]
-    if needs_test:
-        kinds.append(("test set", sources.test, task.files.test))
-    for what, there, wanted in kinds:
-        for name in wanted if there else ():
-            if name not in there:
-                report.note(f"{what} of {task.name} that is not there: {name}", sources.place)
-
-
-def _given(task: Task, config: DataConfig, needs_training: bool) -> Sources:
-    """The files that have options of their own."""
-    files = {}
-    for option in ("train_file", "validation_file", "test_file"):
-        value = getattr(config, option)
-        if value is not None and (needs_training or option != "train_file"):
-            files[option] = Path(value)
-            if not is_there(files[option], option):
-                raise UsageError(f"--{option} {value}: no such file; check the path")
-    evaluation, test = next(iter(task.files.evaluation)), next(iter(task.files.test))
-    return Sources(
-        files.get("train_file"),
-        {evaluation: files["validation_file"]} if "validation_file" in files else {},
-        {test: files["test_file"]} if "test_file" in files else {},
-    )
-
-
-def _is_enough(task: Task, given: Sources, needs_training: bool, is_split: bool) -> bool:
-    """Whether no folder is needed: a task that is never trained may have a test set alone."""
-    if needs_training and given.train is None:
-        return False
-    return bool(is_split or given.evaluation or (task.trained_by is not None and given.test))
-
-
-def _what_is_missing(task: Task, given: Sources, needs_training: bool) -> str:
-    if given.train or (given.evaluation and needs_training):
-        missing = "--validation_file" if given.train else "--train_file"
-        part = ", a part of the training data by --validation_split 0.1" if given.train else ""
-        return f"--task {task.name}: give {missing} too{part}, or a folder with all files by --data_dir"
-    if task.name == "custom":
-        files = "--train_file and --validation_file" if needs_training else "--validation_file"
-        return f"--task custom: no data; give {files}"
-    return f"--task {task.name}: no data; give its folder, or OWNER/NAME of the hub, by --data_dir"
-
-
-def _in_data_dir(task: Task, data_dir: str, given: Sources, needs_training: bool, is_split: bool) -> Sources:
-    path = Path(data_dir)
-    if is_there(path, "data_dir"):
-        if not path.is_dir():
-            way_out = "give a single file by --train_file or --validation_file"
-            raise UsageError(f"--data_dir {data_dir}: not a folder; {way_out}")
-        try:
-            return _in_folder(task, path, given, needs_training)
-        except OSError as error:
-            raise UsageError(f"--data_dir {data_dir}: cannot be read ({error.strerror}); choose another") from error
-    if hub_name(data_dir):
-        return _on_hub(task, data_dir, given, needs_training, is_split)
-    raise UsageError(f"--data_dir {data_dir}: no such folder, and not OWNER/NAME of a dataset on the hub; check it")
-
-
-def _in_folder(task: Task, path: Path, given: Sources, needs_training: bool) -> Sources:
-    """The files of a folder that is the task's own, or holds the task's own; none that is given or not needed."""
-    names = {child.name.lower(): child for child in sorted(path.iterdir()) if child.is_dir()}
-    folder = next((names[name.lower()] for name in task.files.folders if name.lower() in names), path)
-    _refuse_another_task(task, folder)
-    sources = Sources(place=str(folder))
-    if needs_training and given.train is None:
-        sources.train = _match(folder, task.files.train)
-    for there, known, wanted in (
-        (sources.evaluation, given.evaluation, task.files.evaluation),
-        (sources.test, given.test, task.files.test),
-    ):
-        for name, patterns in wanted.items():
-            if name not in known and (file := _match(folder, patterns)):
-                there[name] = file
-    return sources
+def _in_data_dir(task: Task, data_dir: str, wanted: Mapping[str, Mapping[str, Patterns]]) -> _DataDir:
+    if not is_url(data_dir) and not is_there(Path(data_dir), "data_dir"):
+        if hub_name(data_dir):
+            return _on_hub(task, data_dir, wanted)
+        raise UsageError(f"--data_dir {data_dir}: no such folder, and not OWNER/NAME of a dataset on the hub; check it")
+    path = local_path(data_dir, "data_dir")
+    if not path.is_dir():
+        raise UsageError(f"--data_dir {data_dir}: not a folder; give a single file by --train_file or its like")
+    try:
+        folders = {child.name.lower(): child for child in sorted(path.iterdir()) if child.is_dir()}
+        folder = next((folders[name.lower()] for name in task.files.folders if name.lower() in folders), path)
+        _refuse_another_task(task, folder)
+        held = sorted(child.name + "/" * child.is_dir() for child in folder.iterdir())
+    except OSError as error:
+        raise UsageError(f"--data_dir {data_dir}: cannot be read ({error.strerror}); choose another") from error
+    sets: dict[str, dict[str, Source]] = {}
+    for role, names in wanted.items():
+        files = {name: _match(folder, patterns, held) for name, patterns in names.items()}
+        sets[role] = {name: file for name, file in files.items() if file is not None}
+    return _DataDir(str(folder), sets, held)
 
 
 def _refuse_another_task(task: Task, folder: Path) -> None:
     """Raise UsageError where a folder bears the name of another task of GLUE; its columns might well fit."""
     own = {name.lower() for name in task.files.folders}
-    for other in GLUE:
-        theirs = {name.lower() for name in TASKS[other].files.folders}
-        if task.name in GLUE and folder.resolve().name.lower() in theirs - own:
-            raise UsageError(
-                f"--data_dir {folder}: the folder of {other}, not of {task.name}; give that of {task.folder}"
-            )
+    for other in GLUE if task.name in GLUE else ():
+        if folder.resolve().name.lower() in {name.lower() for name in TASKS[other].files.folders} - own:
+            found = f"--data_dir {folder}: the folder of {other}, not of {task.name}"
+            raise UsageError(f"{found}; give that of {task.folder}")
 
 
-def _match(folder: Path, patterns: Patterns) -> Path | None:
-    """The file of the first pattern that fits one, best in its own case, else in any.
-
-    Raises UsageError where it fits several.
-    """
-    names = sorted(child.name for child in folder.iterdir())
+def _match(folder: Path, patterns: Patterns, held: list[str]) -> Path | None:
+    """The file of the first pattern that fits one, best in its own case, else in any; UsageError where several fit."""
+    names = [name.removesuffix("/") for name in held]
     for spelled in (str, str.lower):
         for pattern in patterns:
             found = [name for name in names if fnmatchcase(spelled(name), spelled(pattern))]
             if len(found) > 1:
-                several = ", ".join(found)
-                raise UsageError(
-                    f"{folder}: several files could be meant by {pattern}: {several}; name one by its own option"
-                )
+                several = f"several files could be meant by {pattern}: {', '.join(found)}"
+                raise UsageError(f"{folder}: {several}; name one by its own option")
             if found:
                 return folder / found[0]
     return None
 
 
-def _on_hub(task: Task, data_dir: str, given: Sources, needs_training: bool, is_split: bool) -> Sources:
-    splits = hub_splits(data_dir, task)
+def _on_hub(task: Task, data_dir: str, wanted: Mapping[str, Mapping[str, Patterns]]) -> _DataDir:
+    """The splits of a dataset; without :CONFIG the one that the task has there."""
+    found = hub_name(data_dir)
+    assert found is not None  # which was asked before
+    name, config = found
+    if config is None and task.hub is not None and task.hub.dataset == name:
+        config = task.hub.config
+    splits = load_from_hub(name, config, None, f"--data_dir {data_dir}: neither a folder here, nor a dataset to load")
     evaluation = dict(task.hub.evaluation) if task.hub else {"dev": _VALIDATION[0]}
-    test = dict(task.hub.test) if task.hub else {"test": "test"}
     if len(evaluation) == 1 and not set(evaluation.values()) & splits.keys():
         evaluation = {name: split for name in evaluation for split in _VALIDATION if split in splits}
-    sources = Sources(
-        splits.get("train") if needs_training else None,
-        {name: splits[split] for name, split in evaluation.items() if split in splits},
-        {name: splits[split] for name, split in test.items() if split in splits},
-        data_dir,
-    )
-    lacks_training = needs_training and sources.train is None and given.train is None
-    lacks_evaluation = not is_split and task.trained_by is None and not sources.evaluation and not given.evaluation
-    if lacks_training or lacks_evaluation:
-        wanted = f"train and {_VALIDATION[0]} are" if needs_training else f"{_VALIDATION[0]} is"
-        raise UsageError(f"--data_dir {data_dir}: splits {shown(splits)}, but {wanted} needed; give another")
-    return sources
+    test = dict(task.hub.test) if task.hub else {"test": "test"}
+    names = {"train": {"train": "train"}, "evaluation": evaluation, "test": test}
+    sets: dict[str, dict[str, Source]] = {
+        role: {
+            name: dataset_table(splits[split], f"{data_dir}, {split}")
+            for name, split in names[role].items()
+            if name in wanted[role] and split in splits
+        }
+        for role in wanted
+    }
+    return _DataDir(data_dir, sets, list(map(str, splits)))
 
 
-def _not_found(task: Task, place: str, what: str, patterns: Patterns, option: str) -> str:
-    folder = Path(place)
-    way_out = f"check --data_dir or give {option}"
-    if not folder.is_dir():
-        return f"--task {task.name}: no {what} in {place}; {way_out}"
-    held = shown(sorted(child.name + "/" * child.is_dir() for child in folder.iterdir()))
+def _not_found(task: Task, config: DataConfig, there: _DataDir, role: str, patterns: Patterns) -> str:
+    option, what = _ROLES[role]
+    part = ", a part of the training data by --validation_split 0.1" if role == "evaluation" else ""
+    if config.data_dir is None:
+        folder = "its folder, or OWNER/NAME of the hub, by --data_dir"
+        return f"--task {task.name}: no {what}; give --{option}{part}, or {folder}"
     wanted = " or ".join([*patterns[:1], *[pattern for pattern in patterns if "*" in pattern][:1]])
-    own = "" if folder.name == task.folder else f", in it or in {task.folder}/"
-    return f"--task {task.name}: no {what} in {place}: looked for {wanted}{own}; there is {held}: {way_out}"
+    looked = f"looked for {wanted}, in it or in {task.folder}/; there is {shown(there.held)}"
+    return f"--task {task.name}: no {what} in {there.place}: {looked}: check --data_dir or give --{option}{part}"

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from electra_albert.contracts import DataError, UsageError
+from electra_albert.contracts import DataError
+from electra_albert.data_files.tables import Table
 from electra_albert.finetuning_config import DataConfig
 from electra_albert.keyed_random import Stream, bits, derived_seed, permute
-from electra_albert.tasks.conll_files import found_tags, read_tokens, token_rows
-from electra_albert.tasks.data_checks import note_oddities
 from electra_albert.tasks.examples import Example, Report, TaskData
-from electra_albert.tasks.locating import Source, locate
-from electra_albert.tasks.race_files import choice_rows, read_choices
-from electra_albert.tasks.read_rules import Reading, as_label, is_there
+from electra_albert.tasks.formats import read_examples
+from electra_albert.tasks.locating import Source, local_path, locate
+from electra_albert.tasks.read_rules import Reading, as_label, shown
 from electra_albert.tasks.registry import as_configured
-from electra_albert.tasks.squad_files import read_spans, span_rows
-from electra_albert.tasks.tables import NAMES_ITS_COLUMNS, Table, open_table
 from electra_albert.tasks.task import Task
-from electra_albert.tasks.text_rows import found_labels, read_texts, text_rows
 
 T = TypeVar("T")
 _EVALUATION_SEED = 0  # not the run's: sweeps of other seeds score the same examples
-
-
-class _Reader(NamedTuple):
-    file: Callable[[Path, Reading], Sequence[Any]]
-    rows: Callable[[Table, Reading], Sequence[Any]]
-
-
-_READERS = {
-    "sequence": _Reader(read_texts, text_rows),
-    "choice": _Reader(read_choices, choice_rows),
-    "span": _Reader(read_spans, span_rows),
-    "token": _Reader(read_tokens, token_rows),
-}
+_MOST_LABELS = 100  # of texts, where they are found
+_MOST_TAGS = 1000  # of words: a hundred fine-grained types of entities in BIO are twice as many
 
 
 def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is_trained: bool = True) -> TaskData:
@@ -63,7 +49,7 @@ def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is
     for name, (place, found) in read.items():
         if found:
             evaluation[name] = _scored(name, found, config.max_eval_examples, report)
-            note_oddities(train, evaluation[name], labels, report, place)
+            _note_oddities(train, evaluation[name], labels, report, place)
     if not evaluation and not sources.test:  # of a task whose evaluation set has no labels
         sources.test = dict(zip(task.files.test, sources.evaluation.values(), strict=False))
     wanted = sources.test if needs_test or not evaluation else {}
@@ -71,12 +57,10 @@ def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is
     return TaskData(train, evaluation, test, labels, report)
 
 
-def read_unlabelled(task: Task, file: Path, config: DataConfig, report: Report) -> list[Example]:
+def read_unlabelled(task: Task, file: Path | str, config: DataConfig, report: Report) -> list[Example]:
     """The examples of a file of new text in the task's own format, or for texts and words in a plain .txt; labels in it
     are not read. Raises UsageError where there is no file, and DataError where a row gives no example."""
-    if not is_there(file, "predict"):
-        raise UsageError(f"--predict {file}: no such file; check the path")
-    return _read_test(file, as_configured(task, config), config, report)
+    return _read_test(local_path(str(file), "predict"), as_configured(task, config), config, report)
 
 
 def _read_training(
@@ -85,25 +69,18 @@ def _read_training(
     """The training examples, and the labels of the task: its own, or those found."""
     if source is None:
         return [], task.labels
-    examples = _read(source, Reading(task, config, "train", report, _name(source), task.labels))
+    examples = read_examples(source, Reading(task, config, "train", report, _name(source), task.labels))
     if not examples:
         raise DataError(f"{_place(source)}: no example to train on{_reasons(report, _name(source))}; give more data")
     if task.labels or task.is_regression or task.kind in ("choice", "span"):
         return examples, task.labels
     if task.kind == "token":
-        return examples, found_tags({tag for example in examples for tag in example.tags}, _place(source))
-    return examples, found_labels({example.label for example in examples}, _place(source))
-
-
-def _read(source: Source, reading: Reading) -> list[Any]:
-    reader = _READERS[reading.task.kind]
-    if isinstance(source, Table):
-        reading.refuse_options(("column_names",), source.place, NAMES_ITS_COLUMNS)
-    return list(reader.rows(source, reading) if isinstance(source, Table) else reader.file(source, reading))
+        return examples, _found_tags({tag for example in examples for tag in example.tags}, _place(source))
+    return examples, _found_labels({example.label for example in examples}, _place(source))
 
 
 def _read_test(source: Source, task: Task, config: DataConfig, report: Report) -> list[Any]:
-    examples = _read(source, Reading(task, config, "test", report, _name(source)))
+    examples = read_examples(source, Reading(task, config, "test", report, _name(source)))
     if not examples:
         raise DataError(f"{_place(source)}: holds nothing to predict; give a file with rows")
     return examples
@@ -113,22 +90,19 @@ def _read_evaluation(source: Source, reading: Reading) -> list[Any]:
     """The examples to score on; of a task without training data there may be none, where the file has no labels."""
     if reading.task.trained_by is not None and not _has_labels(source, reading):
         return []
-    examples = _read(source, reading)
+    examples = read_examples(source, reading)
     if not examples:
-        raise DataError(
-            f"{_place(source)}: no example to score{_reasons(reading.report, reading.name)}; give a file with labels"
-        )
+        reasons = _reasons(reading.report, reading.name)
+        raise DataError(f"{_place(source)}: no example to score{reasons}; give a file with labels")
     return examples
 
 
 def _has_labels(source: Source, reading: Reading) -> bool:
     """Whether any row of a table has a label."""
-    columns, no_label = reading.task.columns, reading.task.no_label
-    table = source if isinstance(source, Table) else open_table(source, columns.text, columns.without_header, reading)
-    column = table.find(columns.label)
-    if column is None:
-        return False
-    return any(not row.problem and as_label(row.cells[0], row.place, column, no_label) for row in table.rows((column,)))
+    table = source if isinstance(source, Table) else reading.open_table(source)
+    column = table.find(reading.task.columns.label)
+    rows = () if column is None else table.rows((column,))
+    return any(not row.problem and as_label(row.cells[0], row.place, reading.task.no_label) for row in rows)
 
 
 def _place(source: Source) -> str:
@@ -140,19 +114,63 @@ def _name(source: Source) -> str:
 
 
 def _reasons(report: Report, name: str) -> str:
-    """What was left out of a file, to end the sentence that nothing of it remained."""
+    """The reasons why rows of a file were left out, to end the sentence that none of it remained."""
     lines = [line for line in report.lines() if name in line]
     return f" is left ({'; '.join(lines)})" if lines else " in it"
+
+
+def _found_tags(tags: set[str], place: str) -> tuple[str, ...]:
+    if len(tags) > _MOST_TAGS:
+        advice = "check that this is the right file, and --label_column"
+        raise DataError(f"{place}: {len(tags):,} tags, more than {_MOST_TAGS:,}; {advice}")
+    return tuple(sorted(tags))
+
+
+def _found_labels(labels: set[str], place: str) -> tuple[str, ...]:
+    """Labels of the training data in order. Raises DataError where there is one, or they look like numbers to meet."""
+    if len(labels) == 1:
+        raise DataError(f"{place}: all rows have the label {shown(labels)}; there is nothing to learn")
+    is_whole = all(_is_number(label) and label.removeprefix("-").isdecimal() for label in labels)
+    order: Callable[[str], object] = int if is_whole else str
+    advice = "if they are numbers to be met, give --regression true"
+    if len(labels) > _MOST_LABELS:
+        raise DataError(f"{place}: {len(labels):,} labels, more than {_MOST_LABELS}; {advice}, or check --label_column")
+    if not is_whole and all(map(_is_number, labels)):
+        raise DataError(f"{place}: the labels are numbers such as {min(labels)}; {advice}")
+    return tuple(sorted(labels, key=lambda label: (order(label), label)))
+
+
+def _is_number(label: str) -> bool:
+    try:
+        return label.isascii() and math.isfinite(float(label))
+    except ValueError:
+        return False
+
+
+# A part of the examples.
 
 
 def _drawn(examples: Sequence[T], count: int | None, seed: int, report: Report) -> Sequence[T]:
     """So many of the examples, drawn by the seed."""
     if count is None or count >= len(examples):
         return examples
-    key = derived_seed(seed, Stream.TASK_EXAMPLES)
-    places = permute(torch.arange(count), len(examples), key, torch.zeros((), dtype=torch.int64))
     report.note("training examples not drawn", "--max_train_examples", len(examples) - count)
-    return [examples[place] for place in places.tolist()]
+    return [examples[position] for position in _positions(len(examples), count, seed, Stream.TASK_EXAMPLES)]
+
+
+def _scored(name: str, examples: Sequence[T], count: int | None, report: Report) -> Sequence[T]:
+    """So many of the examples in their order, drawn by a fixed key: all seeds and sweeps score the same ones."""
+    if count is None or count >= len(examples):
+        return examples
+    left = f"examples of {name} not scored: over the number asked for"
+    report.note(left, "--max_eval_examples", len(examples) - count)
+    return [examples[i] for i in sorted(_positions(len(examples), count, _EVALUATION_SEED, Stream.VALIDATION))]
+
+
+def _positions(size: int, count: int, seed: int, stream: Stream) -> list[int]:
+    """`count` of `size` positions, drawn by a key."""
+    epoch = torch.zeros((), dtype=torch.int64)
+    return permute(torch.arange(count), size, derived_seed(seed, stream), epoch).tolist()
 
 
 def _divided(examples: Sequence[T], share: float) -> tuple[list[T], list[T]]:
@@ -175,13 +193,39 @@ def _divided(examples: Sequence[T], share: float) -> tuple[list[T], list[T]]:
     return parts
 
 
-def _scored(name: str, examples: Sequence[T], count: int | None, report: Report) -> Sequence[T]:
-    """So many of the examples in their order, drawn by a fixed key: all seeds and sweeps score the same ones."""
-    if count is None or count >= len(examples):
-        return examples
-    report.note(
-        f"examples of {name} not scored: over the number asked for", "--max_eval_examples", len(examples) - count
-    )
-    key = derived_seed(_EVALUATION_SEED, Stream.VALIDATION)
-    places = permute(torch.arange(count), len(examples), key, torch.zeros((), dtype=torch.int64))
-    return [examples[place] for place in sorted(places.tolist())]
+def _note_oddities(
+    train: Sequence[Any], evaluation: Sequence[Any], labels: tuple[str, ...], report: Report, name: str
+) -> None:
+    """Count what makes a score mean less: a single row, a single class, classes not met, rows that are trained on."""
+    if len(evaluation) == 1:
+        report.note(f"row only in {name}: its score says next to nothing", name)
+    in_train, in_evaluation = _labels(train), _labels(evaluation)
+    if len(evaluation) > 1 and len(in_evaluation) == 1:
+        report.note(f"label only in {name}: {min(in_evaluation)!r}", name)
+    for label in labels:
+        if train and label not in in_train:
+            report.note(f"label of the task without an example to train on: {label!r}", name)
+        if label not in in_evaluation:
+            report.note(f"label without an example in {name}: {label!r}", name)
+    seen = set(map(_texts, train))
+    for example in evaluation:
+        if _texts(example) in seen:
+            report.note(f"rows of {name} that are trained on too", f"{name}, id {example.identity}")
+
+
+def _labels(examples: Sequence[Any]) -> set[str]:
+    found: set[str] = set()
+    for example in examples:
+        label = getattr(example, "label", None)
+        if isinstance(label, str):
+            found.add(label)
+        elif isinstance(label, int):
+            found.add(chr(ord("A") + label))  # of an option
+        found.update(getattr(example, "tags", None) or ())
+    return found
+
+
+def _texts(example: Any) -> tuple[object, ...]:
+    """The fields of an example apart from its answer and identity."""
+    kept = ("text", "text_pair", "context", "question", "options", "words")
+    return tuple(getattr(example, name, None) for name in kept)

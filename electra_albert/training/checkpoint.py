@@ -1,4 +1,4 @@
-"""What a checkpoint is, which one to go on from, and how it is read.
+"""Checkpoints: written so that a crash at any instant leaves the older ones whole, found again, read, and kept.
 
 A checkpoint is a folder `step-0000100` with `model.safetensors`, `optimizer.safetensors`, `state.json` and, written
 last, `MANIFEST.json` with the size and SHA-256 of each of them. Nothing in it can run code.
@@ -9,7 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import re
+import shutil
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,14 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.contracts import CheckpointError, DivergedError, UsageError
 
 LOG = logging.getLogger(__name__)
 
 FORMAT = 1
 MODEL, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"
+_FILES = (MODEL, OPTIMIZER, STATE)
 _NAME = re.compile(r"^step-(\d{7,})$")
-_CHUNK_BYTES = 1 << 20
+_TEMPORARY, _TRASH = ".tmp-", ".trash-"  # begin the names of checkpoints being written and being deleted
 
 
 def unique_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -54,15 +58,12 @@ def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> di
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """(step, path) of the checkpoint folders in `folder`, whole or not, oldest first; nothing else is looked at."""
+    """(step, path) of the checkpoint folders in `folder`, whole or not, oldest first."""
     if not folder.is_dir():
         return []
     found = [(_NAME.match(path.name), path) for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
@@ -73,21 +74,16 @@ def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:
     """Why the folder is not a whole checkpoint, in a few words; None where it is one. Thorough: files are hashed."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            return f"{MANIFEST} is not of format {FORMAT}, which this version reads"
+        wanted = {name: (manifest["files"][name]["size"], manifest["files"][name]["sha256"]) for name in _FILES}
     except FileNotFoundError:
         return f"it has no {MANIFEST}"
-    except (OSError, ValueError) as error:  # bad JSON and bad UTF-8 are ValueErrors
-        return f"{MANIFEST} cannot be read ({error})"
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        return f"{MANIFEST} is not of format {FORMAT}, which this version reads"
-    files = manifest.get("files")
-    if not isinstance(files, dict) or set(files) != {MODEL, OPTIMIZER, STATE}:
-        return f"{MANIFEST} does not list exactly {MODEL}, {OPTIMIZER} and {STATE}"
-    for name, wanted in files.items():
-        if not isinstance(wanted, dict) or set(wanted) != {"size", "sha256"}:
-            return f"{MANIFEST} does not give the size and SHA-256 of {name}"
+    except (OSError, ValueError, LookupError, TypeError) as error:  # bad JSON and bad UTF-8 are ValueErrors
+        return f"{MANIFEST} cannot be read ({type(error).__name__}: {error})"
+    for name, (size, digest) in wanted.items():
         try:
-            is_right = (path / name).stat().st_size == wanted["size"]
-            is_right = is_right and (not is_thorough or sha256(path / name) == wanted["sha256"])
+            is_right = (path / name).stat().st_size == size and (not is_thorough or sha256(path / name) == digest)
         except OSError as error:
             return f"{name} cannot be read ({error.strerror})"
         if not is_right:
@@ -96,9 +92,9 @@ def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:
 
 
 def find_checkpoint(folder: Path, resume: str) -> Path | None:
-    """The checkpoint to go on from, or None to start anew.
+    """The checkpoint to resume from, or None for a run that begins.
 
-    resume is auto (the newest whole one in `folder`; those passed over are said), never, or the path of one. Raises
+    resume is auto (the newest whole one in `folder`, with a warning for each that is not), never, or a path. Raises
     CheckpointError where there are checkpoints but none is whole, or the named one is not: a resume that was meant
     never becomes a fresh start. Raises UsageError where never meets checkpoints.
     """
@@ -109,8 +105,7 @@ def find_checkpoint(folder: Path, resume: str) -> Path | None:
         return None
     if resume != "auto":
         path = Path(resume)
-        problem = find_problem(path)
-        if problem:
+        if problem := find_problem(path):
             raise CheckpointError(f"--resume {path} is not a whole checkpoint: {problem}; name another one or use auto")
         return path
     problems = []
@@ -130,38 +125,11 @@ def find_checkpoint(folder: Path, resume: str) -> Path | None:
 def read_state(path: Path) -> dict[str, Any]:
     """The state.json of a checkpoint."""
     try:
-        state = json.loads((path / STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path / STATE} cannot be read ({error})") from error
-    if not isinstance(state, dict) or not isinstance(state.get("step"), int):
-        raise CheckpointError(f"{path / STATE} is not the state of a run")
+        state: dict[str, Any] = json.loads((path / STATE).read_text(encoding="utf-8"))
+        int(state["step"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise CheckpointError(f"{path / STATE} cannot be read ({type(error).__name__}: {error})") from error
     return state
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error})") from error
-
-
-def _require_fit(targets: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Raise CheckpointError, naming the first misfit, unless names, shapes and dtypes are the same."""
-    for name, target in targets.items():
-        if name not in tensors:
-            raise CheckpointError(f"{path} has no {name}, which is being trained; was it written with other settings?")
-        tensor = tensors[name]
-        if target.shape != tensor.shape or target.dtype != tensor.dtype:
-            raise CheckpointError(
-                f"{path}: {name} is {tensor.dtype} {list(tensor.shape)}, but {target.dtype} {list(target.shape)} is "
-                "being trained; was it written with other settings?"
-            )
-    for name in tensors:
-        if name not in targets:
-            raise CheckpointError(f"{path} has {name}, which is not being trained; was it written with other settings?")
 
 
 def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
@@ -172,18 +140,172 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
     state = read_state(path)
     targets, aliases = unique_tensors(module)
     if state.get("aliases") != aliases:
-        raise CheckpointError(
-            f"{path} ties {state.get('aliases')}, but {aliases} are tied in what is being trained; "
-            "was it written with other settings?"
-        )
-    parts = [(MODEL, targets)]
+        raise _misfit(path, f"ties {state.get('aliases')}, but {aliases} are tied in what is being trained")
+    parts = [(targets, _read_tensors(path / MODEL, targets))]
     if optimizer is not None:
-        parts.append((OPTIMIZER, optimizer_tensors(module, optimizer)))
-    stored = [_read_tensors(path / name) for name, _ in parts]
-    for (name, wanted), tensors in zip(parts, stored, strict=True):
-        _require_fit(wanted, tensors, path / name)
+        moments = optimizer_tensors(module, optimizer)
+        parts.append((moments, _read_tensors(path / OPTIMIZER, moments)))
     with torch.no_grad():
-        for (_, wanted), tensors in zip(parts, stored, strict=True):
+        for wanted, tensors in parts:
             for name, tensor in tensors.items():
                 wanted[name].copy_(tensor)
     return state
+
+
+def _read_tensors(path: Path, targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a file. Raises CheckpointError unless names, shapes and dtypes are those of `targets`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error})") from error
+    for name, target in targets.items():
+        if name not in tensors:
+            raise _misfit(path, f"has no {name}, which is being trained")
+        found, wanted = ((tensor.dtype, list(tensor.shape)) for tensor in (tensors[name], target))
+        if found != wanted:
+            raise _misfit(path, f"has {name} as {found[0]} {found[1]}, but {wanted[0]} {wanted[1]} is being trained")
+    for name in tensors:
+        if name not in targets:
+            raise _misfit(path, f"has {name}, which is not being trained")
+    return tensors
+
+
+def _misfit(path: Path, difference: str) -> CheckpointError:
+    return CheckpointError(f"{path} {difference}; was it written with other settings?")
+
+
+def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Raise DivergedError if a weight or a moment is not finite: such a state is never written."""
+    tensors = {**module.state_dict(), **optimizer_tensors(module, optimizer)}
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+    finite = torch.stack([torch.isfinite(tensor).all() for tensor in tensors.values()])
+    if not bool(finite.all()):
+        bad = [name for name, is_finite in zip(tensors, finite.tolist(), strict=True) if not is_finite]
+        raise DivergedError(
+            f"training diverged: {bad[0]} holds values that are not finite; no checkpoint was written and the older "
+            "ones are untouched: lower --learning_rate or raise --warmup_steps"
+        )
+
+
+def save_checkpoint(
+    folder: Path,
+    step: int,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: Mapping[str, Any],
+    save_total_limit: int,
+) -> Path:
+    """Publish the checkpoint of `step` in `folder`, then remove the oldest ones above `save_total_limit`.
+
+    state is what else belongs to it, as JSON. Raises OSError where it cannot be written, with the older checkpoints as
+    they were. The caller has made sure by `check_finite` that it is worth keeping.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _remove_litter(folder)
+    temporary = folder / f"{_TEMPORARY}{step}-{os.getpid()}"
+    temporary.mkdir()
+    try:
+        _fill(temporary, step, module, optimizer, state)
+        path = folder / f"step-{step:07d}"
+        if path.exists():
+            _set_aside(path)
+        temporary.rename(path)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    _sync(folder)
+    if problem := find_problem(path):
+        raise OSError(f"{path} reads back wrong: {problem}")
+    _rotate(folder, save_total_limit)
+    return path
+
+
+def _fill(
+    temporary: Path, step: int, module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
+) -> None:
+    """Write the files of a checkpoint, the manifest last, and have them reach the disk."""
+    tensors, aliases = unique_tensors(module)
+    _write_json({**state, "step": step, "aliases": aliases}, temporary / STATE)
+    _write_tensors(tensors, temporary / MODEL)
+    _write_tensors(optimizer_tensors(module, optimizer), temporary / OPTIMIZER)
+    # safetensors makes files that only their owner can read; these follow the umask, as state.json does.
+    mode = stat.S_IMODE((temporary / STATE).stat().st_mode)
+    files = {}
+    for name in _FILES:
+        path = temporary / name
+        path.chmod(mode)
+        _sync(path)
+        files[name] = {"size": path.stat().st_size, "sha256": sha256(path)}
+    _write_json({"format": FORMAT, "files": files}, temporary / MANIFEST)
+    _sync(temporary / MANIFEST)
+    _sync(temporary)
+
+
+def _write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:  # how it reports a full disk
+        raise OSError(f"{path.name}: {error}") from error
+
+
+def _write_json(value: Mapping[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _sync(path: Path) -> None:
+    """Have the file or folder reach the disk; Windows can open no folder for it."""
+    if os.name == "nt" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def tidy(folder: Path, step: int) -> None:
+    """Make the folder fit a run that resumes after `step`: litter goes, later checkpoints are renamed."""
+    if folder.is_dir():
+        _remove_litter(folder)
+    for found, path in list_checkpoints(folder):
+        if found > step:
+            _set_aside(path)
+
+
+def _remove_litter(folder: Path) -> None:
+    """Delete what a killed run left half-written or half-deleted."""
+    for path in folder.iterdir():
+        if path.name.startswith((_TEMPORARY, _TRASH)) and path.is_dir() and not path.is_symlink():
+            _remove(path)
+
+
+def _rotate(folder: Path, save_total_limit: int) -> None:
+    """Remove the oldest of the whole checkpoints above the limit; broken ones neither count nor go."""
+    # The newest has just been read back in full; of the others the sizes must do.
+    whole = [path for _, path in list_checkpoints(folder) if find_problem(path, is_thorough=False) is None]
+    for path in whole[:-save_total_limit]:
+        _remove(path, folder / f"{_TRASH}{path.name}")
+
+
+def _remove(path: Path, trash: Path | None = None) -> None:
+    """Delete a folder of ours, renamed to `trash` first; a failure is a warning, since nothing depends on it."""
+    try:
+        # A folder that is half deleted must not look like a checkpoint.
+        shutil.rmtree(path if trash is None else path.rename(trash))
+    except OSError as error:
+        LOG.warning(f"cannot remove {path}: {error.strerror or error}")
+
+
+def _set_aside(path: Path) -> None:
+    """Rename a checkpoint so that it is none any more."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.aside-{number}")).exists():
+        number += 1
+    path.rename(aside)
+    LOG.info(f"{path.name} does not belong to what is trained now; it was renamed to {aside.name}")

@@ -1,7 +1,8 @@
-"""One process or many: who this process is, and the few things that processes agree on."""
+"""One process or many: which it is, its device, and the few things that processes agree on."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import time
@@ -15,11 +16,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError, UserError
-from electra_albert.training.allocator import keep_freed_memory
+from electra_albert.keyed_random import Stream, bits
 
-STEP_TIMEOUT = timedelta(minutes=30)  # a rank that says nothing for so long is taken for dead
-_GRACE_SECONDS = 5.0
+STEP_TIMEOUT = timedelta(minutes=30)  # a rank that is silent for so long is taken for dead
 PATIENT_TIMEOUT = timedelta(days=7)  # others wait so long while the main rank prepares a corpus
+_GRACE_SECONDS = 5.0
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of <malloc.h>, where they are part of the interface
 
 
 class World(NamedTuple):
@@ -38,23 +40,30 @@ class World(NamedTuple):
 def start(device: str) -> World:
     """Join the processes that torchrun started; without torchrun's environment, be the only one.
 
-    device is cpu, cuda, or auto for a GPU where there is one. Raises UsageError where there is no GPU to take.
+    device is cpu, cuda, mps, or auto for the first of cuda, mps and cpu that works. Raises UsageError where the one
+    asked for does not.
     """
     rank, world_size, local_rank = (
         int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
     )
-    place = _device(device, local_rank)
-    if place.type == "cpu":
+    chosen = _device(device, local_rank, world_size)
+    if chosen.type == "cpu":
         keep_freed_memory()
     if world_size > 1:
         # Host tensors go through gloo on a GPU too: what all ranks must know each step costs no wait for the device.
-        backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=STEP_TIMEOUT)
-    return World(rank, world_size, local_rank, place)
+    return World(rank, world_size, local_rank, chosen)
 
 
-def _device(device: str, local_rank: int) -> torch.device:
-    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
+def _device(device: str, local_rank: int, world_size: int) -> torch.device:
+    if device == "mps" or (device == "auto" and not torch.cuda.is_available()):
+        if world_size == 1 and is_mps_usable():
+            return torch.device("mps")
+        if device == "mps":
+            raise UsageError("--device mps takes one process on a Mac whose GPU PyTorch can use; use --device cpu")
+        return torch.device("cpu")
+    if device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise UsageError(f"--device {device}: PyTorch finds no GPU here; use --device cpu or --device auto")
@@ -65,6 +74,29 @@ def _device(device: str, local_rank: int) -> torch.device:
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
+
+
+def is_mps_usable() -> bool:
+    """Whether PyTorch has a Mac's GPU and draws there what it draws on the CPU: some versions shift int64 wrongly."""
+    if not torch.backends.mps.is_available():
+        return False
+    found = []
+    for device in ("mps", "cpu"):
+        index = torch.arange(1000, device=device)
+        try:
+            drawn = bits(0, Stream.MASK, index, index)
+            found.append(torch.cat([drawn, drawn.topk(100, largest=False).indices]).cpu())
+        except (RuntimeError, TypeError):  # how an operator that is not there is reported
+            return False
+    return torch.equal(*found)
+
+
+def keep_freed_memory() -> bool:
+    """Let glibc keep freed memory for the next tensor, whether it could: else each step has its pages mapped again."""
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
+    return mallopt is not None and bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, -1))
 
 
 def stop(world: World) -> None:
@@ -124,11 +156,9 @@ def main_first(world: World) -> Iterator[None]:
             yield
         except UserError as error:
             outcome = [error]
-        dist.broadcast_object_list(outcome, src=0, group=patient)
-    else:
-        dist.broadcast_object_list(outcome, src=0, group=patient)
-        if outcome[0] is None:
-            yield
+    dist.broadcast_object_list(outcome, src=0, group=patient)
+    if not world.is_main and outcome[0] is None:
+        yield
     dist.destroy_process_group(patient)
     if outcome[0] is not None:
         raise outcome[0]

@@ -1,31 +1,35 @@
-"""Guards of a long run: being told to stop, a second run in the same folder, numbers that are not finite."""
+"""Guards of a long run: stop signals, a second run in the same folder, numbers that are not finite."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import signal
 import socket
 import threading
 import time
 import warnings
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
-from electra_albert.contracts import DivergedError, UsageError
+from electra_albert.contracts import Arithmetic, CheckpointError, DivergedError, UsageError
 
 MAX_SKIPPED_IN_A_ROW = 5
 MAX_SKIPPED = 50
-# torchrun and the terminal may both pass on one press of Ctrl-C; what comes this soon after is the same wish.
-_SAME_WISH_SECONDS = 1.0
+# torchrun and the terminal may both pass on one press of Ctrl-C; what comes this soon after is the same request.
+_SAME_REQUEST_SECONDS = 1.0
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
 
 
 class StopSignal:
-    """Turns SIGTERM, SIGINT and SIGUSR1 into a flag that the loop looks at; nothing happens inside the handler.
+    """Turns SIGTERM, SIGINT and SIGUSR1 into a flag that the loop reads; nothing happens inside the handler.
 
     A second SIGTERM or SIGINT ends the process at once. Leaving the context puts the old handlers back. Outside the
     main thread, where Python allows no handlers, none is set.
@@ -40,15 +44,13 @@ class StopSignal:
         now = time.monotonic()
         if not self.requested:
             self.requested, self._first_at = True, now
-        elif number != signal.SIGUSR1 and now - self._first_at > _SAME_WISH_SECONDS:
+        elif number in (signal.SIGTERM, signal.SIGINT) and now - self._first_at > _SAME_REQUEST_SECONDS:
             signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
 
     def __enter__(self) -> StopSignal:
-        if threading.current_thread() is not threading.main_thread():
-            return self
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            self._old[number] = signal.signal(number, self._handle)
+        if threading.current_thread() is threading.main_thread():
+            self._old = {number: signal.signal(number, self._handle) for number in _SIGNALS}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -67,45 +69,37 @@ class RunLock:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / self.NAME
-        self._file = -1
+        self._lock = FileLock(self._path, timeout=0)
 
     def __enter__(self) -> RunLock:
+        folder = self._path.parent
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            while not self._try_lock():
-                os.close(self._file)
-            os.ftruncate(self._file, 0)
-            os.write(self._file, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
-        except OSError as error:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+            with suppress(PermissionError):  # Windows lets nobody read or write a locked file
+                self._path.write_text(f"pid {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
+        except Timeout:
             raise UsageError(
-                f"cannot write into {self._path.parent}: {error.strerror}; make room or choose another --output_dir"
-            ) from error
-        return self
-
-    def _try_lock(self) -> bool:
-        """Lock the file; false if it was removed by its last holder in between."""
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(self._file, 200).decode(errors="replace").strip() or "a process that is just starting"
-            os.close(self._file)
-            raise UsageError(
-                f"{self._path.parent} is in use by another run ({holder}); wait for it or choose another --output_dir"
+                f"{folder} is in use by another run ({self._holder()}); wait for it or choose another --output_dir"
             ) from None
         except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-                raise
-            warnings.warn(f"{self._path} cannot be locked on this file system; take care to run once", stacklevel=3)
-            return True
-        try:
-            return os.stat(self._path).st_ino == os.fstat(self._file).st_ino
-        except FileNotFoundError:
-            return False
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
+                raise UsageError(
+                    f"cannot write into {folder}: {error.strerror}; make room or choose another --output_dir"
+                ) from error
+            warnings.warn(f"{self._path} cannot be locked on this file system; take care to run once", stacklevel=2)
+        return self
+
+    def _holder(self) -> str:
+        with suppress(OSError):
+            if holder := self._path.read_text(encoding="utf-8", errors="replace")[:200].strip():
+                return holder
+        return "a process that is just starting"
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._path.unlink(missing_ok=True)
-        os.close(self._file)
+        with suppress(PermissionError):  # Windows removes no open file; it stays and is taken over
+            self._path.unlink(missing_ok=True)
+        self._lock.release()
 
 
 class UpdateGuard:
@@ -127,13 +121,9 @@ class UpdateGuard:
         self._counts = torch.stack((total + skipped, in_a_row, torch.maximum(longest, in_a_row)))
         return is_finite
 
-    def skipped(self) -> int:
-        """Updates skipped so far; waits for the device."""
-        return int(self._counts[0])
-
     def check(self, step: int) -> None:
         """Raise DivergedError if too many updates were skipped by `step`; waits for the device."""
-        total, _, longest = self._counts.tolist()
+        total, _, longest = self.state()
         if longest >= MAX_SKIPPED_IN_A_ROW or total >= MAX_SKIPPED:
             what = f"{longest} updates in a row" if longest >= MAX_SKIPPED_IN_A_ROW else f"{total} updates"
             raise DivergedError(
@@ -142,17 +132,69 @@ class UpdateGuard:
             )
 
     def state(self) -> list[int]:
-        """The counts, as a checkpoint keeps them."""
+        """The counts, as a checkpoint keeps them, updates skipped so far first; waits for the device."""
         return [int(count) for count in self._counts.tolist()]
 
     def restore(self, state: list[int]) -> None:
-        """Go on from the counts of a checkpoint."""
+        """Continue from the counts of a checkpoint."""
         self._counts = torch.tensor(state, dtype=torch.int64, device=self._counts.device)
 
 
-def poison_unless_finite(loss: Tensor, scale: Tensor | None = None) -> Tensor:
+class LossScale:
+    """PyTorch's GradScaler, and a count of the overflows that it met; in any other arithmetic than fp16 the scale is 1.
+
+    An overflow is a gradient that was not finite at a scale above 1: the scale is then halved and the update skipped.
+    From 1 down it is a sign of divergence, which the guard counts. All ranks have the same scale, for it follows from
+    reduced gradients.
+    """
+
+    def __init__(self, device: torch.device, arithmetic: Arithmetic) -> None:
+        self._scaler = torch.amp.GradScaler(device.type, enabled=arithmetic == "fp16")
+        self._one = torch.ones((), device=device)
+        self._overflowed = torch.zeros((), dtype=torch.int64, device=device)
+
+    def current(self) -> Tensor:
+        """The scale, float32 [], on the device."""
+        return self._scaler.scale(self._one)
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the gradients of what `optimizer` trains by the scale, and note whether all of them are finite."""
+        self._scaler.unscale_(optimizer)
+
+    def follow(self) -> Tensor:
+        """Move the scale by what `unscale` noted; returns bool [], whether the update overflowed at a scale above 1."""
+        before = self.current()
+        self._scaler.update()
+        has_overflowed = (before > 1) & (self.current() < before)
+        self._overflowed = self._overflowed + has_overflowed
+        return has_overflowed
+
+    def row(self) -> dict[str, float]:
+        """The keys of a row of metrics: the scale, and the overflows of the run where there were any. Waits."""
+        if not self._scaler.is_enabled():
+            return {}
+        overflowed = int(self._overflowed)
+        return {"loss_scale": self._scaler.get_scale(), **({"overflowed_steps": overflowed} if overflowed else {})}
+
+    def state(self) -> dict[str, Any]:
+        """The part of a checkpoint, exact to the bit; empty but in fp16."""
+        if not self._scaler.is_enabled():
+            return {}
+        return {**self._scaler.state_dict(), "overflowed": int(self._overflowed)}
+
+    def restore(self, state: Mapping[str, Any], path: Path) -> None:
+        """Continue from the state in the checkpoint `path`. Raises CheckpointError unless both or neither are fp16."""
+        if bool(state) != self._scaler.is_enabled():
+            then, now = ("in fp16", "is not") if state else ("without a loss scale", "is fp16")
+            raise CheckpointError(f"{path} was trained {then}, but --precision {now}; resume with the one of its run")
+        if state:
+            self._scaler.load_state_dict(dict(state))
+            self._overflowed = torch.full_like(self._overflowed, state["overflowed"])
+
+
+def loss_scale_or_nan(loss: Tensor, scale: Tensor | None = None) -> Tensor:
     """The gradient to start `loss.backward` with: the scale [] or one, or NaN where the loss is not finite.
 
-    So a bad loss on one rank reaches the reduced gradient of all, and they skip the update together without a word.
+    So a bad loss on one rank reaches the reduced gradient of all, and they skip the update together unasked.
     """
     return torch.where(torch.isfinite(loss), 1.0 if scale is None else scale, torch.nan).to(loss.dtype)

@@ -12,9 +12,9 @@ from torch import Tensor
 class Lamb(torch.optim.Optimizer):
     """LAMB as ALBERT was trained with. Paper: You et al. 2020, algorithm 2.
 
-    A group says by `trust_ratios` how many ratios each of its tensors has: 0 for none, n for one for each n-th of the
-    rows. The state is that of AdamW (step, exp_avg, exp_avg_sq) and must stand ready; see build_optimizer. Where the
-    attribute `found_inf` [] holds 1, an update leaves weights and state as they are, without a word to the host.
+    A group's `trust_ratios` is how many ratios each of its tensors has: n for one for each n-th of the rows, or 0 for
+    none, which is AdamW. The state is that of AdamW (step, exp_avg, exp_avg_sq), made by build_optimizer. Where the
+    attribute `found_inf` [] holds 1, an update leaves weights and state as they are; the host does not wait to know.
     """
 
     found_inf: Tensor | None = None
@@ -26,7 +26,7 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Make one update by the gradients as they stand. A closure is not supported."""
+        """Make one update by the gradients. A closure is not supported."""
         assert closure is None
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -39,19 +39,16 @@ class Lamb(torch.optim.Optimizer):
         step = state["step"] + 1
         first = torch.lerp(state["exp_avg"], gradient, 1 - beta1)
         second = torch.lerp(state["exp_avg_sq"], gradient.square(), 1 - beta2)
-        # In float64: 1 - beta2**step is a small difference of numbers near one.
-        correction1, correction2 = (1 - beta ** step.double() for beta in (beta1, beta2))
+        # In float64, where there is one: 1 - beta2**step is a small difference of numbers near one.
+        wide = step if step.device.type == "mps" else step.double()
+        correction1, correction2 = (1 - beta**wide for beta in (beta1, beta2))
         direction = (first / correction1) / ((second / correction2).sqrt() + group["eps"])
         direction = direction + group["weight_decay"] * parameter
         if group["trust_ratios"]:
             direction = _trust(parameter, direction, group["trust_ratios"])
-        moved = {"step": step, "exp_avg": first, "exp_avg_sq": second}
-        self._settle(parameter, parameter - group["lr"] * direction)
-        for name, value in moved.items():
-            self._settle(state[name], value)
-
-    def _settle(self, target: Tensor, value: Tensor) -> None:
-        target.copy_(value if self.found_inf is None else torch.where(self.found_inf == 0, value, target))
+        moved = (parameter - group["lr"] * direction, step, first, second)
+        for target, value in zip((parameter, state["step"], state["exp_avg"], state["exp_avg_sq"]), moved, strict=True):
+            target.copy_(value if self.found_inf is None else torch.where(self.found_inf == 0, value, target))
 
 
 def _trust(parameter: Tensor, direction: Tensor, parts: int) -> Tensor:

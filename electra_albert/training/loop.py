@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Generator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -14,23 +13,19 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from electra_albert.contracts import Batch, Metrics, Objective, StepBatches, Term, UsageError
-from electra_albert.training.checkpoint import load_checkpoint
-from electra_albert.training.checkpoint_keeping import tidy
-from electra_albert.training.checkpoint_writing import check_finite, save_checkpoint
+from electra_albert.training.checkpoint import check_finite, load_checkpoint, save_checkpoint, tidy
 from electra_albert.training.distributed import gather_objects
-from electra_albert.training.guards import UpdateGuard
+from electra_albert.training.guards import LossScale, UpdateGuard
 from electra_albert.training.monitor import Tally, mean, weighted_sum
-from electra_albert.training.optimizer import build_optimizer, check_gradients
-from electra_albert.training.run import Run
-from electra_albert.training.scaling import LossScale
-from electra_albert.training.schedule import learning_rate
+from electra_albert.training.optimizer import build_optimizer, check_gradients, learning_rate
+from electra_albert.training.settings import RunSettings
 from electra_albert.training.step import StepCounts, autocast, backward, count_step, term_scales
 
 LOG = logging.getLogger(__name__)
 
 GRADIENT_NORM = "grad_norm"
 
-# Scores held-out rows at a step and returns names without prefix; None if it was told to stop before the end.
+# Scores held-out rows at a step and returns names without prefix; None if it was stopped before the end.
 Evaluate = Callable[[int], Metrics | None]
 
 
@@ -38,16 +33,16 @@ class Outcome(NamedTuple):
     """How a run ended."""
 
     step: int  # finished updates
-    is_stopped: bool  # left because it was told to, after saving
+    is_stopped: bool  # left because of a signal, after saving
     metrics: Metrics  # of the last evaluation, without prefix
 
 
-def train(objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: Run) -> Outcome:
-    """Train `objective`, a contracts.Objective on the run's device, to the end of the run or until told to stop.
+def train(objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: RunSettings) -> Outcome:
+    """Train `objective`, a contracts.Objective on the run's device, to the end of the run or until a stop signal.
 
-    The run ends at config.max_steps, or after an evaluation where run.is_enough() says so on every rank alike.
+    The run ends at config.max_steps, or after an evaluation where run.is_enough() is true on every rank alike.
 
-    Goes on from run.resume_from where one is given. Raises DivergedError when the numbers stop being finite, and
+    Resumes from run.resume_from where one is given. Raises DivergedError when the numbers stop being finite, and
     UsageError when the last checkpoint cannot be written.
     """
     loop = _Loop(objective, batches, evaluate, run)
@@ -62,7 +57,7 @@ def train(objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: R
                 LOG.info(f"stopped by a signal after step {loop.step}; run the same command to go on")
                 return Outcome(loop.step, True, loop.metrics)
             loop.update(micro_batches, counts)
-            loop.after_update()
+            loop.log_save_evaluate()
     finally:
         if isinstance(stream, Generator):
             stream.close()
@@ -72,7 +67,7 @@ def train(objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: R
 class _Loop:
     """The state of a run between two updates."""
 
-    def __init__(self, objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: Run) -> None:
+    def __init__(self, objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: RunSettings) -> None:
         self.module, self.objective = objective, cast(Objective, objective)
         self.step = 0
         self.metrics: Metrics = {}
@@ -90,10 +85,17 @@ class _Loop:
         self._row_tokens, self._row_time = 0, 0.0  # when the last row was written; pauses are added to the time
 
     def begin(self) -> None:
-        """Take up the checkpoint, if there is one, and wrap the model for many processes."""
-        run = self._run
-        if run.resume_from is not None:
-            self._resume(run.resume_from)
+        """Resume from the checkpoint, if there is one, and wrap the model for many processes."""
+        run, path = self._run, self._run.resume_from
+        if path is not None:
+            state = load_checkpoint(path, self.module, self._optimizer)
+            self.step, self._tokens = state["step"], state["tokens"]
+            self._guard.restore(state["skipped"])
+            self._loss_scale.restore(state["loss_scale"], path)
+            self._tally.restore(state["tally"], run.world)
+            if path.parent.resolve() == run.checkpoints.resolve():
+                self._saved_step = self.step
+            LOG.info(f"going on from {path} after step {self.step}")
         if run.world.is_main:
             tidy(run.checkpoints, self.step)
         # A checkpoint is written before the evaluation of its step, which is therefore made again.
@@ -106,46 +108,36 @@ class _Loop:
             self._score()
         self._row_tokens, self._row_time = self._tokens, time.monotonic()
 
-    def _resume(self, path: Path) -> None:
-        state = load_checkpoint(path, self.module, self._optimizer)
-        self.step, self._tokens = state["step"], state["tokens"]
-        self._guard.restore(state["skipped"])
-        self._loss_scale.restore(state["loss_scale"], path)
-        self._tally.restore(state["tally"], self._run.world)
-        if path.parent.resolve() == self._run.checkpoints.resolve():
-            self._saved_step = self.step
-        LOG.info(f"going on from {path} after step {self.step}")
-
     def _is_due(self, interval: int) -> bool:
         return self.step % interval == 0 or self.step == self._run.config.max_steps
 
-    def _try_out(self, batch: Batch, step: int) -> None:
+    def _rehearse(self, batch: Batch, step: int) -> None:
         """Pass once over a micro-batch without training: does every parameter get a gradient, are the counts right?
 
-        DDP arranges its buckets anew after its first backward pass, and from three ranks on their order is that of the
+        DDP rearranges its buckets after its first backward pass, and from three ranks on their order is that of the
         additions. This pass keeps the last bits of a resumed run those of the uninterrupted one.
         """
         terms = backward(self._model, [batch], dict.fromkeys(self.objective.weights, 0.0), step, self._run)
         check_gradients(self.module)
         for name, count in self.objective.counts(batch).items():
             if count != int(terms[name].count):
-                raise ValueError(f"{name} counted {int(terms[name].count)}, but counts() on the host said {count}")
+                raise ValueError(f"{name} counted {int(terms[name].count)}, but counts() on the host gave {count}")
         self._optimizer.zero_grad(set_to_none=True)
 
     def update(self, micro_batches: list[Batch], counts: StepCounts) -> None:
         """Make one update, or skip it on the device where its gradient is not finite. Nothing waits for the device."""
         config, world, step = self._run.config, self._run.world, self.step + 1
-        scales = term_scales(self.objective.weights, counts.terms, world.world_size)
         if self._is_first_update:
-            self._try_out(micro_batches[0], step)
+            self._rehearse(micro_batches[0], step)
             self._is_first_update = False
+        scales = term_scales(self.objective.weights, counts.terms, world.world_size)
         terms = backward(self._model, micro_batches, scales, step, self._run, self._loss_scale.current())
         self._loss_scale.unscale(self._optimizer)
         norm = nn.utils.clip_grad_norm_(self.module.parameters(), config.max_grad_norm)
         is_finite = self._guard.observe(norm, self._loss_scale.follow())
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate(step, config) * group["rate_scale"]
-        # The optimiser looks at this attribute on the device and leaves weights, moments and counters as they are.
+        # The optimiser reads this attribute on the device and leaves weights, moments and counters as they are.
         self._optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
@@ -153,7 +145,7 @@ class _Loop:
         self._tally.add(terms, is_finite)
         self.step, self._tokens = step, self._tokens + counts.tokens
 
-    def after_update(self) -> None:
+    def log_save_evaluate(self) -> None:
         """Log, save and evaluate where it is time to."""
         config, monitor = self._run.config, self._run.monitor
         monitor.tick()
@@ -173,7 +165,7 @@ class _Loop:
         means = {name: mean(total, count) for name, (total, count) in self._tally.take(run.world).items()}
         seconds = time.monotonic() - self._row_time
         norm = means.pop(GRADIENT_NORM)
-        skipped = self._guard.skipped()
+        skipped = self._guard.state()[0]
         run.monitor.row(
             {
                 **self._position(),
@@ -190,7 +182,7 @@ class _Loop:
         self._guard.check(self.step)
 
     def _score(self) -> None:
-        """Evaluate and write the row, unless the evaluation was told to stop."""
+        """Evaluate and write the row, unless the evaluation was stopped."""
         started = time.monotonic()
         self.module.eval()
         with torch.no_grad(), autocast(self._run.world.device, self._run.arithmetic):
@@ -204,7 +196,7 @@ class _Loop:
         self._row_time += time.monotonic() - started
 
     def save(self, *, is_last: bool) -> None:
-        """Publish a checkpoint. One that cannot be written is said and tried again at the next, unless it is the last.
+        """Publish a checkpoint. One that cannot be written is a warning and tried again, unless it is the last.
 
         Raises DivergedError rather than write what is not finite.
         """
@@ -213,18 +205,11 @@ class _Loop:
             return
         self._guard.check(self.step)
         check_finite(self.module, self._optimizer)
-        state = self._state()
-        failure = ""
+        state, failure = self._state(), ""
         if run.world.is_main:
+            limit = run.config.save_total_limit
             try:
-                save_checkpoint(
-                    run.checkpoints,
-                    self.step,
-                    self.module,
-                    self._optimizer,
-                    state,
-                    run.config.save_total_limit,
-                )
+                save_checkpoint(run.checkpoints, self.step, self.module, self._optimizer, state, limit)
             except OSError as error:
                 failure = f"cannot write the checkpoint of step {self.step} into {run.checkpoints}: {error}"
         failure = gather_objects(failure, run.world)[0]
@@ -234,10 +219,10 @@ class _Loop:
         elif is_last:
             raise UsageError(f"{failure}; older checkpoints are untouched: make room and run the same command again")
         else:
-            LOG.warning(f"{failure}; older checkpoints are untouched, training goes on")
+            LOG.warning(f"{failure}; older checkpoints are untouched, training continues")
 
     def _state(self) -> dict[str, Any]:
-        """What a checkpoint records beside tensors."""
+        """The part of a checkpoint that is not tensors."""
         run = self._run
         return {
             **self._position(),

@@ -1,4 +1,4 @@
-"""What a run says about itself: metrics.jsonl, TensorBoard, and progress on the terminal."""
+"""The record of a run: metrics.jsonl, TensorBoard, and progress on the terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from torch import Tensor
 
 from electra_albert.contracts import Metrics, Term
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
-from electra_albert.training.metrics_file import cut_metrics, read_metrics
 from electra_albert.training.run_log import log_shown
 
 if TYPE_CHECKING:
@@ -27,8 +26,39 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 EVALUATION_PREFIX = "eval_"
+CLOCK = ("elapsed_seconds", "time")  # the keys of a row that depend on when it was written
 _POSITION = ("step", "tokens", "epoch")
 _PERFORMANCE = ("tokens", "epoch", "tokens_per_second")
+
+
+def read_metrics(path: Path) -> list[Metrics]:
+    """The rows of a metrics file in order, none where there is no file; torn lines are passed over."""
+    rows = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            rows.append(row)
+    return rows
+
+
+def cut_metrics(path: Path, step: int, *, is_evaluated: bool) -> list[Metrics]:
+    """Cut a metrics file back to `step`, written beside and renamed; torn lines go. Returns the rows that stay.
+
+    Evaluation rows of `step` itself stay only where they are not about to be made again: is_evaluated.
+    """
+    kept = []
+    for row in read_metrics(path):
+        is_evaluation = any(key.startswith(EVALUATION_PREFIX) for key in row)
+        if row["step"] < step or (row["step"] == step and (is_evaluated or not is_evaluation)):
+            kept.append(row)
+    if path.exists():
+        beside = path.with_name(f"{path.name}.tmp")
+        beside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        beside.replace(path)
+    return kept
 
 
 class Tally:
@@ -36,46 +66,45 @@ class Tally:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._names: list[str] = []
-        self._sums = torch.zeros(0)
-        self._counts = torch.zeros(0)
+        self._float = torch.float32 if device.type == "mps" else torch.float64  # which a Mac's GPU has not
+        self._start([])
+
+    def _start(self, names: list[str]) -> None:
+        self._names = names
+        self._sums = torch.zeros(len(names), dtype=self._float, device=self._device)
+        self._counts = torch.zeros(len(names), dtype=torch.int64, device=self._device)
 
     def add(self, terms: Mapping[str, Term], is_kept: Tensor) -> None:
         """Add the terms of one update; one that was skipped, bool is_kept [], adds nothing."""
         if not self._names:
             self._start(list(terms))
-        sums = torch.stack([terms[name].sum for name in self._names]).double()
+        sums = torch.stack([terms[name].sum for name in self._names]).to(self._float)
         counts = torch.stack([terms[name].count for name in self._names])
         self._sums += torch.where(is_kept, sums, 0.0)
         self._counts += torch.where(is_kept, counts, 0)
-
-    def _start(self, names: list[str]) -> None:
-        self._names = names
-        self._sums = torch.zeros(len(names), dtype=torch.float64, device=self._device)
-        self._counts = torch.zeros(len(names), dtype=torch.int64, device=self._device)
 
     def take(self, world: World) -> dict[str, tuple[float, int]]:
         """(sum, count) of each term over all ranks, and start again from nothing; waits for the device."""
         sums = sum_over_ranks(self._sums, world).tolist()
         counts = sum_over_ranks(self._counts, world).tolist()
-        totals = {name: (sums[i], counts[i]) for i, name in enumerate(self._names)}
+        totals = dict(zip(self._names, zip(sums, counts, strict=True), strict=True))
         self._start(self._names)
         return totals
 
     def state(self, world: World) -> dict[str, Any]:
-        """What a checkpoint keeps, exact to the bit: each rank's sums apart, since the order of additions matters."""
+        """The part of a checkpoint, exact to the bit: each rank's sums apart, since the order of additions matters."""
         mine = ([value.hex() for value in self._sums.tolist()], self._counts.tolist())
         return {"names": self._names, "ranks": gather_objects(mine, world)}
 
     def restore(self, state: Mapping[str, Any], world: World) -> None:
-        """Go on from a checkpoint; where the number of ranks has changed, the first one takes over all sums."""
+        """Continue from a checkpoint; where the number of ranks has changed, the first one takes over all sums."""
         self._start(list(state["names"]))
         ranks = state["ranks"]
         mine = ranks[world.rank : world.rank + 1]
         if len(ranks) != world.world_size:
             mine = ranks if world.is_main else []
         for sums, counts in mine:
-            self._sums += torch.tensor([float.fromhex(value) for value in sums], dtype=torch.float64).to(self._device)
+            self._sums += torch.tensor([float.fromhex(value) for value in sums], dtype=self._float).to(self._device)
             self._counts += torch.tensor(counts, dtype=torch.int64).to(self._device)
 
 
@@ -93,7 +122,7 @@ def mean(total: float, count: int) -> float | None:
 class Monitor:
     """Writes rows to metrics.jsonl and TensorBoard and shows progress; silent on every rank but the main one.
 
-    Failing to write (a full disk) is said once and never stops the training.
+    Failing to write (a full disk, a terminal that is gone) is one warning and never stops the training.
     """
 
     def __init__(self, folder: Path, max_steps: int, *, is_main: bool = True) -> None:
@@ -103,7 +132,7 @@ class Monitor:
         self._bar: Any = None
         self._rows: TextIO | None = None
         self._board: SummaryWriter | None = None
-        self._has_failed = False
+        self._failed: set[str] = set()
         self._started = (0, 0.0)  # step and time of the start, for the time left
         self._seconds_before = 0.0  # trained in the runs that this one resumes
 
@@ -112,14 +141,14 @@ class Monitor:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._bar is not None:
-            self._show(self._bar.close)
+            self._try("the progress bar", self._bar.close)
         if self._rows is not None:
             self._try("metrics.jsonl", self._rows.close)
         if self._board is not None:
             self._try("tensorboard", self._board.close)
 
     def start(self, step: int, *, is_evaluated: bool = True) -> None:
-        """Begin after `step` updates: rows after it are cut, and its evaluation too unless it stands: is_evaluated."""
+        """Begin after `step` updates: rows after it are cut, and its evaluation too unless it stays: is_evaluated."""
         if not self._is_main:
             return
         self._started = (step, time.monotonic())
@@ -133,9 +162,8 @@ class Monitor:
     def _open_rows(self, step: int, is_evaluated: bool) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / "metrics.jsonl"
-        cut_metrics(path, step, is_evaluated=is_evaluated)
-        elapsed = [row.get("elapsed_seconds") for row in read_metrics(path)[-1:]]
-        self._seconds_before = next((value for value in elapsed if isinstance(value, float)), 0.0)
+        for row in cut_metrics(path, step, is_evaluated=is_evaluated)[-1:]:
+            self._seconds_before = float(row.get("elapsed_seconds") or 0.0)
         self._rows = path.open("a", encoding="utf-8")
 
     def _open_board(self, step: int) -> None:
@@ -148,23 +176,14 @@ class Monitor:
         try:
             action()
         except OSError as error:
-            if not self._has_failed:
-                self._has_failed = True
-                LOG.warning(f"cannot write {what} ({error.strerror or error}); training goes on, logs have gaps")
-
-    def _show(self, action: Callable[[], object]) -> None:
-        """Show something on a terminal that may be gone by now: then the run goes on in silence."""
-        try:
-            action()
-        except OSError:
-            if self._bar is not None:
-                self._bar.disable = True  # or it would try again when it is collected
-            self._bar = None
+            if what not in self._failed:
+                self._failed.add(what)
+                LOG.warning(f"cannot write {what} ({error.strerror or error}); training continues, logs have gaps")
 
     def tick(self) -> None:
         """One update is done."""
         if self._bar is not None:
-            self._show(lambda: self._bar.update(1))
+            self._try("the progress bar", lambda: self._bar.update(1))
 
     def row(self, row: Metrics) -> None:
         """Write one row of training metrics and show it."""
@@ -192,17 +211,14 @@ class Monitor:
         if not self._is_main:
             return
         clean = {name: self._finite(name, value, row["step"]) for name, value in row.items()}
-        self._try("metrics.jsonl", lambda: self._write_row({**clean, "phase": phase, **self._clock()}))
-        self._try("tensorboard", lambda: self._write_board(clean, phase))
-
-    def _clock(self) -> Metrics:
-        """The keys of metrics_file.CLOCK."""
         seconds = self._seconds_before + time.monotonic() - self._started[1]
-        return {"elapsed_seconds": seconds, "time": datetime.now(UTC).isoformat(timespec="milliseconds")}
+        clock = dict(zip(CLOCK, (seconds, datetime.now(UTC).isoformat(timespec="milliseconds")), strict=True))
+        self._try("metrics.jsonl", lambda: self._write_row({**clean, "phase": phase, **clock}))
+        self._try("tensorboard", lambda: self._write_board(clean, phase))
 
     def _finite(self, name: str, value: Any, step: int) -> Any:
         if isinstance(value, float) and not math.isfinite(value):
-            LOG.warning(f"{name} at step {step} is {value}; its row says null")
+            LOG.warning(f"{name} at step {step} is {value}; its row has null")
             return None
         return value
 
@@ -224,8 +240,7 @@ class Monitor:
     def _time_left(self, step: int) -> str:
         first, started = self._started
         seconds = round((time.monotonic() - started) / max(1, step - first) * (self._max_steps - step))
-        hours, minutes = divmod(seconds // 60, 60)
-        return f"{hours}:{minutes:02d}:{seconds % 60:02d}"
+        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 
 def _readable(row: Metrics) -> str:

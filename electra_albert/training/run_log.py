@@ -77,9 +77,13 @@ class RunLog:
 
     def __init__(self) -> None:
         self._lines = MemoryHandler(_KEPT, flushLevel=logging.CRITICAL + 1)
+        self._level = logging.NOTSET
 
     def __enter__(self) -> RunLog:
+        self._level = LOG.level
         LOG.addHandler(self._lines)
+        if not LOG.isEnabledFor(logging.INFO):  # as where nobody has configured logging
+            LOG.setLevel(logging.INFO)
         return self
 
     def open(self, folder: Path) -> None:
@@ -110,6 +114,7 @@ class RunLog:
         elif error is not None:
             LOG.info("ended by an error", exc_info=error, extra={"is_shown": True})
         LOG.removeHandler(self._lines)
+        LOG.setLevel(self._level)
         self._close()
 
 
@@ -126,5 +131,4 @@ class _LogFile(logging.FileHandler):
 
 
 def _warn(error: OSError) -> None:
-    with suppress(OSError):
-        print(f"warning: cannot write {LOG_FILE} ({error.strerror}); it has gaps", file=sys.stderr)
+    LOG.warning(f"cannot write {LOG_FILE} ({error.strerror}); it has gaps")

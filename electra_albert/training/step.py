@@ -1,9 +1,9 @@
-"""One update: what all ranks count before it, and the gradients of its loss terms."""
+"""One update: the counts that all ranks agree on before it, and the gradients of its loss terms."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -13,19 +13,19 @@ from torch.nn.parallel import DistributedDataParallel
 from electra_albert.contracts import Arithmetic, Batch, Objective, Term
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.training.distributed import sum_over_ranks
-from electra_albert.training.guards import poison_unless_finite
-from electra_albert.training.run import Run
+from electra_albert.training.guards import loss_scale_or_nan
+from electra_albert.training.settings import RunSettings
 
 
 class StepCounts(NamedTuple):
-    """What all ranks agree on before an update."""
+    """Agreed on by all ranks before an update."""
 
     terms: dict[str, int]  # count of each weighted term over the global batch
     tokens: int
-    is_stopping: bool  # a rank was told to stop
+    is_stopping: bool  # a rank was asked to stop
 
 
-def count_step(objective: Objective, micro_batches: list[Batch], run: Run) -> StepCounts:
+def count_step(objective: Objective, micro_batches: list[Batch], run: RunSettings) -> StepCounts:
     """Counts of one update over all micro-batches and ranks: one reduction, on the host."""
     names = list(objective.weights)
     counts = [objective.counts(batch) for batch in micro_batches]
@@ -36,7 +36,7 @@ def count_step(objective: Objective, micro_batches: list[Batch], run: Run) -> St
 
 
 def term_scales(weights: Mapping[str, float], counts: Mapping[str, int], world_size: int) -> dict[str, float]:
-    """What each term's sum on one rank is multiplied with, so that ranks' averaged gradients are those of sum / count.
+    """Factor of each term's sum on one rank, so that the ranks' averaged gradients are those of sum / count.
 
     A term that counted nothing gets 0: it stays connected, so that every rank reduces the same gradients.
     """
@@ -48,23 +48,24 @@ def backward(
     micro_batches: list[Batch],
     scales: Mapping[str, float],
     step: int,
-    run: Run,
+    run: RunSettings,
     loss_scale: Tensor | None = None,
 ) -> dict[str, Term]:
     """One forward and one backward a micro-batch, gradients reduced with the last; returns the sums of all terms.
 
-    Gradients come out multiplied with loss_scale [], where one is given; the sums do not.
+    Gradients come out multiplied by loss_scale [], where one is given; the sums do not.
     """
     device = run.world.device
     step_tensor = torch.full((), step, dtype=torch.int64, device=device)
     totals: dict[str, Term] = {}
     for index, batch in enumerate(micro_batches):
         torch.manual_seed(derived_seed(run.config.seed, Stream.DROPOUT, step, index, run.world.rank))
-        with _no_sync(model) if index + 1 < len(micro_batches) else nullcontext():
+        is_last = index + 1 == len(micro_batches)
+        with nullcontext() if is_last or not isinstance(model, DistributedDataParallel) else model.no_sync():
             with autocast(device, run.arithmetic):
                 terms: dict[str, Term] = model(batch.to(device), step_tensor)
             loss = torch.stack([terms[name].sum * scale for name, scale in scales.items()]).sum()
-            loss.backward(poison_unless_finite(loss, loss_scale))
+            loss.backward(loss_scale_or_nan(loss, loss_scale))
         for name, term in terms.items():
             so_far = totals.get(name, Term(torch.zeros_like(term.sum), torch.zeros_like(term.count)))
             totals[name] = Term(so_far.sum + term.sum.detach(), so_far.count + term.count)
@@ -75,7 +76,3 @@ def autocast(device: torch.device, arithmetic: Arithmetic) -> torch.autocast:
     """The context in which matrix products on `device` are made in the arithmetic asked for."""
     dtype = torch.float16 if arithmetic == "fp16" else torch.bfloat16
     return torch.autocast(device.type, dtype, enabled=arithmetic != "fp32")
-
-
-def _no_sync(model: nn.Module) -> AbstractContextManager[None]:
-    return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from electra_albert.apps import default_model
-from tests.apps.shipped_pair import export_pair
-from tests.apps.tiny_run import Ended, english, finish, options, start
+from electra_albert.apps import default_model, export
+from tests.apps.tiny_run import Ended, call, english, finish, options, start
 
 DOCUMENTS = 130
 
@@ -71,9 +70,17 @@ def finished(shared_folder: Path, make_once: Callable[[str, Callable[[], Ended]]
 
 @pytest.fixture(scope="session")
 def shipped(finished: Finished, shared_folder: Path, make_once: Callable[[str, Callable[[], Ended]], Ended]) -> Path:
-    """The pair of the tiny run. Tests read it and leave it as it is."""
+    """Generator and discriminator of the tiny run in half precision. Tests read them and leave them as they are."""
     folder = shared_folder / "shipped"
-    ended = make_once("shipped", lambda: export_pair(finished.folder, folder))
+
+    def make() -> Ended:
+        ended = Ended(0, "", "")
+        for kind in ("generator", "discriminator"):
+            argv = ("--model", finished.folder, "--kind", kind, "--dtype", "float16", "--output_dir", folder / kind)
+            ended = ended if ended.code else call(export.main, *argv)
+        return ended
+
+    ended = make_once("shipped", make)
     assert ended.code == 0, ended.err
     return folder
 

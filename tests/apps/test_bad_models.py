@@ -1,22 +1,77 @@
-"""What a user gets wrong with a model or a sentence, in demo and export: one line, the right code, nothing run."""
+"""Hostile and damaged models through whole commands: one line, exit code 4, nothing run, bounded time and memory."""
 
 from __future__ import annotations
 
 import json
-import os
-import pickle
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
+from electra_albert.apps import export
 from electra_albert.apps.demo import main as demo
-from electra_albert.apps.export import main as export
+from electra_albert.apps.finetune import main as finetune
+from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import Ended, assert_refused, call, english
+from tests.apps.tiny_run import ROOT, Ended, assert_refused, call, english, environment
+from tests.apps.tiny_tasks import cola
+from tests.corpus.tokenizer_kinds import edit
+from tests.hub.hostile_files import PICKLES, UNREADABLE, WRONG, safetensors_bytes
+
+SECONDS = 120.0
+ADDRESS_SPACE_BYTES = 6 << 30  # what torch alone reserves is a third of it
+WEIGHTS = "model.safetensors"
+COMMANDS = ("demo", "export", "pretrain", "finetune")
+Harm = Callable[[Path], object]  # of a model's folder
+
+
+def in_config(**values: object) -> Harm:
+    return lambda model: edit(model / "config.json", lambda content: content.update(values))
+
+
+def as_pickle(name: str) -> Harm:
+    def harm(model: Path) -> None:
+        (model / WEIGHTS).unlink()
+        (model / "pytorch_model.bin").write_bytes(PICKLES[name](model / "canary"))
+
+    return harm
+
+
+def as_index(model: Path) -> None:
+    """The weights one folder up, and an index that names them."""
+    (model / WEIGHTS).rename(model.parent / "outside.safetensors")
+    (model / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": {"a": "../outside.safetensors"}}))
+
+
+def flip_a_bit(model: Path) -> None:
+    whole = bytearray((model / WEIGHTS).read_bytes())
+    whole[-4] ^= 1
+    (model / WEIGHTS).write_bytes(bytes(whole))
+
+
+def grow_text(model: Path) -> None:
+    """A normaliser that makes eight letters of every a, four times over."""
+    step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 8}
+    bomb = {"type": "Sequence", "normalizers": [step] * 4}
+    edit(model / "tokenizer.json", lambda content: content.update(normalizer=bomb))
+    edit(model / "tokenizer_config.json", lambda config: config.update(tokenizer_class="PreTrainedTokenizerFast"))
+
+
+HARM: dict[str, tuple[Harm, str]] = {
+    "file cut short": (lambda model: UNREADABLE["a byte less"](model / WEIGHTS), WEIGHTS),
+    "flipped bit": (flip_a_bit, WEIGHTS),
+    "colours in a name": (lambda model: WRONG["line break in a name"][0](model / WEIGHTS), "name"),
+    "code in a pickle": (as_pickle("code"), "pytorch_model.bin"),
+    "index of files elsewhere": (as_index, "no file beside it"),
+    "code in config.json": (in_config(auto_map={"AutoModel": "evil.Model"}), "auto_map"),
+    "sizes in text": (in_config(hidden_size="32"), "hidden_size"),
+    "colours in config.json": (in_config(model_type="\x1b[31m\nalbert"), "type"),
+    "tokenizer that makes text grow": (grow_text, "tokenizer"),
+}
 
 
 @pytest.fixture
@@ -25,159 +80,137 @@ def model(finished: Finished, tmp_path: Path) -> Path:
     return shutil.copytree(finished.folder / "generator", tmp_path / "model")
 
 
-@pytest.fixture
-def sentence(tmp_path: Path) -> Path:
-    file = tmp_path / "sentences.txt"
-    file.write_text("The quiet [MASK] left.\n")
-    return file
+def run(command: str, finished: Finished, model: Path, folder: Path) -> Ended:
+    """A command on the model's folder, as a user types it."""
+    (folder / "sentences.txt").write_text("The quiet [MASK] left.\n")
+    if command == "demo":
+        return call(demo.main, "--gen", model, "--input", folder / "sentences.txt")
+    if command == "export":
+        return call(export.main, "--model", model, "--output_dir", folder / "out")
+    if command == "finetune":
+        return call(finetune.main, *cola(folder / "tasks").options(model, folder / "tuned", "--max_steps", 1))
+    start = ("--corpus", finished.corpus, "--init_from", model, "--output_dir", folder / "run", "--device", "cpu")
+    return call(pretrain.main, *start, "--prepared_dir", folder / "made", "--max_steps", 1)
 
 
-def ask(model: Path, *more: object) -> Ended:
-    return call(demo.main, "--gen", model, *more)
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        *((name, COMMANDS[number % len(COMMANDS)]) for number, name in enumerate(HARM)),
+        *(("code in a pickle", command) for command in COMMANDS if command != "finetune"),
+    ],
+)
+def test_bad_model_is_refused_by_every_command(
+    finished: Finished, model: Path, tmp_path: Path, name: str, command: str
+) -> None:
+    harm, word = HARM[name]
+    harm(model)
+    ended = run(command, finished, model, tmp_path)
+    assert_refused(ended, 4, word)
+    assert all(line.isprintable() for line in ended.err.splitlines())
+    assert not (model / "canary").exists()
+    assert not (tmp_path / "out").exists()
+    assert not [*tmp_path.glob("tuned/seed-*"), *tmp_path.glob("run/checkpoints/*")]
+
+
+def test_sound_model_passes_the_same_commands(finished: Finished, model: Path, tmp_path: Path) -> None:
+    # So that what is refused above is refused for what was done to it.
+    for command in ("demo", "export"):
+        assert run(command, finished, model, tmp_path).code == 0
+
+
+@pytest.mark.parametrize("place", ["a file", "below a file"])
+def test_an_export_into_a_folder_that_cannot_be_made_is_refused(finished: Finished, tmp_path: Path, place: str) -> None:
+    file = tmp_path / "file"
+    file.write_text("kept")
+    folder = file if place == "a file" else file / "below"
+    assert_refused(call(export.main, "--model", finished.folder, "--output_dir", folder), 2, "cannot write into")
+    assert file.read_text() == "kept"
+
+
+USAGE: dict[str, tuple[Harm, str]] = {
+    "no folder": (shutil.rmtree, "does not exist"),
+    "no tokenizer": (lambda model: (model / "tokenizer.json").unlink(), "tokenizer.json"),
+    "no configuration": (lambda model: (model / "config.json").unlink(), "--config FILE"),
+    "a run that has not ended": (
+        lambda model: [(model / WEIGHTS).unlink(), (model / "checkpoints").mkdir()],
+        "training has not ended yet",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_path_without_a_whole_model_is_refused(finished: Finished, model: Path, tmp_path: Path, name: str) -> None:
+    harm, word = USAGE[name]
+    harm(model)
+    assert_refused(run("demo", finished, model, tmp_path), 2, word)
+
+
+def test_a_tokenizer_of_another_model_is_refused(finished: Finished, tmp_path: Path) -> None:
+    other = train_tokenizer(english(20, seed=2).splitlines(), 60, True)
+    save_tokenizer(other, tmp_path / "other", 40)
+    ended = call(demo.main, "--gen", finished.folder, "--tokenizer", tmp_path / "other")
+    assert_refused(ended, 4, str(len(other)), "--tokenizer")
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"The owl.\n\nThe [MASK] " + b"quiet owl " * 40 + b"left.\n", "line 3: 'The [MASK] quiet"),
-        (b"", "holds no sentence"),
+        (b"The owl.\n\nThe [MASK] " + b"quiet owl " * 40 + b"left.\n", "line 3"),
         (b" \n\n", "holds no sentence"),
         ("The [MASK] left.\n".encode("utf-16"), "is not UTF-8"),
     ],
-    ids=["too long", "empty", "blank", "UTF-16"],
+    ids=["too long", "blank", "UTF-16"],
 )
 def test_a_sentence_that_cannot_be_filled_is_refused(
     finished: Finished, tmp_path: Path, content: bytes, words: str
 ) -> None:
-    file = tmp_path / "sentences.txt"
-    file.write_bytes(content)
-    for form in ((), ("--json",)):
-        ended = ask(finished.folder, "--input", file, *form)
-        assert_refused(ended, 3, words)
-        assert ended.out == ""
+    (tmp_path / "sentences.txt").write_bytes(content)
+    ended = call(demo.main, "--gen", finished.folder, "--input", tmp_path / "sentences.txt")
+    assert_refused(ended, 3, words)
 
 
-def test_an_input_or_number_that_is_not_there_is_refused(finished: Finished, tmp_path: Path) -> None:
-    assert_refused(ask(finished.folder, "--input", tmp_path / "gone.txt"), 2, "gone.txt")
-    assert_refused(ask(finished.folder, "--input", tmp_path), 2, "name a text file")
-    assert_refused(ask(finished.folder, "--top_k", 0), 2, "top_k=0")
-    assert_refused(ask(finished.folder, "--top-k", 3), 2, "did you mean --top_k?")
+def claim_terabytes(model: Path) -> None:
+    (model / WEIGHTS).write_bytes(safetensors_bytes({}, b" " * 64, length=(100 << 20) - 1))
 
 
-def test_a_path_that_holds_no_model_is_refused(finished: Finished, tmp_path: Path) -> None:
-    unfinished = tmp_path / "unfinished"
-    shutil.copytree(finished.folder / "checkpoints", unfinished / "checkpoints")
-    assert_refused(ask(tmp_path / "gone"), 2, "does not exist")
-    assert_refused(ask(unfinished), 2, "training has not ended yet")
-    assert_refused(call(export.main, "--model", unfinished, "--output_dir", tmp_path / "out"), 2, "not ended yet")
-    assert not (tmp_path / "out").exists()
+BOUNDED: dict[str, tuple[Harm, int]] = {
+    "nothing": (lambda model: None, 0),
+    "a table of terabytes": (in_config(vocab_size=2**31 - 1, embedding_size=1 << 20), 4),
+    "a header of 100 MB": (claim_terabytes, 4),
+    "view of nothing": (as_pickle("view of nothing"), 4),
+}
 
 
-def truncate(model: Path) -> None:
-    os.truncate(model / "model.safetensors", 1000)
+def bounded(script: str, *argv: object) -> Ended:
+    """A script as a user starts it, its address space bounded."""
+    code = (
+        "import resource, runpy, sys\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, ({ADDRESS_SPACE_BYTES}, {ADDRESS_SPACE_BYTES}))\n"
+        "sys.argv = sys.argv[1:]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    command = [sys.executable, "-c", code, str(ROOT / script), *map(str, argv)]
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=SECONDS)
+    return Ended(ended.returncode, ended.stdout, ended.stderr)
 
 
-def fill_with_text(model: Path) -> None:
-    (model / "model.safetensors").write_text("these are no weights")
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BOUNDED)
+def test_script_refuses_within_bounded_memory(model: Path, tmp_path: Path, name: str) -> None:
+    harm, code = BOUNDED[name]
+    harm(model)
+    (tmp_path / "sentences.txt").write_text("The quiet [MASK] left.\n")
+    ended = bounded("LM_DEMO.py", "--gen", model, "--input", tmp_path / "sentences.txt")
+    assert ended.code == code, ended.err
+    assert not code or len(ended.err.splitlines()) == 1
 
 
-def widen_config(model: Path) -> None:
-    edit_config(model, hidden_size=64, num_attention_heads=2)
-
-
-def enlarge_config(model: Path) -> None:
-    """A model that would never fit into memory is refused before it is built."""
-    edit_config(model, vocab_size=1 << 60)
-
-
-def call_it_gpt(model: Path) -> None:
-    edit_config(model, model_type="gpt2")
-
-
-def break_config(model: Path) -> None:
-    (model / "config.json").write_text("{")
-
-
-def edit_config(model: Path, **values: object) -> None:
-    file = model / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (truncate, "cannot be read as safetensors"),
-        (fill_with_text, "cannot be read as safetensors"),
-        (widen_config, "its configuration says"),
-        (enlarge_config, "vocab_size"),
-        (call_it_gpt, "type 'gpt2'"),
-        (break_config, "is not JSON"),
-    ],
-)
-def test_a_damaged_model_is_refused(
-    model: Path, sentence: Path, tmp_path: Path, damage: Callable[[Path], None], words: str
+@pytest.mark.slow
+def test_pretraining_from_a_false_configuration_takes_bounded_memory(
+    finished: Finished, model: Path, tmp_path: Path
 ) -> None:
-    damage(model)
-    assert_refused(ask(model, "--input", sentence), 4, words)
-    assert_refused(call(export.main, "--model", model, "--output_dir", tmp_path / "out"), 4, words)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_model_without_configuration_or_tokenizer_is_refused(model: Path, sentence: Path) -> None:
-    (model / "tokenizer.json").unlink()
-    assert_refused(ask(model, "--input", sentence), 2, "tokenizer.json")
-    (model / "config.json").unlink()
-    assert_refused(ask(model, "--input", sentence), 2, "--config FILE")
-
-
-def test_a_tokenizer_of_another_model_is_refused(finished: Finished, sentence: Path, tmp_path: Path) -> None:
-    other = train_tokenizer(english(20, seed=2).splitlines(), 60, True)
-    save_tokenizer(other, tmp_path / "other", 40)
-    ended = ask(finished.folder, "--tokenizer", tmp_path / "other", "--input", sentence)
-    assert_refused(ended, 4, f"has {len(other)} pieces", "--tokenizer")
-
-
-class Canary:
-    """Writes a file if it is ever unpickled."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        return os.open, (str(self.file), os.O_CREAT | os.O_WRONLY)
-
-
-@pytest.mark.parametrize("name", ["weights.pt", "pytorch_model.bin"])
-@pytest.mark.parametrize("writer", ["torch", "pickle"])
-def test_code_in_a_weights_file_is_refused_and_never_run(
-    model: Path, sentence: Path, tmp_path: Path, name: str, writer: str
-) -> None:
-    (model / "model.safetensors").unlink()
-    canary, content = tmp_path / "canary", {"predictions.bias": Canary(tmp_path / "canary")}
-    if writer == "torch":
-        torch.save(content, model / name)
-    else:
-        (model / name).write_bytes(pickle.dumps(content))
-    for path in (model, model / name):
-        assert_refused(ask(path, "--input", sentence), 4, "anything that could run code is refused")
-    assert not canary.exists()
-    # The canary sings: loaded without care, the same file does run its code.
-    with (model / name).open("rb") as file:
-        os.close((torch.load(file, weights_only=False) if writer == "torch" else pickle.load(file))["predictions.bias"])
-    assert canary.exists()
-
-
-def test_a_pt_file_of_anything_but_named_tensors_is_refused(model: Path, sentence: Path) -> None:
-    (model / "model.safetensors").unlink()
-    for content in ({}, [torch.zeros(2)], {"a": 1.5}, {"a": {"b": torch.zeros(2)}}):
-        torch.save(content, model / "weights.pt")
-        assert_refused(ask(model, "--input", sentence), 4, "tensor")
-    (model / "weights.pt").write_bytes(b"")
-    assert_refused(ask(model, "--input", sentence), 4, "weights.pt")
-
-
-def test_an_export_into_a_folder_that_cannot_be_made_is_refused(finished: Finished, sentence: Path) -> None:
-    before = sentence.read_text()
-    for place in (sentence, sentence / "below"):
-        assert_refused(call(export.main, "--model", finished.folder, "--output_dir", place), 2, "cannot write into")
-    assert sentence.read_text() == before
+    # Regression: the table that config.json describes was made, gigabyte by gigabyte, before the weights were read.
+    BOUNDED["a table of terabytes"][0](model)
+    more = ("--init_from", model, "--output_dir", tmp_path / "run")
+    assert_refused(bounded("Pretraining.py", "--corpus", finished.corpus, *more), 4, "config")

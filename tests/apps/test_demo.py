@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from electra_albert.apps import export
 from electra_albert.apps.demo import main as demo
 from electra_albert.apps.demo.sentences import OF_DOCUMENTATION
-from electra_albert.apps.export import main as export
 from electra_albert.corpus.tokenizer import Piece
 from electra_albert.inference.fill_mask import Verdict, encode, fill
 from electra_albert.inference.model import load_model

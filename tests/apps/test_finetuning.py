@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from electra_albert.apps.finetune import main as finetune
-from electra_albert.hub.loading import load_task_model, locate_encoder
+from electra_albert.hub.load import load_task_model, locate_encoder
 from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, call

@@ -12,7 +12,7 @@ import yaml
 
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.corpus import installed_docs
-from electra_albert.hub.loading import load_task_model, locate_encoder
+from electra_albert.hub.load import load_task_model, locate_encoder
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, call, copy_as_learned, rows, untimed_rows
 from tests.apps.tiny_tasks import SEED, Tiny, cola, mnli, options, results, rte, stories, stsb

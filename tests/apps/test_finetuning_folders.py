@@ -17,11 +17,11 @@ from huggingface_hub import ModelCard
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.finetune.files import writing
 from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError
-from electra_albert.hub.loading import TASK_FILE, load_task_model, locate_encoder
+from electra_albert.hub.load import TASK_FILE, load_task_model, locate_encoder
 from tests.apps.conftest import Finished
-from tests.apps.test_model_card import run_code_of
 from tests.apps.tiny_run import Ended, assert_refused, call, sha256
 from tests.apps.tiny_tasks import SEED, Tiny, cola, interrupt, options, results
+from tests.hub.forms import run_code_of
 
 QUICK: tuple[object, ...] = ("--max_steps", 3)
 SCORE_ONLY = ("--num_train_epochs", 0)

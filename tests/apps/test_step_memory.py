@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from electra_albert.apps.pretrain.step_memory import LiveBytes, follow_step, step_memory
 from torch.profiler import ProfilerActivity, profile
 
-from electra_albert.apps.pretrain.step_memory import LiveBytes, follow_step, step_memory
 from electra_albert.config import CorpusConfig, ModelConfig, PretrainConfig, RunConfig, TrainingConfig
-from electra_albert.objectives.pretraining import make_objective
+from electra_albert.objectives.registry import make_objective
 from electra_albert.presets import PRESETS
 from electra_albert.training.optimizer import build_optimizer
 from tests.objectives.toy import OBJECTIVES, SPECIAL

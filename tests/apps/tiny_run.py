@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_albert.apps.command_line import run_app
-from electra_albert.training.metrics_file import CLOCK
+from electra_albert.training.monitor import CLOCK
 
 ROOT = Path(__file__).parents[2]
 STEPS = 20

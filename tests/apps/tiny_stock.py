@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
+import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +22,7 @@ from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
 from electra_albert.objectives.masking import Targets
 from electra_albert.training.distributed import World
 from tests.apps.tiny_run import Ended, call, english
-from tests.model.stock_models import make
+from tests.hub.stock_models import make
 
 POSITIONS, PIECES = 64, 220
 MLM = ("--objective", "mlm")
@@ -87,13 +89,20 @@ class Desk:
         return [str(word) for word in (*argv, *more)]
 
     def job(self, origin: Path, *more: object) -> tuple[Job, str]:
-        """What such a run would train with, in eval mode, and all that was said of it."""
-        said: list[str] = []
-        argv = self.options(origin, self.folder / "no run", *more)
-        _, config = parse_pretraining(argv, "Pretraining.py")
-        job = make_job(config, World(0, 1, 0, torch.device("cpu")))
+        """What such a run would train with, in eval mode, and all that was logged of it."""
+        text = io.StringIO()
+        logger, handler = logging.getLogger("electra_albert"), logging.StreamHandler(text)
+        level = logger.level
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        try:
+            _, config = parse_pretraining(self.options(origin, self.folder / "no run", *more), "Pretraining.py")
+            job = make_job(config, World(0, 1, 0, torch.device("cpu")))
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
         job.objective.eval()
-        return job, "\n".join(said)
+        return job, text.getvalue()
 
 
 def adapt(desk: Desk, origin: Path, output: Path, *more: object) -> Ended:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +32,14 @@ def write_corpus(folder: Path, documents: list[list[str]], files: int = 3) -> li
     return [unit for file in find_files(str(folder), Counter()) for unit in plan_units([file])]
 
 
-def build(units: list[Unit], tokenizer: Any, folder: Path, **changed: Any) -> Store:
-    arguments: dict[str, Any] = {"fingerprint": "f", "seed": 3, "num_workers": 1, "say": lambda line: None}
-    return build_with(units, tokenizer, folder, **(arguments | changed))
-
-
-def build_with(
+def build(
     units: list[Unit],
     tokenizer: Any,
     folder: Path,
     *,
-    fingerprint: str,
-    seed: int,
-    num_workers: int,
-    say: Callable[[str], None],
+    fingerprint: str = "f",
+    seed: int = 3,
+    num_workers: int = 1,
     sources: list[int] | None = None,
 ) -> Store:
     """Write the parts that are missing and put them together, as preparing a corpus does."""

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import random
 
-_SPACES = [
-    " ",
-    " ",
-    " ",
-    " ",
-    "  ",
-    "\t",
-    "\u00a0",
-    "\u3000",
-    "\u2009",
-    "\u2028",
-    "\x0b",
-    "\x0c",
-    "\x1c",
-    "\r\n",
-    "\x85",
-]
-_JOINTS = ["", "", "", "-", "–", "/", "'", "’", "_", "\u200d", "\u00ad", "\u200b", "\u2060", "."]
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+_SPACES = [*"    ", "  ", *"\t\u00a0\u3000\u2009\u2028\x0b\x0c\x1c", "\r\n", "\x85"]
+_JOINTS = ["", "", "", *"-–/'’_\u200d\u00ad\u200b\u2060."]
 _LETTERS = [
     *("naïve", "café", "cafe\u0301", "x\u0327\u0323", "e" + "\u0301" * 40, "\u0301", "Å", "Å", "Ω"),
     *("İstanbul", "ıI", "STRASSE", "straße", "ΣΑΣ", "ǅ", "ﬁsh", "ﬃ", "Ⅷ", "㌀", "ﷺ", "½", "x²", "ａｂｃ"),
@@ -29,58 +18,9 @@ _LETTERS = [
     *("👩\u200d👩\u200d👧", "🇫🇷", "🤔", "𩸽", "Ϻ", "\ufffd", "\uffff", "\ufeff", "\x00", "\x07", "\x1b[31m"),
     *("the", "The", "river", "Bridge", "people", "a" * 120, "don't", "https://x.org/?q=1&r=#s", "<b>bold</b>"),
 ]
-_NUMBERS = [
-    "1,",
-    "9,",
-    "12,",
-    "1912,",
-    "9,999.50",
-    "1,000,000",
-    "1e999",
-    "3/4",
-    "50%",
-    "£5",
-    "€7.50",
-    "٣,",
-    "２,",
-    "-0",
-]
-_SIGNS = [
-    "``",
-    "''",
-    '"',
-    "“",
-    "”",
-    "(",
-    ")",
-    "[",
-    "]",
-    "…",
-    "...",
-    "?!",
-    "—",
-    "▁",
-    "a▁b",
-    "Ġ",
-    "##s",
-    "</w>",
-    "~",
-    "^",
-]
-_SPECIALS = [
-    "[MASK]",
-    "[SEP]",
-    "[CLS]",
-    "[PAD]",
-    "[UNK]",
-    "<mask>",
-    "<pad>",
-    "<unk>",
-    "<s>",
-    "</s>",
-    "[mask]",
-    "[ MASK ]",
-]
+_NUMBERS = _words("1, 9, 12, 1912, 9,999.50 1,000,000 1e999 3/4 50% £5 €7.50 ٣, ２, -0")
+_SIGNS = _words("`` '' \" “ ” ( ) [ ] … ... ?! — ▁ a▁b Ġ ##s </w> ~ ^")
+_SPECIALS = [*_words("[MASK] [SEP] [CLS] [PAD] [UNK] <mask> <pad> <unk> <s> </s> [mask]"), "[ MASK ]"]
 
 
 def nasty_corpus(count: int, seed: int, *, with_specials: bool) -> list[str]:

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_albert.contracts import UserError
-from electra_albert.corpus.compressed import compression
 from electra_albert.corpus.sources import MAX_LINE_BYTES, Document, find_files
 from electra_albert.corpus.tokenizer import load_tokenizer, special_ids
-from electra_albert.corpus.word_encoder import encoder_settings, make_encoder
+from electra_albert.corpus.word_encoder import TextEncoder, encoder_settings
+from electra_albert.data_files.streams import compression
 from tests.corpus.reading import PROSE, read, write
 from tests.corpus.tokenizer_kinds import KINDS
 
@@ -38,8 +38,8 @@ TEXT = [
     *(b"\xe2\x80\xa8", b"\x0b\x0c\x1c\x1d\x1e\x1f", b"\xc2\x85", b"\xe2\x80\x8b", b"\x1b[31m", b"\xff\xfe", b"[MASK]"),
 ]
 RECORDS = [
-    *(b'{"text": "', b'"}', b'{"text": null}', b'{"source": "a", "sentences": ["One."]}', b"[[[", b"1e999", b"text,id"),
-    *(b'"', b",", b"\t", b"text", b"PAR1", b"ARROW1\0\0", b"\xff\xff\xff\xff\x10\0\0\0"),
+    *(b'{"text": "', b'"}', b'{"text": null}', b'{"text": "One."}', b"[[[", b"1e999", b"text,id", b'"', b",", b"\t"),
+    *(b"text", b"PAR1", b"ARROW1\0\0", b"\xff\xff\xff\xff\x10\0\0\0"),
 ]
 MEMBERS = [
     *(b"\x1f\x8b\x08", b"\xfd7zXZ\0", b"BZh91AY&SY", b"\x28\xb5\x2f\xfd"),
@@ -96,17 +96,12 @@ HOSTILE: dict[str, Callable[[], str]] = {
     "one line of 10 MB without a space": lambda: "x" * 10_000_000,
     "a million lines of one character": lambda: "x\n" * 1_000_000,
     "a million paragraphs of one character": lambda: "x\n\n" * 300_000,
-    "a million blank lines": lambda: "One.\n" + "\n" * 1_000_000 + "Two.",
     "the same sentence again and again": lambda: f"{PROSE[0]}\n" * 200_000,
     "100,000 marks on one letter": lambda: "a" + "\u0301" * 100_000,
     "stops": lambda: ". " * 500_000,
-    "quotes": lambda: '."' * 500_000,
     "line separators": lambda: "One.\u2028Two.\x85Three.\x0b" * 50_000,
-    "zero-width characters": lambda: "\u200b\u200d\n" * 50_000,
     "emoji, right to left, Hangul in parts": lambda: "👩‍👩‍👧 \u202eabc\u202c \u1112\u1161\u11ab ㌀ ﷺ ﬁ ß ı\n" * 5_000,
     "texts of special tokens": lambda: "[MASK] [SEP] [CLS] <pad> <unk> ▁ ``''\n" * 5_000,
-    "escapes": lambda: "\x1b[31mred\x1b[0m <b>x</b> '; DROP TABLE a; -- $(rm -rf /) 9, 1e999\n" * 5_000,
-    "noncharacters": lambda: "\ufffe\uffff\ufdd0\U0010ffff a\n" * 5_000,
 }
 
 
@@ -129,7 +124,7 @@ def test_hostile_text_is_read_whole_and_in_time(tmp_path: Path, name: str) -> No
 def test_hostile_text_is_tokenised_in_time_and_never_special(tmp_path: Path, kind: str) -> None:
     KINDS[kind](tmp_path)
     tokenizer = load_tokenizer(tmp_path)
-    encoder = make_encoder(encoder_settings(tokenizer))
+    encoder = TextEncoder(encoder_settings(tokenizer))
     special = {*special_ids(tokenizer)} - {encoder.unknown_id}
     for name, make in HOSTILE.items():
         lines = make()[:100_000].splitlines()

@@ -12,6 +12,7 @@ import torch
 from electra_albert.corpus.held_out import plan_sides
 from electra_albert.corpus.near_duplicates import groups_of, join_alike
 from electra_albert.corpus.parts import Part
+from electra_albert.corpus.sources import Unit
 from electra_albert.keyed_random import Stream, bits
 
 SENTENCE = 12  # words
@@ -38,7 +39,7 @@ def save_part(folder: Path, number: int, documents: list[list[str]]) -> Part:
     sentence_ends = np.unique(np.concatenate([ends, *inside]))[1:]
     groups = groups_of([" ".join(words) for words in documents])
     written = {"tokens": int(ends[-1]), "sentences": len(sentence_ends), "documents": len(documents)}
-    part = Part({"written": written}, folder, number)
+    part = Part(Unit(()), number, "", folder, np.dtype("<u2"), {"written": written})
     for name, array in {
         "document_ends": ends.astype("<i8"),
         "sentence_ends": sentence_ends.astype("<i8"),
@@ -53,13 +54,13 @@ def held_spans(parts: list[Part], sources: list[int], seed: int) -> tuple[list[t
     """(part, start, end) of what is held out, and how that is told. All runs together are the corpus."""
     runs, notice = plan_sides(parts, sources, seed)
     every = list(runs())
-    assert sum(run.end - run.start for run in every) == sum(part.receipt["written"]["tokens"] for part in parts)
+    assert sum(run.end - run.start for run in every) == sum(part.statistics["written"]["tokens"] for part in parts)
     return [(run.part.number, run.start, run.end) for run in every if run.side == "validation"], notice
 
 
 def share(parts: list[Part], seed: int) -> float:
     spans, _ = held_spans(parts, [0] * len(parts), seed)
-    return sum(end - start for _, start, end in spans) / sum(part.receipt["written"]["tokens"] for part in parts)
+    return sum(end - start for _, start, end in spans) / sum(part.statistics["written"]["tokens"] for part in parts)
 
 
 def forms(drawn: Drawn) -> Iterator[list[str]]:
@@ -95,7 +96,7 @@ def test_about_a_hundredth_of_the_tokens_is_held_out_of_any_corpus(corpus: str, 
     documents = CORPORA[corpus](Drawn(1))
     half = len(documents) // 2
     parts = [save_part(tmp_path, 0, documents[:half]), save_part(tmp_path, 1, documents[half:])]
-    shares = [share(parts, seed) for seed in range(40)]
+    shares = [share(parts, seed) for seed in range(20)]
     most = 0.05 if corpus.startswith("thirty") else 0.02  # its groups have 3.3 % each
     assert 0.005 <= min(shares) <= max(shares) <= most
 
@@ -156,4 +157,4 @@ def test_every_source_has_text_held_out(tmp_path: Path) -> None:
         assert set(spans) >= {span for span in one if span[0] < 4}, "what was held out of a source already stays"
         assert ("drawn again" in notice) == (spans != one)
         held = np.bincount([span[0] for span in spans], [span[2] - span[1] for span in spans])
-        assert all(held / [part.receipt["written"]["tokens"] for part in parts] < 0.05), held
+        assert all(held / [part.statistics["written"]["tokens"] for part in parts] < 0.05), held

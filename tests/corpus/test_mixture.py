@@ -27,10 +27,10 @@ def test_anything_but_a_yaml_file_is_one_source_itself() -> None:
 
 def test_sources_are_read_with_paths_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "wiki.txt").write_text("Text.\n")
-    listed = write(tmp_path, "- {corpus: wiki.txt, weight: 3}\n- {corpus: docs, weight: 1, text_column: body}\n")
+    listed = write(tmp_path, "- {corpus: wiki.txt, weight: 3}\n- {corpus: sample, weight: 1, text_column: body}\n")
     assert read_sources(listed, "text") == [
         Source(str(tmp_path / "wiki.txt"), "text", 3),
-        Source("docs", "body", 1),
+        Source("sample", "body", 1),
     ]
 
 
@@ -50,57 +50,37 @@ def test_names_of_sources_are_short_and_never_repeat() -> None:
     assert source_names([Source(corpus, "text") for corpus in listed]) == names
 
 
-def test_a_glob_is_relative_to_the_file_too(tmp_path: Path) -> None:
-    assert read_sources(write(tmp_path, '- {corpus: "*.txt"}'), "text")[0].corpus == str(tmp_path / "*.txt")
-
-
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "word"),
     [
         ("just words", "lists no sources"),
-        ("[]", "lists no sources"),
         ("- {weight: 1}", "entry 1 names no corpus"),
         ("- {corpus: a.txt, wieght: 2}", "'wieght'"),
         ("- {corpus: a.txt, weight: 0}", "weight 0"),
-        ("- {corpus: a.txt, weight: -1}", "weight -1"),
         ("- {corpus: a.txt, weight: .nan}", "weight nan"),
-        ("- {corpus: a.txt, weight: .inf}", "weight inf"),
-        ("- {corpus: a.txt, weight: true}", "weight True"),
         ("- {corpus: a.txt, weight: 1" + "0" * 400 + "}", "a number above 0"),
         ("- {corpus: nowhere.txt}", "paths are relative to the list"),
-        ("- {corpus: a.txt, corpus: b.txt}", "stands twice"),
-        ("a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\n", "lists no sources"),
-        ("- {corpus: a.txt, weight: many}", "weight 'many'"),
+        ("- {corpus: a.txt, corpus: b.txt}", "there twice"),
         ("- {corpus: a.txt, weight: 1}\n- {corpus: b.txt}", "b.txt has no weight"),
         ("- {corpus: a.txt, text_column: 3}", "text_column 3"),
         ("- {corpus: more.yaml}", "is a .yaml file"),
-        ("- {corpus: [a, b]}", "names no corpus"),
         ("- {corpus: a.txt", "is not YAML"),
         ("- !!python/object/apply:os.system [true]", "is not YAML"),
-        ("- !!map [a, b]", "is not YAML"),
-        ("- !!set [a]", "is not YAML"),
-        ("- {corpus: a.txt, weight: !!bool maybe}", "is not YAML"),
-        ("- {corpus: a.txt, weight: !!timestamp foo}", "is not YAML"),
-        ("- {corpus: a.txt, weight: !!int ''}", "is not YAML"),
         ("- {corpus: ~nobodyhere/x.txt}", "paths are relative to the list"),
     ],
 )
-def test_a_list_of_sources_that_means_nothing_is_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_a_list_of_sources_that_means_nothing_is_refused(tmp_path: Path, text: str, word: str) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("Text.\n")
-    with pytest.raises(DataError, match=told.replace(".", r"\.")):
+    with pytest.raises(DataError, match=word.replace(".", r"\.")):
         read_sources(write(tmp_path, text), "text")
 
 
-def test_a_list_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"nowhere\.yaml"):
-        read_sources("nowhere.yaml", "text")
-
-
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_list_that_is_not_there_is_refused_and_a_pipe_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "sources.yaml")
-    with pytest.raises(UsageError, match="not a regular file"):
-        read_sources(str(tmp_path / "sources.yaml"), "text")
+    for name in ("sources.yaml", "nowhere.yaml"):
+        with pytest.raises(UsageError, match=name):
+            read_sources(str(tmp_path / name), "text")
 
 
 def test_a_bomb_of_aliases_as_a_weight_is_refused_at_once(tmp_path: Path) -> None:
@@ -111,20 +91,12 @@ def test_a_bomb_of_aliases_as_a_weight_is_refused_at_once(tmp_path: Path) -> Non
         read_sources(write(tmp_path, "\n".join(lines)), "text")
 
 
-def test_docs_by_its_bare_name_is_the_built_in_corpus_and_a_folder_by_its_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "docs").mkdir()
-    write(tmp_path, "- {corpus: docs}\n- {corpus: ./docs}\n- {corpus: docs/}\n")
-    monkeypatch.chdir(tmp_path)
-    for listed in ("sources.yaml", str(tmp_path / "sources.yaml")):
-        corpora = [source.corpus for source in read_sources(listed, "text")]
-        assert corpora[0] == "docs"
-        assert [os.path.normpath(corpus) for corpus in corpora[1:]] == [str(tmp_path / "docs")] * 2
-
-
-def test_a_hub_dataset_is_named_where_no_such_path_is_there(tmp_path: Path) -> None:
-    assert read_sources(write(tmp_path, "- {corpus: owner/name}"), "text")[0].corpus == "owner/name"
+def test_the_built_in_corpus_goes_by_its_bare_name_and_a_folder_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "sample").mkdir()
+    listed = write(tmp_path, "- {corpus: sample}\n- {corpus: ./sample}\n- {corpus: sample/}\n- {corpus: owner/name}\n")
+    corpora = [source.corpus for source in read_sources(listed, "text")]
+    assert (corpora[0], corpora[3]) == ("sample", "owner/name")
+    assert [os.path.normpath(corpus) for corpus in corpora[1:3]] == [str(tmp_path / "sample")] * 2
 
 
 def test_brackets_in_the_name_of_the_lists_folder_are_no_pattern(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from electra_albert.corpus.parts import PartPlan, missing_parts, token_dtype, wr
 from electra_albert.corpus.sources import Reading, find_files, plan_units
 from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
 from electra_albert.corpus.word_encoder import encoder_settings
-from electra_albert.corpus.writing import name_beside, write_json
+from electra_albert.files import name_beside, write_json
 from tests.corpus.building import build, document, stored_bytes, write_corpus
 from tests.corpus.reading import write
 
@@ -44,7 +44,7 @@ def test_parts_read_in_another_way_are_not_used(tokenizer: Any, tmp_path: Path, 
     (tmp_path / "corpus").mkdir()
     write(tmp_path / "corpus", b'{"text": "One. \xff Two.", "body": "Three. Four."}\n', "a.jsonl")
     plan = plan_of(tmp_path, tokenizer, Reading())
-    write_parts(plan, [0], 1, str)
+    write_parts(plan, [0], 1)
     assert missing_parts(plan) == []
     assert missing_parts(plan_of(tmp_path, tokenizer, reading)) == [0]
 
@@ -74,7 +74,7 @@ def test_an_error_in_one_part_ends_the_others_at_once(tokenizer: Any, tmp_path: 
     write(tmp_path / "corpus", '{"text": 7}\n', "b.jsonl")
     plan = plan_of(tmp_path, tokenizer, Reading())
     with pytest.raises(DataError, match="holds a number"):
-        write_parts(plan, [0, 1], 2, str)
+        write_parts(plan, [0, 1], 2)
     assert missing_parts(plan) == [0, 1]
 
 
@@ -89,7 +89,7 @@ from electra_albert.corpus.word_encoder import encoder_settings
 units = plan_units(find_files(sys.argv[1], Counter()), unit_bytes=1 << 17)
 tokenizer = load_tokenizer(Path(sys.argv[2]))
 folder, dtype = Path(sys.argv[3]) / "parts", token_dtype(len(tokenizer))
-write_parts(PartPlan(units, encoder_settings(tokenizer), folder, "f", dtype), range(len(units)), 2, str)
+write_parts(PartPlan(units, encoder_settings(tokenizer), folder, "f", dtype), range(len(units)), 2)
 """
 
 
@@ -131,7 +131,9 @@ def test_ctrl_c_ends_every_process_at_once(tokenizer: Any, tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.skipif(not FINDS_CHILDREN, reason="finds children in /proc")
-def test_killed_build_leaves_no_process_and_goes_on(tokenizer: Any, tmp_path: Path) -> None:
+def test_killed_build_leaves_no_process_and_continues(
+    tokenizer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write_corpus(tmp_path / "corpus", [document(number % 2_000) for number in range(20_000)], 1)
     units = plan_units(find_files(str(tmp_path / "corpus"), Counter()), unit_bytes=1 << 17)
     running = start_build(tmp_path, tokenizer)
@@ -143,9 +145,9 @@ def test_killed_build_leaves_no_process_and_goes_on(tokenizer: Any, tmp_path: Pa
     assert len(children) >= 2
     wait_until(lambda: not any(is_running(child) for child in children))
     assert 2 <= len(list(parts.glob("*.json"))) < len(units)
-    said: list[str] = []
-    build(units, tokenizer, tmp_path, say=said.append)
-    assert "are there already" in said[0]
+    caplog.set_level("INFO", logger="electra_albert")
+    build(units, tokenizer, tmp_path)
+    assert "are there already" in caplog.messages[0]
     build(units, tokenizer, tmp_path / "one_shot")
     assert stored_bytes(tmp_path / "train") == stored_bytes(tmp_path / "one_shot" / "train") != {}
 

@@ -1,5 +1,7 @@
 """Plain text to documents: lines, borders, units, groups."""
 
+import gzip
+import os
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -8,21 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_albert.corpus.formats import SAMPLE_BYTES
+from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.sources import plan_units, read_unit
+from electra_albert.data_files.finding import SAMPLE_BYTES
 from tests.corpus.reading import PROSE, cut, read, sentences, write
-
-# What a line and a document are.
 
 
 def test_a_blank_line_ends_a_document(tmp_path: Path) -> None:
-    assert sentences(write(tmp_path, "\n\nOne a.\nOne b.\n \t \n\nTwo a.\nTwo b.")) == [
-        ["One a.", "One b."],
-        ["Two a.", "Two b."],
-    ]
-
-
-def test_a_file_without_blank_lines_is_one_document(tmp_path: Path) -> None:
+    text = "\n\nOne a.\nOne b.\n \t \n\nTwo a.\nTwo b."
+    assert sentences(write(tmp_path, text)) == [["One a.", "One b."], ["Two a.", "Two b."]]
     assert sentences(write(tmp_path, "\n".join(PROSE))) == [PROSE]
 
 
@@ -41,30 +37,31 @@ def test_given_sentences_are_left_alone(tmp_path: Path) -> None:
     assert counts["files_of_sentences"] == 1
 
 
+def test_the_kind_is_found_from_a_bounded_sample(tmp_path: Path) -> None:
+    head = "A line with one sentence only.\n" * (3 * SAMPLE_BYTES // 31)
+    assert cut(write(tmp_path, head + " ".join(PROSE) + "\n"), 8 << 20)[0].kind == "sentences"
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize("unit_bytes", [1, 7, 64, 8 << 20])
+@pytest.mark.parametrize("unit_bytes", [1, 7, 8 << 20])
 def test_line_ends_of_all_systems_mean_the_same(tmp_path: Path, end: str, unit_bytes: int) -> None:
     # Catches a "\r\n" torn in two, which reads as a blank line and doubles the documents.
     path = write(tmp_path, end.join(["One a.", "One b.", "", "Two a.", "Two b.", "", "", "Three."]))
-    expected = [["One a.", "One b."], ["Two a.", "Two b."], ["Three."]]
-    assert sentences(path, unit_bytes=unit_bytes) == expected
+    assert sentences(path, unit_bytes=unit_bytes) == [["One a.", "One b."], ["Two a.", "Two b."], ["Three."]]
 
 
-@pytest.mark.parametrize("space", ["\x0b", "\x0c", "\x1c", "\x1e", "\x85", "\u2028", "\u2029", "\u3000", "\t", "\xa0"])
-def test_other_separators_are_white_space_inside_a_line(tmp_path: Path, space: str) -> None:
-    assert sentences(write(tmp_path, f"One{space}line.\nNext.\n")) == [["One line.", "Next."]]
+def test_other_separators_are_white_space_inside_a_line(tmp_path: Path) -> None:
+    for space in "\x0b\x0c\x1c\x1e\x85\u2028\u2029\u3000\t\xa0":
+        assert sentences(write(tmp_path, f"One{space}line.\nNext.\n")) == [["One line.", "Next."]]
 
 
-@pytest.mark.parametrize("block_border", range(-2, 3))
+@pytest.mark.parametrize("block_border", [-2, -1, 0, 1])
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
-@pytest.mark.parametrize("unit_bytes", [1, 8 << 20])
-def test_a_line_end_on_a_block_border_is_one_line_end(
-    tmp_path: Path, block_border: int, end: str, unit_bytes: int
-) -> None:
+def test_a_line_end_on_a_block_border_is_one_line_end(tmp_path: Path, block_border: int, end: str) -> None:
     # Catches a reader, and a planner of units, that take the two halves of "\r\n" for two line ends.
     first = "a" * ((1 << 18) + block_border)
     path = write(tmp_path, f"{first}{end}b{end}{end}c")
-    assert sentences(path, unit_bytes=unit_bytes) == [[first, "b"], ["c"]]
+    assert sentences(path, unit_bytes=1) == sentences(path) == [[first, "b"], ["c"]]
 
 
 # Units.
@@ -87,34 +84,10 @@ def test_units_cover_the_file_and_change_no_document(
     assert read(path, unit_bytes=unit_bytes)[0] == read(path)[0]
 
 
-def test_units_depend_on_the_file_only_and_start_at_documents(tmp_path: Path) -> None:
-    text = "".join(f"Line {i} of the text.\n" + "\n" * (i % 5 == 0) for i in range(500))
-    path = write(tmp_path, text)
-    units = cut(path, 1000)
-    raw = path.read_bytes()
-    assert len(units) > 5
-    assert all(raw[: unit.start].endswith(b"\n\n") for unit in units[1:])
-
-
 def test_a_border_behind_many_blocks_of_white_space_is_found(tmp_path: Path) -> None:
     text = b"One.\n" + b" " * 600_000 + b"\nTwo.\n\nThree."
     path = write(tmp_path, text)
     assert [unit.end for unit in cut(path, 3)] == [text.index(b"Two"), text.index(b"Three"), len(text)]
-
-
-def test_documents_of_our_own_are_read_back_with_one_group_a_source(tmp_path: Path) -> None:
-    lines = [
-        '{"source": "a.py", "sentences": ["One.", "Two\\nlines."]}',
-        '{"source": "b.py", "sentences": ["Three."]}',
-        '{"source": "a.py", "sentences": ["Four."]}',
-        '{"source": "a.py", "sentences": []}',
-    ]
-    path = write(tmp_path, "\n".join(lines) + "\n", "docs.jsonl")
-    for unit_bytes in (1, 50, 1 << 20):
-        documents, counts = read(path, unit_bytes=unit_bytes)
-        assert [d.sentences for d in documents] == [["One.", "Two lines."], ["Three."], ["Four."]]
-        assert documents[0].group == documents[2].group != documents[1].group
-        assert counts["documents_without_text"] == 1
 
 
 def test_a_long_document_comes_in_parts_of_one_group_with_flat_memory(tmp_path: Path) -> None:
@@ -136,6 +109,32 @@ def test_a_long_document_comes_in_parts_of_one_group_with_flat_memory(tmp_path: 
     assert sum(number for number, _, _ in parts) == counts["sentences"] == 350_000
     assert counts["documents"] == 1
     assert peak < 1.5 * size, "held whole it takes twice its size"
+
+
+# Files that change.
+
+
+def test_a_file_that_shrinks_or_goes_while_it_is_read_is_an_error_and_one_that_grows_is_not(tmp_path: Path) -> None:
+    path = write(tmp_path, "Words of text.\n" * 100)
+    units = plan_units([path])
+    write(tmp_path, "Words of text.\n" * 101)
+    assert sum(len(document.sentences) for document in read_unit(units[0], Counter())) == 100
+    write(tmp_path, "Words of text.\n")
+    with pytest.raises(DataError, match="shorter"):
+        list(read_unit(units[0], Counter()))
+    path.unlink()
+    with pytest.raises(UsageError, match="cannot be read"):
+        list(read_unit(units[0], Counter()))
+
+
+def test_a_file_replaced_by_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    for name, content in (("a.txt", b"Words of text.\n"), ("b.gz", gzip.compress(b"Words of text.\n", mtime=0))):
+        path = write(tmp_path, content, name)
+        units = plan_units([path])
+        path.unlink()
+        os.mkfifo(path)
+        with pytest.raises(UsageError, match="not a regular file"):
+            list(read_unit(units[0], Counter()))
 
 
 # Groups.
@@ -162,9 +161,3 @@ def test_near_duplicates_mostly_share_a_group_and_others_never_do(tmp_path: Path
     shared = sum(a == b for a, b in zip(groups[:60], groups[60:], strict=True))
     assert shared > 45, "the copies have 76 of 79 runs of five words in common"
     assert len(set(groups[:60])) == 60
-
-
-def test_the_kind_is_found_from_a_bounded_sample(tmp_path: Path) -> None:
-    head = "A line with one sentence only.\n" * (3 * SAMPLE_BYTES // 31)
-    path = write(tmp_path, head + " ".join(PROSE) + "\n")
-    assert cut(path, 8 << 20)[0].kind == "sentences"

@@ -8,6 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from electra_albert.corpus.tokenizer import TextOptions
+
 SHARED_DATA = Path(os.environ.get("ELECTRA_ALBERT_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
 PROSE = [
@@ -43,6 +47,7 @@ NASTY = [
     "nul \x00 and \x1b[31m and \ufeff and \ufffd",
 ]
 
+USER_DEFINED = ["(", ")", '"', "-", ".", "–", "£", "€"]
 STOCK_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 FAIRSEQ_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
@@ -127,7 +132,7 @@ def save_word_level(folder: Path) -> None:
 def save_albert(folder: Path, do_lower_case: bool, keep_accents: bool = False) -> None:
     """A trained tokenizer of ALBERT's own class, saved as we save it."""
     from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
-    from electra_albert.corpus.tokenizer_albert import build_albert
+    from electra_albert.corpus.tokenizer_training import build_albert
 
     trained = train_tokenizer(ACCENTED, 300, do_lower_case, keep_accents or "albert")
     vocab = [tuple(row) for row in json.loads(trained.backend_tokenizer.to_str())["model"]["vocab"]]
@@ -165,17 +170,12 @@ def save_split_digit_commas(folder: Path) -> None:
 
 KINDS: dict[str, Callable[[Path], None]] = {
     "albert uncased": lambda folder: save_albert(folder, True),
-    "albert cased": lambda folder: save_albert(folder, False),
-    "albert uncased with accents": lambda folder: save_albert(folder, True, keep_accents=True),
     "albert cased with accents": lambda folder: save_albert(folder, False, keep_accents=True),
     "script-safe uncased": lambda folder: save_script_safe(folder, True, keep_accents=False),
     "script-safe cased with accents": lambda folder: save_script_safe(folder, False, keep_accents=True),
-    "albert with digits and commas": save_digit_commas,
     "albert with commas apart": save_split_digit_commas,
     "bert uncased": lambda folder: save_bert(folder, True),
-    "bert cased": lambda folder: save_bert(folder, False),
     "bert with added words": save_bert_with_words,
-    "vocab.txt uncased": lambda folder: save_vocab_txt(folder, True),
     "vocab.txt cased": lambda folder: save_vocab_txt(folder, False),
     "roberta": save_roberta,
     "roberta with a prefix space": lambda folder: save_roberta(folder, add_prefix_space=True),
@@ -183,6 +183,35 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "fast unigram": save_fast_unigram,
     "fast unigram with an added mask": lambda folder: save_fast_unigram(folder, has_mask_piece=False),
 }
+RELEASED = SHARED_DATA / "albert_vocab" / "30k-clean.rebuilt.model"
+RELEASED_KINDS = {
+    "released": TextOptions(),
+    "released with commas apart": TextOptions(split_digit_comma=True),
+    "released cased with accents": TextOptions(do_lower_case=False, keep_accents=True),
+}
+needs_released = pytest.mark.skipif(not RELEASED.is_file(), reason="needs ALBERT's released vocabulary")
+
+
+def train_model(path: Path, sentences: list[str] = PROSE, **options: Any) -> Path:
+    """A SentencePiece model, of ALBERT's layout unless `options` say otherwise."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    layout = {
+        "model_type": "unigram",
+        "vocab_size": 120,
+        "hard_vocab_limit": False,
+        "pad_id": 0,
+        "unk_id": 1,
+        "bos_id": -1,
+        "eos_id": -1,
+        "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
+        "user_defined_symbols": USER_DEFINED,
+        "normalization_rule_name": "nmt_nfkc",
+    }
+    prefix = str(path.with_suffix(""))
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences), model_prefix=prefix, minloglevel=2, **(layout | options)
+    )
+    return path
 
 
 def edit(file: Path, change: Callable[[Any], Any]) -> None:

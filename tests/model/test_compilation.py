@@ -9,7 +9,6 @@ from torch import Tensor
 
 from electra_albert.config import ModelConfig
 from electra_albert.model.compilation import compile_for_training
-from electra_albert.model.electra import Electra
 from electra_albert.model.encoder import Encoder, set_gradient_checkpointing
 from tests.model.twins import SHAPE, make_pair
 
@@ -51,8 +50,7 @@ def train_once(encoder: Encoder, dtype: torch.dtype = torch.float32) -> list[Ten
     return [output.detach(), *(parameter.grad for parameter in encoder.parameters() if parameter.grad is not None)]
 
 
-@pytest.mark.parametrize("is_checkpointed", [False, True], ids=["kept", "checkpointed"])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "is_checkpointed"), [*((shape, False) for shape in SHAPES), ("inner groups", True)])
 def test_outputs_and_gradients_are_the_same_to_rounding(shape: str, is_checkpointed: bool) -> None:
     plain, compiled = encoder_of(SHAPES[shape]), encoder_of(SHAPES[shape])
     compile_for_training(compiled, "blocks")
@@ -65,7 +63,7 @@ def test_outputs_and_gradients_are_the_same_to_rounding(shape: str, is_checkpoin
         assert (expected - found).norm() <= TOLERANCE * expected.norm()
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("dropout", [0.3])
 def test_checkpointed_blocks_compute_again_what_they_computed_in_bfloat16(dropout: float) -> None:
     found = []
     for is_checkpointed in (False, True):
@@ -95,11 +93,3 @@ def test_evaluation_compiles_nothing_whatever_the_number_of_rows() -> None:
         for rows in (2, 3, 5):
             assert encoder(*inputs(rows)).shape[0] == rows
     assert compiled_graphs() == 0
-
-
-def test_parameters_keep_their_names() -> None:
-    plain, compiled = make_pair(SHAPE), make_pair(SHAPE)
-    compile_for_training(compiled, "blocks")
-    compile_for_training(compiled, "step")
-    assert isinstance(compiled, Electra)
-    assert list(plain.state_dict()) == list(compiled.state_dict())

@@ -1,35 +1,52 @@
-"""Encoder, generator and discriminator compute what stock transformers computes on the same weights (law 1)."""
+"""Every head gives the outputs of its stock twin and their gradients, whatever is shared or masked (law 1)."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.contracts import Batch
+from electra_albert.hub.outputs import Model, outputs
 from electra_albert.keyed_random import Stream, bits, uniform
-from electra_albert.model.electra import Generator
+from electra_albert.model.heads import SentenceOrderHead
+from electra_albert.model.task_model import TaskHead, TaskModel
 from electra_albert.presets import PRESETS
+from tests.model.test_task_model import make_task_model
 from tests.model.twins import (
     SHAPE,
+    L,
     assert_same_gradients,
     assert_same_outputs,
-    detector_twin,
+    body_twin,
+    draw_vectors_apart,
     gradients,
     load_twin,
+    make_body,
+    make_masked_lm,
     make_pair,
     masked_lm_twin,
-    padded_batch,
+    pretraining_twin,
     stock,
+    stock_detector,
 )
 
+ROWS, CHOICES, C = 6, 3, 5
+SHARED = replace(SHAPE, initializer_range=0.2)  # at which no attention is even, and yet tokens do not grow alike
 VARIANTS = {
-    **{f"groups={groups}": replace(SHAPE, num_hidden_groups=groups) for groups in (1, 2, 3, 6)},
-    **{f"inner,groups={groups}": replace(SHAPE, num_hidden_groups=groups, inner_group_num=2) for groups in (1, 3)},
-    "gelu": replace(SHAPE, hidden_act="gelu"),
-    "relu": replace(SHAPE, hidden_act="relu", num_hidden_groups=2),
-    "one layer": replace(SHAPE, num_hidden_layers=1),
+    "grouped": replace(SHARED, num_hidden_groups=3),
+    "inner-grouped": replace(SHARED, num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2),
+    "unshared": replace(SHARED, num_hidden_groups=SHARED.num_hidden_layers),
+    "one layer": replace(SHARED, num_hidden_layers=1),
+    "E = H": replace(SHARED, embedding_size=SHARED.hidden_size),
+    "gelu": replace(SHARED, hidden_act="gelu"),
+    "relu": replace(SHARED, hidden_act="relu"),
 }
 # The wider presets differ from large in numbers only; their weights alone would take a test past its second and memory.
 WIDTHS = {
@@ -38,125 +55,223 @@ WIDTHS = {
     )
     for name in ("tiny", "small", "base", "large")
 }
+BASE_V2 = ModelConfig(hidden_size=768, num_attention_heads=12, intermediate_size=3072)
+LENGTHS = (L, 8, 3, 11, 1, 6)
 
 
-class MaskedLm(nn.Module):
-    """Our generator with logits everywhere, called as the stock model is."""
+class Twins(NamedTuple):
+    ours: Model
+    stock: nn.Module
 
-    def __init__(self, generator: Generator) -> None:
-        super().__init__()
-        self.generator = generator
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        return self.generator.logits(self.generator(input_ids, attention_mask, token_type_ids))
+    def to(self, dtype: torch.dtype) -> Twins:
+        return Twins(self.ours.to(dtype), self.stock.to(dtype))
 
 
-def scored(output: Tensor, mask: Tensor) -> Tensor:
-    """A loss that weighs every number of the real tokens differently; padding has none, in any head."""
-    place = torch.arange(output[0].numel()).view(output.shape[1:])
-    row = torch.arange(len(output)).view(-1, *[1] * (output.ndim - 1))
-    weight = uniform(bits(2, Stream.EXAMPLE, row, place)).to(output.dtype) - 0.5
-    return (output * weight * mask.view(*mask.shape, *[1] * (output.ndim - 2))).sum()
+Make = Callable[[ModelConfig], Model]
+Twin = Callable[[Any], nn.Module]
 
 
-def assert_generator_equals_stock(config: ModelConfig, batch: Batch, dtype: torch.dtype, **changes: object) -> None:
-    """AssertionError unless a generator's logits and gradients are the stock twin's; `changes` go to the twin only."""
-    ours = make_pair(config).generator
-    twin = masked_lm_twin(ours, **changes).to(dtype)
-    ours.to(dtype)
-    inputs = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
-    logits, stock_logits = MaskedLm(ours)(*inputs), twin(*inputs).logits
-    assert_same_outputs(logits, stock_logits)
-    for output in (logits, stock_logits):
-        scored(output, batch.attention_mask).backward()
-    assert_same_gradients(gradients(ours), gradients(twin))
+def task(kind: str, num_labels: int) -> tuple[Make, Twin]:
+    return lambda config: make_task_model(TaskHead(kind, num_labels), config), task_twin
 
 
-def assert_discriminator_equals_stock(config: ModelConfig, batch: Batch, dtype: torch.dtype) -> None:
-    """AssertionError unless a discriminator equals stock AlbertModel under stock ELECTRA's head."""
-    ours = make_pair(config).discriminator
-    twin = detector_twin(ours).to(dtype)
-    ours.to(dtype)
-    inputs = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
-    detected, stock_detected = ours(*inputs), twin(*inputs)
-    assert_same_outputs(detected, stock_detected)
-    for output in (detected, stock_detected):
-        scored(output, batch.attention_mask).backward()
-    assert_same_gradients(gradients(ours), gradients(twin))
+def task_twin(ours: TaskModel) -> nn.Module:
+    return load_twin(
+        getattr(transformers, ours.architecture)(stock(ours.config, num_labels=ours.head.num_labels)), ours
+    )
+
+
+HEADS: dict[str, tuple[Make, Twin]] = {
+    "body with pooler": (partial(make_body, with_pooler=True), body_twin),
+    "body without pooler": (partial(make_body, with_pooler=False), body_twin),
+    "pretraining": (partial(make_masked_lm, with_sentence_order=True), pretraining_twin),
+    "masked lm": (partial(make_masked_lm, with_sentence_order=False), masked_lm_twin),
+    "detector": (lambda config: make_pair(config).discriminator, stock_detector),
+    "sequence": task("sequence", C),
+    "choice": task("choice", 1),
+    "token": task("token", C),
+    "span": task("span", 2),
+}
+
+
+def make_twins(head: str, config: ModelConfig, dtype: torch.dtype) -> Twins:
+    """Ours and the stock class on the same weights."""
+    make, twin = HEADS[head]
+    ours = make(config)
+    draw_vectors_apart(ours)
+    return Twins(ours, twin(ours)).to(dtype)
+
+
+def noise(part: int, *shape: int) -> Tensor:
+    """Int64 numbers of any size, the same in every call."""
+    row, place = torch.arange(shape[0]), torch.arange(torch.Size(shape[1:]).numel())
+    return bits(part, Stream.EXAMPLE, row[:, None], place).view(shape)
+
+
+def make_masks() -> dict[str, Tensor | None]:
+    """By name, [ROWS, L]; the ragged one has a hole too, in a row that goes on after it."""
+    place = torch.arange(L)
+    ragged = (place < torch.tensor(LENGTHS)[:, None]) & ~((place == 5) & (torch.arange(ROWS) == 3)[:, None])
+    full = torch.ones(ROWS, L, dtype=torch.bool)
+    return {"none given": None, "full": full, "ragged": ragged, "one token a row": full & (place == 0)}
+
+
+MASKS = make_masks()
+TYPES = noise(1, ROWS, L) % 2
+
+
+def inputs(head: str, model: Model, mask: Tensor | None) -> dict[str, Tensor]:
+    """Under the stock names; rows of multiple choice stand in threes."""
+    given = {"input_ids": 1 + noise(6, ROWS, L) % (model.config.vocab_size - 1), "token_type_ids": TYPES}
+    given |= {} if mask is None else {"attention_mask": mask}
+    return {name: rows.view(-1, CHOICES, L) if head == "choice" else rows for name, rows in given.items()}
+
+
+def run_stock(head: str, twins: Twins, mask: Tensor | None) -> dict[str, Tensor]:
+    """The outputs of the stock class under our names, with the last hidden state where it is among them."""
+    found = twins.stock(**inputs(head, twins.ours, mask), output_hidden_states=True)
+    renamed = {"prediction_logits": "logits"}
+    given = {renamed.get(name, name): value for name, value in found.items() if isinstance(value, Tensor)}
+    states = found.get("hidden_states")
+    return given if states is None else {**given, "last_hidden_state": states[-1]}
+
+
+def run_ours(head: str, model: Model, mask: Tensor | None) -> dict[str, Tensor]:
+    """The outputs of our model in the shapes of the stock class."""
+    given = {name: rows.flatten(0, -2) for name, rows in inputs(head, model, mask).items()}
+    mask = given.get("attention_mask", torch.ones(ROWS, L, dtype=torch.bool))
+    found = outputs(model, given["input_ids"], mask, given["token_type_ids"])
+    return {**found, "logits": found["logits"].view(-1, CHOICES)} if head == "choice" else found
+
+
+def loss_of(found: Mapping[str, Tensor], names: Iterable[str]) -> Tensor:
+    """A sum of the heads' outputs, or of an encoder's own, that weighs every number differently."""
+    heads = sorted(name for name in names if name != "last_hidden_state") or ["last_hidden_state"]
+    numbers = torch.cat([found[name].flatten() for name in heads])
+    position = torch.arange(len(numbers))
+    return (numbers * (uniform(bits(7, Stream.EXAMPLE, position, position)) - 0.5)).sum()
+
+
+def own_gradients(module: nn.Module) -> dict[str, Tensor]:
+    """Gradients under the names of our modules, but for poolers, which are called after the body in both."""
+    plain = {name.removeprefix("electra."): gradient for name, gradient in gradients(module).items()}
+    return {name.replace("sentence_order.pooler.", "pooler."): gradient for name, gradient in plain.items()}
+
+
+def assert_same_everything(head: str, twins: Twins, mask: Tensor | None) -> None:
+    """AssertionError unless the outputs and the gradients of a sum of them are the stock class's."""
+    ours, theirs = run_ours(head, twins.ours, mask), run_stock(head, twins, mask)
+    assert ours.keys() == theirs.keys() | {"last_hidden_state"}
+    for name, value in theirs.items():
+        assert_same_outputs(ours[name], value)
+    for found, model in ((ours, twins.ours), (theirs, twins.stock)):
+        model.zero_grad()
+        loss_of(found, theirs).backward()
+    assert_same_gradients(own_gradients(twins.ours), own_gradients(twins.stock))
+
+
+@pytest.mark.parametrize("config", [SHARED, *VARIANTS.values()], ids=["shared", *VARIANTS])
+def test_tokens_of_the_compared_models_differ(config: ModelConfig) -> None:
+    # Were they alike, a token put in another's place would go unseen, and softmax over places would have no gradient.
+    states = run_ours("masked lm", make_twins("masked lm", config, torch.float32).ours, None)["last_hidden_state"]
+    assert states.std((0, 1)).mean() > 0.05 * states.std()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_generator_equals_stock_masked_lm(variant: str, dtype: torch.dtype) -> None:
-    assert_generator_equals_stock(VARIANTS[variant], padded_batch(), dtype)
+@pytest.mark.parametrize("head", HEADS)
+def test_head_equals_its_stock_class(head: str, dtype: torch.dtype) -> None:
+    assert_same_everything(head, make_twins(head, SHARED, dtype), MASKS["ragged"])
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_discriminator_equals_stock_encoder_and_stock_electra_head(variant: str, dtype: torch.dtype) -> None:
-    assert_discriminator_equals_stock(VARIANTS[variant], padded_batch(), dtype)
+def test_shape_is_computed_as_in_stock(variant: str) -> None:
+    assert_same_everything("pretraining", make_twins("pretraining", VARIANTS[variant], torch.float64), MASKS["ragged"])
+
+
+@pytest.mark.parametrize("mask", [name for name in MASKS if name != "ragged"])
+def test_mask_is_read_as_in_stock(mask: str) -> None:
+    assert_same_everything("pretraining", make_twins("pretraining", SHARED, torch.float64), MASKS[mask])
 
 
 @pytest.mark.parametrize("preset", WIDTHS)
-def test_models_equal_stock_at_a_presets_width(preset: str) -> None:
-    assert_generator_equals_stock(WIDTHS[preset], padded_batch(WIDTHS[preset]), torch.float32)
+def test_model_of_a_presets_width_equals_stock(preset: str) -> None:
+    config = replace(WIDTHS[preset], initializer_range=0.02)
+    assert_same_everything("masked lm", make_twins("masked lm", config, torch.float32), MASKS["ragged"])
 
 
-def test_hidden_states_of_the_encoder_equal_stock_albert_model() -> None:
-    from transformers import AlbertModel
-
-    ours = make_pair(SHAPE).discriminator
-    twin = AlbertModel(stock(SHAPE), add_pooling_layer=False)
-    body = nn.ModuleDict({"embeddings": ours.embeddings, "encoder": ours.encoder})
-    load_twin(nn.ModuleDict({"albert": twin}), body)
-    twin.double()
-    ours.double()
-    batch = padded_batch()
-    hidden_states = ours.encoder(ours.embeddings(batch.input_ids, batch.token_type_ids), batch.attention_mask)
-    stock_states = twin(batch.input_ids, batch.attention_mask, batch.token_type_ids).last_hidden_state
-    assert_same_outputs(hidden_states, stock_states)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_pretraining_model_equals_stock_at_the_shape_of_base_v2(dtype: torch.dtype) -> None:
+    assert_same_everything("pretraining", make_twins("pretraining", BASE_V2, dtype), MASKS["ragged"])
 
 
-def test_what_stands_in_the_padding_changes_no_real_token() -> None:
-    ours = make_pair(SHAPE).discriminator.double()
-    batch = padded_batch()
-    noisy = torch.where(batch.attention_mask, batch.input_ids, 7)
-    plain, other = (ours(ids, batch.attention_mask, batch.token_type_ids) for ids in (batch.input_ids, noisy))
-    assert torch.equal(plain[batch.attention_mask], other[batch.attention_mask])
+@pytest.mark.parametrize("head", ["masked lm", "detector"])
+def test_ids_in_the_padding_change_no_real_token(head: str) -> None:
+    ours, mask = make_twins(head, SHARED, torch.float64).ours, MASKS["ragged"]
+    given = inputs(head, ours, mask)
+    noisy = given | {"input_ids": torch.where(mask, given["input_ids"], 7)}
+    plain, other = (outputs(ours, **each)["logits"] for each in (given, noisy))
+    assert torch.equal(plain[mask], other[mask])
 
 
-# Planted: the other GELU (a stock port shipped that), a group too few, another epsilon, another mask. Each is the size
-# of fault the comparison is for; it must not be lost in its tolerance.
+# Planted: the other GELU (a stock port shipped that), another epsilon, a layer too few: the size of fault that the
+# comparison is for must not be lost in its tolerance.
 @pytest.mark.parametrize(
     "change", [{"hidden_act": "gelu"}, {"layer_norm_eps": 1e-5}, {"num_hidden_layers": 5}], ids=str
 )
 def test_comparison_rejects_a_twin_of_another_shape(change: dict[str, object]) -> None:
+    ours = make_masked_lm(SHARED, with_sentence_order=False).double()
     with pytest.raises(AssertionError):
-        assert_generator_equals_stock(SHAPE, padded_batch(), torch.float64, **change)
-
-
-def test_comparison_rejects_padding_that_is_attended_to() -> None:
-    class Blind(Generator):
-        def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-            return super().forward(input_ids, torch.ones_like(attention_mask), token_type_ids)
-
-    ours = make_pair(SHAPE).generator
-    twin = masked_lm_twin(ours).double()
-    planted = Blind(SHAPE, ours.embeddings).eval()
-    planted.load_state_dict(ours.state_dict())
-    batch = padded_batch()
-    inputs = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
-    with pytest.raises(AssertionError):
-        assert_same_outputs(MaskedLm(planted.double())(*inputs), twin(*inputs).logits)
+        assert_same_everything("masked lm", Twins(ours, masked_lm_twin(ours, **change).double()), MASKS["ragged"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_comparison_of_gradients_rejects_a_detached_branch(dtype: torch.dtype) -> None:
     # Planted: one matrix gets nine tenths of its gradient, as when one of many passes is detached.
-    ours = make_pair(SHAPE).discriminator.to(dtype)
-    batch = padded_batch()
-    scored(ours(batch.input_ids, batch.attention_mask, batch.token_type_ids), batch.attention_mask).backward()
+    ours = make_twins("detector", SHARED, dtype).ours
+    loss_of(run_ours("detector", ours, MASKS["ragged"]), ["logits"]).backward()
     right = gradients(ours)
     name = "encoder.albert_layer_groups.0.albert_layers.0.ffn.weight"
     with pytest.raises(AssertionError, match="ffn"):
         assert_same_gradients(right | {name: 0.9 * right[name]}, right)
+
+
+class WithoutTanh(SentenceOrderHead):
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return self.classifier(self.pooler(hidden_states[:, 0]))
+
+
+class AtTheEnd(SentenceOrderHead):
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return super().forward(hidden_states[:, -1:])
+
+
+# Planted: a head without its tanh, and one that reads the last position.
+@pytest.mark.parametrize("fault", [WithoutTanh, AtTheEnd])
+def test_comparison_rejects_a_head(fault: type[SentenceOrderHead]) -> None:
+    twins = make_twins("pretraining", SHARED, torch.float64)
+    planted = make_masked_lm(SHARED)
+    planted.sentence_order = fault(SHARED)
+    planted.load_state_dict(twins.ours.state_dict())
+    with pytest.raises(AssertionError):
+        assert_same_everything("pretraining", Twins(planted.double(), twins.stock), MASKS["ragged"])
+
+
+FAULTS: dict[str, Callable[[dict[str, Tensor]], dict[str, Tensor]]] = {
+    "start and end exchanged": lambda found: {
+        **found,
+        "start_logits": found["end_logits"],
+        "end_logits": found["start_logits"],
+    },
+    "positions reversed": lambda found: {name: value.flip(1) for name, value in found.items()},
+    "one part in a thousand": lambda found: {name: value * 1.001 for name, value in found.items()},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_comparison_rejects(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = make_twins("span", VARIANTS["inner-grouped"], torch.float32)
+    assert_same_everything("span", twins, MASKS["ragged"])
+    monkeypatch.setitem(globals(), "run_ours", lambda *given, run=run_ours: FAULTS[fault](run(*given)))
+    with pytest.raises(AssertionError):
+        assert_same_everything("span", twins, MASKS["ragged"])

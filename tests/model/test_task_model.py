@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor, nn
 
 from electra_albert.contracts import Batch
-from electra_albert.hub.huggingface import to_stock
+from electra_albert.hub.names import to_stock
 from electra_albert.model.task_model import TaskHead, TaskModel, depth_scales
 from tests.model.twins import (
     SHAPE,
@@ -35,6 +35,7 @@ HEADS = {
 }
 ELECTRA_HEADS = {"sequence": TaskHead("sequence", 5, "electra"), "choice": TaskHead("choice", 1, "electra")}
 ALL_HEADS = HEADS | {f"{name}, no pooler": head for name, head in ELECTRA_HEADS.items()}
+TWO_HEADS = [HEADS["sequence"], HEADS["token, style electra"]]
 GROUPED = replace(SHAPE, num_hidden_groups=3, inner_group_num=2)
 
 
@@ -69,12 +70,11 @@ def weighted(outputs: Tensor, mask: Tensor) -> Tensor:
     return (outputs * weight * (mask[:, :, None] if outputs.ndim == 3 else 1)).sum()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-def test_outputs_and_gradients_equal_the_stock_classs(head: TaskHead, dtype: torch.dtype) -> None:
-    ours, batch = make_task_model(head).to(dtype), padded_batch()
+def test_outputs_and_gradients_equal_the_stock_classs(head: TaskHead) -> None:
+    ours, batch = make_task_model(head).double(), padded_batch()
     config = stock(SHAPE, num_labels=head.num_labels, classifier_dropout_prob=head.dropout)
-    twin = load_twin(getattr(transformers, ours.architecture)(config).to(dtype), ours)
+    twin = load_twin(getattr(transformers, ours.architecture)(config).double(), ours)
     outputs, wanted = ours(*inputs(batch)), stock_outputs(twin, head, batch)
     assert_same_outputs(outputs[0], wanted)
     weighted(outputs[0], batch.attention_mask).backward()
@@ -95,7 +95,7 @@ def test_electra_style_puts_one_linear_layer_on_the_stock_encoders_first_token(h
     assert_same_outputs(ours(*inputs(batch))[0], hidden_states[:, 0] @ ours.output.weight.T + ours.output.bias)
 
 
-@pytest.mark.parametrize("head", ALL_HEADS.values(), ids=ALL_HEADS)
+@pytest.mark.parametrize("head", TWO_HEADS, ids=["row", "token"])
 def test_padding_does_not_change_outputs(head: TaskHead) -> None:
     ours, batch = make_task_model(head).double(), padded_batch()
     outputs = ours(*inputs(batch))[0]
@@ -105,7 +105,7 @@ def test_padding_does_not_change_outputs(head: TaskHead) -> None:
         assert_same_outputs(together, alone)
 
 
-@pytest.mark.parametrize("head", ALL_HEADS.values(), ids=ALL_HEADS)
+@pytest.mark.parametrize("head", TWO_HEADS, ids=["row", "token"])
 def test_outputs_have_their_shape_and_are_float32_under_autocast(head: TaskHead) -> None:
     ours, batch = make_task_model(head), padded_batch()
     with torch.autocast("cpu", torch.bfloat16):
@@ -115,7 +115,7 @@ def test_outputs_have_their_shape_and_are_float32_under_autocast(head: TaskHead)
     assert outputs.dtype == torch.float32
 
 
-@pytest.mark.parametrize("head", ALL_HEADS.values(), ids=ALL_HEADS)
+@pytest.mark.parametrize("head", TWO_HEADS, ids=["row", "token"])
 def test_dropout_samples_differ_in_training_only(head: TaskHead) -> None:
     ours, batch = make_task_model(replace(head, dropout=0.5), replace(SHAPE, hidden_dropout_prob=0.0)), padded_batch()
     once = ours(*inputs(batch))
@@ -135,13 +135,7 @@ def test_mean_over_dropout_samples_is_the_output_without_dropout() -> None:
     assert ((mean - undropped).abs() <= 4.5 * spread / samples**0.5).all()
 
 
-def test_seed_gives_the_same_weights_and_another_seed_others() -> None:
-    first, again, other = (make_task_model(HEADS["sequence"], seed=seed).state_dict() for seed in (1, 1, 2))
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    assert not any(torch.equal(first[name], other[name]) for name in first)
-
-
-@pytest.mark.parametrize("head", ALL_HEADS.values(), ids=ALL_HEADS)
+@pytest.mark.parametrize("head", TWO_HEADS, ids=["row", "token"])
 def test_new_heads_are_normal_with_zero_biases(head: TaskHead) -> None:
     config = replace(SHAPE, hidden_size=300, initializer_range=0.02)
     model = TaskModel(config, replace(head, num_labels=head.num_labels))
@@ -153,7 +147,7 @@ def test_new_heads_are_normal_with_zero_biases(head: TaskHead) -> None:
         assert abs(float(layer.weight.detach().std()) / 0.02 - 1) < 4 / (2 * layer.weight.numel()) ** 0.5
 
 
-@pytest.mark.parametrize("head", ALL_HEADS.values(), ids=ALL_HEADS)
+@pytest.mark.parametrize("head", TWO_HEADS, ids=["row", "token"])
 @pytest.mark.parametrize("config", [SHAPE, GROUPED], ids=["one block", "six blocks"])
 def test_every_parameter_has_one_learning_rate_and_depth_counts_sets_of_parameters(head: TaskHead, config: Any) -> None:
     names = [name for name, _ in TaskModel(config, head).named_parameters()]

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import Batch
-from electra_albert.hub.huggingface import to_stock
-from electra_albert.hub.stock_config import stock_config
+from electra_albert.hub.config import stock_config
+from electra_albert.hub.names import to_stock
 from electra_albert.keyed_random import Stream, bits
-from electra_albert.model.body import Body
 from electra_albert.model.electra import Discriminator, Electra, Generator, masked_language_model
+from electra_albert.model.encoder import Body
 
 B, L = 3, 13
 SHAPE = ModelConfig(

@@ -20,19 +20,13 @@ from electra_albert.objectives.masking import (
     show_others,
 )
 from electra_albert.objectives.mlm import MaskedLanguageModeling
-from electra_albert.objectives.mlm_sop import MaskedLanguageModelingWithOrder
 from tests.model.twins import assert_same_gradients, gradients, pretraining_twin
 from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, STEP, build, make_batch, ordered
 
 ACCEPTED = 1e-3  # least p-value; draws are keyed, so a test holds on every run or on none
 VOCAB = 37
-# Special ids that stand together, apart, first and last, in no order.
-SPECIALS = {
-    "first": SpecialIds(4, (0, 1, 2, 3, 4)),
-    "spread": SpecialIds(36, (36, 0, 17, 18, 5)),
-    "last": SpecialIds(36, (32, 33, 34, 35, 36)),
-    "mask alone": SpecialIds(20, (20,)),
-}
+FIRST = SpecialIds(MASK, (0, 1, 2, 3, MASK))
+SPREAD = SpecialIds(36, (36, 0, 17, 18, 5))
 
 
 def targets_of(special: SpecialIds, rows: int = 1500, length: int = 41) -> tuple[Tensor, Targets]:
@@ -58,9 +52,9 @@ def assert_uniform_over_others(draw: Draw, special: SpecialIds) -> None:
         assert stats.chisquare(found[allowed].numpy()).pvalue > ACCEPTED / VOCAB, f"not all alike for {label}"
 
 
-@pytest.mark.parametrize("name", SPECIALS)
-def test_random_tokens_are_uniform_over_all_but_the_token_itself_and_special_ones(name: str) -> None:
-    assert_uniform_over_others(other_tokens, SPECIALS[name])
+@pytest.mark.parametrize("special", [FIRST, SPREAD], ids=["first", "spread"])
+def test_random_tokens_are_uniform_over_all_but_the_token_itself_and_special_ones(special: SpecialIds) -> None:
+    assert_uniform_over_others(other_tokens, special)
 
 
 def from_the_whole_vocabulary(targets: Targets, special: SpecialIds, vocab: int, seed: int, key: Tensor) -> Tensor:
@@ -93,7 +87,7 @@ def moved_on_by_one(targets: Targets, special: SpecialIds, vocab: int, seed: int
 )
 def test_check_of_random_tokens_rejects_a_draw(fault: Draw, words: str) -> None:
     with pytest.raises(AssertionError, match=words):
-        assert_uniform_over_others(fault, SPECIALS["spread"])
+        assert_uniform_over_others(fault, SPREAD)
 
 
 def test_the_only_other_token_is_drawn_where_there_is_one() -> None:
@@ -105,18 +99,17 @@ def test_the_only_other_token_is_drawn_where_there_is_one() -> None:
 
 def shown_by(mlm: MlmConfig) -> tuple[Tensor, Tensor, Tensor, Targets]:
     """Ids, what is shown of them [B, L], where [MASK] is shown [B, K], and the targets."""
-    special = SPECIALS["first"]
-    ids, targets = targets_of(special)
+    ids, targets = targets_of(FIRST)
     keys = torch.arange(len(ids))
-    shown, is_shown_masked = show_masked(ids, targets, special.mask, mlm.mask_token_share, SEED, keys)
-    others = other_tokens(targets, special, VOCAB, SEED, keys)
+    shown, is_shown_masked = show_masked(ids, targets, MASK, mlm.mask_token_share, SEED, keys)
+    others = other_tokens(targets, FIRST, VOCAB, SEED, keys)
     shown = show_others(shown, targets, others, mlm.random_token_share, SEED, keys)
     return ids, shown, is_shown_masked, targets
 
 
-@pytest.mark.parametrize("shares", [(0.8, 0.1), (0.5, 0.5), (0.0, 1.0), (1.0, 0.0), (0.85, 0.15), (0.0, 0.0)], ids=str)
-def test_targets_are_shown_in_the_shares_asked_for(shares: tuple[float, float]) -> None:
-    ids, shown, is_shown_masked, targets = shown_by(MlmConfig(mask_token_share=shares[0], random_token_share=shares[1]))
+def assert_shown_in_shares(mlm: MlmConfig, shares: tuple[float, float]) -> None:
+    """AssertionError unless those shares of the targets are [MASK] and random, and all else is as it was."""
+    ids, shown, is_shown_masked, targets = shown_by(mlm)
     used = targets.weight > 0
     tokens = shown.gather(1, targets.positions)
     is_mask, is_kept = (tokens == MASK) & used, (tokens == targets.labels) & used
@@ -127,6 +120,15 @@ def test_targets_are_shown_in_the_shares_asked_for(shares: tuple[float, float]) 
         assert stats.binomtest(hits, chosen, round(share, 9)).pvalue > ACCEPTED, f"{hits} of {chosen}, not {share}"
     is_target = torch.zeros_like(ids, dtype=torch.bool).scatter(1, targets.positions, used)
     assert torch.equal(shown[~is_target], ids[~is_target])
+
+
+@pytest.mark.parametrize("shares", [(0.8, 0.1), (0.85, 0.0), (0.0, 0.0)], ids=str)
+def test_targets_are_shown_in_the_shares_asked_for(shares: tuple[float, float]) -> None:
+    assert_shown_in_shares(MlmConfig(mask_token_share=shares[0], random_token_share=shares[1]), shares)
+    # Planted: other shares than those asked for.
+    for other in (replace(MlmConfig(), mask_token_share=0.75), replace(MlmConfig(), random_token_share=0.15)):
+        with pytest.raises(AssertionError):
+            assert_shown_in_shares(other, shares)
 
 
 def test_unused_slots_are_shown_as_they_are() -> None:
@@ -153,9 +155,9 @@ def stock_labels(batch: Batch, targets: Targets) -> Tensor:
 
 
 def assert_loss_is_stocks(batch: Batch, stock_order: Tensor) -> None:
-    """AssertionError unless loss and gradients are those of stock AlbertForPreTraining told `stock_order`."""
+    """AssertionError unless loss and gradients are those of stock AlbertForPreTraining given `stock_order`."""
     objective = build("mlm_sop", replace(MODEL, initializer_range=0.3))
-    assert isinstance(objective, MaskedLanguageModelingWithOrder)
+    assert isinstance(objective, MaskedLanguageModeling)
     twin = pretraining_twin(objective.generator)
     prediction = objective.corrupt(batch)
     stock = twin(
@@ -176,12 +178,8 @@ def assert_loss_is_stocks(batch: Batch, stock_order: Tensor) -> None:
 
 def test_loss_and_gradients_are_those_of_stock_pretraining_on_the_same_labels() -> None:
     batch = ordered(make_batch())
-    assert_loss_is_stocks(batch, batch.sentence_order_label)
-
-
-def test_comparison_rejects_orders_the_wrong_way_round() -> None:
+    labels = batch.sentence_order_label
+    assert_loss_is_stocks(batch, labels)
     # Planted: 1 for in order, as in next-sentence labels.
-    labels = ordered(make_batch()).sentence_order_label
-    reversed_labels = torch.where(labels == IGNORED_LABEL, labels, 1 - labels)
     with pytest.raises(AssertionError):
-        assert_loss_is_stocks(ordered(make_batch()), reversed_labels)
+        assert_loss_is_stocks(batch, torch.where(labels == IGNORED_LABEL, labels, 1 - labels))

@@ -1,6 +1,5 @@
 """Replaced-token detection: labels, counts, the losses at the start, and which loss reaches what (laws 3 to 5)."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 from electra_albert.config import RtdConfig
 from electra_albert.contracts import Batch, Term
 from electra_albert.objectives.masking import sample
-from electra_albert.objectives.rtd import Corruption, Judgement, ReplacedTokenDetection
+from electra_albert.objectives.rtd import Corruption, DetectionOutput, ReplacedTokenDetection
 from tests.objectives.toy import (
     CLS,
     MASK,
@@ -17,12 +16,9 @@ from tests.objectives.toy import (
     PAD,
     SEED,
     SEP,
-    START,
     STEP,
     make_batch,
     make_objective,
-    means,
-    rows_of,
 )
 
 HALF = RtdConfig(mask_rate=0.5)
@@ -31,16 +27,6 @@ HALF = RtdConfig(mask_rate=0.5)
 def assert_labelled_against_the_text(batch: Batch, corruption: Corruption) -> None:
     """AssertionError unless a token is replaced exactly where it differs from the text before it was masked."""
     assert torch.equal(corruption.is_replaced, corruption.corrupted_ids != batch.input_ids)
-
-
-def assert_rows_do_not_depend_on_the_batch(objective: ReplacedTokenDetection, batch: Batch) -> None:
-    """AssertionError unless rows are masked, filled and labelled alike in any order and alone."""
-    whole = objective.corrupt(batch)
-    for rows in (torch.tensor([4, 2, 0, 3, 1]), torch.tensor([2]), torch.tensor([0, 1, 2])):
-        part = objective.corrupt(rows_of(batch, rows))
-        assert torch.equal(part.masked_ids, whole.masked_ids[rows])
-        assert torch.equal(part.corrupted_ids, whole.corrupted_ids[rows])
-        assert torch.equal(part.is_replaced, whole.is_replaced[rows])
 
 
 def assert_sample_is_detached(objective: ReplacedTokenDetection, batch: Batch) -> None:
@@ -62,36 +48,29 @@ class ComparedWithMasked(ReplacedTokenDetection):
         return corruption._replace(is_replaced=corruption.corrupted_ids != corruption.masked_ids)
 
 
-class KeyedByPlace(ReplacedTokenDetection):
-    """Planted: draws keyed by the row's place in its batch."""
-
-    def corrupt(self, batch: Batch) -> Corruption:
-        return super().corrupt(batch._replace(example_id=torch.arange(len(batch.input_ids))))
-
-
 class CountsPadding(ReplacedTokenDetection):
     """Planted: padding judged and counted as real tokens."""
 
-    def terms(self, batch: Batch, corruption: Corruption, judgement: Judgement) -> dict[str, Term]:
+    def terms(self, batch: Batch, corruption: Corruption, output: DetectionOutput) -> dict[str, Term]:
         everything = batch._replace(attention_mask=torch.ones_like(batch.attention_mask))
-        return super().terms(everything, corruption, judgement)
+        return super().terms(everything, corruption, output)
 
 
 class SkipsSpecial(ReplacedTokenDetection):
     """Planted: [CLS] and [SEP] left out of the discriminator's loss."""
 
-    def terms(self, batch: Batch, corruption: Corruption, judgement: Judgement) -> dict[str, Term]:
+    def terms(self, batch: Batch, corruption: Corruption, output: DetectionOutput) -> dict[str, Term]:
         is_special = (batch.input_ids == CLS) | (batch.input_ids == SEP)
-        return super().terms(batch._replace(attention_mask=batch.attention_mask & ~is_special), corruption, judgement)
+        return super().terms(batch._replace(attention_mask=batch.attention_mask & ~is_special), corruption, output)
 
 
 class StraightThrough(ReplacedTokenDetection):
     """Planted: the generator's scores have a path into the discriminator's."""
 
-    def detect(self, batch: Batch, corruption: Corruption) -> Judgement:
+    def detect(self, batch: Batch, corruption: Corruption) -> DetectionOutput:
         soft = corruption.logits.softmax(-1).amax(-1)  # [B, K]
-        judgement = super().detect(batch, corruption)
-        return judgement._replace(logits=judgement.logits.scatter_add(1, corruption.targets.positions, soft))
+        output = super().detect(batch, corruption)
+        return output._replace(logits=output.logits.scatter_add(1, corruption.targets.positions, soft))
 
 
 def test_drawn_token_equal_to_the_text_is_labelled_original() -> None:
@@ -118,22 +97,6 @@ def test_only_chosen_tokens_are_masked_or_replaced_and_no_special_one() -> None:
     assert (corruption.is_replaced & kept).any()
 
 
-def test_masks_and_samples_of_a_row_do_not_depend_on_its_batch() -> None:
-    batch = make_batch()
-    # Float64: a row's scores may not depend on the batch by more than the draw can notice.
-    assert_rows_do_not_depend_on_the_batch(make_objective(rtd=HALF).double(), batch)
-    with pytest.raises(AssertionError):
-        assert_rows_do_not_depend_on_the_batch(make_objective(rtd=HALF, kind=KeyedByPlace).double(), batch)
-
-
-def test_corruption_repeats_and_is_another_in_another_epoch() -> None:
-    batch, objective = make_batch(), make_objective(rtd=HALF)
-    one, again = objective.corrupt(batch), objective.corrupt(batch)
-    assert torch.equal(one.corrupted_ids, again.corrupted_ids)
-    later = objective.corrupt(batch._replace(example_id=batch.example_id + 10_000))
-    assert not torch.equal(one.masked_ids, later.masked_ids)
-
-
 def test_tokens_are_drawn_at_the_configured_temperature_by_the_seed() -> None:
     batch, objective = make_batch(), make_objective(rtd=replace(HALF, temperature=9.0))
     objective.generator.predictions.bias.data.copy_(torch.linspace(-9, 9, MODEL.vocab_size))
@@ -143,20 +106,6 @@ def test_tokens_are_drawn_at_the_configured_temperature_by_the_seed() -> None:
     drawn = [sample(found.logits[used], heat, SEED, rows[used], positions[used]) for heat in (9.0, 1.0)]
     assert torch.equal(found.corrupted_ids.gather(1, positions)[used], drawn[0])
     assert not torch.equal(*drawn)
-
-
-def test_loss_repeats_whatever_torchs_own_stream_does() -> None:
-    batch, objective = make_batch(), make_objective()
-    first = means(objective, objective(batch, STEP))
-    torch.rand(7)
-    assert means(objective, objective(batch, STEP)) == first
-
-
-def test_check_of_the_start_rejects_a_scale_that_is_far_off() -> None:
-    # Planted: tables and heads drawn from a standard normal, as torch's own nn.Embedding is.
-    objective = make_objective(replace(START, initializer_range=1.0))
-    batch = make_batch(lengths=(61, 50), length=61, vocab=START.vocab_size)
-    assert means(objective, objective(batch, STEP))["generator_loss"] > 1.5 * math.log(START.vocab_size)
 
 
 def test_detection_counts_every_token_but_padding() -> None:
@@ -205,9 +154,9 @@ def test_metrics_agree_with_counting_by_hand() -> None:
     # The generator knows the tokens of every other slot, among them some that it is shown.
     is_known = torch.arange(certain.shape[1]) % 2 == 0
     corruption = corruption._replace(logits=corruption.logits + 99 * certain * is_known[:, None])
-    judgement = objective.detect(batch, corruption)
-    terms = objective.terms(batch, corruption, judgement)
-    detected = judgement.logits[batch.attention_mask] > 0
+    output = objective.detect(batch, corruption)
+    terms = objective.terms(batch, corruption, output)
+    detected = output.logits[batch.attention_mask] > 0
     is_replaced = corruption.is_replaced[batch.attention_mask]
     hits = int((detected & is_replaced).sum())
     found = {name: (float(term.sum.detach()), int(term.count)) for name, term in terms.items()}

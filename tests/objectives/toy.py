@@ -15,13 +15,14 @@ from electra_albert.config import (
     PretrainConfig,
     RtdConfig,
     RunConfig,
+    SopConfig,
     TrainingConfig,
 )
 from electra_albert.contracts import IGNORED_LABEL, Batch, Term
-from electra_albert.keyed_random import Stream, bits
-from electra_albert.objectives import pretraining
+from electra_albert.keyed_random import Stream, bits, gumbel
+from electra_albert.objectives import registry
 from electra_albert.objectives.masking import SpecialIds
-from electra_albert.objectives.pretraining import PretrainingObjective
+from electra_albert.objectives.registry import PretrainingObjective
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 
 PAD, UNKNOWN, CLS, SEP, MASK = range(5)
@@ -54,11 +55,12 @@ def make_objective(
     model: ModelConfig = MODEL,
     rtd: RtdConfig | None = None,
     kind: type[ReplacedTokenDetection] = ReplacedTokenDetection,
+    sop: SopConfig | None = None,
 ) -> ReplacedTokenDetection:
     """An objective with the same weights on every call."""
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
-        return kind(model, rtd or RtdConfig(), SPECIAL, SEED)
+        return kind(model, rtd or RtdConfig(), SPECIAL, SEED, sop)
 
 
 def build(name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: int = SEED) -> PretrainingObjective:
@@ -73,7 +75,15 @@ def build(name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: i
     )
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
-        return pretraining.make_objective(config, SPECIAL)
+        return registry.make_objective(config, SPECIAL)
+
+
+def sample_plainly(logits: Tensor, temperature: float, seed: int, example_id: Tensor, position: Tensor) -> Tensor:
+    """The law of `sample` with one noise for each token of the vocabulary: its reference. Arguments as there."""
+    vocab = logits.shape[-1]
+    draws = position[:, None] * vocab + torch.arange(vocab)  # [M, V]
+    noise = gumbel(bits(seed, Stream.SAMPLE_TOKEN, example_id[:, None], draws))
+    return (logits.float() / temperature + noise).argmax(-1)
 
 
 def make_batch(

@@ -22,9 +22,8 @@ VALUES = st.recursive(
 )
 ROW = st.dictionaries(KEYS, VALUES, min_size=1, max_size=8)
 FORMS = [
-    *[("sst2", suffix) for suffix in (".tsv", ".csv", ".jsonl", ".parquet")],
-    *[("stsb", ".tsv"), ("squad", ".json"), ("squad_v2", ".jsonl"), ("race", ".txt"), ("race", ".jsonl")],
-    *[("ner", ".conll"), ("ner", ".jsonl"), ("custom", ".jsonl")],
+    *[("stsb", ".tsv"), ("sst2", ".csv"), ("sst2", ".parquet"), ("squad", ".json"), ("squad_v2", ".jsonl")],
+    *[("race", ".txt"), ("race", ".jsonl"), ("ner", ".conll"), ("ner", ".jsonl"), ("custom", ".jsonl")],
 ]
 
 

@@ -82,7 +82,7 @@ def test_the_hubs_names_become_those_of_glue(on_hub: dict[Any, Any], names: tupl
 def test_numbers_that_no_class_names_are_refused_where_their_order_differs(on_hub: dict[Any, Any]) -> None:
     bare = mnli().cast_column("label", datasets.Value("int64"))
     on_hub["some/mnli", None] = bare
-    with pytest.raises(DataError, match="label '0' is not one of 'contradiction', 'entailment', 'neutral'"):
+    with pytest.raises(DataError, match="label '0' is none of 'contradiction', 'entailment', 'neutral'"):
         read("mnli", data_dir="some/mnli")
 
 
@@ -99,7 +99,7 @@ def test_a_dataset_without_training_data_is_scored(on_hub: dict[Any, Any]) -> No
     on_hub["some/mnli", None] = datasets.DatasetDict({name: split for name, split in whole.items() if name != "train"})
     data = read_task(TASKS["mnli"], data_dir="some/mnli", is_trained=False)
     assert (data.train, list(data.evaluation)) == ([], ["matched", "mismatched"])
-    with pytest.raises(UsageError, match="but train and validation are needed"):
+    with pytest.raises(UsageError, match=r"no training data in some/mnli.*there is 'validation_matched'"):
         read("mnli", data_dir="some/mnli")
 
 
@@ -128,11 +128,9 @@ def test_squad_is_read_in_the_form_of_the_hub(on_hub: dict[Any, Any]) -> None:
 @pytest.mark.parametrize(
     ("held", "message"),
     [
-        (None, r"neither a folder here, nor a dataset that can be loaded \(Couldn't find some/sst\)"),
-        (ConnectionError("no network"), "no network"),
+        (None, "Couldn't find some/sst"),
         (RuntimeError("Dataset scripts are no longer supported"), "scripts are no longer"),
-        (ValueError("BuilderConfig 'x' not found"), "BuilderConfig 'x' not found"),
-        (["train", "test"], "splits 'train', 'test', but train and validation are needed"),
+        (["train", "test"], "no data to score on in some/sst.*there is 'train', 'test'"),
     ],
 )
 def test_what_cannot_be_had_is_refused_in_one_line(on_hub: dict[Any, Any], held: Any, message: str) -> None:

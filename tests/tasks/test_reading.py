@@ -1,5 +1,6 @@
-"""Texts with labels: where the files are looked for, what is taken from them, and what is counted or refused."""
+"""The data of a task: where it is looked for, which rows are used, left out, counted or refused, and its labels."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,10 +8,9 @@ import pytest
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.finetuning_config import DataConfig
-from electra_albert.hub.loading import locate_encoder
 from electra_albert.tasks.examples import Report, SequenceExample
 from electra_albert.tasks.reading import read_unlabelled
-from electra_albert.tasks.registry import TASKS
+from electra_albert.tasks.registry import TASKS, find_task
 from tests.tasks.task_files import (
     custom_files,
     noticed,
@@ -22,6 +22,25 @@ from tests.tasks.task_files import (
     table,
     write,
 )
+
+RTE = "index\tsentence1\tsentence2\tlabel\n"
+RTE_ROWS = "0\tA\tB\tentailment\n1\tC\tD\tnot_entailment\n"
+
+
+def rte_folder(folder: Path, train: str = RTE_ROWS, dev: str = RTE_ROWS) -> Path:
+    write(folder / "train.tsv", RTE + train)
+    write(folder / "dev.tsv", RTE + dev)
+    return folder
+
+
+def stsb_folder(folder: Path, train: str, dev: str = "1") -> Path:
+    for name, score in (("train", train), ("dev", dev)):
+        write(
+            folder / f"{name}.tsv",
+            table(["index", "sentence1", "sentence2", "score"], [*"0ab", "1.25"], [*"1cd", score]),
+        )
+    return folder
+
 
 # Where the files are.
 
@@ -36,59 +55,45 @@ def test_a_task_is_found_in_its_folder_and_in_the_one_above(tmp_path: Path, plac
     assert data.report.lines() == []
 
 
-def test_an_exact_name_is_taken_before_a_longer_one_and_two_longer_ones_are_refused(tmp_path: Path) -> None:
+def test_exact_names_come_before_longer_ones_and_their_own_case_before_others(tmp_path: Path) -> None:
     sst2_folder(tmp_path)
     write(tmp_path / "train_extra.tsv", "sentence\tlabel\nother\t1\n")
     assert len(read("sst2", data_dir=tmp_path).train) == 2
-    (tmp_path / "train.tsv").rename(tmp_path / "train_subset.tsv")
-    with pytest.raises(UsageError, match=r"train_extra\.tsv, train_subset\.tsv"):
+    (tmp_path / "train.tsv").rename(tmp_path / "TRAIN.TSV")
+    (tmp_path / "train_extra.tsv").unlink()
+    assert len(read("sst2", data_dir=tmp_path).train) == 2
+    for name in ("train_a.tsv", "train_b.tsv"):
+        (tmp_path / name).write_text((tmp_path / "TRAIN.TSV").read_text())
+    with pytest.raises(UsageError, match=r"train_a\.tsv, train_b\.tsv"):
         read("sst2", data_dir=tmp_path)
+    assert len(read("sst2", data_dir=tmp_path, train_file=tmp_path / "train_b.tsv").train) == 2
 
 
-def test_files_named_one_by_one_replace_those_of_the_folder(tmp_path: Path) -> None:
-    sst2_folder(tmp_path)
-    other = write(tmp_path / "other" / "mine.csv", 'label,sentence\n1,"one, two"\n0,x\n')
-    data = read("sst2", data_dir=tmp_path, train_file=other)
-    assert [example.text for example in data.train] == ["one, two", "x"]
-    assert [example.text for example in data.evaluation["dev"]] == ["fine", "poor"]
-    data = read("sst2", data_dir=tmp_path, validation_file=other)
-    assert [example.text for example in data.evaluation["dev"]] == ["one, two", "x"]
+def test_a_file_of_its_own_replaces_only_the_set_it_is_and_missing_sets_are_counted(tmp_path: Path) -> None:
+    for name in ("train", "dev_matched", "dev_mismatched", "test_mismatched"):
+        write(tmp_path / f"{name}.tsv", table(["sentence1", "sentence2", "gold_label"], [name, "b", "neutral"]))
+    other = write(tmp_path / "other" / "mine.csv", "premise,hypothesis,label\nmine,b,neutral\n")
+    data = read("mnli", data_dir=tmp_path, validation_file=other, test_file=other, needs_test=True)
+    texts = {name: some[0].text for name, some in (data.evaluation | data.test).items()}
+    assert texts == {"matched": "mine", "mismatched": "dev_mismatched", "MNLI-m": "mine", "MNLI-mm": "test_mismatched"}
+    assert noticed(data.report, "not there") == 0
+    for name in ("dev_mismatched", "test_mismatched"):
+        (tmp_path / f"{name}.tsv").unlink()
+    write(tmp_path / "test_matched.tsv", (tmp_path / "train.tsv").read_text())
+    report = read("mnli", data_dir=tmp_path, validation_file=other, needs_test=True).report
+    missing = {what: count for what, count in report.counts.items() if "not there" in what}
+    assert missing == {
+        "evaluation set of mnli that is not there: mismatched": 1,
+        "test set of mnli that is not there: MNLI-mm": 1,
+    }
 
 
-def test_a_model_is_scored_without_training_data(tmp_path: Path) -> None:
-    sst2_folder(tmp_path)
-    data = read_task(TASKS["sst2"], is_trained=False, validation_file=tmp_path / "dev.tsv")
-    assert (len(data.train), len(data.evaluation["dev"]), data.labels) == (0, 2, ("0", "1"))
-    with pytest.raises(UsageError, match="give --train_file too"):
-        read("sst2", validation_file=tmp_path / "dev.tsv")
-
-
-def test_training_data_is_not_looked_at_where_nothing_is_trained(tmp_path: Path) -> None:
-    sst2_folder(tmp_path)
-    (tmp_path / "train.tsv").unlink()
-    for name in ("train_a.tsv", "train_b.tsv"):  # damaged, and either could be meant
-        write(tmp_path / name, b"\xff")
-    data = read_task(TASKS["sst2"], is_trained=False, data_dir=tmp_path, train_file=tmp_path / "none.tsv")
-    assert (data.train, len(data.evaluation["dev"])) == ([], 2)
-
-
-def test_the_labels_of_a_model_are_those_of_the_task_it_is_scored_on(tmp_path: Path) -> None:
-    files = custom_files(tmp_path, ["never", "read"], ["b", "a"])
-    task = replace(TASKS["custom"], labels=("b", "c", "a"))
-    data = read_task(task, is_trained=False, validation_file=files["validation_file"])
-    assert (data.labels, [one.label for one in data.evaluation["dev"]]) == (("b", "c", "a"), ["b", "a"])
-    files = custom_files(tmp_path, [], ["b", "d"])
-    with pytest.raises(DataError, match=r"jsonl:2: label 'd' is not one of 'b', 'c', 'a'"):
-        read_task(task, is_trained=False, validation_file=files["validation_file"])
-
-
-def test_each_form_is_scored_without_training_data(tmp_path: Path) -> None:
+def test_each_form_is_scored_without_training_data_which_is_not_looked_at(tmp_path: Path) -> None:
     cola = write(tmp_path / "dev.tsv", "gj04\t1\t\tIt is.\ngj04\t0\t*\tIs it is.\n")
-    (tmp_path / "dev" / "high").mkdir(parents=True)
     race_file(tmp_path / "dev" / "high" / "1.txt")
     tagged = write(tmp_path / "d.conll", "Ada B-x\nran O\n")
     found = {
-        "cola": read_task(TASKS["cola"], is_trained=False, validation_file=cola),
+        "cola": read_task(TASKS["cola"], is_trained=False, validation_file=cola, train_file=tmp_path / "none.tsv"),
         "squad": read_task(TASKS["squad"], is_trained=False, validation_file=squad_file(tmp_path / "d.json", {})),
         "race": read_task(TASKS["race"], is_trained=False, validation_file=tmp_path / "dev"),
         "ner": read_task(replace(TASKS["ner"], labels=("B-x", "O")), is_trained=False, validation_file=tagged),
@@ -97,145 +102,87 @@ def test_each_form_is_scored_without_training_data(tmp_path: Path) -> None:
     assert sizes == {"cola": (0, 2), "squad": (0, 1), "race": (0, 2), "ner": (0, 1)}
 
 
-def test_only_the_diagnostic_set_may_have_no_labels(tmp_path: Path) -> None:
-    bare = write(tmp_path / "dev.tsv", "index\tsentence1\tsentence2\n0\ta\tb\n")
-    with pytest.raises(DataError, match="no column 'label' for the label"):
-        read_task(TASKS["rte"], is_trained=False, validation_file=bare)
-    assert list(read_task(TASKS["ax"], is_trained=False, validation_file=bare).test) == ["AX"]
-
-
-def test_a_test_set_is_read_only_where_it_is_needed_and_without_labels(tmp_path: Path) -> None:
-    write(sst2_folder(tmp_path) / "test.tsv", "index\tsentence\tlabel\n7\tso so\t1\n")
-    assert read("sst2", data_dir=tmp_path).test == {}
-    assert read("sst2", data_dir=tmp_path, needs_test=True).test == {
-        "SST-2": [SequenceExample("so so", None, None, "7")]
-    }
-
-
-def test_both_sets_of_mnli_are_read_and_a_missing_one_is_counted(tmp_path: Path) -> None:
-    header = table(["index", "sentence1", "sentence2", "label1", "gold_label"])
-    rows = table(["0", "a", "b", "neutral", "entailment"], ["1", "c", "d", "neutral", "-"])
-    for name in ("train", "dev_matched"):
-        write(tmp_path / f"{name}.tsv", header + rows)
-    data = read("mnli", data_dir=tmp_path)
-    assert data.train == [SequenceExample("a", "b", "entailment", "0")]
-    assert noticed(data.report, "not there: mismatched") == 1
-    assert noticed(data.report, "rows of dev_matched.tsv NOT SCORED: no label") == 1
-    write(tmp_path / "dev_mismatched.tsv", header + rows)
-    assert list(read("mnli", data_dir=tmp_path).evaluation) == ["matched", "mismatched"]
-
-
-def test_a_file_of_its_own_replaces_only_the_set_it_is(tmp_path: Path) -> None:
-    for name in ("train", "dev_matched", "dev_mismatched", "test_mismatched"):
-        write(tmp_path / f"{name}.tsv", table(["sentence1", "sentence2", "gold_label"], [name, "b", "neutral"]))
-    other = write(tmp_path / "other" / "mine.tsv", table(["premise", "hypothesis", "label"], ["mine", "b", "neutral"]))
-    data = read("mnli", data_dir=tmp_path, validation_file=other, test_file=other, needs_test=True)
-    assert {name: some[0].text for name, some in data.evaluation.items()} == {
-        "matched": "mine",
-        "mismatched": "dev_mismatched",
-    }
-    assert list(data.evaluation) == ["matched", "mismatched"]
-    assert {name: some[0].text for name, some in data.test.items()} == {"MNLI-m": "mine", "MNLI-mm": "test_mismatched"}
-    assert noticed(data.report, "not there") == 0
-
-
-def test_a_second_set_that_is_missing_is_counted_beside_a_file_of_its_own(tmp_path: Path) -> None:
-    rows = table(["sentence1", "sentence2", "gold_label"], ["a", "b", "neutral"])
-    for name in ("train", "dev_matched", "dev_extra", "test_matched"):
-        write(tmp_path / f"{name}.tsv", rows)
-    counts = read("mnli", data_dir=tmp_path, validation_file=tmp_path / "dev_extra.tsv", needs_test=True).report.counts
-    assert {what: count for what, count in counts.items() if "not there" in what} == {
-        "evaluation set of mnli that is not there: mismatched": 1,
-        "test set of mnli that is not there: MNLI-mm": 1,
-    }
-
-
-def test_naming_a_file_settles_which_of_several_is_meant(tmp_path: Path) -> None:
-    sst2_folder(tmp_path)
-    for name in ("train_a.tsv", "train_b.tsv"):
-        write(tmp_path / name, (tmp_path / "train.tsv").read_text())
-    (tmp_path / "train.tsv").unlink()
-    assert len(read("sst2", data_dir=tmp_path, train_file=tmp_path / "train_b.tsv").train) == 2
-
-
-def test_files_are_found_in_any_case_their_own_first(tmp_path: Path) -> None:
-    sst2_folder(tmp_path)
-    (tmp_path / "train.tsv").rename(tmp_path / "TRAIN.TSV")
-    assert len(read("sst2", data_dir=tmp_path).train) == 2
-    write(tmp_path / "train.tsv", "sentence\tlabel\nmine\t1\n")
-    assert [example.text for example in read("sst2", data_dir=tmp_path).train] == ["mine"]
-
-
-@pytest.mark.parametrize("option", ["data_dir", "train_file", "validation_file"])
-@pytest.mark.parametrize("path", ["x" * 5000, "y" * 300, "nul\0in it"])
-def test_a_path_that_cannot_be_one_is_refused_in_one_line(tmp_path: Path, option: str, path: str) -> None:
-    sst2_folder(tmp_path)
-    with pytest.raises(UsageError, match=f"^--{option} ") as refused:
-        read("sst2", **{"data_dir": tmp_path, option: path})  # type: ignore[arg-type]
-    assert "\n" not in str(refused.value)
-    with pytest.raises(UsageError, match=r"^--predict "):
-        read_unlabelled(TASKS["sst2"], Path(path), DataConfig(), Report())
-    with pytest.raises(UsageError, match="give a run folder"):
-        locate_encoder(Path(path))
+def test_the_labels_of_a_model_are_those_of_the_task_it_is_scored_on(tmp_path: Path) -> None:
+    task = replace(TASKS["custom"], labels=("b", "c", "a"))
+    files = custom_files(tmp_path, ["never", "read"], ["b", "a"])
+    data = read_task(task, is_trained=False, validation_file=files["validation_file"])
+    assert (data.labels, [one.label for one in data.evaluation["dev"]]) == (("b", "c", "a"), ["b", "a"])
+    files = custom_files(tmp_path, [], ["b", "d"])
+    with pytest.raises(DataError, match=r"jsonl:2: label 'd' is none of 'b', 'c', 'a'"):
+        read_task(task, is_trained=False, validation_file=files["validation_file"])
 
 
 @pytest.mark.parametrize("has_labels", [True, False])
-def test_the_diagnostic_set_is_scored_where_it_has_labels(tmp_path: Path, has_labels: bool) -> None:
+def test_only_the_diagnostic_set_may_have_no_labels(tmp_path: Path, has_labels: bool) -> None:
     header = ["index", "Premise", "Hypothesis"] + ["Label"] * has_labels
     write(tmp_path / "diagnostic" / "diagnostic.tsv", table(header, ["0", "a", "b"] + ["neutral"] * has_labels))
     data = read("ax", data_dir=tmp_path)
     assert data.train == []
     assert (list(data.evaluation), list(data.test)) == ((["diagnostic"], []) if has_labels else ([], ["AX"]))
     assert list(read("ax", data_dir=tmp_path, needs_test=True).test) == ["AX"]
+    bare = write(tmp_path / "dev.tsv", "index\tsentence1\tsentence2\n0\ta\tb\n")
+    with pytest.raises(DataError, match="no column 'label'"):
+        read_task(TASKS["rte"], is_trained=False, validation_file=bare)
 
 
-def test_cola_is_read_with_and_without_a_header(tmp_path: Path) -> None:
+def test_a_test_set_is_read_only_where_it_is_needed_and_without_labels(tmp_path: Path) -> None:
+    write(sst2_folder(tmp_path) / "test.tsv", "index\tsentence\tlabel\n7\tso so\t1\n")
+    assert read("sst2", data_dir=tmp_path).test == {}
+    found = read("sst2", data_dir=tmp_path, needs_test=True).test
+    assert found == {"SST-2": [SequenceExample("so so", None, None, "7")]}
+
+
+def test_cola_is_read_with_and_without_a_header_and_mrpc_from_its_original_files(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv", "gj04\t1\t\tIt is.\ngj04\t0\t*\tIs it is.\n")
     write(tmp_path / "dev.tsv", "sentence\tlabel\nHe is.\t1\nHim is.\t0\n")
     data = read("cola", data_dir=tmp_path)
     assert [(example.text, example.label) for example in data.train] == [("It is.", "1"), ("Is it is.", "0")]
     assert [example.text for example in data.evaluation["dev"]] == ["He is.", "Him is."]
-
-
-def test_the_original_files_of_mrpc_are_read(tmp_path: Path) -> None:
     rows = table(["Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"], ["1", "5", "6", 'a "b', "c"], list("0789x"))
     for name in ("train", "test"):
-        write(tmp_path / f"msr_paraphrase_{name}.txt", "\ufeff" + rows)
+        write(tmp_path / "MRPC" / f"msr_paraphrase_{name}.txt", "\ufeff" + rows)
     data = read("mrpc", data_dir=tmp_path)
     assert data.train[0] == SequenceExample('a "b', "c", "1", "0")
     assert noticed(data.report, "rows of msr_paraphrase_test.txt that are trained on too") == 2
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "word"),
     [
-        ({}, "no data; give its folder"),
-        ({"data_dir": "nowhere/at/all"}, "no such folder, and not OWNER/NAME"),
+        ({}, "--train_file.*--data_dir"),
+        ({"data_dir": "nowhere/at/all"}, "OWNER/NAME"),
         ({"data_dir": "sst/dev.tsv"}, "not a folder"),
-        (
-            {"data_dir": "empty"},
-            r"no training data in .*empty: looked for train.tsv or train\*.tsv, in it or in SST",
-        ),
-        ({"data_dir": "half"}, r"no data to score on in .*half.*there is 'train.tsv'"),
-        ({"data_dir": "CoLA"}, "the folder of cola, not of sst2"),
-        ({"train_file": "sst/train.tsv"}, "give --validation_file too"),
-        ({"validation_file": "sst/train.tsv"}, "give --train_file too"),
-        ({"train_file": "sst/missing.tsv"}, "--train_file .*: no such file"),
+        ({"data_dir": "empty"}, r"training data.*train.tsv or train\*.tsv, in it or in SST"),
+        ({"data_dir": "half"}, r"data to score on.*half.*'train.tsv'"),
+        ({"data_dir": "CoLA"}, "the folder of cola"),
+        ({"train_file": "sst/train.tsv"}, "--validation_file"),
+        ({"validation_file": "sst/train.tsv"}, "--train_file"),
+        ({"train_file": "sst/missing.tsv"}, "--train_file .*no such file"),
         ({"data_dir": "sst", "needs_test": True}, "no test set"),
+        ({"data_dir": "sst", "validation_split": 0.5}, "to score on already"),
+        ({"data_dir": "x" * 5000}, "--data_dir"),
+        ({"data_dir": "nul\0in it"}, "--data_dir"),
     ],
 )
-def test_files_that_are_not_there_are_refused(tmp_path: Path, options: dict[str, str], message: str) -> None:
+def test_files_that_are_not_there_are_refused(tmp_path: Path, options: dict[str, object], word: str) -> None:
     sst2_folder(tmp_path / "sst")
     sst2_folder(tmp_path / "CoLA")
     (tmp_path / "empty").mkdir()
     write(tmp_path / "half" / "train.tsv", "sentence\tlabel\n")
     placed = {key: tmp_path / value if isinstance(value, str) else value for key, value in options.items()}
-    with pytest.raises(UsageError, match=message) as refused:
+    with pytest.raises(UsageError, match=word) as refused:
         read("sst2", **placed)  # type: ignore[arg-type]
     assert "\n" not in str(refused.value)
 
 
-# Files without a header, and in another encoding.
+# Columns, files without a header, and other encodings.
+
+
+def test_columns_are_chosen_by_name(tmp_path: Path) -> None:
+    names = ("train_file", "validation_file")
+    files = {name: write(tmp_path / f"{name}.csv", "q,p,y\nx,z,1\nu,v,0\n") for name in names}
+    data = read("custom", text_column="p", text_pair_column="q", label_column="y", **files)
+    assert data.train[0] == SequenceExample("z", "x", "1", "0")
 
 
 @pytest.mark.parametrize(
@@ -253,31 +200,248 @@ def test_a_table_without_a_header_is_read_by_the_names_given(tmp_path: Path, nam
     data = read("custom", train_file=file, validation_file=file, column_names="text, label")
     assert [(example.text, example.label) for example in data.train] == list(zip(texts, ("good", "bad"), strict=True))
     new = write(tmp_path / f"new-{name}", "fine\n")  # without a label
-    config = DataConfig(task="custom", column_names="text,label")
-    report = Report()
+    config, report = DataConfig(task="custom", column_names="text,label"), Report()
     assert [example.text for example in read_unlabelled(TASKS["custom"], new, config, report)] == ["fine"]
     assert any("read as columns text (first" in line for line in report.lines())
-    for names, message in (
-        (None, "no column 'text'.*of a file without a header name all columns by --column_names"),
-        ("text,label,more", "its first row has 2 columns, --column_names names 3"),
-    ):
-        with pytest.raises(DataError, match=message):
+    for names, word in ((None, "no column 'text'.*--column_names"), ("text,label,more", "2 columns")):
+        with pytest.raises(DataError, match=word):
             read("custom", train_file=file, validation_file=file, column_names=names)
 
 
-def test_names_of_columns_are_refused_where_the_file_has_them(tmp_path: Path) -> None:
-    files = custom_files(tmp_path, ["a", "b"], ["a", "b"])
-    with pytest.raises(UsageError, match=r"--column_names text,label: .*\.jsonl names its columns itself"):
-        read("custom", **files, column_names="text,label")
-
-
-def test_tables_in_another_encoding_are_refused_by_its_name_and_read_by_it(tmp_path: Path) -> None:
-    lines = "text,label\nschöner Tag,gut\nmüde Füße,schlecht\n"
-    file = write(tmp_path / "t.csv", lines.encode("latin-1"))
+def test_a_table_in_another_encoding_is_refused_by_its_name_and_read_by_it(tmp_path: Path) -> None:
+    file = write(tmp_path / "t.csv", "text,label\nschöner Tag,gut\nmüde Füße,schlecht\n".encode("latin-1"))
     files = {"train_file": file, "validation_file": file}
-    with pytest.raises(DataError, match=r"t\.csv:2: bytes that are not UTF-8; it looks like cp1252.*--encoding cp1252"):
+    with pytest.raises(DataError, match=r"t\.csv:2: .*--encoding cp1252"):
         read("custom", **files)
-    assert [example.text for example in read("custom", **files, encoding="Latin_1").train] == [
-        "schöner Tag",
-        "müde Füße",
+    texts = [example.text for example in read("custom", **files, encoding="Latin_1").train]
+    assert texts == ["schöner Tag", "müde Füße"]
+
+
+def test_options_for_columns_are_refused_where_they_mean_nothing(tmp_path: Path) -> None:
+    files = custom_files(tmp_path, ["a", "b"], ["a", "b"])
+    with pytest.raises(UsageError, match=r"--column_names text,label: .*names its columns itself"):
+        read("custom", **files, column_names="text,label")
+    write(rte_folder(tmp_path) / "dev.tsv", "index\tsentence1\tsentence_2\tlabel\n")
+    with pytest.raises(DataError, match=r"'sentence2'.*did you mean 'sentence_2'.*it has 'index'.*--text_pair_column"):
+        read("rte", data_dir=tmp_path)
+    write(tmp_path / "dev.tsv", "sentence1\tsentence2\tlabel\tlabel\n")
+    with pytest.raises(DataError, match="'label' is there twice"):
+        read("rte", data_dir=tmp_path)
+
+
+# Rows that are used, and those that are not.
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [("2\tA\tB\n", "3 columns instead of 4"), ("2\tA\tB\t-\n", "no label"), ("2\tA\tB\t\n", "no label")],
+)
+def test_rows_without_a_whole_label_are_left_out_and_counted(tmp_path: Path, row: str, why: str) -> None:
+    data = read("rte", data_dir=rte_folder(tmp_path, RTE_ROWS + row, RTE_ROWS + row))
+    assert len(data.train) == len(data.evaluation["dev"]) == 2
+    for name, ending in (("train.tsv", "left out of training"), ("dev.tsv", "NOT SCORED")):
+        what = f"rows of {name} {ending}: {why}"
+        assert data.report.counts[what] == 1
+        assert data.report.first_seen[what] == f"{tmp_path}/{name}:4"
+
+
+@pytest.mark.parametrize(
+    ("row", "what"), [("2\t \tB\tentailment\n", "the text"), ("2\tA\t\tentailment\n", "the second")]
+)
+def test_an_empty_text_is_left_out_of_training_but_scored(tmp_path: Path, row: str, what: str) -> None:
+    data = read("rte", data_dir=rte_folder(tmp_path, RTE_ROWS + row, RTE_ROWS + row))
+    assert (len(data.train), len(data.evaluation["dev"])) == (2, 3)
+    assert noticed(data.report, f"rows of train.tsv left out of training: {what}") == 1
+    assert noticed(data.report, f"rows of dev.tsv kept although {what}") == 1
+
+
+def test_quotes_and_spaces_in_a_field_stay_as_they_are(tmp_path: Path) -> None:
+    data = read("sst2", data_dir=sst2_folder(tmp_path, 'a "b \t1\n"c\t0\n'))
+    assert [example.text for example in data.train] == ['a "b ', '"c']
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "word"),
+    [
+        (RTE_ROWS + "2\tA\tB\tmaybe\n", RTE_ROWS, r"train\.tsv:4: label 'maybe' is none of 'entailment'"),
+        (RTE_ROWS, RTE_ROWS + "2\tA\tB\tmaybe\n", r"dev\.tsv:4: label 'maybe' is none of 'entailment'"),
+        ("", RTE_ROWS, "no example to train on"),
+        ("0\tA\tB\t-\n", RTE_ROWS, r"no example to train on .*1 rows of train.tsv left out"),
+        (RTE_ROWS, "0\tA\tB\t-1\n", r"no example to score .*1 rows of dev.tsv NOT SCORED"),
+    ],
+)
+def test_a_set_with_a_foreign_label_or_without_a_usable_row_is_refused(
+    tmp_path: Path, train: str, dev: str, word: str
+) -> None:
+    with pytest.raises(DataError, match=word):
+        read("rte", data_dir=rte_folder(tmp_path, train, dev))
+
+
+@pytest.mark.parametrize("score", ["5.01", "nan", "inf"])
+def test_a_score_out_of_range_is_left_out_of_training_and_refused_for_scoring(tmp_path: Path, score: str) -> None:
+    data = read("stsb", data_dir=stsb_folder(tmp_path, score))
+    assert [example.label for example in data.train] == [1.25]
+    assert noticed(data.report, "the label is not a number from 0 to 5") == 1
+    with pytest.raises(DataError, match=rf"dev\.tsv:3: label {score}"):
+        read("stsb", data_dir=stsb_folder(tmp_path, "1", score))
+    with pytest.raises(DataError, match=r"train\.tsv:3: label 'much' is not a number"):
+        read("stsb", data_dir=stsb_folder(tmp_path, "much"))
+
+
+def test_missing_text_of_parquet_is_no_text(tmp_path: Path) -> None:
+    from pyarrow import Table, parquet
+
+    rows = {"text": [1.5, float("nan"), None, 2.5], "label": ["a", "b", "b", "b"]}
+    parquet.write_table(Table.from_pydict(rows), tmp_path / "t.parquet")
+    data = read("custom", train_file=tmp_path / "t.parquet", validation_file=tmp_path / "t.parquet")
+    assert [one.text for one in data.train] == ["1.5", "2.5"]
+    assert noticed(data.report, "left out of training: the text is empty") == 2
+
+
+# Labels.
+
+
+@pytest.mark.parametrize(
+    ("train", "labels"),
+    [
+        (["b", "a", "b"], ("a", "b")),
+        ([10, 9, "9"], ("9", "10")),
+        ([True, False], ("false", "true")),
+        ([1.0, 2.0], ("1", "2")),
+        ([f"l{i:02}" for i in range(100)], tuple(f"l{i:02}" for i in range(100))),
+    ],
+)
+def test_labels_are_found_in_the_training_data_in_order(
+    tmp_path: Path, train: list[object], labels: tuple[str]
+) -> None:
+    assert read("custom", **custom_files(tmp_path, train, train[:2])).labels == labels
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "word"),
+    [
+        (["a", "b"], ["a", "c"], r"_file\.jsonl:2: label 'c' .*training data, 'a', 'b'.*--unknown_labels"),
+        (["a", "a"], ["a"], "all rows have the label 'a'"),
+        ([0.5, 1.5, 2.0], [0.5], "such as 0.5; .*--regression"),
+        ([f"l{i}" for i in range(101)], ["l1"], "101 labels"),
+        ([["a"], "b"], ["b"], r"train_file\.jsonl:1: .*multi-label"),
+    ],
+)
+def test_labels_that_cannot_be_classes_are_refused(
+    tmp_path: Path, train: list[object], dev: list[object], word: str
+) -> None:
+    with pytest.raises(DataError, match=word):
+        read("custom", **custom_files(tmp_path, train, dev))
+
+
+def test_classes_of_a_custom_task_may_be_any_sign_and_numbers_any_number(tmp_path: Path) -> None:
+    data = read("custom", **custom_files(tmp_path, ["-1", "1", None, float("nan"), ""], ["-1", "1"]))
+    assert data.labels == ("-1", "1")
+    assert [one.label for one in data.train] == ["-1", "1"]
+    assert noticed(data.report, "left out of training: no label") == 3
+    data = read("custom", regression=True, **custom_files(tmp_path, [-1, 1e6, None], [0.5, 2]))
+    assert ([example.label for example in data.train], data.labels) == ([-1.0, 1e6], ())
+
+
+def test_rows_with_a_label_that_training_lacks_are_left_out_if_asked(tmp_path: Path) -> None:
+    data = read("custom", unknown_labels="skip", **custom_files(tmp_path, ["a", "b"], ["a", "meh", "b", "meh"]))
+    assert [example.label for example in data.evaluation["dev"]] == ["a", "b"]
+    assert noticed(data.report, "NOT SCORED: a label that the training data lack") == 2
+    tagged = {
+        name: write(tmp_path / name, f"Ann B-PER\nran O\n\nRome {tag}\n") for name, tag in (("t", "O"), ("d", "X"))
+    }
+    data = read("ner", unknown_labels="skip", train_file=tagged["t"], validation_file=tagged["d"])
+    assert [example.words for example in data.evaluation["dev"]] == [("Ann", "ran")]
+
+
+# Oddities, and a part of the examples.
+
+
+def test_odd_evaluation_sets_are_counted(tmp_path: Path) -> None:
+    one_class = read("sst2", data_dir=sst2_folder(tmp_path, dev="x\t1\ny\t1\n")).report
+    assert noticed(one_class, "label only in dev.tsv: '1'") == 1
+    assert noticed(one_class, "without an example in dev.tsv: '0'") == 1
+    assert noticed(read("sst2", data_dir=sst2_folder(tmp_path, dev="x\t1\n")).report, "row only in dev.tsv") == 1
+    leaked = read("sst2", data_dir=sst2_folder(tmp_path, dev="x\t1\ngood film\t0\nbad film\t0\n")).report
+    assert leaked.counts["rows of dev.tsv that are trained on too"] == 2
+    assert leaked.first_seen["rows of dev.tsv that are trained on too"] == "dev.tsv, id 1"
+    lacking = read("sst2", data_dir=sst2_folder(tmp_path, train="x\t1\n")).report
+    assert noticed(lacking, "without an example to train on: '0'") == 1
+
+
+def test_oddities_are_those_of_the_examples_that_are_used(tmp_path: Path) -> None:
+    folder = sst2_folder(tmp_path, train="a\t1\nb\t0\n", dev="x\t1\na\t0\nb\t0\ny\t1\n")  # the draw takes x and y
+    cut = read("sst2", data_dir=folder, max_train_examples=1, max_eval_examples=2)
+    assert noticed(cut.report, "label only in dev.tsv: '1'") == 1
+    assert noticed(cut.report, "trained on too") == 0
+    part = read("sst2", data_dir=folder, max_train_examples=1)
+    assert noticed(part.report, "trained on too") == 1
+
+
+def test_training_examples_are_drawn_by_the_seed_and_those_to_score_are_the_same_for_all(tmp_path: Path) -> None:
+    rows = "".join(f"text {i}\t{i % 2}\n" for i in range(50))
+    folder = sst2_folder(tmp_path, train=rows, dev=rows.replace("text", "word"))
+    drawn = [read("sst2", data_dir=folder, max_train_examples=20, max_eval_examples=3, seed=s) for s in (1, 1, 2)]
+    texts = [[example.text for example in data.train] for data in drawn]
+    assert texts[0] == texts[1] != texts[2]
+    assert all(len(set(some)) == 20 for some in texts)
+    numbers = [[int(example.identity) for example in data.evaluation["dev"]] for data in drawn]
+    assert numbers[0] == numbers[1] == numbers[2] == sorted(set(numbers[0])) != [0, 1, 2]
+    assert drawn[0].report.counts["training examples not drawn"] == 30
+    assert noticed(drawn[0].report, "examples of dev not scored") == 47
+
+
+@pytest.mark.parametrize("share", [0.1, 0.9])
+def test_a_validation_split_has_its_share_of_every_label(tmp_path: Path, share: float) -> None:
+    file = custom_files(tmp_path, ["a"] * 150 + ["b"] * 40 + ["c"] * 9 + ["d"], [])["train_file"]
+    splits = [read("custom", train_file=file, validation_split=share, seed=seed) for seed in (1, 2)]
+    train, held_out = ([example.text for example in part] for part in (splits[0].train, splits[0].evaluation["dev"]))
+    assert held_out == [example.text for example in splits[1].evaluation["dev"]]
+    assert sorted(train + held_out) == sorted(f"train_file {number}" for number in range(200))
+    counts = Counter(example.label for example in splits[0].evaluation["dev"])
+    for label, size in (("a", 150), ("b", 40), ("c", 9)):
+        assert abs(counts[label] - share * size) <= 1
+    assert counts["d"] == 0, "what is scored was trained on once at least"
+
+
+def test_a_validation_split_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    file = custom_files(tmp_path, ["a", "b"], ["a"])["train_file"]
+    with pytest.raises(DataError, match=r"--validation_split 0\.1 of 2 examples is none"):
+        read("custom", train_file=file, validation_split=0.1)
+    with pytest.raises(UsageError, match="nothing is trained"):
+        read_task(TASKS["custom"], is_trained=False, train_file=file, validation_split=0.1)
+    with pytest.raises(UsageError, match="share their passages"):
+        read("squad", train_file=file, validation_split=0.5)
+
+
+# New text.
+
+
+def test_new_text_is_read_a_line_each_or_from_a_table_without_its_labels(tmp_path: Path) -> None:
+    task, config, report = find_task("sst2"), DataConfig(), Report()
+    lines = write(tmp_path / "new.txt", "One.\r\n\nTwo\tand three.")
+    assert read_unlabelled(task, lines, config, report) == [
+        SequenceExample("One.", None, None, "0"),
+        SequenceExample("", None, None, "1"),
+        SequenceExample("Two\tand three.", None, None, "2"),
     ]
+    assert report.lines() == [f"1 rows of new.txt kept although the text is empty (first: {lines}:2)"]
+    labelled = write(tmp_path / "new.tsv", "label\tsentence\nwhatever\tOne.\n")
+    assert read_unlabelled(task, labelled, config, report) == [SequenceExample("One.", None, None, "0")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "word"),
+    [
+        ("new.txt", " \n\r\n", "nothing to predict"),
+        ("new.tsv", "sentence\n", "nothing to predict"),
+        ("new.tsv", "text\none\n", "no column 'sentence'"),
+        ("new.tsv", "index\tsentence\n0\n", "1 columns instead of 2; every row"),
+    ],
+)
+def test_new_text_that_cannot_be_used_is_refused(tmp_path: Path, name: str, content: str, word: str) -> None:
+    with pytest.raises(DataError, match=rf"{name}.*{word}"):
+        read_unlabelled(TASKS["sst2"], write(tmp_path / name, content), DataConfig(), Report())
+    for missing in (tmp_path / "none.tsv", Path("y" * 300)):
+        with pytest.raises(UsageError, match="--predict"):
+            read_unlabelled(TASKS["sst2"], missing, DataConfig(), Report())

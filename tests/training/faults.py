@@ -8,6 +8,7 @@ python -m tests.training.faults rank FOLDER NAME   one rank (torchrun's environm
 from __future__ import annotations
 
 import json
+import logging
 import os
 import resource
 import shutil
@@ -16,6 +17,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,10 @@ from torch.nn.parallel import DistributedDataParallel
 from electra_albert.contracts import Batch, UsageError
 from electra_albert.training import distributed
 from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
-from electra_albert.training.guards import StopSignal
+from electra_albert.training.guards import LossScale, StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import build_optimizer
-from electra_albert.training.run import Run
-from electra_albert.training.scaling import LossScale
+from electra_albert.training.settings import RunSettings
 from electra_albert.training.step import backward, count_step, term_scales
 from tests.training.toy import CONFIG, ToyBatches, ToyObjective, fingerprint, rows, run_toy
 
@@ -84,14 +85,16 @@ def kill(folder: Path) -> None:
 
     def resume(run: Path) -> None:
         before = [step for step, _ in list_checkpoints(run / "checkpoints")]
-        said: list[str] = []
+        logged = BufferingHandler(1000)
+        logging.getLogger("electra_albert").addHandler(logged)
         found = find_checkpoint(run / "checkpoints", "auto")
-        _, objective, _ = run_toy(run, KILL_CONFIG, resume_from=found)
+        passed_over = [record.getMessage() for record in logged.buffer]
+        _, objective = run_toy(run, KILL_CONFIG, resume_from=found)
         result = {"before": before, "found": found.name if found else None, "weights": fingerprint(objective)}
         left = sorted(path.name for path in (run / "checkpoints").iterdir())
-        print(json.dumps({**result, "left": left, "rows": rows(run), "said": said}), flush=True)
+        print(json.dumps({**result, "left": left, "rows": rows(run), "passed over": passed_over}), flush=True)
 
-    _, through, _ = run_toy(folder / "through", KILL_CONFIG)  # also so that the forks need not import anything
+    _, through = run_toy(folder / "through", KILL_CONFIG)  # also so that the forks need not import anything
     print(json.dumps({"weights": fingerprint(through), "rows": rows(folder / "through")}), flush=True)
     call, status = 1 - _EACH, int(signal.SIGKILL)
     while status == signal.SIGKILL:
@@ -127,7 +130,7 @@ def _gradients(folder: Path, world: distributed.World) -> None:
     """Print each rank's gradient of one update of twelve rows in two micro-batches a rank, by each way to get it."""
     config = replace(CONFIG, per_device_train_batch_size=3, gradient_accumulation_steps=2)
     micro_batches = next(ToyBatches(config, world).steps(GRADIENT_STEP))
-    run = Run(folder, config, world, Monitor(folder, 8, is_main=False), StopSignal())
+    run = RunSettings(folder, config, world, Monitor(folder, 8, is_main=False), StopSignal())
     for name, gradient in GRADIENTS.items():
         model = DistributedDataParallel(ToyObjective(0.0, torch.float64), gradient_as_bucket_view=True)
         weights = model.module.weights
@@ -187,14 +190,14 @@ def _resume(folder: Path, world: distributed.World) -> None:
 
 
 def _stop(folder: Path, world: distributed.World) -> None:
-    """Train while the last rank alone is told to stop; print where each left."""
+    """Train while the last rank alone gets a signal; print where each left."""
 
     def tell(step: int) -> None:
         if step == 4 and world.rank == world.world_size - 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with StopSignal() as stop:
-        outcome, _, _ = run_toy(folder, world=world, before=tell, stop=stop)
+        outcome, _ = run_toy(folder, world=world, before=tell, stop=stop)
     left = distributed.gather_objects([outcome.step, outcome.is_stopped], world)
     if world.is_main:
         print(json.dumps([left, [step for step, _ in list_checkpoints(folder / "checkpoints")]]))
@@ -202,7 +205,7 @@ def _stop(folder: Path, world: distributed.World) -> None:
 
 def _overflow(folder: Path, world: distributed.World) -> None:
     """Print each rank's loss scale after an update of fp16 that overflows on the last rank alone."""
-    run = Run(folder, CONFIG, world, Monitor(folder, 8, is_main=False), StopSignal(), "fp16")
+    run = RunSettings(folder, CONFIG, world, Monitor(folder, 8, is_main=False), StopSignal(), "fp16")
     model = DistributedDataParallel(ToyObjective(0.0))
     optimizer = build_optimizer(model.module, CONFIG)
     micro_batches = next(ToyBatches(CONFIG, world).steps(1))

@@ -18,7 +18,7 @@ from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.loop import train
 from electra_albert.training.monitor import Monitor
-from electra_albert.training.run import Run
+from electra_albert.training.settings import RunSettings
 from tests.objectives.toy import MODEL, build, make_batch, ordered
 from tests.training.toy import CONFIG
 
@@ -70,7 +70,7 @@ def trained(
         set_gradient_checkpointing(objective)
     compile_for_training(objective, compilation)
     with Monitor(folder, STEPS) as monitor, StopSignal() as stop:
-        run = Run(folder, config, world, monitor, stop, arithmetic)
+        run = RunSettings(folder, config, world, monitor, stop, arithmetic)
         train(objective, WatchedBatches(), lambda step: {"loss": 0.0}, run)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     return float(rows[-2]["loss"])  # the very last one is the evaluation's

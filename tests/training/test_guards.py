@@ -1,43 +1,59 @@
-"""A run can be told to stop, cannot be started twice in one folder, and survives a few updates that are not finite."""
+"""A run stops when asked, cannot be started twice in one folder, and survives numbers that are not finite.
 
+fp16 trains what fp32 trains: its scale saves small gradients, answers overflows, and survives a resume.
+"""
+
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
-from electra_albert.contracts import DivergedError, UsageError
+from electra_albert.contracts import Arithmetic, CheckpointError, DivergedError, UsageError
+from electra_albert.training.checkpoint import STATE, load_checkpoint, read_state
 from electra_albert.training.guards import (
     MAX_SKIPPED,
     MAX_SKIPPED_IN_A_ROW,
+    LossScale,
     RunLock,
     StopSignal,
     UpdateGuard,
-    poison_unless_finite,
+    loss_scale_or_nan,
 )
+from electra_albert.training.optimizer import build_optimizer
+from electra_albert.training.step import backward, count_step, term_scales
+from tests.training.test_distributed import run_ranks
+from tests.training.test_loop import Breaking, check_resume_is_exact, run_of
+from tests.training.toy import ALONE, CONFIG, ToyBatches, ToyObjective, fingerprint, rows, run_toy
 
 FINITE, NAN = torch.tensor(1.0), torch.tensor(torch.nan)
 NO, YES = torch.tensor(False), torch.tensor(True)
 ROOT = Path(__file__).parents[2]
+CPU = ALONE.device
+FIRST_SCALE = 2.0**16  # of PyTorch's GradScaler
+EACH = replace(CONFIG, logging_steps=1, save_steps=1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_a_signal_only_sets_the_flag(number: signal.Signals) -> None:
-    with StopSignal() as stop:
-        assert not stop.requested
-        os.kill(os.getpid(), number)
-        os.kill(os.getpid(), number)  # torchrun passes on what the terminal has sent already: still one wish
-        assert stop.requested
+# --- signals and the lock -------------------------------------------------------------------------------------------
 
 
-def test_old_handlers_come_back() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)]
-    with StopSignal():
-        assert signal.getsignal(signal.SIGTERM) not in before
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)] == before
+def test_a_signal_only_sets_the_flag_and_old_handlers_come_back() -> None:
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    for number in numbers:
+        with StopSignal() as stop:
+            assert not stop.requested
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)  # torchrun passes on what the terminal has sent already: still one request
+            assert stop.requested
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
 @pytest.mark.slow
@@ -52,22 +68,29 @@ def test_a_second_signal_a_while_later_ends_the_process_at_once(number: signal.S
     assert done.returncode == -number
 
 
-def test_a_second_run_in_the_folder_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
-    with RunLock(tmp_path), pytest.raises(UsageError, match=f"pid {os.getpid()}"), RunLock(tmp_path):
-        pass
-
-
-def test_a_lock_left_by_a_dead_process_is_taken_over(tmp_path: Path) -> None:
-    (tmp_path / "run.lock").write_text("pid 999999999 on elsewhere, with much to say about itself\n")
-    with RunLock(tmp_path):
-        assert (tmp_path / "run.lock").read_text().split()[1] == str(os.getpid())
-
-
-def test_the_lock_is_free_after_the_run(tmp_path: Path) -> None:
+def test_a_second_run_in_the_folder_is_refused_with_its_holder_and_the_lock_is_free_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "run.lock").write_text("pid 999999999 on elsewhere, which was killed\n")
     for _ in range(2):
-        with RunLock(tmp_path):
+        with RunLock(tmp_path), pytest.raises(UsageError, match=f"pid {os.getpid()} on "), RunLock(tmp_path):
             pass
-    assert list(tmp_path.iterdir()) == []
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_holds_no_lock(tmp_path: Path) -> None:
+    program = (
+        "import time; from pathlib import Path; from electra_albert.training.guards import RunLock\n"
+        f"with RunLock(Path({str(tmp_path)!r})):\n    print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(UsageError, match=f"pid {holder.pid} on "), RunLock(tmp_path):
+            pass
+        holder.kill()
+    assert (tmp_path / "run.lock").exists()
+    with RunLock(tmp_path):
+        pass
 
 
 def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path: Path) -> None:
@@ -76,23 +99,20 @@ def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path: Path) -> None:
         pass
 
 
-def test_bad_updates_are_skipped_and_counted_and_good_ones_are_not() -> None:
-    guard = UpdateGuard(torch.device("cpu"))
-    verdicts = [bool(guard.observe(norm, NO)) for norm in (FINITE, NAN, FINITE, torch.tensor(torch.inf), FINITE)]
-    assert verdicts == [True, False, True, False, True]
-    assert guard.skipped() == 2
+# --- numbers that are not finite ------------------------------------------------------------------------------------
+
+
+def test_bad_updates_are_skipped_and_counted_and_overflows_are_skipped_only() -> None:
+    guard = UpdateGuard(CPU)
+    is_made = [bool(guard.observe(norm, NO)) for norm in (FINITE, NAN, FINITE, torch.tensor(torch.inf), FINITE)]
+    assert is_made == [True, False, True, False, True]
+    assert not any(bool(guard.observe(NAN, YES)) for _ in range(MAX_SKIPPED))
+    assert guard.state()[0] == 2
     guard.check(5)
 
 
-def test_overflows_that_the_loss_scale_answers_are_skipped_but_never_divergence() -> None:
-    guard = UpdateGuard(torch.device("cpu"))
-    assert not any(bool(guard.observe(NAN, YES)) for _ in range(MAX_SKIPPED))
-    assert guard.skipped() == 0
-    guard.check(MAX_SKIPPED)
-
-
 def test_too_many_bad_updates_in_a_row_are_divergence_even_if_good_ones_follow() -> None:
-    guard = UpdateGuard(torch.device("cpu"))
+    guard = UpdateGuard(CPU)
     for norm in [NAN] * MAX_SKIPPED_IN_A_ROW + [FINITE]:
         guard.observe(norm, NO)
     with pytest.raises(DivergedError, match=f"{MAX_SKIPPED_IN_A_ROW} updates in a row"):
@@ -100,10 +120,10 @@ def test_too_many_bad_updates_in_a_row_are_divergence_even_if_good_ones_follow()
 
 
 def test_too_many_bad_updates_in_all_are_divergence_across_a_resume() -> None:
-    guard = UpdateGuard(torch.device("cpu"))
+    guard = UpdateGuard(CPU)
     for _ in range(MAX_SKIPPED):
         guard.check(1)
-        resumed = UpdateGuard(torch.device("cpu"))
+        resumed = UpdateGuard(CPU)
         resumed.restore(guard.state())
         guard = resumed
         guard.observe(FINITE, NO)
@@ -112,14 +132,150 @@ def test_too_many_bad_updates_in_all_are_divergence_across_a_resume() -> None:
         guard.check(1)
 
 
-def test_a_gradient_starts_from_the_scale_where_the_loss_is_finite() -> None:
-    start = poison_unless_finite(torch.tensor(3.0, dtype=torch.float64), torch.tensor(1024.0))
+def test_a_gradient_starts_from_the_scale_or_is_nan_where_the_loss_is_not_finite() -> None:
+    start = loss_scale_or_nan(torch.tensor(3.0, dtype=torch.float64), torch.tensor(1024.0))
     assert (float(start), start.dtype) == (1024.0, torch.float64)
-
-
-def test_a_bad_loss_with_finite_slopes_still_poisons_the_gradient() -> None:
     weight = torch.ones(3, requires_grad=True)
-    loss = weight.sum() + torch.inf
-    loss.backward(poison_unless_finite(loss))
+    loss = weight.sum() + torch.inf  # whose slopes are finite
+    loss.backward(loss_scale_or_nan(loss))
     assert weight.grad is not None
     assert weight.grad.isnan().all()
+
+
+# --- the loss scale of fp16 -----------------------------------------------------------------------------------------
+
+
+def weighted(weight: float) -> Callable[[], ToyObjective]:
+    """A toy whose losses, and so its gradients, are `weight` times as large."""
+
+    def build() -> ToyObjective:
+        model = ToyObjective()
+        model.weights = {name: weight * value for name, value in model.weights.items()}
+        return model
+
+    return build
+
+
+def gradient(model: ToyObjective, folder: Path, arithmetic: Arithmetic, *, is_scaled: bool = True) -> torch.Tensor:
+    """The gradient of one update as the loop makes it, unscaled; the scale is brought down to where it fits."""
+    run, batches = replace(run_of(folder), arithmetic=arithmetic), next(ToyBatches(CONFIG).steps(1))
+    scales = term_scales(model.weights, count_step(model, batches, run).terms, 1)
+    optimizer, scale = build_optimizer(model, CONFIG), LossScale(CPU, arithmetic)
+    while True:
+        backward(model, batches, scales, 1, run, scale.current() if is_scaled else None)
+        if not is_scaled:
+            break
+        scale.unscale(optimizer)
+        if not scale.follow():
+            break
+        optimizer.zero_grad()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def test_small_gradients_are_those_of_fp32_and_are_lost_without_the_scale(tmp_path: Path) -> None:
+    # Fp16 keeps eleven bits and nothing below 6e-8; these gradients are around 1e-7.
+    wanted = gradient(weighted(1e-7)(), tmp_path, "fp32")
+    scaled = gradient(weighted(1e-7)(), tmp_path, "fp16")
+    plain = gradient(weighted(1e-7)(), tmp_path, "fp16", is_scaled=False)
+    assert (scaled - wanted).norm() < 0.01 * wanted.norm()
+    assert (plain - wanted).norm() > 0.1 * wanted.norm()
+
+
+def test_the_scale_follows_overflows_to_one_and_doubles_after_a_while_without(tmp_path: Path) -> None:
+    module = nn.Linear(2, 2, bias=False)
+    optimizer = build_optimizer(module, CONFIG)
+
+    def follow(scale: LossScale, value: float) -> bool:
+        module.weight.grad = torch.full_like(module.weight, value) * scale.current()
+        scale.unscale(optimizer)
+        return bool(scale.follow())
+
+    scale, found = LossScale(CPU, "fp16"), []
+    scale.restore({**scale.state(), "growth_interval": 2}, tmp_path)
+    for value in (torch.inf, torch.nan, 1.0, 1.0, 1.0, torch.inf, 1.0, 1.0):
+        has_overflowed = follow(scale, value)
+        found.append((float(scale.current()) / FIRST_SCALE, has_overflowed))
+        resumed = LossScale(CPU, "fp16")  # after every update, as if it had been saved there
+        resumed.restore(json.loads(json.dumps(scale.state())), tmp_path)
+        scale = resumed
+    halves = [(0.5, True), (0.25, True), (0.25, False), (0.5, False), (0.5, False), (0.25, True)]
+    assert found == [*halves, (0.25, False), (0.5, False)]
+    assert scale.row() == {"loss_scale": 0.5 * FIRST_SCALE, "overflowed_steps": 3}
+    scale.restore({**scale.state(), "scale": 2.0}, tmp_path)
+    assert [follow(scale, torch.inf) for _ in range(3)] == [True, False, False]
+
+
+def test_any_other_arithmetic_has_no_scale() -> None:
+    scale = LossScale(CPU, "bf16")
+    assert (float(scale.current()), scale.row(), scale.state()) == (1.0, {}, {})
+
+
+@pytest.mark.slow
+def test_fp16_learns_what_fp32_learns(tmp_path: Path) -> None:
+    config = replace(CONFIG, max_steps=400, eval_steps=400, save_steps=400)
+    losses: dict[str, float] = {}
+    for arithmetic in ("fp32", "fp16"):
+        outcome, model = run_toy(tmp_path / arithmetic, config, arithmetic=arithmetic)
+        losses[arithmetic] = outcome.metrics["token_loss"]
+        assert model.table.weight.dtype == torch.float32
+    assert losses["fp32"] < 2.0  # it starts at 5, and the loss at chance is ln 11, about 2.4
+    assert losses["fp16"] == pytest.approx(losses["fp32"], abs=0.1)
+    assert losses["fp16"] != losses["fp32"]
+
+
+@pytest.mark.parametrize("step", [1, 4, 7])
+def test_a_resumed_fp16_run_is_the_uninterrupted_one_to_the_bit(tmp_path: Path, step: int) -> None:
+    # The scale moves at six of the eight updates.
+    check_resume_is_exact(tmp_path, CONFIG, weighted(32.0), step, "fp16")
+    assert [row for row in rows(tmp_path / "resumed") if row.get("overflowed_steps") == 6]
+
+
+def test_a_resume_that_forgets_the_scale_is_caught(tmp_path: Path) -> None:
+    # Planted: a checkpoint in which the scale is still the first one.
+    run_toy(tmp_path / "through", EACH, objective=weighted(32.0)(), arithmetic="fp16")
+    start = tmp_path / "through" / "checkpoints" / "step-0000004"
+    state = read_state(start)
+    state["loss_scale"]["scale"] = FIRST_SCALE
+    (start / STATE).write_text(json.dumps(state))
+    run_toy(tmp_path / "resumed", EACH, objective=weighted(32.0)(), resume_from=start, arithmetic="fp16")
+    assert rows(tmp_path / "resumed")[-1] != rows(tmp_path / "through")[-1]
+
+
+def test_overflows_change_nothing_are_counted_apart_and_never_end_the_run(tmp_path: Path) -> None:
+    config = replace(EACH, max_steps=12)
+    outcome, _ = run_toy(tmp_path, config, objective=weighted(1000.0)(), arithmetic="fp16")
+    training = [row for row in rows(tmp_path) if "loss" in row]
+    skipped = [row for row in training if row["loss"] is None]
+    assert outcome.step == config.max_steps
+    assert [row["step"] for row in skipped[: MAX_SKIPPED_IN_A_ROW + 1]] == list(range(1, MAX_SKIPPED_IN_A_ROW + 2))
+    assert training[-1]["overflowed_steps"] == len(skipped) < config.max_steps
+    assert training[-1]["loss_scale"] == FIRST_SCALE / 2 ** len(skipped)
+    assert not any("skipped_steps" in row for row in training)
+    model = ToyObjective()
+    optimizer, start = build_optimizer(model, CONFIG), fingerprint(model)
+    load_checkpoint(tmp_path / "checkpoints" / "step-0000005", model, optimizer)
+    assert fingerprint(model) == start
+    assert not any(value.any() for state in optimizer.state.values() for value in state.values())
+
+
+def test_what_no_scale_mends_ends_the_run_once_the_scale_is_down(tmp_path: Path) -> None:
+    config = replace(EACH, max_steps=60)
+    with pytest.raises(DivergedError, match=f"by step 21 {MAX_SKIPPED_IN_A_ROW} updates in a row"):
+        run_toy(tmp_path, config, objective=Breaking(tuple(range(1, 61))), arithmetic="fp16")
+    last = rows(tmp_path)[-1]
+    assert (last["overflowed_steps"], last["skipped_steps"]) == (16, MAX_SKIPPED_IN_A_ROW)  # 2**16 is halved 16 times
+
+
+@pytest.mark.parametrize(("then", "now"), [("bf16", "fp16"), ("fp16", "fp32")])
+def test_a_run_resumes_with_the_scale_it_had_or_not_at_all(tmp_path: Path, then: Arithmetic, now: Arithmetic) -> None:
+    run_toy(tmp_path, arithmetic=then)
+    with pytest.raises(CheckpointError, match="--precision"):
+        run_toy(tmp_path, resume_from=tmp_path / "checkpoints" / "step-0000004", arithmetic=now)
+
+
+@pytest.mark.slow
+def test_an_overflow_on_one_rank_moves_the_scale_of_all(tmp_path: Path) -> None:
+    states = json.loads(run_ranks(2, tmp_path, "overflow"))
+    assert states[0] == states[1]
+    assert states[0]["overflowed"] > 0
+    assert states[0]["scale"] == FIRST_SCALE / 2 ** states[0]["overflowed"]

@@ -1,7 +1,10 @@
 """What is logged reads back exactly, and logging never stops a run."""
 
+import errno
 import io
 import json
+import sys
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,8 +13,8 @@ import torch
 
 from electra_albert.contracts import Term
 from electra_albert.training.distributed import World
-from electra_albert.training.metrics_file import CLOCK
-from electra_albert.training.monitor import Monitor, Tally, mean
+from electra_albert.training.monitor import CLOCK, Monitor, Tally, cut_metrics, mean, read_metrics
+from electra_albert.training.run_log import console_log
 from tests.training.toy import ALONE
 
 YES, NO = torch.tensor(True), torch.tensor(False)
@@ -36,92 +39,100 @@ def test_rows_read_back_exactly_and_evaluations_carry_the_prefix(tmp_path: Path)
     assert read_rows(tmp_path)[1] == {"step": 1, "tokens": 7, "epoch": 0.1, "eval_loss": 1 / 3, "phase": "eval"}
 
 
-def test_a_resume_cuts_later_rows_and_a_torn_last_line(tmp_path: Path) -> None:
-    rows = [{"step": 1}, {"step": 2}, {"step": 2, "eval_loss": 1.0}, {"step": 3}]
+TORN = ('{"step": 2, "lo', '{"step": 2, "lo{"step": 3, "loss": 1.0}', "[1, 2]", "7", "null", "\x00")
+
+
+def test_a_resume_cuts_later_rows_and_torn_lines(tmp_path: Path) -> None:
+    rows = [{"step": 1}, {"step": 2, "loss": 0.1}, {"step": 2, "eval_loss": 1.0}, {"step": 3}]
+    first, *others = (json.dumps(row) for row in rows)
     path = tmp_path / "metrics.jsonl"
+    assert read_metrics(path) == []
     for is_evaluated, kept in ((True, rows[:3]), (False, rows[:2])):
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3, "lo')
-        with Monitor(tmp_path, 10) as monitor:
-            monitor.start(2, is_evaluated=is_evaluated)
-        assert read_rows(tmp_path) == kept
+        path.write_text("\n".join((first, *TORN, *others, '{"step": 3, "lo')))
+        assert read_metrics(path) == rows
+        assert cut_metrics(path, 2, is_evaluated=is_evaluated) == kept == read_metrics(path)
 
 
-def test_a_number_that_is_not_finite_becomes_null_and_is_said(tmp_path: Path) -> None:
-    printed = io.StringIO()
+def test_a_number_that_is_not_finite_becomes_null_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with Monitor(tmp_path, 10) as monitor:
         monitor.start(0)
         monitor.row({**ROW, "auc": float("nan")})
     assert read_rows(tmp_path)[0]["auc"] is None
-    assert "auc at step 1 is nan" in printed.getvalue()
+    assert "auc at step 1 is nan" in caplog.text
 
 
-def test_a_log_that_cannot_be_written_is_said_once_and_stops_nothing(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").mkdir()
+def test_a_log_that_cannot_be_written_is_one_warning_and_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
     (tmp_path / "tensorboard").touch()
-    printed = io.StringIO()
+    monkeypatch.setattr(Path, "open", lambda *arguments, **named: Full())
     with Monitor(tmp_path, 10) as monitor:
         monitor.start(0)
-        monitor.row(ROW)
-        monitor.text(1, "guess", "a")
-    assert printed.getvalue().count("warning") == 1
+        for step in (1, 2):
+            monitor.row({**ROW, "step": step})
+            monitor.text(step, "sample", "a")
+    assert [message.split(" (")[0] for message in caplog.messages] == [
+        "cannot write tensorboard",
+        "cannot write metrics.jsonl",
+    ]
+
+
+class Terminal(io.StringIO):
+    """A standard error that is a terminal, or is not, and may go away."""
+
+    def __init__(self, is_terminal: bool) -> None:
+        super().__init__()
+        self.is_terminal, self.is_gone = is_terminal, False
+
+    def isatty(self) -> bool:
+        return self.is_terminal
+
+    def write(self, text: str) -> int:
+        if self.is_gone:
+            raise BrokenPipeError
+        return super().write(text)
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_terminal_that_goes_away_stops_nothing(tmp_path: Path, is_terminal: bool) -> None:
-    class Gone(io.StringIO):
-        is_gone = False
-
-        def isatty(self) -> bool:
-            return is_terminal
-
-        def write(self, text: str) -> int:
-            if self.is_gone:
-                raise BrokenPipeError
-            return super().write(text)
-
-    stream = Gone()
-    with Monitor(tmp_path, 10) as monitor:
-        monitor.start(0)
+def test_a_terminal_gets_a_bar_a_file_gets_lines_and_one_that_goes_away_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    stream = Terminal(is_terminal)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with console_log(), Monitor(tmp_path, 4) as monitor:
+        monitor.start(2)
+        monitor.tick()
+        monitor.row({**ROW, "step": 3})
+        shown = stream.getvalue()
         stream.is_gone = True
-        for step in (1, 2):
-            monitor.say("hello")
-            monitor.tick()
-            monitor.row({**ROW, "step": step})
-    assert [row["step"] for row in read_rows(tmp_path)] == [1, 2]
+        monitor.tick()
+        monitor.row({**ROW, "step": 4})
+    assert ("\r" in shown) == is_terminal
+    assert ("step 3/4  epoch 0.1  loss 0.3  sop_loss -" in shown) != is_terminal
+    assert [row["step"] for row in read_rows(tmp_path)] == [3, 4]
 
 
-def test_only_the_main_rank_writes_and_speaks(tmp_path: Path) -> None:
-    printed = io.StringIO()
+def test_only_the_main_rank_writes(tmp_path: Path) -> None:
     with Monitor(tmp_path, 10, is_main=False) as monitor:
         monitor.start(0)
         monitor.row(ROW)
         monitor.evaluation(ROW, {"loss": 1.0})
-        monitor.say("hello")
-    assert printed.getvalue() == ""
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_terminal_gets_a_bar_and_a_file_gets_lines(tmp_path: Path) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    shown = {}
-    for stream in (Terminal(), io.StringIO()):
-        with Monitor(tmp_path, 4) as monitor:
-            monitor.start(2)
-            monitor.tick()
-            monitor.row({**ROW, "step": 3})
-        shown[type(stream)] = stream.getvalue()
-    assert "3/4" in shown[Terminal]
-    assert "\r" in shown[Terminal]
-    assert "step 3/4  epoch 0.1  loss 0.3  sop_loss -" in shown[io.StringIO]
-
-
-def test_tensorboard_groups_rows_and_forgets_what_a_resume_repeats(tmp_path: Path) -> None:
+def test_tensorboard_groups_rows_and_forgets_what_a_resume_repeats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for first, steps in ((0, (1, 2, 3)), (1, (2,))):
+        monkeypatch.setattr(time, "time", lambda first=first: 1e9 + first)  # files are read in the order of their names
         with Monitor(tmp_path, 10) as monitor:
             monitor.start(first)
             for step in steps:

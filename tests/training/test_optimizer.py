@@ -1,16 +1,210 @@
-"""Every trainable parameter is in exactly one group, decayed or not as it should be, and Adam is the Adam asked for."""
+"""Every trainable parameter is in exactly one group (law 6); AdamW, LAMB and the learning rate are those asked for."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from electra_albert.config import TrainingConfig
-from electra_albert.training.optimizer import build_optimizer, check_gradients, check_groups, parameter_groups
-from tests.training.toy import ToyObjective
+from electra_albert.config import ModelConfig, TrainingConfig
+from electra_albert.model.encoder import Encoder
+from electra_albert.training.lamb import Lamb
+from electra_albert.training.optimizer import (
+    build_optimizer,
+    check_gradients,
+    check_groups,
+    learning_rate,
+    parameter_groups,
+)
+from tests.training.test_loop import check_resume_is_exact
+from tests.training.toy import CONFIG as TOY_CONFIG
+from tests.training.toy import ToyObjective, run_toy
 
-CONFIG = TrainingConfig(learning_rate=0.05, weight_decay=0.1, adam_epsilon=1e-6)
+D = 3
+ADAMW = TrainingConfig(learning_rate=0.05, weight_decay=0.1, adam_epsilon=1e-6)
+CONFIG = replace(ADAMW, optimizer="lamb")
+# How many trust ratios each parameter of OneOfEach has in LAMB as published; those with 0 are not decayed either.
+PUBLISHED = {
+    "table.weight": 1,
+    "dense.weight": 1,
+    "dense.bias": 0,
+    "qkv.weight": 3,
+    "qkv.bias": 0,
+    "full_layer_layer_norm.weight": 0,
+    "full_layer_layer_norm.bias": 0,
+}
+
+
+class OneOfEach(nn.Module):
+    """One parameter of each kind, in float64, drawn so that the thirds of the fused matrix differ much in size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, D)
+        self.dense = nn.Linear(D, 5)
+        self.qkv = nn.Linear(D, 3 * D)
+        self.full_layer_layer_norm = nn.LayerNorm(D)
+        self.double()
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+            self.qkv.weight[D:] *= 10
+            self.qkv.weight[2 * D :] *= 10
+
+
+def gradients(module: nn.Module, count: int) -> Iterator[dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(count):
+        yield {
+            name: torch.randn(parameter.shape, dtype=parameter.dtype, generator=generator)
+            for name, parameter in module.named_parameters()
+        }
+
+
+def give(module: nn.Module, gradient: dict[str, Tensor]) -> None:
+    for name, parameter in module.named_parameters():
+        parameter.grad = gradient[name].clone()
+
+
+def written_out(weight: Tensor, gradient: list[Tensor], config: TrainingConfig, is_decayed: bool) -> Tensor:
+    """AdamW or LAMB of one matrix written out plainly."""
+    first, second = torch.zeros_like(weight), torch.zeros_like(weight)
+    for step, slope in enumerate(gradient, 1):
+        first = config.adam_beta1 * first + (1 - config.adam_beta1) * slope
+        second = config.adam_beta2 * second + (1 - config.adam_beta2) * slope**2
+        correction1 = 1 - config.adam_beta1**step if config.adam_bias_correction else 1.0
+        correction2 = 1 - config.adam_beta2**step if config.adam_bias_correction else 1.0
+        direction = (first / correction1) / ((second / correction2).sqrt() + config.adam_epsilon)
+        direction = direction + (config.weight_decay * weight if is_decayed else 0.0)
+        ratio = float(weight.norm() / direction.norm()) if is_decayed and config.optimizer == "lamb" else 1.0
+        weight = weight - config.learning_rate * ratio * direction
+    return weight
+
+
+def check_updates_are(ratios: dict[str, int], config: TrainingConfig, *, has_ratios: bool = True) -> None:
+    """Ten updates must equal those written out, each parameter cut into as many matrices as it has ratios."""
+    module, reference = OneOfEach(), config if has_ratios else replace(config, optimizer="adamw")
+    slopes = list(gradients(module, 10))
+    expected = {}
+    for name, parameter in module.named_parameters():
+        tensors = [parameter.detach(), *(gradient[name] for gradient in slopes)]
+        parts = zip(*(tensor.chunk(max(1, ratios[name])) for tensor in tensors), strict=True)
+        expected[name] = torch.cat([written_out(w, g, reference, ratios[name] > 0) for w, *g in parts])
+    optimizer = build_optimizer(module, config)
+    if not has_ratios:
+        for group in optimizer.param_groups:
+            group["trust_ratios"] = 0
+    for gradient in slopes:
+        give(module, gradient)
+        optimizer.step()
+    for name, parameter in module.named_parameters():
+        # Float64 throughout, weights up to a few hundred; ten updates leave rounding far below this.
+        torch.testing.assert_close(parameter.detach(), expected[name], rtol=0, atol=1e-10, msg=f"{name} differs")
+
+
+@pytest.mark.parametrize("has_correction", [True, False])
+def test_updates_equal_adamw_and_lamb_written_out(has_correction: bool) -> None:
+    adamw, lamb = (replace(config, adam_bias_correction=has_correction) for config in (ADAMW, CONFIG))
+    check_updates_are(PUBLISHED, adamw)
+    check_updates_are(PUBLISHED, lamb)
+    check_updates_are(PUBLISHED, lamb, has_ratios=False)  # AdamW as it is on a Mac's GPU
+    # Planted: one ratio over the fused matrix; a ratio, and decay, for a bias or a LayerNorm; none for a matrix.
+    planted = {"qkv.weight": 1, "dense.bias": 1, "full_layer_layer_norm.weight": 1, "dense.weight": 0}
+    for name, ratios in planted.items():
+        with pytest.raises(AssertionError, match=name):
+            check_updates_are({**PUBLISHED, name: ratios}, lamb)
+
+
+def test_uncorrected_adam_still_corrects_nothing_after_many_updates_and_a_reload() -> None:
+    config = replace(ADAMW, adam_bias_correction=False)
+    module = nn.Linear(2, 2)
+    optimizer = build_optimizer(module, config)
+    again = build_optimizer(module, config)
+    again.load_state_dict(optimizer.state_dict())
+    for _ in range(100):
+        module.weight.grad = torch.ones(2, 2)
+        again.step()
+    step = float(again.state[module.weight]["step"])
+    assert 1 - config.adam_beta2**step == 1.0
+
+
+def test_each_matrix_of_a_shared_block_moves_once_by_its_own_norm() -> None:
+    # Without decay an update is as long as rate times weights, however often the block was passed through.
+    encoder = Encoder(
+        ModelConfig(embedding_size=5, hidden_size=6, num_attention_heads=2, intermediate_size=11)
+    ).double()
+    before = {name: parameter.detach().clone() for name, parameter in encoder.named_parameters()}
+    optimizer = build_optimizer(encoder, replace(CONFIG, weight_decay=0.0))
+    assert len(optimizer.state) == len(before)
+    embedded = torch.randn(2, 7, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    encoder(embedded, torch.ones(2, 7, dtype=torch.bool)).square().sum().backward()
+    optimizer.step()
+    for name, parameter in encoder.named_parameters():
+        if parameter.ndim == 2:
+            count = 3 if "qkv" in name else 1
+            for old, new in zip(before[name].chunk(count), parameter.detach().chunk(count), strict=True):
+                # Float64, and a difference of numbers twenty times as large.
+                torch.testing.assert_close((new - old).norm(), CONFIG.learning_rate * old.norm(), rtol=1e-12, atol=0)
+
+
+def test_where_a_norm_is_zero_the_ratio_is_one() -> None:
+    module = nn.Linear(2, 2, bias=False)
+    module.weight.data.zero_()
+    optimizer = build_optimizer(module, CONFIG)
+    give(module, {"weight": torch.ones(2, 2)})
+    optimizer.step()  # the first corrected direction of Adam is one everywhere, but for epsilon
+    torch.testing.assert_close(module.weight.detach(), torch.full((2, 2), -CONFIG.learning_rate))
+    other = nn.Linear(2, 2, bias=False)
+    before = other.weight.detach().clone()
+    optimizer = build_optimizer(other, replace(CONFIG, weight_decay=0.0))
+    give(other, {"weight": torch.zeros(2, 2)})
+    optimizer.step()
+    assert torch.equal(other.weight, before)
+
+
+def everything(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Copies of all weights, moments and counters."""
+    state = [value for parameter in module.parameters() for value in optimizer.state[parameter].values()]
+    return [tensor.detach().clone() for tensor in (*module.parameters(), *state)]
+
+
+@pytest.mark.parametrize("value", [1.0, torch.nan])
+def test_an_update_found_infinite_changes_no_weight_moment_or_counter(value: float) -> None:
+    module = OneOfEach()
+    optimizer = build_optimizer(module, CONFIG)
+    assert isinstance(optimizer, Lamb)
+    give(module, next(gradients(module, 1)))
+    optimizer.step()
+    before = everything(module, optimizer)
+    for parameter in module.parameters():
+        parameter.grad = torch.full_like(parameter, value)
+    optimizer.found_inf = torch.tensor(1.0)
+    optimizer.step()
+    assert all(torch.equal(old, new) for old, new in zip(before, everything(module, optimizer), strict=True))
+    give(module, next(gradients(module, 1)))
+    optimizer.found_inf = torch.tensor(0.0)
+    optimizer.step()
+    assert not any(torch.equal(old, new) for old, new in zip(before, everything(module, optimizer), strict=True))
+
+
+@pytest.mark.parametrize(("step", "has_correction"), [(1, True), (4, False)])
+def test_a_resumed_run_is_the_uninterrupted_one_to_the_bit(tmp_path: Path, step: int, has_correction: bool) -> None:
+    config = replace(TOY_CONFIG, optimizer="lamb", adam_bias_correction=has_correction)
+    check_resume_is_exact(tmp_path, config, ToyObjective, step)
+
+
+@pytest.mark.slow
+def test_lamb_learns_through_the_loop(tmp_path: Path) -> None:
+    config = replace(TOY_CONFIG, optimizer="lamb", max_steps=400, eval_steps=400, save_steps=400)
+    outcome, _ = run_toy(tmp_path, config)
+    assert outcome.metrics["token_loss"] < 2.0  # it starts at 5, and the loss at chance is ln 11, about 2.4
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
 
 
 class AlbertNames(nn.Module):
@@ -26,76 +220,35 @@ class AlbertNames(nn.Module):
         self.frozen = nn.Parameter(torch.zeros(2), requires_grad=False)
 
 
-def reference_adam(start: Tensor, gradients: list[Tensor], config: TrainingConfig) -> Tensor:
-    """AdamW written out plainly."""
-    weight, first, second = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
-    for step, gradient in enumerate(gradients, 1):
-        first = config.adam_beta1 * first + (1 - config.adam_beta1) * gradient
-        second = config.adam_beta2 * second + (1 - config.adam_beta2) * gradient**2
-        correction1 = 1 - config.adam_beta1**step if config.adam_bias_correction else 1.0
-        correction2 = 1 - config.adam_beta2**step if config.adam_bias_correction else 1.0
-        direction = (first / correction1) / ((second / correction2).sqrt() + config.adam_epsilon)
-        weight = weight - config.learning_rate * (direction + config.weight_decay * weight)
-    return weight
-
-
-@pytest.mark.parametrize("has_correction", [True, False])
-def test_updates_equal_adam_written_out(has_correction: bool) -> None:
-    config = replace(CONFIG, adam_bias_correction=has_correction)
-    module = nn.Linear(5, 3, bias=False, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(1)
-    gradients = [torch.randn(3, 5, dtype=torch.float64, generator=generator) for _ in range(30)]
-    expected = reference_adam(module.weight.detach(), gradients, config)
-    optimizer = build_optimizer(module, config)
-    for gradient in gradients:
-        module.weight.grad = gradient.clone()
-        optimizer.step()
-    # Float64 throughout; thirty updates of size 0.05 leave rounding far below this.
-    torch.testing.assert_close(module.weight.detach(), expected, rtol=0, atol=1e-12)
-
-
-def test_uncorrected_adam_still_corrects_nothing_after_many_updates_and_a_reload() -> None:
-    config = replace(CONFIG, adam_bias_correction=False)
-    module = nn.Linear(2, 2)
-    optimizer = build_optimizer(module, config)
-    again = build_optimizer(module, config)
-    again.load_state_dict(optimizer.state_dict())
-    for _ in range(100):
-        module.weight.grad = torch.ones(2, 2)
-        again.step()
-    step = float(again.state[module.weight]["step"])
-    assert 1 - config.adam_beta2**step == 1.0
-
-
-def test_every_trainable_parameter_is_in_exactly_one_group_a_tied_one_once() -> None:
-    module = ToyObjective()
-    groups = parameter_groups(module, 0.01)
+def test_every_trainable_parameter_is_in_one_group_with_its_decay_and_rate_scale() -> None:
+    tied = ToyObjective()
+    check_groups(tied, parameter_groups(tied, 0.01))
+    module = AlbertNames()
+    named = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    scales = {name: 1.0 if "norm" in name.lower() else 0.5**number for number, name in enumerate(named)}
+    groups = parameter_groups(module, 0.01, scales)
     check_groups(module, groups)
-    assert sum(len(group["params"]) for group in groups) == len(list(module.parameters()))
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    assert {names[p]: group["rate_scale"] for group in groups for p in group["params"]} == scales
+    decayed = {names[p] for group in groups if group["weight_decay"] for p in group["params"]}
+    assert decayed == {"word_embeddings.weight", "query.weight"}
+    with pytest.raises(KeyError):
+        parameter_groups(module, 0.01, {})
 
 
-def test_a_parameter_left_out_of_the_groups_is_refused() -> None:
-    # Planted fault: the second list comes out empty, so that biases and LayerNorms are never trained.
-    module = ToyObjective()
-    with pytest.raises(ValueError, match="0 times"):
-        check_groups(module, parameter_groups(module, 0.01)[:1])
-
-
-def test_a_parameter_in_two_groups_is_refused() -> None:
-    # Planted fault: a tied table is listed under both of its names.
+def test_groups_that_leave_a_parameter_out_or_have_it_twice_are_refused() -> None:
+    # Planted: the undecayed group is lost; a tied table is under both of its names; a tie is made of two parameters.
     module = ToyObjective()
     groups = parameter_groups(module, 0.01)
+    with pytest.raises(ValueError, match="0 times"):
+        check_groups(module, groups[:1])
     groups[1]["params"].append(module.decoder.weight)
     with pytest.raises(ValueError, match="2 times"):
         check_groups(module, groups)
-
-
-def test_two_parameters_over_one_storage_are_refused() -> None:
-    # Planted fault: a tie made of two parameter objects, which would be updated twice.
-    module = AlbertNames()
-    module.twin = nn.Parameter(module.query.weight.data)
+    twins = AlbertNames()
+    twins.twin = nn.Parameter(twins.query.weight.data)
     with pytest.raises(ValueError, match="2 times"):
-        build_optimizer(module, CONFIG)
+        build_optimizer(twins, CONFIG)
 
 
 def test_a_parameter_that_no_loss_reaches_is_refused() -> None:
@@ -105,21 +258,38 @@ def test_a_parameter_that_no_loss_reaches_is_refused() -> None:
         check_gradients(module)
 
 
-def test_every_parameter_has_the_rate_scale_of_its_name_and_stands_in_one_group() -> None:
-    module = AlbertNames()
-    scales = {name: 1.0 if "norm" in name.lower() else 0.5**number for number, (name, _) in enumerate(_named(module))}
-    groups = parameter_groups(module, 0.01, scales)
-    check_groups(module, groups)
-    names = {parameter: name for name, parameter in module.named_parameters()}
-    assert {names[p]: group["rate_scale"] for group in groups for p in group["params"]} == scales
-    decayed = {names[p] for group in groups if group["weight_decay"] for p in group["params"]}
-    assert decayed == {"word_embeddings.weight", "query.weight"}
+# --- learning rate --------------------------------------------------------------------------------------------------
 
 
-def test_a_parameter_without_a_rate_scale_is_refused() -> None:
-    with pytest.raises(KeyError):
-        parameter_groups(AlbertNames(), 0.01, {})
+def curve(kind: str, max_steps: int = 100, warmup_steps: int = 10) -> list[float]:
+    """The rates of updates 1, 2, … of a whole run, with a peak of one."""
+    config = TrainingConfig(
+        max_steps=max_steps,
+        warmup_steps=warmup_steps,
+        learning_rate=1.0,
+        lr_scheduler_type=kind,  # type: ignore[arg-type]
+    )
+    assert learning_rate(max_steps + 1, config) == learning_rate(5 * max_steps, config) == 0.0
+    return [learning_rate(step, config) for step in range(1, max_steps + 1)]
 
 
-def _named(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+def test_each_schedule_is_the_published_one_but_for_the_counting() -> None:
+    electra = curve("electra")
+    expected = {1: 0.1, 5: 0.5 * 0.96, 10: 0.91, 51: 0.5, 100: 0.01}
+    assert {step: electra[step - 1] for step in expected} == pytest.approx(expected, rel=1e-12)
+    # As published, by updates counted from 0: g / w while g < w, then 1 - g / T. The warm-up is one update ahead.
+    published = [g / 10 if g < 10 else 1 - g / 100 for g in range(100)]
+    bert = curve("bert")
+    assert bert == pytest.approx([*published[1:10], 1 - 9 / 100, *published[10:]], rel=1e-12)
+    # The usual formula, by updates counted from 0 in the decay: (T - g) / (T - w).
+    linear = [*(step / 10 for step in range(1, 11)), *((100 - g) / 90 for g in range(10, 100))]
+    assert curve("linear") == pytest.approx(linear, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", get_args(get_type_hints(TrainingConfig)["lr_scheduler_type"]))
+def test_no_update_of_a_run_has_a_rate_of_zero_or_above_the_peak(kind: str) -> None:
+    for warmup_steps in (0, 1, 10, 99, 100, 150):
+        assert all(0 < rate <= 1 for rate in curve(kind, warmup_steps=warmup_steps))
+    assert curve(kind, warmup_steps=0)[0] == 1.0
+    if kind != "electra":  # a warm-up longer than the run only rises
+        assert curve(kind, max_steps=8, warmup_steps=16) == [step / 16 for step in range(1, 9)]

@@ -1,18 +1,20 @@
-"""log.txt keeps what a run prints, and its failing stops nothing."""
+"""Records go to the console of the main rank and to log.txt, whose failing stops nothing."""
 
+import logging
 from pathlib import Path
 
 import pytest
 
 from electra_albert.contracts import DataError
-from electra_albert.training.monitor import Monitor
-from electra_albert.training.run_log import LOG, RunLog, console_log
+from electra_albert.training.run_log import RunLog, console_log, log_shown
+
+LOG = logging.getLogger("electra_albert.any")
 
 
 def log_of(folder: Path, *lines: str) -> str:
-    """The text of log.txt after a run of a few lines, the first of which is printed before the folder is open."""
+    """The text of log.txt after a run of a few lines, the first of which is logged before the folder is open."""
     first, *others = lines
-    with console_log(), RunLog() as log, Monitor(folder, 10):
+    with RunLog() as log:
         LOG.info(first)
         log.open(folder)
         for line in others:
@@ -22,10 +24,22 @@ def log_of(folder: Path, *lines: str) -> str:
 
 
 def test_every_line_has_a_time_and_those_of_a_resumed_run_follow(tmp_path: Path) -> None:
-    log_of(tmp_path, "plan\n  of two lines", "step 1 ␣")
+    log_of(tmp_path, "  plan", "step 1 ␣")
     lines = log_of(tmp_path, "plan", "step 2").splitlines()
-    assert [line.split(" ", 1)[1] for line in lines] == ["plan", "  of two lines", "step 1 ␣", "plan", "step 2"]
+    assert [line.split(" ", 1)[1] for line in lines] == ["  plan", "step 1 ␣", "plan", "step 2"]
     assert all(line.split(" ")[0].endswith("Z") for line in lines)
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_the_console_has_the_main_ranks_lines_with_their_level_and_not_those_shown_already(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rank: str
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    with console_log(), console_log():
+        LOG.info("plan")
+        LOG.warning("full")
+        log_shown("result")
+    assert capsys.readouterr().err.splitlines() == (["plan", "warning: full"] if rank == "0" else [])
 
 
 def log_and_fail(log: RunLog, folder: Path) -> None:
@@ -40,9 +54,8 @@ def test_what_ends_a_run_is_logged(tmp_path: Path) -> None:
     assert (tmp_path / "log.txt").read_text().endswith("error: no text\n")
 
 
-def test_a_log_that_cannot_be_written_is_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_that_cannot_be_written_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "log.txt").symlink_to("/dev/full")
-    log_of(tmp_path, "plan", "step 1", "step 2")
-    assert capsys.readouterr().err.count("cannot write log.txt (No space left on device)") == 1
-    log_of(tmp_path / "not there", "plan", "step 1")
-    assert capsys.readouterr().err.count("cannot write log.txt") == 1
+    for folder, reason in ((tmp_path, "No space left on device"), (tmp_path / "not there", "No such file")):
+        log_of(folder, "plan", "step 1", "step 2")
+        assert caplog.text.count(f"cannot write log.txt ({reason}") == 1

@@ -6,7 +6,6 @@ Dimensions: B rows, L length, V vocabulary, D hidden; all different primes.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -22,9 +21,8 @@ from electra_albert.keyed_random import Stream, bits
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.loop import Outcome, train
-from electra_albert.training.metrics_file import CLOCK
-from electra_albert.training.monitor import Monitor
-from electra_albert.training.run import Run, never_enough
+from electra_albert.training.monitor import CLOCK, Monitor
+from electra_albert.training.settings import RunSettings
 
 V, L, D = 11, 7, 5
 SEED = 3
@@ -132,16 +130,15 @@ def run_toy(
     stop: StopSignal | None = None,
     arithmetic: Arithmetic = "fp32",
     rate_scales: Mapping[str, float] | None = None,
-    is_enough: Callable[[], bool] = never_enough,
-) -> tuple[Outcome, ToyObjective, str]:
-    """Train a toy in `folder`; returns how it ended, the objective, and what was printed."""
+    is_enough: Callable[[], bool] = bool,
+) -> tuple[Outcome, ToyObjective]:
+    """Train a toy in `folder`; returns how it ended, and the objective."""
     model = ToyObjective() if objective is None else objective
-    printed = io.StringIO()
-    with Monitor(folder, config.max_steps, is_main=world.is_main, stream=printed) as monitor:
-        run = Run(folder, config, world, monitor, stop or StopSignal(), arithmetic, resume_from)
+    with Monitor(folder, config.max_steps, is_main=world.is_main) as monitor:
+        run = RunSettings(folder, config, world, monitor, stop or StopSignal(), arithmetic, resume_from)
         run = replace(run, rate_scales=rate_scales, is_enough=is_enough)
         outcome = train(model, ToyBatches(config, world, before), evaluate or held_out(model, config), run)
-    return outcome, model, printed.getvalue()
+    return outcome, model
 
 
 def fingerprint(module: nn.Module) -> str:

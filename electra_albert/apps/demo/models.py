@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from electra_albert.apps.default_model import default_model
 from electra_albert.apps.demo.sentences import OF_ANYTHING, OF_DOCUMENTATION
+from electra_albert.apps.run_folder import CONFIG
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
 
-    from electra_albert.hub.loading import ModelFiles
+    from electra_albert.hub.load import ModelFiles
     from electra_albert.inference.rewrite import Rewriter
 
 _WAY_OUT = "name the tokenizer it was trained with by --tokenizer, or put that beside its weights"
@@ -29,16 +30,14 @@ def default_path() -> Path:
 
 
 def built_in_sentences(path: Path) -> tuple[str, ...]:
-    """Sentences of the kind that the model has read: of a pair that ships, or of what runs here read by default."""
-    from electra_albert.hub.pair_file import find_part
-
-    return OF_DOCUMENTATION if find_part(path, ("generator",)) is None else OF_ANYTHING
+    """Sentences of the kind that the model has read: of a run here what it reads by default."""
+    return OF_DOCUMENTATION if (path / CONFIG).is_file() else OF_ANYTHING
 
 
 def load_rewriter(options: Namespace, path: Path) -> Rewriter:
     """The generator that `path` means, its tokenizer, and the discriminator named or stored with it; all checked."""
     from electra_albert.corpus.tokenizer import load_tokenizer
-    from electra_albert.hub.loading import discriminator_of, generator_of, locate, read_each
+    from electra_albert.hub.load import discriminator_of, generator_of, locate, read_each
     from electra_albert.inference.rewrite import Rewriter
     from electra_albert.inference.token_table import without_spare_rows
 
@@ -62,7 +61,7 @@ def load_rewriter(options: Namespace, path: Path) -> Rewriter:
 
 def _beside(files: ModelFiles, named: str | None) -> list[ModelFiles]:
     """The discriminator that is named, or stored with the generator, or in a folder beside its own; or none."""
-    from electra_albert.hub.loading import locate, locate_encoder
+    from electra_albert.hub.load import locate, locate_encoder
 
     folder = files.weights.absolute().parent
     beside = folder.parent / "discriminator"

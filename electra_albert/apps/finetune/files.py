@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from electra_albert.apps.export.models import export_task_model
 from electra_albert.apps.finetune.tables import confusion_table, format_results, predictions_table
 from electra_albert.apps.run_folder import (
     CARD,
@@ -30,16 +29,17 @@ from electra_albert.apps.run_folder import (
 from electra_albert.contracts import CheckpointError, Metrics, UsageError
 from electra_albert.corpus.tokenizer import fingerprint
 from electra_albert.finetuning_config import CUSTOM, FinetuneConfig, as_flat_settings, table_name
-from electra_albert.hub.loading import TASK_FILE
+from electra_albert.hub.load import TASK_FILE
+from electra_albert.hub.save import save_model
 from electra_albert.model.attention import stock_computes
 from electra_albert.tasks.metrics import LOWER_IS_BETTER, MEASURES
 from electra_albert.tasks.statistics import LEVEL, bootstrap_intervals, summarize
 from electra_albert.training.run_log import LOG_FILE
 
 if TYPE_CHECKING:
-    from electra_albert.apps.export.model_card import Facts
     from electra_albert.apps.finetune.job import TaskJob
     from electra_albert.apps.finetune.sweep import SeedResult
+    from electra_albert.hub.card import Facts
     from electra_albert.tasks.objective import TaskObjective
 
 RESULTS, TABLE, MODEL = "results.json", "results.md", "model"
@@ -176,7 +176,7 @@ def export_best(job: TaskJob, objective: TaskObjective, seed: int, folder: Path,
         "max_answer_length": job.plan.max_answer_length,
     }
     facts = task_facts(job, metrics, f"seed {seed}")
-    export_task_model(objective.model.cpu(), job.start.tokenizer, folder / MODEL, details, facts=facts)
+    save_model(objective.model.cpu(), job.start.tokenizer, folder / MODEL, details, facts)
 
 
 def task_facts(job: TaskJob, metrics: Metrics, of: str) -> Facts:
@@ -186,7 +186,7 @@ def task_facts(job: TaskJob, metrics: Metrics, of: str) -> Facts:
     """
     from huggingface_hub import EvalResult
 
-    from electra_albert.apps.export.model_card import Facts, hub_task
+    from electra_albert.hub.card import HUB_TASKS, Facts
 
     data, examples = job.config.data, len(job.data.evaluation[job.deciding_set])
     name = table_name(data) if job.task.name == CUSTOM else job.task.name
@@ -197,7 +197,7 @@ def task_facts(job: TaskJob, metrics: Metrics, of: str) -> Facts:
     scores = {metric: metrics[metric] for metric in job.task.metrics if metrics.get(metric) is not None}
     results = [
         EvalResult(
-            task_type=hub_task(job.task.kind),
+            task_type=HUB_TASKS[job.task.kind],
             dataset_type=hub.dataset if hub else name,
             dataset_name=name,
             dataset_config=hub.config if hub else None,
@@ -293,7 +293,7 @@ def write_results(job: TaskJob, folder: Path, results: Mapping[str, Any], best: 
             if confusion:
                 write_whole(folder / _with_suffix(CONFUSION, suffix), confusion)
         write_whole(folder / TABLE, format_results(results) + "\n")
-        write_whole(folder / CARD, _card(job, folder, results))
+        _write_card(job, folder, results)
         write_whole(folder / RESULTS, json.dumps(results, indent=2) + "\n")
 
 
@@ -302,56 +302,31 @@ def _with_suffix(name: str, suffix: str) -> str:
     return f"{stem}{suffix}{dot}{kind}"
 
 
-def _card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> str:
-    """The folder's README: scores, how to load the model, how to make it again."""
-    from electra_albert.apps.export.model_card import MADE_WITH, THIS_FOLDER, front_matter
+def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> None:
+    """Write the folder's card: scores, how to load the model, how to make it again."""
+    from electra_albert.hub import card
 
-    loading = (
+    is_stock = stock_computes(job.shape)
+    loader = (
         "AutoModel" if job.head.style == "electra" and job.head.kind in ("sequence", "choice") else _AUTO[job.head.kind]
     )
-    place, own_place = f'"THIS_FOLDER", subfolder="{MODEL}"', f'"THIS_FOLDER/{MODEL}"'
-    told = (
+    path, own_path = f'"THIS_FOLDER", subfolder="{MODEL}"', f"THIS_FOLDER/{MODEL}"
+    choice = (
         f"the model is that of the best seed, {results['best_seed']}, chosen on the set it is scored on: its score is "
         "optimistic, the median is not."
     )
     if job.train is None and job.start.files is not None:
-        place = own_place = f'"{job.start.files.weights.parent}"'
-        told = "the model was fine-tuned elsewhere and only scored here."
+        own_path = str(job.start.files.weights.parent)
+        path, choice = f'"{own_path}"', "the model was fine-tuned elsewhere and only scored here."
     medians = {name: metric["median"] for name, metric in results["metrics"].items()}
     facts = task_facts(job, medians, f"median of {len(results['seeds'])} seed(s)")
-    is_stock = stock_computes(job.shape)
-    stock_lines = [
-        f"from transformers import {loading}, AutoTokenizer",
-        "",
-        f"model = {loading}.from_pretrained({place})",
-        f"tokenizer = AutoTokenizer.from_pretrained({place})",
-    ]
-    own_lines = [
-        "from electra_albert.inference.model import load_model",
-        "",
-        f"model = load_model({own_place})",
-    ]
-    lines = [
-        front_matter(
-            library_name="transformers" if is_stock else None, tags=["albert", "electra", job.task.name], **facts.fields
-        ),
-        "",
-        f"# {folder.name}",
-        "",
-        facts.text,
-        "",
-        format_results(results),
-        "",
-        f"Fractions of the same numbers, with every seed, stand in results.json; {told}",
-        "",
-        *([THIS_FOLDER, ""] if "THIS_FOLDER" in place else []),
-        "```python",
-        *(stock_lines if is_stock else own_lines),
-        "```",
-        "",
-        f"Made by `{(folder / COMMAND).read_text(encoding='utf-8').strip()}`.",
-        "",
-        MADE_WITH,
-        "",
-    ]
-    return "\n".join(lines)
+    fields = {
+        "library_name": "transformers" if is_stock else None,
+        "tags": ["albert", "electra", job.task.name],
+        **facts.fields,
+    }
+    note = f"Fractions of the same numbers, with every seed, are in results.json; {choice}"
+    text = f"{facts.text}\n\n{format_results(results)}\n\n{note}"
+    code = card.stock_code(loader, path) if is_stock else card.OWN_CODE.replace("THIS_FOLDER", own_path)
+    command = (folder / COMMAND).read_text(encoding="utf-8").strip()
+    card.write_card(folder, card.Facts(fields, text), code, command)

@@ -18,8 +18,8 @@ from electra_albert.apps.pretrain.job import choose_arithmetic
 from electra_albert.config import ModelConfig, TrainingConfig
 from electra_albert.contracts import Arithmetic, CheckpointError, DataError, UsageError
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, TuningConfig
-from electra_albert.hub.loading import build_task_model, head_of, load_task_model
-from electra_albert.hub.stock_task import are_unnamed, name_the_labels
+from electra_albert.hub.config import are_unnamed, name_the_labels
+from electra_albert.hub.load import build_task_model, head_of, load_task_model
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.model.task_model import TaskHead
@@ -124,7 +124,7 @@ def _to_label(task: Task, config: FinetuneConfig, data: TaskData, report: Report
         return {}
     if asked == PREDICT_TEST:
         return data.test
-    return {Path(asked).name: read_unlabelled(task, Path(asked), config.data, report)}
+    return {Path(asked).name: read_unlabelled(task, asked, config.data, report)}
 
 
 def _model_details(task: Task, start: Start) -> dict[str, Any]:

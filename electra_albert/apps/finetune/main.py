@@ -78,7 +78,7 @@ def _predict_only(config: FinetuneConfig, session: Session) -> int:
     """Label new text with a fine-tuned model, by what its folder records of its task."""
     from electra_albert.apps.finetune.start import find_start
     from electra_albert.apps.finetune.task import label_text
-    from electra_albert.hub.loading import read_task
+    from electra_albert.hub.load import read_task
     from electra_albert.tasks.registry import TASKS, find_task, task_of_model
 
     tuning, data = config.tuning, config.data

@@ -16,7 +16,7 @@ from electra_albert.apps.finetune.tables import predictions_table
 from electra_albert.apps.run_folder import write_whole
 from electra_albert.contracts import CheckpointError
 from electra_albert.finetuning_config import PREDICT_TEST
-from electra_albert.hub.loading import load_task_model, locate_encoder
+from electra_albert.hub.load import load_task_model, locate_encoder
 from electra_albert.tasks.encoding import Decoded, TextEncoder
 from electra_albert.tasks.examples import Report
 from electra_albert.tasks.kinds import KINDS
@@ -27,7 +27,7 @@ from electra_albert.training.guards import StopSignal
 
 if TYPE_CHECKING:
     from electra_albert.apps.finetune.job import TaskJob
-    from electra_albert.hub.loading import ModelFiles
+    from electra_albert.hub.load import ModelFiles
 
 LOG = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from electra_albert.apps.finetune.scoring import Scored, inference, score
 from electra_albert.apps.machine import one_line_errors
 from electra_albert.apps.run_folder import write_whole, writing
 from electra_albert.contracts import CheckpointError, Metrics
-from electra_albert.hub.loading import load_task_model
+from electra_albert.hub.load import load_task_model
 from electra_albert.model.task_model import depth_scales
 from electra_albert.tasks.batches import TaskBatches
 from electra_albert.tasks.metrics import is_collapsed
@@ -31,9 +31,8 @@ from electra_albert.training.checkpoint import find_checkpoint, read_state
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.loop import train
-from electra_albert.training.metrics_file import read_metrics
-from electra_albert.training.monitor import EVALUATION_PREFIX, Monitor
-from electra_albert.training.run import Run
+from electra_albert.training.monitor import EVALUATION_PREFIX, Monitor, read_metrics
+from electra_albert.training.settings import RunSettings
 
 LOG = logging.getLogger(__name__)
 
@@ -122,7 +121,7 @@ def _run_seed(
         LOG.info(f"{job.task.name}, seed {seed}: {training.max_steps:,} updates, {', '.join(new)} with new weights")
         watch = _Watch(job, objective, place, world, stop)
         watch.recall(start_step)
-        run = Run(
+        run = RunSettings(
             place,
             training,
             world,

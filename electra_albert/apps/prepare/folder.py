@@ -1,4 +1,4 @@
-"""Where what was prepared of a corpus lies, how it is known again, and who may write there.
+"""The folder of a prepared corpus: its key, its locks, and the token store in it.
 
 A folder's name carries the beginning of its key: a hash of the content of all files, how they are read, the tokenizer
 and the seed. So another corpus never meets an old store, and the same one finds it wherever its files have gone.
@@ -17,14 +17,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from filelock import FileLock, Timeout
+
 from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.corpus.mixture import Source, read_sources
+from electra_albert.corpus.sources import Reading, Unit, find_files, identity, plan_units, refreshed, require_columns
+from electra_albert.corpus.store import Store, open_store
+from electra_albert.corpus.tokenizer import TextOptions, fingerprint, load_tokenizer
+from electra_albert.data_files.finding import format_of
+from electra_albert.files import read_json, write_json
 from electra_albert.shipped import SAMPLE_TEXT
 
 if TYPE_CHECKING:
-    from electra_albert.corpus.mixture import Source
-    from electra_albert.corpus.sources import Reading, Unit
-    from electra_albert.corpus.store import Store
     from electra_albert.corpus.tokenizer import Tokenizer
 
 LOG = logging.getLogger(__name__)
@@ -35,7 +40,7 @@ _KEY_LETTERS = 12  # of the key, in the folder's name
 
 
 class CorpusFolder(NamedTuple):
-    """A corpus that was looked at, and the folder that belongs to it."""
+    """The files of a corpus, and the folder that belongs to it."""
 
     folder: Path
     key: str
@@ -44,79 +49,66 @@ class CorpusFolder(NamedTuple):
     sources: list[Source]
     files: list[list[Path]]  # of each source
     identity: dict[str, Any]  # of all files
-    found: Counter[str]  # what was noted while they were looked for
+    found: Counter[str]  # counts of what was left out when the files were listed
     given: Tokenizer | None  # the tokenizer to use, if one was named
 
     def units(self, unit_bytes: int) -> list[list[Unit]]:
         """The units of each source."""
-        from electra_albert.corpus.sources import plan_units
-
-        return [
-            plan_units(files, _reading(source, self.config), unit_bytes)
-            for source, files in zip(self.sources, self.files, strict=True)
-        ]
+        pairs = zip(self.sources, self.files, strict=True)
+        return [plan_units(files, _reading(source, self.config), unit_bytes) for source, files in pairs]
 
     def all_files(self) -> list[Path]:
         return [path for files in self.files for path in files]
 
 
 def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
-    """Look for the corpus, tell it from any other, and make its folder.
+    """List the files of the corpus, compute its key, and make its folder.
 
-    Raises UsageError, DataError or CheckpointError where the corpus or the tokenizer cannot be used.
+    Raises UsageError, DataError or CheckpointError if the corpus or the tokenizer cannot be used.
     """
-    from electra_albert.corpus.mixture import read_sources
-    from electra_albert.corpus.sources import require_columns
-    from electra_albert.corpus.tokenizer import TextOptions, fingerprint, load_tokenizer
-
     root = Path(config.prepared_dir)
     root.mkdir(parents=True, exist_ok=True)
     given = None
     if config.tokenizer:
         if config.keep_accents == "albert":
             raise UsageError("--keep_accents albert is for a tokenizer that is trained; for a given one say false")
-        told = TextOptions(config.do_lower_case, config.keep_accents, config.split_digit_comma)
-        given = load_tokenizer(Path(config.tokenizer), told)
+        options = TextOptions(config.do_lower_case, config.keep_accents, config.split_digit_comma)
+        given = load_tokenizer(Path(config.tokenizer), options)
     sources = read_sources(config.corpus, config.text_column)
+    paths = [str(SAMPLE_TEXT) if source.corpus == BUILT_IN_CORPUS else source.corpus for source in sources]
     name = short_name(config.corpus)
     found: Counter[str] = Counter()
     with locked(root / f".{name}.lock"):  # many jobs at once, as on a cluster, read every file only once
-        files = _without_repeats(sources, [_find(source.corpus, config.encoding, found) for source in sources], found)
+        files = _without_repeats(sources, [find_files(path, found, config.encoding) for path in paths], found)
         for source, some in zip(sources, files, strict=True):  # first of all, since it takes no time
             require_columns(some, _reading(source, config))
-        identity = _identify([path for some in files for path in some], root, name)
-        pieces = fingerprint(given) if given else _training_key(config)
-        how = [config.bad_utf8, config.encoding]
-        key = _digest([PREPARED_VERSION, _content(sources, files, identity), how, pieces, seed])
+        hashes = _identify([path for some in files for path in some], root, name)
+        entries = iter(hashes["files"])
+        content = [
+            [source.text_column, [[next(entries)["blake2b"], path.suffixes[-2:]] for path in some]]
+            for source, some in zip(sources, files, strict=True)
+        ]
+        trained = [_TRAINING_VERSION, config.vocab_size, config.do_lower_case is not False, config.keep_accents]
+        tokenizer = fingerprint(given) if given else trained
+        parts = [PREPARED_VERSION, content, [config.bad_utf8, config.encoding], tokenizer, seed]
+        key = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
         folder = root / f"{name}-{key[:_KEY_LETTERS]}"
         folder.mkdir(exist_ok=True)
-        _write_identity(folder, identity)
-    return CorpusFolder(folder, key, config, seed, sources, files, identity, found, given)
+        write_json(folder / "corpus.json", hashes)
+    return CorpusFolder(folder, key, config, seed, sources, files, hashes, found, given)
 
 
 def _reading(source: Source, config: CorpusConfig) -> Reading:
-    from electra_albert.corpus.sources import Reading
-
     return Reading(source.text_column, config.bad_utf8, config.encoding)
 
 
-def _training_key(config: CorpusConfig) -> list[Any]:
-    """What the pieces of a tokenizer that is trained depend on, the text apart."""
-    return [_TRAINING_VERSION, config.vocab_size, config.do_lower_case is not False, config.keep_accents]
-
-
-def _find(corpus: str, encoding: str, found: Counter[str]) -> list[Path]:
-    from electra_albert.corpus.sources import find_files
-
-    return find_files(str(SAMPLE_TEXT) if corpus == BUILT_IN_CORPUS else corpus, found, encoding)
-
-
 def _without_repeats(sources: list[Source], files: list[list[Path]], found: Counter[str]) -> list[list[Path]]:
-    """Each text once, in the first source that holds it; DataError where that would falsify the sources' weights."""
+    """Each text once, in the first source that holds it; DataError if that would falsify the sources' weights."""
     seen: set[tuple[str, str]] = set()
     kept: list[list[Path]] = []
     for source, some in zip(sources, files, strict=True):
-        own = {(os.path.realpath(path), _column(path, source)): path for path in some}
+        columns = ["" if format_of(path) == "text" else source.text_column for path in some]  # plain text has none
+        own = {(os.path.realpath(path), column): path for path, column in zip(some, columns, strict=True)}
         repeated = own.keys() & seen
         if repeated and source.weight is not None:
             raise DataError(f"{min(repeated)[0]} belongs to two sources with weights; give it to one of them")
@@ -126,76 +118,45 @@ def _without_repeats(sources: list[Source], files: list[list[Path]], found: Coun
     return kept
 
 
-def _column(path: Path, source: Source) -> str:
-    """The column of a table that is read; plain text has none."""
-    from electra_albert.corpus.formats import format_of
-
-    return "" if format_of(path) == "text" else source.text_column
-
-
-def _content(sources: list[Source], files: list[list[Path]], identity: dict[str, Any]) -> list[Any]:
-    """What is read, by source: hash and suffixes of each file, and the column that holds the text."""
-    entries = iter(identity["files"])
-    return [
-        [source.text_column, [[next(entries)["blake2b"], path.suffixes[-2:]] for path in some]]
-        for source, some in zip(sources, files, strict=True)
-    ]
-
-
 def short_name(corpus: str) -> str:
-    """What folders made from a corpus are named after."""
+    """The name from which folders made of a corpus get theirs."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(os.path.realpath(corpus)).stem)
     return name.strip("-.")[:40] or "corpus"
 
 
-def _digest(content: object) -> str:
-    return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
-
-
 def _identify(files: list[Path], root: Path, name: str) -> dict[str, Any]:
-    """What the files hold: as noted at an earlier run where they are untouched since, else by reading them."""
-    from electra_albert.corpus.sources import identity, refreshed
-
+    """The hashes of the files: as noted at an earlier run if they are untouched since, else by reading them."""
     for noted in sorted(root.glob(f"{name}-*/corpus.json")):
         try:
-            recorded = json.loads(noted.read_text(encoding="utf-8"))
-            present = refreshed(files, recorded)
-            if present is not None:
-                return present
-        except (ValueError, KeyError, TypeError):
+            present = refreshed(files, read_json(noted))
+        except (KeyError, TypeError):
             continue  # a damaged note costs reading the files once more
+        if present is not None:
+            return present
     return identity(files)
 
 
-def _write_identity(folder: Path, identity: dict[str, Any]) -> None:
-    from electra_albert.corpus.writing import write_json
-
-    write_json(folder / "corpus.json", identity)
-
-
 @contextmanager
-def locked(lock: Path, *, is_shared: bool = False) -> Iterator[None]:
-    """Hold the lock file alone, or along with others that share it; it goes with the process, however that ends."""
-    import fcntl
-
-    kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            LOG.info(f"another process prepares {lock.parent}; waiting for it")
-            fcntl.flock(file, kind)
+def locked(lock: Path) -> Iterator[None]:
+    """Hold the lock file; it goes with the process, however that ends."""
+    file = FileLock(lock)
+    try:
+        file.acquire(timeout=0)
+    except Timeout:
+        LOG.info(f"another process prepares {lock.parent}; waiting for it")
+        file.acquire()
+    try:
         yield
+    finally:
+        file.release()
 
 
 def ready_store(folder: Path, wanted: str) -> Store | None:
-    """The store in `folder` where it is whole and the one wanted."""
-    from electra_albert.corpus.store import open_store
-
-    if not (folder / "manifest.json").is_file():
-        return None
+    """The store in `folder` if it is whole and has the fingerprint wanted."""
     try:
         store = open_store(folder)
+    except UsageError:  # there is none
+        return None
     except CheckpointError as problem:
         LOG.info(f"{problem}; building the token store again")
         return None
@@ -208,13 +169,5 @@ def ready_store(folder: Path, wanted: str) -> Store | None:
 
 def find_store(prepared_dir: Path, fingerprint: str) -> Store | None:
     """The store of this fingerprint below `prepared_dir`, if it is still there and whole."""
-    from electra_albert.corpus.store import open_store
-
-    for folder in prepared_dir.glob(f"*-{fingerprint[:_KEY_LETTERS]}/store"):
-        try:
-            store = open_store(folder)
-        except (CheckpointError, UsageError):
-            continue
-        if store.fingerprint == fingerprint:
-            return store
-    return None
+    folders = prepared_dir.glob(f"*-{fingerprint[:_KEY_LETTERS]}/store")
+    return next((store for folder in folders if (store := ready_store(folder, fingerprint))), None)

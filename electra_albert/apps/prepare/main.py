@@ -1,45 +1,51 @@
-"""Raw text to a tokenizer and a token store, made once and kept for the next run on the same corpus and settings.
-
-electra-albert prepare --corpus my.txt
-electra-albert prepare --corpus my.txt --num_shards 16 --shard_index 3     one of many jobs
-electra-albert prepare --corpus my.txt --num_shards 16 --merge             once they are done
-"""
+"""Raw text to a tokenizer and a token store, made once and kept for the next run on the same corpus and settings."""
 
 from __future__ import annotations
 
 import errno
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_albert.apps.command_line import make_parser, parse
-from electra_albert.apps.prepare.extended_tokenizer import TOKENIZER_MAX_LENGTH, extended_tokenizer
+import numpy as np
+import torch
+
 from electra_albert.apps.prepare.folder import CorpusFolder, locked, open_corpus, ready_store
-from electra_albert.apps.prepare.tokenizer_sample import sample_sentences
 from electra_albert.apps.run_folder import require_same_text
-from electra_albert.config import CorpusConfig, TrainingConfig
+from electra_albert.config import CorpusConfig
 from electra_albert.contracts import DataError, UsageError
+from electra_albert.corpus.examples import ExampleTable, build_table, padding_share
+from electra_albert.corpus.mixture import RowOrder, order_rows, source_names
+from electra_albert.corpus.parts import PartPlan, missing_parts, token_dtype, write_parts
+from electra_albert.corpus.sources import read_unit, same_content
+from electra_albert.corpus.statistics import format_statistics
+from electra_albert.corpus.store import Store, build_store
+from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer, save_tokenizer, train_tokenizer
+from electra_albert.corpus.tokenizer_extension import extend_tokenizer
+from electra_albert.corpus.word_encoder import encoder_settings
+from electra_albert.keyed_random import Stream, bits
 
 if TYPE_CHECKING:
-    from electra_albert.corpus.examples import ExampleTable
-    from electra_albert.corpus.mixture import RowOrder
-    from electra_albert.corpus.parts import PartPlan
-    from electra_albert.corpus.store import Store
     from electra_albert.corpus.tokenizer import Tokenizer
 
 LOG = logging.getLogger(__name__)
 
 UNIT_BYTES = 8 << 20  # of text that one part is made from
+SAMPLE_CHARACTERS = 20_000_000  # that a tokenizer is trained on, or extended with
+_SAMPLED_UNITS = 256
+_SMALLEST_SAMPLE_BYTES = 1 << 20
+_TOKENIZER_MAX_LENGTH = 512  # of the copy kept with the store; a run's own copy carries the run's
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
 class ShardConfig:
-    """Which part of the work one of several jobs does, on one machine or many that see the same folder."""
+    """The share of the work that one of several jobs does, on one machine or many that see the same folder."""
 
     num_shards: int | None = None
     shard_index: int | None = None  # from 0
@@ -59,7 +65,7 @@ _ALONE = ShardConfig()
 
 
 class Prepared(NamedTuple):
-    """What a run trains on. The folder belongs to one corpus content, tokenizer and seed."""
+    """The data that a run trains on. The folder belongs to one corpus content, tokenizer and seed."""
 
     tokenizer: Tokenizer
     tokenizer_dir: Path
@@ -80,34 +86,30 @@ def prepare(
     """Build what is missing, reuse what is there. In a distributed run one process goes first, the others find it.
 
     With shard.merge the parts must be there. `recorded` are the settings of a run to be resumed. Raises UsageError,
-    DataError or CheckpointError where the corpus, the tokenizer or the folder cannot be used, or are not that run's.
+    DataError or CheckpointError if the corpus, the tokenizer or the folder cannot be used, or are not that run's.
     """
     with _plain_errors(config):
         corpus = _open(config, seed)
         if recorded is not None:
             require_same_text(recorded, config, corpus.key)
+        tokenizer = _ready_tokenizer(corpus)
         with locked(corpus.folder / ".lock"):
-            tokenizer = _ready_tokenizer(corpus)
             return _cut_rows(corpus, tokenizer, _build(corpus, tokenizer, shard))
 
 
 def prepare_shard(config: CorpusConfig, seed: int, shard: ShardConfig) -> Path:
     """Write the share of the parts that falls to one job; returns the corpus's folder. Raises as `prepare` does."""
-    from electra_albert.corpus.parts import write_parts
-
     assert shard.num_shards is not None
     assert shard.shard_index is not None
     with _plain_errors(config):
         corpus = _open(config, seed)
-        with locked(corpus.folder / ".lock", is_shared=True):
-            with locked(corpus.folder / ".tokenizer.lock"):
-                tokenizer = _ready_tokenizer(corpus)
-            plan, _ = _plan_parts(corpus, tokenizer)
-            if ready_store(corpus.folder / "store", plan.fingerprint) is None:
-                mine = range(shard.shard_index, len(plan.units), shard.num_shards)
-                LOG.info(f"job {shard.shard_index} of {shard.num_shards}: {len(mine)} of {len(plan.units)} parts")
-                write_parts(plan, mine, _workers(config))
-                _require_unchanged(corpus)
+        tokenizer = _ready_tokenizer(corpus)  # for the rest, no job waits for another
+        plan, _ = _plan_parts(corpus, tokenizer)
+        if ready_store(corpus.folder / "store", plan.fingerprint) is None:
+            mine = range(shard.shard_index, len(plan.units), shard.num_shards)
+            LOG.info(f"job {shard.shard_index} of {shard.num_shards}: {len(mine)} of {len(plan.units)} parts")
+            write_parts(plan, mine, _workers(config))
+            _require_unchanged(corpus)
     return corpus.folder
 
 
@@ -117,15 +119,36 @@ def _plain_errors(config: CorpusConfig) -> Iterator[None]:
         yield
     except OSError as problem:
         where = problem.filename or config.prepared_dir
-        reason = problem.strerror or problem
         way_out = "look at --corpus and --prepared_dir"
         if problem.errno in _NO_ROOM:
             way_out = "make room there or name another --prepared_dir, then start again; what is finished is kept"
-        raise UsageError(f"{where}: {reason}; {way_out}") from problem
+        raise UsageError(f"{where}: {problem.strerror or problem}; {way_out}") from problem
 
 
 def _workers(config: CorpusConfig) -> int:
-    return config.preprocessing_num_workers or len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return config.preprocessing_num_workers or cores or 1
+
+
+def _open(config: CorpusConfig, seed: int) -> CorpusFolder:
+    """The corpus and its folder, with the extended tokenizer if one is asked for."""
+    if config.split_digit_comma is False and not config.tokenizer:
+        raise UsageError(
+            "--split_digit_comma false needs a --tokenizer: one that is trained always keeps digits and commas apart; "
+            "leave it out"
+        )
+    corpus = open_corpus(config, seed)
+    if config.extend_vocab_to is None:
+        return corpus
+    with locked(corpus.folder / ".tokenizer.lock"):
+        folder = _extended_tokenizer(corpus, config.extend_vocab_to)
+    return open_corpus(with_tokenizer(config, folder), seed)
+
+
+def with_tokenizer(config: CorpusConfig, folder: Path) -> CorpusConfig:
+    """The same, with a tokenizer of ours, which holds what was chosen for case, accents, digits and vocabulary."""
+    unset: dict[str, Any] = dict.fromkeys(("extend_vocab_to", "do_lower_case", "keep_accents", "split_digit_comma"))
+    return replace(config, tokenizer=str(folder), **unset)
 
 
 # The token store.
@@ -133,10 +156,6 @@ def _workers(config: CorpusConfig) -> int:
 
 def _plan_parts(corpus: CorpusFolder, tokenizer: Tokenizer) -> tuple[PartPlan, list[int]]:
     """The parts of the store, and the source that each of them belongs to."""
-    from electra_albert.corpus.parts import PartPlan, token_dtype
-    from electra_albert.corpus.tokenizer import fingerprint
-    from electra_albert.corpus.word_encoder import encoder_settings
-
     by_source = corpus.units(UNIT_BYTES)
     units = [unit for units in by_source for unit in units]
     sources = [source for source, units in enumerate(by_source) for _ in units]
@@ -147,9 +166,6 @@ def _plan_parts(corpus: CorpusFolder, tokenizer: Tokenizer) -> tuple[PartPlan, l
 
 def _build(corpus: CorpusFolder, tokenizer: Tokenizer, shard: ShardConfig) -> Store:
     """The store: the one that is there, or one made from the parts, of which the missing ones are written first."""
-    from electra_albert.corpus.parts import missing_parts, write_parts
-    from electra_albert.corpus.store import build_store
-
     folder = corpus.folder / "store"
     plan, sources = _plan_parts(corpus, tokenizer)
     store = ready_store(folder, plan.fingerprint)
@@ -169,121 +185,91 @@ def _build(corpus: CorpusFolder, tokenizer: Tokenizer, shard: ShardConfig) -> St
 
 
 def _require_unchanged(corpus: CorpusFolder) -> None:
-    from electra_albert.corpus.sources import same_content
 
     if not same_content(corpus.all_files(), corpus.identity):
         raise DataError(f"{corpus.config.corpus} changed while it was read; leave it alone and start again")
 
 
 def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepared:
-    """Cut the store into rows, order them by the sources' weights, and show the receipt."""
-    import numpy as np
-
-    from electra_albert.corpus.examples import build_table, padding_share
-    from electra_albert.corpus.mixture import order_rows, source_names
-    from electra_albert.corpus.receipt import format_receipt
-
+    """Cut the store into rows, order them by the sources' weights, and log the corpus statistics."""
     length, seed = corpus.config.max_seq_length, corpus.seed
-    train_table = build_table(store.train, length, seed, store.folder / "train")
-    validation_table = build_table(store.validation, length, seed, store.folder / "validation")
+    train = build_table(store.train, length, seed, store.folder / "train")
+    validation = build_table(store.validation, length, seed, store.folder / "validation")
     weights = [source.weight for source in corpus.sources if source.weight is not None]
-    first = np.searchsorted(train_table.edges, store.source_starts).tolist()
-    order = order_rows(first, train_table.count, weights or None, seed)
-    LOG.info(format_receipt(store.receipt, padding_share(store.train, train_table, length)))
-    names = source_names(corpus.sources)
-    ends = store.receipt["sides"]["validation"]["source_ends"]
-    held_out = dict(zip(names, np.diff(ends, prepend=0).tolist(), strict=False))  # the last files may be read already
-    for number, source in enumerate(corpus.sources if len(names) > 1 else ()):
-        told = f"{held_out.get(names[number], 0):,} tokens held out"
-        if len(order.taken) > 1:
-            count, taken = order.count[number], order.taken[number]
-            share = taken / order.pass_length
-            told = f"{share:.1%} of the rows trained on, each {taken / count:.2f} times a pass; {told}"
-        LOG.info(f"  {source.corpus}: {told}")
-    middles = (validation_table.edges[:-1] + validation_table.edges[1:]) // 2
-    firsts = dict(zip(names, np.searchsorted(middles, [0, *ends[:-1]]).tolist(), strict=False))
-    return Prepared(
-        tokenizer,
-        corpus.folder / "tokenizer",
-        store,
-        train_table,
-        validation_table,
-        order,
-        corpus.folder,
-        firsts if len(firsts) > 1 else {},
-    )
+    first = np.searchsorted(train.edges, store.source_starts).tolist()
+    order = order_rows(first, train.count, weights or None, seed)
+    LOG.info(format_statistics(store.statistics, padding_share(store.train, train, length)))
+    held_out_sources: dict[str, int] = {}
+    if len(corpus.sources) > 1:
+        names = source_names(corpus.sources)
+        ends = store.statistics["sides"]["validation"]["source_ends"]  # not of the last files if read before
+        middles = (validation.edges[:-1] + validation.edges[1:]) // 2
+        firsts = np.searchsorted(middles, [0, *ends[:-1]]).tolist()
+        held_out_sources = dict(zip(names, firsts, strict=False)) if len(firsts) > 1 else {}
+        held_out = dict(zip(names, np.diff(ends, prepend=0).tolist(), strict=False))
+        for number, source in enumerate(corpus.sources):
+            text = f"{held_out.get(names[number], 0):,} tokens held out"
+            if len(order.taken) > 1:
+                taken = order.taken[number]
+                share, repeats = taken / order.pass_length, taken / order.count[number]
+                text = f"{share:.1%} of the rows trained on, each {repeats:.2f} times a pass; {text}"
+            LOG.info(f"  {source.corpus}: {text}")
+    tokenizer_dir = corpus.folder / "tokenizer"
+    return Prepared(tokenizer, tokenizer_dir, store, train, validation, order, corpus.folder, held_out_sources)
 
 
 # The tokenizer.
 
 
-def _open(config: CorpusConfig, seed: int) -> CorpusFolder:
-    """The corpus and its folder, by the extended tokenizer where one is asked for.
-
-    Raises UsageError where a tokenizer is to be trained that would not do what is asked.
-    """
-    if config.split_digit_comma is False and not config.tokenizer:
-        raise UsageError(
-            "--split_digit_comma false needs a --tokenizer: one that is trained always keeps digits and commas apart; "
-            "leave it out"
-        )
-    corpus = open_corpus(config, seed)
-    if config.extend_vocab_to is None:
-        return corpus
-    with locked(corpus.folder / ".tokenizer.lock"):
-        folder = extended_tokenizer(corpus, config.extend_vocab_to)
-    # What is said of case, accents and digits has gone into the tokenizer that was saved.
-    return open_corpus(with_tokenizer(config, folder), seed)
-
-
-def with_tokenizer(config: CorpusConfig, folder: Path) -> CorpusConfig:
-    """The same, by a tokenizer of ours that is taken as it is."""
-    return replace(
-        config,
-        tokenizer=str(folder),
-        extend_vocab_to=None,
-        do_lower_case=None,
-        keep_accents=None,
-        split_digit_comma=None,
-    )
-
-
 def _ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
-    from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
-
+    """The tokenizer that was given, trained before, or is trained now; a copy is kept in the corpus's folder."""
     folder, config = corpus.folder / "tokenizer", corpus.config
-    if corpus.given is not None:
-        save_tokenizer(corpus.given, folder, TOKENIZER_MAX_LENGTH)
-        return corpus.given
+    with locked(corpus.folder / ".tokenizer.lock"):
+        if corpus.given is None and (folder / "tokenizer.json").is_file():
+            return load_tokenizer(folder)
+        tokenizer = corpus.given
+        if tokenizer is None:
+            LOG.info(f"training a tokenizer of {config.vocab_size:,} subwords")
+            is_lower = config.do_lower_case is not False
+            tokenizer = train_tokenizer(_sample_sentences(corpus), config.vocab_size, is_lower, config.keep_accents)
+            if len(tokenizer) < config.vocab_size:
+                LOG.info(f"the text gives only {len(tokenizer):,} subwords of the --vocab_size {config.vocab_size:,}")
+        save_tokenizer(tokenizer, folder, _TOKENIZER_MAX_LENGTH)
+    return tokenizer
+
+
+def _extended_tokenizer(corpus: CorpusFolder, size: int) -> Path:
+    """The folder of the given tokenizer with words of the corpus added, `size` tokens in all or what there is."""
+    folder, tokenizer = corpus.folder / f"tokenizer-{size}", corpus.given
+    assert tokenizer is not None
+    before = len(tokenizer)
+    if size < before:
+        raise UsageError(f"--extend_vocab_to {size}: the tokenizer has {before} tokens already; name a larger number")
     if (folder / "tokenizer.json").is_file():
-        return load_tokenizer(folder)
-    LOG.info(f"training a tokenizer of {config.vocab_size:,} pieces")
-    is_lower = config.do_lower_case is not False
-    trained = train_tokenizer(sample_sentences(corpus), config.vocab_size, is_lower, config.keep_accents)
-    if len(trained) < config.vocab_size:
-        LOG.info(f"the text gives only {len(trained):,} pieces of the {config.vocab_size:,} asked for by --vocab_size")
-    save_tokenizer(trained, folder, TOKENIZER_MAX_LENGTH)
-    return trained
+        return folder
+    # WordPiece can split with a new token what it could not before, and so find more words; repeated until there are
+    # none, so that a run that continues with the tokenizer it extended adds nothing to it.
+    while len(tokenizer) < size:
+        tokenizer, added = extend_tokenizer(tokenizer, _sample_sentences(corpus), size - len(tokenizer))
+        if not added:
+            break
+    LOG.info(f"the tokenizer has {len(tokenizer):,} tokens: {before:,} of its own, {len(tokenizer) - before:,} added")
+    save_tokenizer(tokenizer, folder, _TOKENIZER_MAX_LENGTH)
+    return folder
 
 
-def main(argv: Sequence[str]) -> int:
-    """Entry point of `electra-albert prepare`; returns the exit code."""
-    parser = make_parser("electra-albert prepare", "Make the tokenizer and the token store of a corpus.")
-    parser.add_class_arguments(CorpusConfig)
-    jobs, share = "Jobs that prepare the corpus together.", "Do this share of the work, from 0, and leave the rest."
-    parser.add_argument("--num_shards", type=int | None, default=None, help=jobs)
-    parser.add_argument("--shard_index", type=int | None, default=None, help=share)
-    parser.add_argument("--merge", action="store_true", help="Put the work of all jobs together.")
-    parser.add_argument("--seed", type=int, default=TrainingConfig.seed, help="Keys every draw, as in Pretraining.py.")
-    options = parse(parser, argv).as_dict()
-    seed = options.pop("seed")
-    try:
-        shard = ShardConfig(**{name: options.pop(name) for name in ("num_shards", "shard_index", "merge")})
-        config = CorpusConfig(**options)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    if shard.shard_index is not None:
-        print(f"job {shard.shard_index} of {shard.num_shards} is done in {prepare_shard(config, seed, shard)}")
-    else:
-        print(f"ready in {prepare(config, seed, shard).folder}")
-    return 0
+def _sample_sentences(corpus: CorpusFolder) -> Iterator[str]:
+    """Sentences from the beginnings of units all over the corpus, in a keyed order; all of a small one."""
+    size = sum(path.stat().st_size for path in corpus.all_files())
+    units = [unit for units in corpus.units(max(_SMALLEST_SAMPLE_BYTES, size // _SAMPLED_UNITS)) for unit in units]
+    number = torch.arange(len(units))
+    order = bits(corpus.seed, Stream.TOKENIZER_SAMPLE, number, torch.zeros_like(number)).argsort(stable=True)
+    left = SAMPLE_CHARACTERS
+    for done, chosen in enumerate(order.tolist()):
+        share = max(1, left // (len(units) - done))  # what a unit does not need is left to those after it
+        for sentence in (s for document in read_unit(units[chosen], Counter()) for s in document.sentences):
+            if share <= 0:
+                break
+            yield sentence
+            share -= len(sentence)
+            left -= len(sentence)

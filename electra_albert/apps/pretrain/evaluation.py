@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from electra_albert.apps.pretrain.job import Job
     from electra_albert.contracts import Metrics
     from electra_albert.corpus.examples import Rows
-    from electra_albert.objectives.pretraining import PretrainingObjective
+    from electra_albert.objectives.registry import PretrainingObjective
     from electra_albert.training.loop import Evaluate
-    from electra_albert.training.run import Run
+    from electra_albert.training.settings import RunSettings
 
 LOG = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _IDLE = (
 )
 
 
-def evaluator(job: Job, run: Run) -> Evaluate:
+def evaluator(job: Job, run: RunSettings) -> Evaluate:
     """What the loop calls to score the job's objective on the new text and, where a run goes on, on the old one."""
 
     def evaluate(step: int) -> Metrics | None:
@@ -59,7 +59,7 @@ def score(
     objective: PretrainingObjective,
     job: Job,
     held_out: Rows,
-    run: Run,
+    run: RunSettings,
     sources: Mapping[str, int] | None = None,
 ) -> Metrics | None:
     """Means of all terms over held-out rows, and the detection scores; None where it was told to stop.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from electra_albert.apps.pretrain.job import Job
     from electra_albert.contracts import Metrics
-    from electra_albert.training.run import Run
+    from electra_albert.training.settings import RunSettings
 
 LOG = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ FOLDER = "generator_warmup"
 _RISING_SHARE = 10  # of the updates, one in so many with a rising rate
 
 
-def warm_up(job: Job, run: Run) -> bool:
+def warm_up(job: Job, run: RunSettings) -> bool:
     """Train the generator alone, or go on doing so; False where it was told to stop.
 
     Raises as `train` and `find_checkpoint` do.

@@ -13,13 +13,12 @@ import torch
 
 from electra_albert.apps.machine import why_not_compiled
 from electra_albert.apps.prepare.main import prepare
-from electra_albert.apps.pretrain.origin import (
+from electra_albert.apps.pretrain.init_from import (
     Origin,
     begin_with,
     find_origin,
     known_origin,
     require_old_corpus,
-    with_old_corpus,
     with_old_text,
 )
 from electra_albert.apps.run_folder import run_settings
@@ -33,8 +32,7 @@ from electra_albert.model.compilation import Compilation, compile_for_training
 from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.objectives.evaluation import Unigram
 from electra_albert.objectives.masking import SpecialIds
-from electra_albert.objectives.pretraining import PretrainingObjective, make_objective
-from electra_albert.objectives.registry import spec_of
+from electra_albert.objectives.registry import PretrainingObjective, make_objective, spec_of
 from electra_albert.training.distributed import World, main_first
 from electra_albert.training.optimizer import check_groups, parameter_groups
 
@@ -92,9 +90,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
         LOG.info(f"order can be told in {share:.1%} of the rows: those that hold two whole sentences to swap")
     origin = _origin(config, tokenizer, world, recorded)
     if origin is not None:
-        if recorded is None:
-            origin = with_old_corpus(origin, config, prepared.tokenizer_dir, world)
-        origin = with_old_text(origin, held_out, world)
+        origin = with_old_text(origin, config, prepared.tokenizer_dir, held_out, world, begins=recorded is None)
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     objective = make_objective(config, special).to(world.device)
     begun = "with random weights" if origin is not None else "at the start"
@@ -214,7 +210,7 @@ def _order_share(rows: Rows) -> float:
 
 def _doubt_tokenizer(store: Store) -> None:
     """Warn where much of the text is unknown to the tokenizer; DataError where all of it is."""
-    written = store.receipt["written"]
+    written = store.statistics["written"]
     share = written["unknown_characters"] / written["characters"]
     if share == 1:
         raise DataError("the tokenizer knows none of this text: every word is unknown to it; name another --tokenizer")
@@ -268,6 +264,8 @@ def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.dev
         return precision
     if device.type == "cuda":
         has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    elif device.type == "mps":
+        has_bf16 = False  # not every Mac has it; it can be asked for
     else:
         found = torch.cpu.get_capabilities()
         has_bf16 = any(found.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
@@ -276,7 +274,7 @@ def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.dev
 
 def choose_compilation(wanted: Compilation | Literal["auto"], device: torch.device) -> Compilation:
     """What torch.compile is used for: as asked for, or the blocks on a GPU. Raises UsageError where it cannot work."""
-    if wanted == "none" or (wanted == "auto" and device.type == "cpu"):
+    if wanted == "none" or (wanted == "auto" and device.type != "cuda"):
         return "none"
     obstacle = why_not_compiled(device)
     if wanted == "auto":

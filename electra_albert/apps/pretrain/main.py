@@ -82,8 +82,8 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
     from electra_albert.training.guards import RunLock, StopSignal
     from electra_albert.training.loop import train
     from electra_albert.training.monitor import Monitor
-    from electra_albert.training.run import Run
     from electra_albert.training.run_log import RunLog
+    from electra_albert.training.settings import RunSettings
 
     folder = run_folder(config, preset)
     with main_first(world):
@@ -106,7 +106,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
                 stack.enter_context(RunLock(folder))
         if found != find_checkpoint(folder / "checkpoints", config.run.resume):
             raise UsageError(f"another run has written into {folder} just now; start again to resume it")
-        run = Run(
+        run = RunSettings(
             folder,
             config.training,
             world,
@@ -166,15 +166,15 @@ def _record(job: Job, folder: Path, preset: str, command: Sequence[str], setting
 
 def _export(job: Job, result: RunResult, command: Sequence[str]) -> str:
     """Export both models and write the card; returns the closing report."""
-    from electra_albert.apps.export.models import export_discriminator, export_generator
     from electra_albert.apps.pretrain.summary import closing_report
     from electra_albert.apps.run_folder import run_facts, write_card, writing
+    from electra_albert.hub.save import save_model
 
     folder, facts = result.folder, run_facts(job.config, result.metrics, result.step)
     objective, tokenizer = job.objective.cpu().eval(), job.prepared.tokenizer
-    export_generator(objective.generator, tokenizer, folder / "generator", facts=facts)
+    save_model(objective.generator, tokenizer, folder / "generator", facts=facts)
     if objective.discriminator is not None:
-        export_discriminator(objective.discriminator, tokenizer, folder / "discriminator", facts=facts)
+        save_model(objective.discriminator, tokenizer, folder / "discriminator", facts=facts)
     with writing(folder):
         write_card(folder, shlex.join(["python", *command]), job.config, facts)
     return closing_report(job, result.metrics, folder)

@@ -18,7 +18,6 @@ from electra_albert.apps.command_line import (
     parse,
     suggest,
 )
-from electra_albert.apps.pretrain.inheritance import inherited_options
 from electra_albert.config import (
     GROUPS,
     CorpusConfig,
@@ -101,6 +100,8 @@ def _find_start(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
             raise UsageError(
                 "--init_from takes the folder of a run or of a stock model, --output_dir that of the new run; give both"
             )
+        from electra_albert.apps.pretrain.init_from import inherited_options
+
         run = os.path.normpath(run)
         inherited = inherited_options(Path(run), Path(output_dir))
     preset = named or str(inherited.get("preset", DEFAULT_PRESET))

@@ -16,7 +16,7 @@ from electra_albert.training.checkpoint import find_checkpoint, read_state
 
 if TYPE_CHECKING:
     from electra_albert.config import PretrainConfig
-    from electra_albert.training.run import Run
+    from electra_albert.training.settings import RunSettings
 
 LOG = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def _begun(folder: Path, found: Path | None) -> tuple[Path, dict[str, Any], Set[
     return None if warmup is None else (warmup, read_state(warmup), MAY_CHANGE - {"max_steps"})
 
 
-def log_changes(run: Run) -> None:
+def log_changes(run: RunSettings) -> None:
     """Log what differs from when the run was begun, or its generator's warm-up, where it is resumed in that.
 
     Raises CheckpointError where a setting differs that decides what is trained.

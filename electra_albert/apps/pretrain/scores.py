@@ -7,7 +7,7 @@ from pathlib import Path
 
 from electra_albert.contracts import Metrics
 from electra_albert.objectives.evaluation import has_learned
-from electra_albert.training.metrics_file import CLOCK, read_metrics
+from electra_albert.training.monitor import CLOCK, read_metrics
 
 OLD_TEXT_PREFIX = "old_text_"  # of scores on the text that the weights of --init_from were trained on
 MASKED_TOKENS = "masked_tokens"  # number of tokens that the loss is a mean of

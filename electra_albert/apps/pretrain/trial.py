@@ -23,7 +23,7 @@ from electra_albert.objectives.registry import spec_of
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import build_optimizer
-from electra_albert.training.run import Run
+from electra_albert.training.settings import RunSettings
 from electra_albert.training.step import autocast, backward, count_step, term_scales
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
         yield f"not timed: {device} has {memory_of(device) / 1e9:.1f} GB; to train here, {smaller_step(training)}"
         return
     yield "timing some micro-batches …"
-    run = Run(Path(), training, world._replace(world_size=1), Monitor(Path(), 1, is_main=False), StopSignal())
+    run = RunSettings(Path(), training, world._replace(world_size=1), Monitor(Path(), 1, is_main=False), StopSignal())
     micro_batches, update = _time_update(job, run)
     yield f"peak memory measured: {peak_memory(device) / 1e9:.2f} GB"
     step = training.gradient_accumulation_steps * median(micro_batches) + update
@@ -83,7 +83,7 @@ def step_flops(config: PretrainConfig, rows: int) -> int:
     return flops.TRAINING_PASSES * rows * row
 
 
-def _time_update(job: Job, run: Run) -> tuple[list[float], float]:
+def _time_update(job: Job, run: RunSettings) -> tuple[list[float], float]:
     """Seconds of some micro-batches, data included, and of one update of the weights."""
     training, device = run.config, run.world.device
     objective, optimizer = cast(Objective, job.objective), build_optimizer(job.objective, training)
@@ -113,7 +113,7 @@ def _time_update(job: Job, run: Run) -> tuple[list[float], float]:
             stream.close()
 
 
-def _time_example(job: Job, run: Run) -> float:
+def _time_example(job: Job, run: RunSettings) -> float:
     """Seconds that scoring one held-out example takes, in a batch."""
     training, device = run.config, run.world.device
     size = min(training.eval_examples, training.per_device_eval_batch_size, training.per_device_train_batch_size)

@@ -10,7 +10,7 @@ import pytest
 
 from electra_albert.apps.demo import main as demo
 from electra_albert.apps.finetune import main as finetune
-from electra_albert.apps.prepare import main as prepare
+from electra_albert.apps.prepare import command as prepare
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.cli import COMMANDS, main

@@ -125,7 +125,7 @@ def test_an_albert_run_loads_as_stock_albert_for_pretraining(finished: Finished,
     train(finished, tmp_path / "run", "--objective", "mlm_sop")
     stock, told = load_stock(tmp_path / "run" / "generator", "AlbertForPreTraining")
     assert not told["unexpected_keys"]
-    from electra_albert.hub.loading import load_generator, locate
+    from electra_albert.hub.load import load_generator, locate
 
     ours = load_generator(locate(tmp_path / "run", "generator"))
     assert ours.sentence_order is not None
@@ -138,7 +138,7 @@ def test_an_albert_run_loads_as_stock_albert_for_pretraining(finished: Finished,
 
 @pytest.mark.slow
 def test_a_discriminator_that_learned_order_brings_its_pooler(finished: Finished, tmp_path: Path) -> None:
-    from electra_albert.hub.loading import load_discriminator, locate
+    from electra_albert.hub.load import load_discriminator, locate
 
     train(finished, tmp_path / "run", "--objective", "rtd_sop")
     stock, _ = load_stock(tmp_path / "run" / "discriminator", "AlbertModel")

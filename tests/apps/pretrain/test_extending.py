@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.hub.weight_files import read_tensors
+from electra_albert.hub.weights import read_tensors
 from tests.apps.tiny_run import ROOT, Ended, assert_refused, english, environment, options, rows
 
 _FENCED = re.compile(r"^```python\n(.*?)^```", re.S | re.M)

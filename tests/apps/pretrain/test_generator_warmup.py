@@ -19,7 +19,7 @@ from electra_albert.contracts import STOPPED_BY_SIGNAL
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
-from electra_albert.training.run import Run
+from electra_albert.training.settings import RunSettings
 from tests.apps.pretrain.test_distributed_run import furthest, on_two_ranks
 from tests.apps.pretrain.test_resume import interrupt
 from tests.apps.tiny_run import assert_refused, call, outcome, rows, untimed_rows
@@ -65,7 +65,7 @@ def warmed(desk: Desk, tmp_path: Path) -> tuple[Any, dict[str, torch.Tensor]]:
     before = {name: tensor.clone() for name, tensor in job.objective.state_dict().items()}
     world = World(0, 1, 0, torch.device("cpu"))
     with Monitor(tmp_path, TOGETHER) as monitor, StopSignal() as stop:
-        assert warm_up(job, Run(tmp_path, job.config.training, world, monitor, stop))
+        assert warm_up(job, RunSettings(tmp_path, job.config.training, world, monitor, stop))
     return job, before
 
 
@@ -87,7 +87,7 @@ def test_told_to_stop_it_ends_and_says_so(desk: Desk, tmp_path: Path) -> None:
     stop = StopSignal()
     stop.requested = True
     with Monitor(tmp_path, TOGETHER) as monitor:
-        run = Run(tmp_path, job.config.training, World(0, 1, 0, torch.device("cpu")), monitor, stop)
+        run = RunSettings(tmp_path, job.config.training, World(0, 1, 0, torch.device("cpu")), monitor, stop)
         assert not warm_up(job, run)
 
 

@@ -28,10 +28,10 @@ from electra_albert.config import CorpusConfig, RunConfig
 from electra_albert.objectives.evaluation import Unigram
 from electra_albert.presets import PRESETS
 from electra_albert.training.distributed import World
-from electra_albert.training.metrics_file import CLOCK
+from electra_albert.training.monitor import CLOCK
 from tests.apps.conftest import Finished
-from tests.apps.test_model_card import run_code_of
 from tests.apps.tiny_run import ROOT, STEPS, assert_refused, call, environment, options, outcome, rows
+from tests.hub.forms import run_code_of
 
 FILES = ("config.yaml", "command.txt", "environment.json", "README.md", "metrics.jsonl", "log.txt")
 FOLDERS = ("tokenizer", "tensorboard", "checkpoints", "generator", "discriminator")

@@ -1,0 +1,317 @@
+"""The weights a run begins with (--init_from), of another run or a stock folder, and the text that they know.
+
+They are read once, when the new run starts. Later starts use what the new run's own checkpoints record, so the source
+may be trained further, move or be deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from electra_albert.apps.prepare.folder import find_store
+from electra_albert.apps.prepare.main import prepare, with_tokenizer
+from electra_albert.apps.run_folder import CONFIG, recorded_settings, shape_options
+from electra_albert.config import BUILT_IN_CORPUS, PretrainConfig, RtdConfig
+from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.corpus.examples import Rows, build_table
+from electra_albert.corpus.mixture import read_sources
+from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
+from electra_albert.data_files.finding import find_files as find_text
+from electra_albert.hub.fill import adopt, require_same_computation, resize_vocabulary, same_tables
+from electra_albert.hub.find import CONFIG_FILE, ENCODER_FOLDERS, ModelFiles, is_checkpoint, locate, locate_encoder
+from electra_albert.hub.load import Stored, body_of, read_config, read_each
+from electra_albert.hub.weights import all_files
+from electra_albert.presets import PRESETS
+from electra_albert.training.checkpoint import MANIFEST, MODEL, find_checkpoint, load_checkpoint, read_state, sha256
+from electra_albert.training.distributed import World, gather_objects, main_first
+
+if TYPE_CHECKING:
+    from electra_albert.corpus.tokenizer import Tokenizer
+    from electra_albert.model.electra import Discriminator, Generator
+    from electra_albert.objectives.registry import PretrainingObjective
+
+LOG = logging.getLogger(__name__)
+
+_OPTION = "leave out the option that says so"
+_OLD_TEXT = ("prepared_dir", "store", "max_seq_length", "seed")  # settings that identify the rows a run was scored on
+_HELD_OUT, _ALL = "validation", "train"  # sides of a store
+_NOT_OF_THE_SHAPE = ("vocab_size", "initialization", "initializer_range")  # the tokenizer's; of weights that are drawn
+
+
+class StockWeights(NamedTuple):
+    """The models of a stock folder, for the run's own vocabulary."""
+
+    name: str  # of the folder, in messages
+    encoder: Stored
+    generator: Stored | None  # a masked language model of its own beside the encoder
+    new_tokens: int
+    unused_rows: int  # of its token table, after the tokens of its tokenizer
+
+
+class Origin(NamedTuple):
+    """The source of a run's first weights; neither checkpoint nor stock where the run has a checkpoint of its own."""
+
+    record: dict[str, Any]  # what the new run's checkpoints keep of it
+    checkpoint: Path | None = None  # of another run
+    stock: StockWeights | None = None
+    held_out: Rows | None = None  # of the text it was trained on, where that is still prepared
+
+
+def inherited_options(source: Path, output_dir: Path) -> dict[str, Any]:
+    """Preset, objective, shape and tokenizer that a run in `output_dir` takes over with the weights of `source`.
+
+    Once the new run has a checkpoint, they are recorded in it. Raises UsageError where `source` is neither a run nor a
+    model, CheckpointError where its model cannot be read.
+    """
+    for file in sorted(output_dir.glob("checkpoints/step-*/state.json"), reverse=True):
+        try:
+            settings = json.loads(file.read_text(encoding="utf-8"))["settings"]
+            if settings["init_from"] == str(source):
+                return {**settings["origin"]["options"], "tokenizer": str(output_dir / "tokenizer")}
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+    return stock_options(source) if _is_stock(source) else {**shape_options(source), "tokenizer": f"{source}/tokenizer"}
+
+
+def stock_options(folder: Path) -> dict[str, Any]:
+    """The shapes and the tokenizer of the models in a folder, and the preset of their size.
+
+    Rows are as long as that preset's, or as the model can read. Raises UsageError or CheckpointError where the folder
+    holds no model that can be read.
+    """
+    encoder, *others = find_files(folder)
+    shape = read_config(encoder)
+    narrower = [name for name, preset in PRESETS.items() if preset.model.hidden_size <= shape.hidden_size]
+    preset, positions = narrower[-1] if narrower else "tiny", shape.max_position_embeddings
+    model = {name: value for name, value in asdict(shape).items() if name not in _NOT_OF_THE_SHAPE}
+    # A preset's settings of the generator are for weights that begin at random.
+    rtd: dict[str, Any] = {"generator_layers": None, "generator_rate": RtdConfig.generator_rate}
+    options: dict[str, Any] = {"preset": preset, "model": model, "tokenizer": str(encoder.tokenizer), "rtd": rtd}
+    if positions < max(sizes.corpus.max_seq_length for sizes in PRESETS.values()):
+        options["max_seq_length"] = min(PRESETS[preset].corpus.max_seq_length, positions)
+    for generator in map(read_config, others):
+        rtd["generator_size"] = generator.hidden_size / shape.hidden_size
+        if generator.num_hidden_layers != shape.num_hidden_layers:
+            rtd["generator_layers"] = generator.num_hidden_layers
+    return options
+
+
+def find_files(folder: Path) -> list[ModelFiles]:
+    """The encoder in a folder, and the generator where it is a discriminator beside one. Raises UsageError."""
+    encoder = locate_encoder(folder)
+    if encoder.part:  # of a checkpoint
+        return [encoder, locate(encoder.weights, "generator")] if encoder.part == "discriminator" else [encoder]
+    place = encoder.weights.absolute().parent
+    is_pair = place.name == "discriminator" and place.with_name("generator").is_dir()
+    return [encoder, locate(place.with_name("generator"), "generator")] if is_pair else [encoder]
+
+
+def find_origin(path: Path, config: PretrainConfig, tokenizer: Tokenizer, world: World) -> Origin:
+    """Read or find the weights in `path`, the same on all ranks.
+
+    Raises UsageError where there are none or the tokenizer is another, CheckpointError where they do not fit the run.
+    """
+    if not _is_stock(path):
+        return _find_run(path, config, tokenizer, world)
+    with main_first(world):
+        weights = read_weights(path, tokenizer)
+        hashes = [sha256(file) for part in find_files(path) for file in all_files(part.weights)]
+        record = {"step": None, "weights": " ".join(hashes), "options": stock_options(path)}
+        run = path.absolute().parent  # of ours, where the folder is in a run's or is a run's checkpoint
+        exported_by = recorded_settings(run.parent if run.name == "checkpoints" else run)
+    return Origin(record | {name: exported_by.get(name) for name in _OLD_TEXT}, stock=weights)
+
+
+def known_origin(settings: Mapping[str, Any]) -> Origin | None:
+    """The origin recorded in the settings of a checkpoint."""
+    record = settings.get("origin")
+    return Origin(dict(record)) if isinstance(record, dict) else None
+
+
+def _is_stock(folder: Path) -> bool:
+    """Whether the folder is no run of ours, but holds a model or is a checkpoint."""
+    is_run = (folder / CONFIG).exists() or (folder / "checkpoints").exists()
+    has_model = any((folder / name / CONFIG_FILE).is_file() for name in (".", *ENCODER_FOLDERS))
+    return not is_run and (has_model or is_checkpoint(folder))
+
+
+def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: World) -> Origin:
+    """The newest whole checkpoint of `run`."""
+    name = f"--init_from {run}"
+    with main_first(world):
+        found = find_checkpoint(run / "checkpoints", "auto")
+        if found is None:
+            raise UsageError(f"{name}: it holds no checkpoint to begin with; name a run that was trained")
+        settings = recorded_settings(run)
+        trained = settings.get("objective")
+        if trained != config.run.objective:
+            raise CheckpointError(
+                f"{name}: it was trained with objective {trained}, not {config.run.objective}; leave out --objective"
+            )
+        known = settings.get("model")
+        require_same_computation(config.model, known if isinstance(known, dict) else {}, name, _OPTION)
+        if fingerprint(load_tokenizer(run / "tokenizer")) != fingerprint(tokenizer):
+            raise CheckpointError(
+                f"{name}: it was trained with another tokenizer; leave out --tokenizer and what changes it; "
+                f"to extend its vocabulary begin with the folder that was exported, {run}/discriminator or generator"
+            )
+    checkpoint: Path = gather_objects(found, world)[0]
+    with main_first(world):
+        manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
+        record = {"step": read_state(checkpoint)["step"], "weights": manifest["files"][MODEL]["sha256"]}
+    return Origin(record | {key: settings.get(key) for key in _OLD_TEXT} | {"options": shape_options(run)}, checkpoint)
+
+
+def read_weights(folder: Path, tokenizer: Tokenizer) -> StockWeights:
+    """Read the folder's models for a run with `tokenizer`, which is the folder's own or that one with more tokens."""
+    files = find_files(folder)
+    own = load_tokenizer(files[0].tokenizer)
+    shared, size = range(len(own)), len(own)
+    if len(tokenizer) < size or own.convert_ids_to_tokens(shared) != tokenizer.convert_ids_to_tokens(shared):
+        raise UsageError(
+            f"--init_from {folder}: its token table belongs to its own tokenizer; leave out --tokenizer, and extend "
+            "its vocabulary by --extend_vocab_to"
+        )
+    added = tokenizer.convert_ids_to_tokens(range(size, len(tokenizer)))
+    new = [[token.id for token in own.backend_tokenizer.model.tokenize(text)] for text in added]
+    models = read_each(files)
+    for each, stored in zip(files, models, strict=True):
+        body_of(stored, str(each.weights))  # the run makes what the configuration says: first it must be the weights'
+    rows = models[0].config.vocab_size
+    if rows < size:
+        raise CheckpointError(f"{folder}: its tokenizer has {size} tokens, its token table {rows} rows")
+    models = [stored._replace(tensors=resize_vocabulary(stored.tensors, size, new)) for stored in models]
+    if len(models) > 1 and not same_tables(*(stored.tensors for stored in models)):
+        raise CheckpointError(
+            f"{folder}: generator and discriminator have tables of their own; move one of the two elsewhere"
+        )
+    return StockWeights(str(folder), models[0], models[1] if len(models) > 1 else None, len(new), rows - size)
+
+
+def begin_with(origin: Origin, objective: PretrainingObjective) -> bool:
+    """Copy the origin's weights into what will be trained; whether it has a generator that is still to be trained.
+
+    Raises CheckpointError where they do not fit.
+    """
+    if origin.stock is not None:
+        return _begin_with_stock(origin.stock, objective)
+    if origin.checkpoint is not None:
+        load_checkpoint(origin.checkpoint, objective, None)
+        LOG.info(
+            f"beginning with the weights of {origin.checkpoint.parent.parent} after step {origin.record['step']:,}; "
+            "the optimiser, the schedule and the order of rows start at step 1"
+        )
+    return False
+
+
+def _begin_with_stock(weights: StockWeights, objective: PretrainingObjective) -> bool:
+    """The encoder becomes the discriminator where there is one.
+
+    Where its own head predicts masked tokens and the generator is just as large, it becomes the generator too.
+    """
+    new, unused = _take(objective.discriminator or objective.generator, weights.encoder, weights.name)
+    source, lacks_generator = weights.generator, False
+    if objective.discriminator is None:
+        unused += ["generator"] if source is not None else []
+    else:
+        is_as_large = objective.generator.config == objective.discriminator.config
+        if source is None and is_as_large and weights.encoder.has_mlm_head:
+            source = weights.encoder
+            unused.remove("predictions")
+        lacks_generator = source is None
+        way_out = "begin with the discriminator's folder alone, put elsewhere, and a generator is built for it"
+        name = f"the generator in {weights.name}"  # its heads are the discriminator's, scaled by rtd.generator_size
+        new += ["generator"] if source is None else _take(objective.generator, source, name, way_out)[0]
+    LOG.info(f"beginning with the weights of {weights.name}; new: {', '.join(new) or 'nothing'}")
+    if weights.new_tokens:
+        LOG.info(f"{weights.new_tokens:,} new tokens begin as the mean of those they were split into")
+    if weights.unused_rows:
+        LOG.info(f"{weights.unused_rows} rows of its token table belong to no token and are left out")
+    unused += [head for stored in (weights.encoder, weights.generator) if stored for head in stored.left_aside]
+    if unused:
+        LOG.info(f"left out: {', '.join(unused)}")
+    LOG.info("the optimiser, the schedule and the order of rows start at step 1")
+    return lacks_generator
+
+
+def _take(
+    model: Generator | Discriminator, source: Stored, name: str, way_out: str = _OPTION
+) -> tuple[list[str], list[str]]:
+    """Copy what fits; the parts of the model that are new, and those of the source that it has no use for."""
+    require_same_computation(model.config, asdict(source.config), name, way_out)
+    new = adopt(model, source.tensors, name)
+    used = {part for part, _ in model.named_children()} - set(new)
+    if "sentence_order" in used and "sentence_order.pooler" not in new:
+        used.add("pooler")
+    return new, [part for part in dict.fromkeys(key.split(".")[0] for key in source.tensors) if part not in used]
+
+
+def require_old_corpus(config: PretrainConfig) -> None:
+    """Raise UsageError or DataError where --old_corpus names no text: known before the corpus is prepared."""
+    old, corpus = config.run.old_corpus, config.corpus
+    with _naming(old):
+        for source in read_sources(old, corpus.text_column) if old else ():
+            if source.corpus != BUILT_IN_CORPUS:
+                find_text(source.corpus, Counter(), corpus.encoding)
+
+
+@contextmanager
+def _naming(old: str | None) -> Iterator[None]:
+    """Errors of the old text, with the option that names it."""
+    try:
+        yield
+    except (DataError, UsageError) as error:
+        raise type(error)(f"--old_corpus {old}: {error}") from None
+
+
+def with_old_text(
+    origin: Origin, config: PretrainConfig, tokenizer_dir: Path, like: Rows, world: World, *, begins: bool
+) -> Origin:
+    """The origin with the rows it was scored on, laid out as those of `like`; a notice where they are not to be had.
+
+    A run that `begins` prepares the text that --old_corpus names, with its own tokenizer.
+    """
+    record, corpus = origin.record, config.corpus
+    if begins and config.run.old_corpus is not None:
+        with main_first(world), _naming(config.run.old_corpus):
+            LOG.info(f"preparing the old text {config.run.old_corpus}")
+            old = replace(with_tokenizer(corpus, tokenizer_dir), corpus=config.run.old_corpus)
+            store = prepare(old, config.training.seed).store
+        record = {**record, "prepared_dir": corpus.prepared_dir, "store": store.fingerprint, "side": _ALL}
+        record |= {"max_seq_length": corpus.max_seq_length, "seed": config.training.seed}
+        origin = origin._replace(record=record)
+    if record.get("store") is None:
+        LOG.info("notice: what is forgotten of the text these weights know is measured only with an --old_corpus")
+        return origin
+    rows = old_rows(record, like, world.world_size)
+    if all(gather_objects(rows is not None, world)):  # all processes score it, or none
+        return origin._replace(held_out=rows)
+    LOG.info(
+        f"notice: the old text is no longer prepared in {record['prepared_dir']}, or too little is held out; "
+        "what is forgotten of it is not measured"
+    )
+    return origin
+
+
+def old_rows(record: Mapping[str, Any], like: Rows, fewest: int) -> Rows | None:
+    """None where they are gone, or fewer than `fewest`, of which each process scores one."""
+    try:
+        store = find_store(Path(str(record["prepared_dir"])), str(record["store"]))
+        if store is None:
+            return None
+        length, seed = int(record["max_seq_length"]), int(record["seed"])
+        side = str(record.get("side", _HELD_OUT))
+        stream = store.train if side == _ALL else store.validation
+        table = build_table(stream, length, seed, store.folder / side)
+    except (OSError, ValueError, TypeError):
+        return None
+    return (
+        replace(like, stream=stream, table=table, max_seq_length=length, seed=seed) if table.count >= fewest else None
+    )

@@ -1,0 +1,264 @@
+"""The files that a name stands for, what they hold by name and first bytes, and whether they are still the same."""
+
+from __future__ import annotations
+
+import codecs
+import glob
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from electra_albert.contracts import DataError, UsageError
+from electra_albert.data_files import encoding_hint, hub_name
+from electra_albert.data_files.remote import fetch, is_url, load_from_hub
+from electra_albert.data_files.streams import BYTE_ORDER_MARK, COMPRESSED_SUFFIXES, UTF8, open_regular, open_stream
+
+Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "arrow"]
+
+SAMPLE_BYTES = 1 << 20
+_TRAIN = "train"
+_FORMATS: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+}
+_NOT_TEXT = re.compile(
+    r"\.(zip|7z|tar|tgz|tbz|txz|rar|lz4|z|png|jpe?g|gif|webp|bmp|tiff?|pdf|docx?|odt|epub|xlsx?|pptx?|mp[34]|wav|avi"
+    r"|bin|pth?|np[yz]|pkl|pickle|safetensors|onnx|h5|sqlite|db|so|o|a|exe|dll|class|jar|pyc|model|json|feather|orc"
+    r"|avro|lock)"
+)
+_FOREIGN = {
+    b"PK\x03\x04": "a zip archive; unpack it",
+    b"%PDF-": "a PDF; give its text",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive; unpack it",
+    b"version https://git-lfs": "a pointer of git LFS, not the file; run git lfs pull",
+}
+_TAR_MARK = slice(257, 262)
+_WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
+_STRAY_BYTES, _STRAY_SHARE = 3, 0.001  # not in UTF-8: as many are mended, or left out, whatever the rest is
+_MAX_INVALID_SHARE = 0.2  # of the bytes: above it the file is in another encoding
+_MAX_CONTROL_SHARE = 0.05  # of the bytes: above it the file is no text
+_CONTROL = bytes(c for c in range(32) if not chr(c).isspace() and c not in (8, 27)) + b"\x7f"
+
+
+def is_there(path: Path, option: str) -> bool:
+    """Whether there is such a file or folder. Raises UsageError for a path that cannot be looked up."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise UsageError(f"--{option} {str(path)[:100]}: {error.strerror}; check the path") from error
+
+
+def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[Path]:
+    """The files a name stands for, each once, in a fixed order; what is left out is added to `counts`.
+
+    A name is that of a file, of a folder (all below it), of a folder that `datasets` wrote, a glob, a URL of any of
+    these, or, where nothing here is called so, OWNER/NAME or OWNER/NAME:CONFIG of a dataset of the hub. Raises
+    UsageError where there is nothing of that name or it cannot be read, DataError where it is no text.
+    """
+    files: dict[str, Path] = {}
+    for path in _named(corpus, counts):
+        if files.setdefault(os.path.realpath(path), path) is not path:
+            counts["repeated_files_skipped"] += 1
+    if not files:
+        raise DataError(f"--corpus {corpus}: the folder holds no text file; put .txt files there")
+    kept = [path for path in files.values() if not _is_blank(path, encoding)]
+    counts["blank_files_skipped"] += len(files) - len(kept)
+    if not kept:
+        raise DataError(f"--corpus {corpus}: there is no text in it; give a file with sentences")
+    return kept
+
+
+def _named(corpus: str, counts: Counter[str]) -> Iterator[Path]:
+    if not os.path.lexists(corpus):
+        corpus = os.path.expanduser(corpus)  # a shell leaves the ~ of --corpus=~/text as it is
+    matches = [Path(corpus)] if os.path.lexists(corpus) else sorted(map(Path, glob.glob(corpus, recursive=True)))
+    on_hub = hub_name(corpus)
+    if not matches and is_url(corpus):
+        matches = fetch(corpus, "corpus")
+    elif not matches and on_hub and not Path(corpus).parent.exists():
+        yield from hub_files(*on_hub)
+    elif not matches:
+        advice = "check the path" + (os.sep not in corpus) * ", or give a dataset of the hub as OWNER/NAME"
+        raise UsageError(f"--corpus {corpus}: no such file or folder, and no file matches it; {advice}")
+    for match in matches:
+        if match.is_dir():
+            yield from _files_below(match, set(), counts)
+        else:
+            yield match
+
+
+def _files_below(folder: Path, visited: set[Path], counts: Counter[str]) -> Iterator[Path]:
+    """Without hidden files and those that are no text; a link that leads back up is not followed again."""
+    if folder.resolve() in visited:
+        return
+    visited.add(folder.resolve())
+    try:
+        if (folder / "dataset_dict.json").is_file() or (folder / "dataset_info.json").is_file():
+            yield from saved_files(folder, counts)
+            return
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be read ({error.strerror}); check its permissions") from error
+    for entry in entries:
+        if entry.name.startswith("."):
+            counts["hidden_entries_skipped"] += 1
+        elif entry.is_dir():
+            yield from _files_below(entry, visited, counts)
+        elif not entry.is_file():
+            counts["special_files_skipped"] += 1
+        elif format_of(entry) is None:
+            counts["other_files_skipped"] += 1
+        else:
+            yield entry
+
+
+def saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
+    """The Arrow files of a dataset written by `save_to_disk`; of several splits those of train, the others counted.
+
+    Raises UsageError where there is no split to train on, and DataError where the folder is damaged.
+    """
+    import datasets
+
+    try:
+        found = datasets.load_from_disk(str(folder))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, datasets.exceptions.DatasetsError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{folder}: a damaged dataset ({reason}); save it again") from error
+    if isinstance(found, datasets.DatasetDict):
+        if _TRAIN not in found:
+            held = ", ".join(found) or "none"
+            raise UsageError(f"{folder}: a dataset without a split {_TRAIN!r}; give one of its folders instead: {held}")
+        counts["splits_skipped"] += len(found) - 1
+        found = found[_TRAIN]
+    files = [Path(entry["filename"]) for entry in found.cache_files]
+    if not all(file.resolve().is_relative_to(folder.resolve()) for file in files):
+        raise DataError(f"{folder}: a damaged dataset, with files outside of it; save it again")
+    return files
+
+
+def hub_files(name: str, config: str | None = None) -> list[Path]:
+    """The Arrow files of the train split of a dataset, downloaded or from the cache; a local folder of data will do.
+
+    Raises UsageError where it cannot be had: no network, no such dataset or config, no access, no split to train on.
+    """
+    asked = name if config is None else f"{name}:{config}"
+    what = f"--corpus {asked}: neither a file or folder here, nor a dataset with a split {_TRAIN!r} that can be loaded"
+    return [Path(entry["filename"]) for entry in load_from_hub(name, config, _TRAIN, what).cache_files]
+
+
+# The content of a file.
+
+
+def format_of(path: Path) -> Format | None:
+    """The format that the name says, with or without .gz, .bz2, .xz or .zst after it; None where it is no text."""
+    name = Path(path.name.lower())
+    if name.suffix in COMPRESSED_SUFFIXES:
+        name = name.with_suffix("")
+    return None if _NOT_TEXT.fullmatch(name.suffix) else _FORMATS.get(name.suffix, "text")
+
+
+def read_sample(path: Path) -> tuple[bytes, bool]:
+    """The first bytes of the content, decompressed, and whether there are no others."""
+    with open_stream(path) as file:
+        sample = file.read(SAMPLE_BYTES)
+        return sample, not file.read(1)
+
+
+def _is_blank(path: Path, encoding: str) -> bool:
+    """Whether a file holds white space only, by its sample; refuses what is not text so encoded."""
+    with open_regular(path) as file:
+        is_empty = not file.read(1)
+    if is_empty or format_of(path) in ("parquet", "arrow"):
+        return is_empty
+    sample, is_whole = read_sample(path)
+    _refuse_foreign(path, sample)
+    _refuse_other_encoding(path, sample, encoding)
+    return is_whole and not sample.replace(BYTE_ORDER_MARK.encode(), b"").strip(b" \t\n\r\x0b\x0c\0")
+
+
+def _refuse_foreign(path: Path, sample: bytes) -> None:
+    """Raise DataError where a sample from the start of a file is of an archive, binary, or UTF-16."""
+    if path.name.lower().endswith(".json"):
+        raise DataError(f"{path}: JSON; give one object a line in a file named .jsonl")
+    for magic, what in _FOREIGN.items():
+        if sample.startswith(magic):
+            raise DataError(f"{path}: {what}")
+    if sample[_TAR_MARK] == b"ustar":
+        raise DataError(f"{path}: a tar archive; unpack it")
+    nul = sample.count(0)
+    looks_wide = nul > len(sample) // 5 and max(sample[::2].count(0), sample[1::2].count(0)) > 0.9 * nul
+    if sample.startswith(_WIDE_MARKS) or looks_wide:
+        raise DataError(f"{path}: UTF-16 or UTF-32; convert it with iconv -f UTF-16 -t UTF-8")
+    control = len(sample) - len(sample.translate(None, _CONTROL))
+    if control > _MAX_CONTROL_SHARE * len(sample):
+        raise DataError(f"{path}: binary, {control / len(sample):.0%} of it are control bytes; give UTF-8 text")
+
+
+def _refuse_other_encoding(path: Path, sample: bytes, encoding: str) -> None:
+    """Raise DataError where more than a few bytes, and most characters above ASCII, are not in the encoding."""
+    text = codecs.getincrementaldecoder(UTF8)("replace").decode(sample)  # without a last character that is cut
+    invalid = text.count("\ufffd") - sample.count("\ufffd".encode())
+    valid = len(text) - len(text.encode("ascii", "ignore")) - invalid
+    if encoding != UTF8:
+        if valid and not invalid:
+            raise DataError(f"{path}: it is UTF-8, not {encoding}; leave out --encoding, or convert the others")
+        return
+    is_stray = invalid <= max(_STRAY_BYTES, _STRAY_SHARE * len(sample)) or invalid <= valid
+    if invalid > _MAX_INVALID_SHARE * len(sample) or not is_stray:
+        raise DataError(f"{path}: not UTF-8; {encoding_hint(sample)}")
+
+
+# Whether files are still the same.
+
+
+def identity(files: list[Path]) -> dict[str, Any]:
+    """State on disk and a hash of the content of each file, in order."""
+    return {"files": [_describe(path) for path in files]}
+
+
+def same_content(files: list[Path], recorded: dict[str, Any]) -> bool:
+    """Whether `files` hold what they held when `recorded` was taken; read only where their state on disk differs."""
+    return refreshed(files, recorded) is not None
+
+
+def refreshed(files: list[Path], recorded: dict[str, Any]) -> dict[str, Any] | None:
+    """`recorded` with the present state on disk where `files` hold what they held when it was taken; else None.
+
+    A file is read only where its state differs; who keeps the answer reads a touched file once and not every time.
+    """
+    entries = recorded["files"]
+    if [str(path) for path in files] != [entry["path"] for entry in entries]:
+        return None
+    present = []
+    for path, entry in zip(files, entries, strict=True):
+        state = _disk_state(path)
+        is_touched = any(entry[name] != value for name, value in state.items())
+        if state["size"] != entry["size"]:
+            return None
+        found = _describe(path) if is_touched else entry
+        if found["blake2b"] != entry["blake2b"]:
+            return None
+        present.append(found)
+    return recorded | {"files": present}
+
+
+def _disk_state(path: Path) -> dict[str, int]:
+    status = path.stat()
+    return {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "ctime_ns": status.st_ctime_ns}
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    with open_regular(path) as file:
+        before = _disk_state(path)
+        digest = hashlib.file_digest(file, "blake2b").hexdigest()
+        if before != _disk_state(path):
+            raise DataError(f"{path}: changed while it was read; leave it alone and start again")
+    return {"path": str(path), **before, "blake2b": digest}

@@ -1,0 +1,124 @@
+"""Files elsewhere, fetched once into a cache: URLs of all file systems that fsspec knows, and datasets of the hub."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from electra_albert.contracts import UsageError
+
+LOG = logging.getLogger(__name__)
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_HUB_SECONDS = 3  # to wait for an answer of the hub
+
+
+def is_url(name: str) -> bool:
+    """Whether a name is that of a file elsewhere: https://…, s3://bucket/…, hf://datasets/… and the like."""
+    return _URL.match(name) is not None
+
+
+def fetch(url: str, option: str) -> list[Path]:
+    """Local copies of the file, the folder, or the files of a pattern with a star that `url` names, in order.
+
+    A copy is kept and used again until its server gives another size, time or tag for it, or cannot be reached.
+    Raises UsageError where there is nothing or it cannot be fetched.
+    """
+    import fsspec
+    from huggingface_hub.constants import HF_HOME
+
+    cache = Path(HF_HOME) / "electra-albert"
+    try:
+        system, path = fsspec.url_to_fs(url)
+        names = sorted(system.glob(path)) if "*" in path else [path]
+        copies = [_copy(system, name, cache / _digest(system.protocol, name)) for name in names]
+    except UsageError:
+        raise
+    except Exception as error:  # every file system raises the errors of a library of its own
+        reason = " ".join(str(error.__cause__ or error).split())[:200] or type(error).__name__
+        raise UsageError(f"--{option} {url}: cannot be fetched ({reason}); check the URL and the network") from error
+    if not copies:
+        raise UsageError(f"--{option} {url}: no file matches it; check the URL")
+    return copies
+
+
+def _copy(system: Any, name: str, kept: Path) -> Path:
+    """The copy of a file or folder in one of the folders `kept` holds, each for one state of it."""
+    from filelock import FileLock
+
+    try:
+        state = system.info(name)
+        is_folder = state["type"] == "directory"
+        if is_folder:
+            state = system.find(name, detail=True)
+    except OSError as error:
+        copies = sorted(kept.glob("*/*"), key=lambda copy: copy.stat().st_mtime_ns)
+        reason = error.__cause__ or error  # a web server that is not reached is FileNotFoundError too
+        if not copies or isinstance(reason, FileNotFoundError):
+            raise
+        LOG.warning(f"{name}: not reached ({' '.join(str(reason).split())[:100]}); reading the copy fetched before")
+        return copies[-1]
+    last = re.split(r"[?#]", name)[0].rstrip("/").rpartition("/")[2]
+    if last in ("", ".", "..") or (is_folder and any(".." in Path(entry).parts for entry in state)):
+        raise UsageError(f"{name}: not the name of a file; give its URL in full")
+    copy = kept / _digest(sorted(state.items(), key=str)) / last
+    kept.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{kept}.lock"):
+        if not copy.exists():
+            LOG.info(f"fetching {name}")
+            part = kept / "part"
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir()
+            if is_folder:
+                system.get(name, str(part / last), recursive=True)
+            else:
+                system.get_file(name, str(part / last))
+            part.rename(copy.parent)
+    return copy
+
+
+def _digest(*content: object) -> str:
+    return hashlib.blake2b(repr(content).encode(), digest_size=8).hexdigest()
+
+
+def load_from_hub(name: str, config: str | None, split: str | None, what: str) -> Any:
+    """A dataset, downloaded or from the cache, or one split of it; `what` begins the message where there is none.
+
+    Raises UsageError where it cannot be had: no network, no such dataset or config, no access.
+    """
+    import datasets
+
+    was_offline = datasets.config.HF_HUB_OFFLINE
+    try:
+        # Without a network the library tries again for half a minute; set offline, it looks into its cache.
+        datasets.config.HF_HUB_OFFLINE = was_offline or not (
+            Path(name).exists() or _answers(datasets.config.HF_ENDPOINT)
+        )
+        return datasets.load_dataset(name, config, split=split)  # RuntimeError where that needs a script
+    except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if datasets.config.HF_HUB_OFFLINE and not was_offline:
+            reason = f"no answer from {datasets.config.HF_ENDPOINT}, and it is not in the cache"
+        advice = "check the name, the network, and that you may use it"
+        raise UsageError(f"{what} ({reason[:300]}); {advice}") from error
+    finally:
+        datasets.config.HF_HUB_OFFLINE = was_offline
+
+
+def _answers(url: str) -> bool:
+    """Whether a server answers in time, be it with a refusal; through a proxy where the environment names one."""
+    import ssl
+    import urllib.error
+    import urllib.request
+
+    try:
+        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_HUB_SECONDS).close()
+    except urllib.error.HTTPError:
+        return True
+    except OSError as error:
+        return isinstance(getattr(error, "reason", None), ssl.SSLError)
+    return True

@@ -1,0 +1,341 @@
+"""Rows of .jsonl, .csv, .tsv, .parquet and .arrow files, a few held at a time."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from electra_albert.contracts import DataError, UsageError, UserError
+from electra_albert.data_files.finding import format_of
+from electra_albert.data_files.streams import UTF8, open_regular, text_lines
+
+if TYPE_CHECKING:
+    import pyarrow
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}  # of a file named .csv, the usual one first
+_SEPARATED_LINES = 100  # of a file without a header, that show its separator
+_LONGEST_FIELD = 1 << 30  # characters of a field in CSV
+_ROWS = 256  # of a Parquet file read at once
+_BUFFER_BYTES = 1 << 20
+_ARROW_FILE = b"ARROW1"
+
+Position = Callable[[int], str]  # file and line, by the number of a line
+
+
+def json_objects(
+    lines: Iterable[tuple[int, str]], position: Position, unique: Collection[str] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The object of each numbered line that is not blank.
+
+    Raises DataError where a line holds none, or one of the keys `unique` (None: any key) twice: a parser would keep
+    the last value and drop the others.
+    """
+    repeated: list[str] = []
+
+    def as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs if unique is None or key in unique]
+            repeated.extend(key for key in keys if keys.count(key) > 1)
+        return found
+
+    for number, line in lines:
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line, object_pairs_hook=as_object)
+        except json.JSONDecodeError as error:
+            reason = f"not JSON ({error.msg}, column {error.colno}); give one JSON object a line"
+            raise DataError(f"{position(number)}: {reason}") from error
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{position(number)}: not JSON that can be read: too deep, or too long a number") from error
+        if repeated:
+            raise DataError(f"{position(number)}: key {repeated[0]!r} is there twice in one object; keep one")
+        if not isinstance(record, dict):
+            raise DataError(f"{position(number)}: {json_kind(record)}, not an object; give one JSON object a line")
+        yield number, record
+
+
+def json_kind(value: object) -> str:
+    """The kind of a JSON value, in JSON's words."""
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
+    return names.get(type(value), "an object" if isinstance(value, dict) else "null")
+
+
+def csv_rows(lines: Iterable[str], delimiter: str, position: Position) -> Iterator[tuple[int, list[str]]]:
+    """The rows of CSV with the number of the line that each begins at, from 1. Raises DataError for bad quotes."""
+    csv.field_size_limit(_LONGEST_FIELD)  # of the process, and left so: another reader may be under way
+    rows = csv.reader(lines, delimiter=delimiter, strict=True)
+    number = 1
+    try:
+        for row in rows:
+            yield number, row
+            number = rows.line_num + 1
+    except csv.Error as error:
+        advice = "mend its quotes (a quote within quotes is doubled), or give .jsonl"
+        raise DataError(f"{position(number)}: not a row of a table ({error}); {advice}") from error
+
+
+def csv_delimiter(lines: Iterable[str], wanted: Collection[str] = (), widths: Collection[int] = ()) -> str:
+    """The separator of a file named .csv: a comma, unless only another one fits.
+
+    The best one gives a column that is `wanted` in the first line, or else the most columns. Of a file without a header
+    it gives one of these `widths` in most of its first lines: text may hold any sign, so one line would not do.
+    """
+    sample = list(islice(lines, _SEPARATED_LINES if widths else 1))
+
+    def fields(line: str, delimiter: str) -> list[str]:
+        try:
+            return next(csv.reader([line], delimiter=delimiter, strict=True), [])
+        except csv.Error:
+            return []
+
+    def fit(delimiter: str) -> tuple[int, int]:
+        rows = [fields(line, delimiter) for line in sample]
+        if widths:
+            return sum(len(row) in widths for row in rows), 0
+        return any(name in wanted for row in rows for name in row), sum(map(len, rows))
+
+    return max(SEPARATORS, key=fit)  # the first of those that fit alike
+
+
+# Parquet and Arrow.
+
+
+class Columnar(NamedTuple):
+    """An open Parquet or Arrow file: its columns, its pieces, and batches of rows from some of the pieces."""
+
+    schema: pyarrow.Schema
+    sizes: list[int]  # bytes of each row group (Parquet) or record batch (Arrow), about
+    batches: Callable[[int, int, list[str]], Iterator[tuple[int, pyarrow.RecordBatch]]]  # with their first row
+
+
+@contextmanager
+def open_columnar(path: str | Path) -> Iterator[Columnar]:
+    """A Parquet file, or an Arrow file or stream as `datasets` writes it. Raises DataError where it is damaged."""
+    import pyarrow
+
+    with open_regular(path) as regular:
+        try:
+            yield _parquet(regular) if format_of(Path(path)) == "parquet" else _arrow(str(path), regular)
+        except UserError:
+            raise
+        except (pyarrow.ArrowException, OSError, EOFError, ValueError, LookupError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # of the disk
+            reason = " ".join(str(error).split())[:200]
+            raise DataError(
+                f"{path}: damaged, changed, or not what its name says ({reason}); write it again"
+            ) from error
+
+
+def _parquet(regular: Any) -> Columnar:
+    from pyarrow.parquet import ParquetFile
+
+    file = ParquetFile(regular, buffer_size=_BUFFER_BYTES, pre_buffer=False)  # a buffer at a time, not a row group
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+
+    def batches(start: int, end: int, columns: list[str]) -> Iterator[tuple[int, pyarrow.RecordBatch]]:
+        row = sum(group.num_rows for group in groups[:start])
+        for batch in file.iter_batches(_ROWS, row_groups=range(start, end), columns=columns, use_threads=False):
+            yield row, batch
+            row += batch.num_rows
+
+    return Columnar(file.schema_arrow, [group.total_byte_size for group in groups], batches)
+
+
+def _arrow(path: str, regular: Any) -> Columnar:
+    import pyarrow
+
+    is_file = regular.read(len(_ARROW_FILE)) == _ARROW_FILE
+
+    def reader() -> Any:  # mapped, for a batch may be the whole file: the system holds or drops what is read of it
+        mapped = pyarrow.memory_map(path)
+        return pyarrow.ipc.open_file(mapped) if is_file else pyarrow.ipc.open_stream(mapped)
+
+    def all_batches() -> Iterator[pyarrow.RecordBatch]:
+        opened = reader()
+        return map(opened.get_batch, range(opened.num_record_batches)) if is_file else iter(opened)
+
+    def batches(start: int, end: int, columns: list[str]) -> Iterator[tuple[int, pyarrow.RecordBatch]]:
+        row, number = 0, -1
+        for number, batch in enumerate(islice(all_batches(), end)):
+            if number >= start:
+                yield row, batch.select(columns)
+            row += batch.num_rows
+        if number < end - 1:
+            raise DataError(f"{path}: became shorter while it was read; leave it alone and start again")
+
+    return Columnar(reader().schema, [batch.get_total_buffer_size() for batch in all_batches()], batches)
+
+
+# Tables of any of these formats.
+
+
+class Row(NamedTuple):
+    """The cells of the columns asked for, or why the row has none."""
+
+    cells: tuple[Any, ...]
+    place: str
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns of a table, and its rows by the positions of the columns that are wanted."""
+
+    place: str
+    columns: tuple[str, ...]
+    read: Callable[[Sequence[int]], Iterator[Row]]
+    names_columns: bool = True  # itself, whatever its first row holds
+
+    def find(self, names: Sequence[str]) -> str | None:
+        """The first of the names that is a column."""
+        return next((name for name in names if name in self.columns), None)
+
+    def rows(self, names: Sequence[str | None]) -> Iterator[Row]:
+        """All rows, with the cells of these columns; a name of None gives None in each row."""
+        wanted = [name for name in names if name is not None]
+        for row in self.read([self.columns.index(name) for name in wanted]):
+            cells: dict[str | None, Any] = dict(zip(wanted, row.cells, strict=False))
+            yield row if row.problem else row._replace(cells=tuple(map(cells.get, names)))
+
+
+def open_table(
+    path: Path,
+    header: Sequence[str] = (),
+    without_header: tuple[str, ...] = (),
+    *,
+    named: Sequence[tuple[str, ...]] = (),
+    encoding: str = UTF8,
+    note: Callable[[str, str], None] = lambda what, where: None,
+) -> Table:
+    """A table by its name; .tsv (without quoting) is also the format of .txt and of a name without an ending.
+
+    Where the first row holds none of the names in `header`, it is a row, and `without_header` names the columns if it
+    has as many. `named` are the columns that a file without a header may have. `note` takes what is worth a line in a
+    report. Raises DataError for an empty file, UsageError for another format.
+    """
+    form = format_of(path)
+    if form == "parquet" or form == "arrow":
+        return _columnar_table(path)
+    if form is None or (form == "text" and path.suffix.lower() not in (".txt", "")):
+        raise UsageError(f"{path}: a table is .tsv, .csv, .jsonl, .parquet or .arrow, not {path.suffix}; convert it")
+    lines: Callable[[], Iterator[str]] = partial(text_lines, path, encoding)
+    if path.is_fifo():  # which gives its lines once
+        lines = list(lines()).__iter__
+    if form == "jsonl":
+        return _json_table(path, lines())
+    rows = _tsv_rows
+    if form == "csv":
+        delimiter = csv_delimiter(filter(str.strip, lines()), header, [*map(len, named)])
+        rows = partial(_csv_rows, path, delimiter)
+        if delimiter != ",":
+            note(f"files separated by {SEPARATORS[delimiter]}", str(path))
+    header_line, first = next((row for row in rows(lines()) if any(map(str.strip, row[1]))), (0, []))
+    if not first:
+        raise DataError(f"{path}: empty; give a file with rows")
+    has_header = not named and (any(name in first for name in header) or len(first) != len(without_header))
+    columns = tuple(first) if has_header else _columns_of(path, first, named) if named else without_header
+    if len(named) > 1:
+        note(f"files without a header read as columns {', '.join(columns)}", str(path))
+
+    def read(wanted: Sequence[int]) -> Iterator[Row]:
+        for number, cells in rows(lines()):
+            if has_header and number <= header_line:
+                continue
+            place = f"{path}:{number}"
+            if not any(cells) and len(columns) > 1 and len(cells) < 2:
+                continue  # a blank line; where there is but one column, it is an empty cell
+            if len(cells) != len(columns):
+                yield Row((), place, f"{len(cells)} columns instead of {len(columns)}")
+            else:
+                yield Row(tuple(cells[i] for i in wanted), place)
+
+    return Table(str(path), columns, read, names_columns=False)
+
+
+def _columns_of(path: Path, first: list[str], named: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Those of the names that the first row of a file without a header has the cells for."""
+    columns = next((names for names in named if len(names) == len(first)), None)
+    if columns is None:
+        found = f"its first row has {len(first)} columns, --column_names names {len(named[0])}"
+        raise DataError(f"{path}: {found}; mend it")
+    if columns == tuple(first):
+        raise DataError(f"{path}: its first row is a header; leave out --column_names")
+    return columns
+
+
+def _tsv_rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """Fields between tabs, whatever quotes they hold."""
+    for number, line in enumerate(lines, start=1):
+        yield number, line.removesuffix("\r").split("\t")
+
+
+def _csv_rows(path: Path, delimiter: str, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    rows = csv_rows((line + "\n" for line in lines), delimiter, f"{path}:{{}}".format)
+    return ((number, row or [""]) for number, row in rows)
+
+
+def _json_table(path: Path, lines: Iterable[str]) -> Table:
+    position = f"{path}:{{}}".format
+    records = [(position(number), record) for number, record in json_objects(enumerate(lines, start=1), position)]
+    if not records:
+        raise DataError(f"{path}: empty; give a file with rows")
+    names = tuple(dict.fromkeys(key for _, record in records for key in record))
+
+    def read(wanted: Sequence[int]) -> Iterator[Row]:
+        for place, record in records:
+            yield Row(tuple(record.get(names[i]) for i in wanted), place)
+
+    return Table(str(path), names, read)
+
+
+def _columnar_table(path: Path) -> Table:
+    with open_columnar(path) as opened:
+        names = tuple(opened.schema.names)
+
+    def read(wanted: Sequence[int]) -> Iterator[Row]:
+        chosen = [names[i] for i in wanted]
+        with open_columnar(path) as opened:
+            for first, batch in opened.batches(0, len(opened.sizes), chosen):
+                batch.validate(full=True)  # Arrow trusts the offsets in a file; those of a damaged one lie outside
+                columns = [batch.column(name).to_pylist() for name in chosen]
+                for row, cells in enumerate(zip(*columns, strict=True), first + 1):
+                    yield Row(cells, f"{path}, row {row}")
+
+    return Table(str(path), names, read)
+
+
+def dataset_table(dataset: Any, place: str) -> Table:
+    """A split of a dataset of the hub; class numbers become the names that the dataset gives them, -1 nothing."""
+    names = tuple(dataset.column_names)
+    spelled = {name: _spelling(dataset.features[name]) for name in names}
+
+    def read(wanted: Sequence[int]) -> Iterator[Row]:
+        chosen = [names[i] for i in wanted]
+        number = 0
+        for batch in dataset.select_columns(chosen).iter(_ROWS):
+            for cells in zip(*(map(spelled[name], batch[name]) for name in chosen), strict=True):
+                number += 1
+                yield Row(cells, f"{place}, row {number}")
+
+    return Table(place, names, read)
+
+
+def _spelling(feature: Any) -> Callable[[Any], Any]:
+    names = getattr(feature, "names", None)
+    if names is not None:
+        return lambda cell: names[cell] if isinstance(cell, int) and 0 <= cell < len(names) else None
+    inner = getattr(feature, "feature", None)
+    if getattr(inner, "names", None) is not None:
+        one = _spelling(inner)
+        return lambda cells: None if cells is None else [one(cell) for cell in cells]
+    return lambda cell: cell

@@ -1,0 +1,173 @@
+"""Model cards by one template: of exported models, of runs and of fine-tunings, with the front matter the hub reads."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
+
+    from electra_albert.config import ModelConfig
+    from electra_albert.hub.outputs import Model
+
+LOG = logging.getLogger(__name__)
+
+CARD = "README.md"
+HUB_TASKS = {  # the hub's name of a task, by the kind of head
+    "sequence": "text-classification",
+    "choice": "multiple-choice",
+    "token": "token-classification",
+    "span": "question-answering",
+}
+_TEMPLATE = """---
+{{ card_data }}
+---
+
+# {{ title }}
+
+{{ text }}
+
+`THIS_FOLDER` stands for the path of this folder, or for its name on the hub once it is uploaded.
+
+```python
+{{ code }}
+```
+
+{% if command %}Made by `{{ command }}`.
+
+{% endif %}Made with ELECTRA-ALBERT. `license:` and `language:`, where the top lacks them, are for its maker to state.
+"""
+_MARK = "<!-- card by ELECTRA-ALBERT, written again with the model unless it is changed: {} -->"
+_PURPOSES = {  # by stock class: the hub's task, and what the model does
+    "AlbertForMaskedLM": ("fill-mask", "fills in masked tokens"),
+    "AlbertForPreTraining": ("fill-mask", "fills in masked tokens and predicts whether two segments changed places"),
+    "AlbertForSequenceClassification": (HUB_TASKS["sequence"], "labels a text or a pair of texts"),
+    "AlbertForMultipleChoice": (HUB_TASKS["choice"], "chooses among several texts"),
+    "AlbertForTokenClassification": (HUB_TASKS["token"], "labels each token"),
+    "AlbertForQuestionAnswering": (HUB_TASKS["span"], "finds an answer in a text"),
+    "AlbertModel": ("feature-extraction", "gives a vector for each token"),
+}
+_ASIDE = {  # heads that AlbertModel has no place for
+    "discriminator_predictions": "a head that detects replaced tokens, under the names it has in stock ELECTRA",
+    "sop_classifier": "a head that predicts whether two segments changed places, as in stock `AlbertForPreTraining`",
+    "electra_classifier": "the head it was fine-tuned with, which reads [CLS] without a pooler",
+}
+_NOTES = {
+    "pt": "`weights.pt` is a flat mapping of stock names to tensors, for `torch.load(..., weights_only=True)`. Stock "
+    "classes do not look for a file of that name; `electra_albert` loads the folder.",
+    "native": "Stock `transformers` does not compute its attention: the weights have the names of `electra_albert`, "
+    "which alone loads the folder.",
+    "onnx": "`model.onnx` is the model with its heads as one graph in float32, for any batch size and any length up to "
+    "the longest. Where there is a `model.onnx.data`, it holds the weights.",
+}
+_ONNX_CODE = """import onnxruntime
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")
+session = onnxruntime.InferenceSession("THIS_FOLDER/model.onnx", providers=["CPUExecutionProvider"])
+rows = tokenizer(["A text."], padding=True, return_token_type_ids=True, return_tensors="np")
+names = ("input_ids", "attention_mask", "token_type_ids")
+found = session.run(None, {name: rows[name].astype("int64") for name in names})
+outputs = dict(zip([each.name for each in session.get_outputs()], found))"""
+OWN_CODE = """from electra_albert.inference.model import load_model
+
+model = load_model("THIS_FOLDER")"""
+
+
+class Facts(NamedTuple):
+    """Facts on a model that its weights do not show: fields of ModelCardData, and Markdown."""
+
+    fields: Mapping[str, Any] = {}
+    text: str = ""
+
+
+def write_card(folder: Path, facts: Facts, code: str, command: str = "") -> None:
+    """Write README.md into a folder that exists; `code` loads the model, `command` is the one that made it.
+
+    A card that was not written here, or was changed since, stays, which is logged.
+    """
+    from huggingface_hub import ModelCard, ModelCardData
+
+    file = folder / CARD
+    if file.exists() and not _is_ours(file):
+        LOG.warning(f"{file} was not written here, or changed since; it stays")
+        return
+    contents = {"title": folder.resolve().name, "text": facts.text, "code": code, "command": command}
+    body = f"{ModelCard.from_template(ModelCardData(**facts.fields), template_str=_TEMPLATE, **contents)}\n"
+    with NamedTemporaryFile("w", encoding="utf-8", newline="", dir=folder, delete=False) as beside:
+        beside.write(f"{body}{_mark(body)}\n")
+    os.chmod(beside.name, 0o644)
+    os.replace(beside.name, file)
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a card ends with the mark of the text before it."""
+    body, _, last = file.read_bytes().decode("utf-8", errors="replace").removesuffix("\n").rpartition("\n")
+    return last == _mark(f"{body}\n")
+
+
+def _mark(text: str) -> str:
+    return _MARK.format(hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+def describe(
+    model: Model, architecture: str, file_format: str, dtype: torch.dtype, facts: Facts | None
+) -> tuple[Facts, str]:
+    """The card of one exported model: what it is, what the file holds beside it, and the code that loads it.
+
+    `file_format` is safetensors, pt, onnx, or native, safetensors of a model that stock classes do not compute.
+    """
+    from electra_albert.hub.outputs import pooler_of
+
+    tag, purpose = _PURPOSES[architecture]
+    facts = facts or Facts()
+    is_stock, has_pooler = file_format == "safetensors", pooler_of(model) is not None
+    notes = [_NOTES[file_format]] if file_format in _NOTES else []
+    parts = {name for name, _ in model.named_children()}
+    parts |= {"sop_classifier"} if "sentence_order" in parts else set()
+    if architecture == "AlbertModel" and file_format != "onnx":
+        notes += [
+            f"The weights also hold {told} (`{head}`). Stock ALBERT classes report it as unexpected; `electra_albert` "
+            "computes it."
+            for head, told in _ASIDE.items()
+            if head in parts
+        ]
+    if is_stock and architecture == "AlbertForMaskedLM" and has_pooler:
+        notes.append("The weights also hold a pooler, which `AutoModel` loads and `AlbertForMaskedLM` ignores.")
+    if is_stock and architecture == "AlbertModel" and not has_pooler:
+        notes.append("It has no pooler, since nothing trained one: load it with `add_pooling_layer=False`.")
+    stored = "" if file_format == "onnx" else f", stored in {str(dtype).removeprefix('torch.')}"
+    text = f"An ALBERT encoder that {purpose}: {describe_shape(model.config)}{stored}."
+    library = "transformers" if is_stock else None
+    fields = {"library_name": library, "pipeline_tag": tag, "tags": ["albert", "electra"], **facts.fields}
+    code = stock_code(architecture, with_pooler=has_pooler) if is_stock else OWN_CODE
+    text = "\n\n".join([text, *notes, *([facts.text] if facts.text else [])])
+    return Facts(fields, text), _ONNX_CODE if file_format == "onnx" else code
+
+
+def describe_shape(shape: ModelConfig) -> str:
+    """The sizes of an encoder in words."""
+    return (
+        f"hidden size {shape.hidden_size}, {shape.num_hidden_layers} layers in {shape.num_hidden_groups} group(s) of "
+        f"shared weights, embedding size {shape.embedding_size}, {shape.vocab_size} subwords, at most "
+        f"{shape.max_position_embeddings} tokens"
+    )
+
+
+def stock_code(loader: str, path: str = '"THIS_FOLDER"', *, with_pooler: bool = True) -> str:
+    """Python that loads a model and its tokenizer with the class `loader` of transformers from `path`, as written."""
+    options = ", add_pooling_layer=False" if loader in ("AlbertModel", "AutoModel") and not with_pooler else ""
+    return "\n".join(
+        [
+            f"from transformers import {loader}, AutoTokenizer",
+            "",
+            f"model = {loader}.from_pretrained({path}{options})",
+            f"tokenizer = AutoTokenizer.from_pretrained({path})",
+        ]
+    )

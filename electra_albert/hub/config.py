@@ -1,0 +1,165 @@
+"""config.json, stock or native, to and from ModelConfig, and the task that a fine-tuned model's config.json describes.
+
+Only known keys are read, so nothing in the file can name code to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from electra_albert.config import ModelConfig
+from electra_albert.contracts import CheckpointError
+from electra_albert.hub.names import RELATIVES
+from electra_albert.model.attention import make_mixing
+from electra_albert.model.encoder import ACTIVATIONS
+from electra_albert.model.task_model import DEFAULT_DROPOUT
+
+_OURS = ("initialization", "attention", "attention_options")  # fields that no stock config.json has
+_NAMES = tuple(field.name for field in fields(ModelConfig) if field.name not in _OURS)
+NATIVE, _FORMAT = "electra_albert", 1  # model_type and version of folders that only this package loads
+_LONGEST_SHOWN = 60
+_LARGEST_INTEGER = (1 << 31) - 1  # above it, sizes overflow before they can be compared with the weights
+# Settings with which stock computes something else than an encoder of ours, or other code than stock's.
+_ALWAYS: dict[str, tuple[Any, ...]] = {
+    "position_embedding_type": ("absolute", None),
+    "is_decoder": (False, None),
+    "add_cross_attention": (False, None),
+    "tie_word_embeddings": (True, None),
+    "quantization_config": (None,),
+    "auto_map": (None, {}),
+    "custom_pipelines": (None, {}),
+}
+_KINDS = {
+    "ForSequenceClassification": "sequence",
+    "ForMultipleChoice": "choice",
+    "ForTokenClassification": "token",
+    "ForQuestionAnswering": "span",
+}
+_UNNAMED = {"0": "LABEL_0", "1": "LABEL_1"}  # which transformers fills in where no label is named
+
+
+def stock_config(config: ModelConfig, architecture: str, special_ids: Mapping[str, int]) -> dict[str, Any]:
+    """The contents of config.json, with stock keys only. special_ids: pad_token_id, bos_token_id, eos_token_id."""
+    return {
+        "architectures": [architecture],
+        "model_type": "albert",
+        "dtype": "float32",
+        "tie_word_embeddings": True,
+        "classifier_dropout_prob": DEFAULT_DROPOUT,
+        **{name: getattr(config, name) for name in _NAMES},
+        **special_ids,
+    }
+
+
+def native_config(config: ModelConfig, special_ids: Mapping[str, int]) -> dict[str, Any]:
+    """The contents of config.json of a model that stock classes do not compute: every field of its shape."""
+    return {"model_type": NATIVE, "format": _FORMAT, **asdict(config), **special_ids}
+
+
+def model_config(contents: Mapping[str, Any], origin: str) -> ModelConfig:
+    """The shape a config.json describes; BERT and ELECTRA have a group for every layer.
+
+    Raises CheckpointError, which calls the file `origin`, for another kind of model and for impossible values.
+    """
+    kind = contents.get("model_type")
+    if not isinstance(kind, str) or kind not in (NATIVE, "albert", *RELATIVES):
+        raise CheckpointError(f"{origin} describes a model of type {shown(kind)}; albert, electra and bert can be read")
+    if kind == NATIVE and contents.get("format") != _FORMAT:
+        raise CheckpointError(f"{origin} is of format {shown(contents.get('format'))}, this version reads {_FORMAT}")
+    for name, allowed in _ALWAYS.items():
+        if contents.get(name) not in allowed:
+            raise CheckpointError(f"{name}={shown(contents[name])} in {origin} is another model than can be read here")
+    values = _values(contents, kind, origin)
+    if kind in RELATIVES:
+        values |= {"num_hidden_groups": values["num_hidden_layers"], "inner_group_num": 1}
+    if kind == "bert":
+        values["embedding_size"] = values["hidden_size"]
+    if values["hidden_act"] not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise CheckpointError(f"hidden_act={shown(values['hidden_act'])} in {origin} is not one of {known}")
+    try:
+        config = ModelConfig(**values)
+        make_mixing(config)
+    except ValueError as error:
+        raise CheckpointError(f"{origin}: {error}") from None
+    return config
+
+
+def shown(value: object) -> str:
+    """A value from a file as an error line shows it: short, and without line breaks or colours of a terminal."""
+    if isinstance(value, dict | list):
+        return f"a {type(value).__name__}"
+    return repr(value[:_LONGEST_SHOWN] if isinstance(value, str) else value)
+
+
+def stock_details(contents: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """Kind, labels and style of a fine-tuned stock model's head, in the form of TASK_FILE.
+
+    Raises CheckpointError, which calls the file `origin`, where it names no task, or one that cannot be read.
+    """
+    named = contents.get("architectures")
+    architecture = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
+    kind = next((kind for ending, kind in _KINDS.items() if architecture.endswith(ending)), None)
+    if kind is None:
+        found = shown(architecture) if architecture else "not given"
+        way_out = "fine-tune it first, or name a folder that Finetuning.py wrote"
+        raise CheckpointError(f"{origin} names no fine-tuned model (architecture {found}); {way_out}")
+    problem = contents.get("problem_type")
+    if problem not in (None, "regression", "single_label_classification"):
+        raise CheckpointError(f"problem_type={shown(problem)} in {origin} is another task than can be read here")
+    labels = _labels(contents.get("id2label", _UNNAMED), origin) if kind in ("sequence", "token") else []
+    is_regression = kind == "sequence" and (problem == "regression" or (problem is None and len(labels) == 1))
+    if is_regression and len(labels) != 1:
+        raise CheckpointError(f"{origin} describes a regression of {len(labels)} numbers; only one can be read")
+    return {"kind": kind, "style": "albert", "labels": [] if is_regression else labels, "is_regression": is_regression}
+
+
+def are_unnamed(labels: Sequence[str]) -> bool:
+    """Whether the labels are those that transformers fills in where nobody names them."""
+    return bool(labels) and all(label == f"LABEL_{number}" for number, label in enumerate(labels))
+
+
+def name_the_labels(labels: Sequence[str]) -> str:
+    """The end of a message on a model whose labels have no names."""
+    return f"its labels have no names ({', '.join(labels[:2])}, ...); write id2label into its config.json"
+
+
+def classifier_dropout(contents: Mapping[str, Any]) -> Any:
+    """Dropout before the linear layer, as in stock: BERT and ELECTRA fall back to the encoder's."""
+    if contents.get("model_type") in RELATIVES:
+        given = contents.get("classifier_dropout")
+        return contents.get("hidden_dropout_prob", 0.1) if given is None else given
+    given = contents.get("classifier_dropout_prob")
+    return DEFAULT_DROPOUT if given is None else given
+
+
+def _labels(names: object, origin: str) -> list[str]:
+    """The labels by their numbers, which must be 0 to C - 1."""
+    numbered = dict(names) if isinstance(names, Mapping) else {}
+    labels = [numbered.get(str(number)) for number in range(len(numbered))]
+    if not labels or not all(isinstance(label, str) for label in labels):
+        raise CheckpointError(f"id2label in {origin} does not name the labels 0 to {max(0, len(labels) - 1)}")
+    return [str(label) for label in labels]
+
+
+def _values(contents: Mapping[str, Any], kind: str, origin: str) -> dict[str, Any]:
+    """The fields of ModelConfig; where config.json is silent, the defaults of the stock class or our own."""
+    from transformers import AutoConfig
+
+    ours = ModelConfig()
+    names = (*_NAMES, *_OURS) if kind == NATIVE else _NAMES
+    defaults = ours if kind == NATIVE else AutoConfig.for_model(kind)
+    values = {name: contents.get(name, getattr(defaults, name, getattr(ours, name))) for name in names}
+    for name, value in values.items():
+        wanted = type(getattr(ours, name))
+        if type(value) is int and abs(value) > _LARGEST_INTEGER:
+            raise CheckpointError(f"{name} in {origin} is larger than {_LARGEST_INTEGER}")
+        if type(value) is int and wanted is float:
+            values[name] = float(value)
+        elif type(value) is not wanted:
+            raise CheckpointError(f"{name}={shown(value)} in {origin} should be of type {wanted.__name__}")
+    if not all(type(value) in (int, float) for value in values.get("attention_options", {}).values()):
+        raise CheckpointError(f"attention_options in {origin} should be numbers by name")
+    return values

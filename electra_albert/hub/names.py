@@ -1,0 +1,167 @@
+"""Parameter names in files of stock ALBERT, BERT and ELECTRA, and their counterparts here.
+
+Ours are stock ALBERT's without `albert.`, except that query, key and value form one matrix and that a sentence-order
+head owns its pooler. BERT and ELECTRA are ALBERT with a group for every layer; where their embeddings are as wide as
+the hidden states, the mapping E to D is the identity. The MLM decoder is the token table and has no entry of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from electra_albert.config import ModelConfig
+from electra_albert.contracts import CheckpointError
+
+RELATIVES = ("bert", "electra")
+TABLE = "embeddings.word_embeddings.weight"
+_FUSED = "attention.qkv."
+_PARTS = ("attention.query.", "attention.key.", "attention.value.")
+_MAPPING = "encoder.embedding_hidden_mapping_in."
+_POOLER, _ORDER_POOLER = "pooler.", "sentence_order.pooler."
+_ORDER, _STOCK_ORDER = "sentence_order.classifier.", "sop_classifier.classifier."
+_DECODER, _DECODER_BIAS = "predictions.decoder.weight", "predictions.decoder.bias"
+_COUNTERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # in older files; not weights
+_LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
+_OF_LAYER = {
+    "attention.self.query": "attention.query",
+    "attention.self.key": "attention.key",
+    "attention.self.value": "attention.value",
+    "attention.output.dense": "attention.dense",
+    "attention.output.LayerNorm": "attention.LayerNorm",
+    "intermediate.dense": "ffn",
+    "output.dense": "ffn_output",
+    "output.LayerNorm": "full_layer_layer_norm",
+}
+_BEGINNINGS = {  # the first that fits
+    "embeddings_project.": _MAPPING,
+    "pooler.dense.": _POOLER,
+    "generator_predictions.": "predictions.",
+    "generator_lm_head.weight": _DECODER,
+    "generator_lm_head.bias": "predictions.bias",
+    "cls.predictions.transform.": "predictions.",
+    "cls.predictions.": "predictions.",
+}
+_ENDINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # in files of 2019
+# Heads without a counterpart here: BERT's next sentence, ELECTRA's for sentences and choices.
+_LEFT_OUT = ("cls.seq_relationship", "classifier.dense", "classifier.out_proj", "sequence_summary")
+_KNOWN = (
+    *("embeddings.", "encoder.", _POOLER, "predictions.", _STOCK_ORDER),
+    *("discriminator_predictions.", "classifier.", "electra_classifier.", "qa_outputs."),
+)
+
+
+class Renamed(NamedTuple):
+    """Tensors under our names, except that every pooler is `pooler.`, and the heads that have no counterpart."""
+
+    tensors: dict[str, Tensor]
+    left_aside: list[str]
+
+
+def to_stock(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our state dict under stock names, float32, each tensor in storage of its own.
+
+    A generator's names are those of AlbertForMaskedLM, with a sentence-order head those of AlbertForPreTraining; the
+    detection head of a discriminator keeps the names it has in stock ELECTRA.
+    """
+    stock = {}
+    for name, tensor in to_native(state).items():
+        stock_name = name.replace(_ORDER_POOLER, _POOLER).replace(_ORDER, _STOCK_ORDER)
+        if stock_name.startswith(("embeddings.", "encoder.", _POOLER)):
+            stock_name = f"albert.{stock_name}"
+        if _FUSED in name:
+            for part, share in zip(_PARTS, tensor.chunk(3), strict=True):
+                stock[stock_name.replace(_FUSED, part)] = share.clone()
+        else:
+            stock[stock_name] = tensor
+    return stock
+
+
+def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our state dict under our names, float32, each tensor in storage of its own."""
+    return {name: tensor.detach().to("cpu", torch.float32).clone() for name, tensor in state.items()}
+
+
+def from_native(state: Mapping[str, Tensor]) -> Renamed:
+    """The inverse of to_native."""
+    return Renamed({name.replace(_ORDER_POOLER, _POOLER): tensor for name, tensor in state.items()}, [])
+
+
+def from_stock(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, origin: str) -> Renamed:
+    """The tensors of a stock file whose config.json names `kind` and describes `config`.
+
+    Raises CheckpointError, which calls the file `origin`, for a name that no model here has, one spelled twice, an
+    untied decoder and anything that stock would compute differently. A decoder's own bias goes before the head's.
+    """
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        new_name = _albert_name(name.removeprefix(f"{kind}."))
+        if new_name in found:
+            raise CheckpointError(f"{origin} holds {new_name} twice, under two names ({name}); name another model")
+        found[new_name] = tensor
+    left_aside = [head for head in _LEFT_OUT if any(name.startswith(f"{head}.") for name in found)]
+    omitted = tuple(f"{head}." for head in left_aside)
+    found = {name: t for name, t in found.items() if name not in _COUNTERS and not name.startswith(omitted)}
+    if kind == "electra" and config.hidden_act != "gelu" and any(name.startswith("predictions.") for name in found):
+        raise CheckpointError(f"{origin} holds ELECTRA's MLM head, which has gelu, but names {config.hidden_act}")
+    if kind in RELATIVES and config.embedding_size == config.hidden_size:
+        if any(name.startswith(_MAPPING) for name in found):
+            raise CheckpointError(f"{origin} holds a mapping of embeddings that stock does not apply; get another file")
+        if config.hidden_size**2 < sum(tensor.numel() for tensor in found.values()):  # or config.json is wrong
+            found[f"{_MAPPING}weight"] = torch.eye(config.hidden_size)
+            found[f"{_MAPPING}bias"] = torch.zeros(config.hidden_size)
+    decoder, bias = found.pop(_DECODER, None), found.pop(_DECODER_BIAS, None)
+    if decoder is not None and not torch.equal(decoder, found.get(TABLE, decoder)):
+        raise CheckpointError(
+            f"{origin} holds a decoder that differs from its token table ({_DECODER}); only tied ones can be read"
+        )
+    if bias is not None:
+        found["predictions.bias"] = bias
+    for name, tensor in found.items():
+        if not name.startswith(_KNOWN) or _FUSED in name:
+            raise CheckpointError(f"{origin} holds {name}, which no {kind} model known here has; name another model")
+        if not tensor.is_floating_point():
+            raise CheckpointError(f"{origin}: {name} is {tensor.dtype}, which no trained weight is; get another file")
+    return Renamed(_fused(found, origin), left_aside)
+
+
+def for_order_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with the pooler as part of a sentence-order head."""
+    return {re.sub(r"^pooler\.", _ORDER_POOLER, name): tensor for name, tensor in state.items()}
+
+
+def _albert_name(name: str) -> str:
+    """The name in stock ALBERT, without `albert.`, of one in any of the three; an unknown name stays as it is."""
+    ending = next((old for old in _ENDINGS if name.endswith(old)), None)
+    if ending is not None:
+        name = name.removesuffix(ending) + _ENDINGS[ending]
+    layer = _LAYER.fullmatch(name)
+    if layer and layer[2] in _OF_LAYER:
+        return f"encoder.albert_layer_groups.{layer[1]}.albert_layers.0.{_OF_LAYER[layer[2]]}.{layer[3]}"
+    beginning = next((old for old in _BEGINNINGS if name.startswith(old)), None)
+    return name if beginning is None else _BEGINNINGS[beginning] + name.removeprefix(beginning)
+
+
+def _fused(tensors: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
+    """Query, key and value of each block in one matrix, and the order head's linear layer under our name."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        part = next((part for part in _PARTS if part in name), None)
+        if part is None:
+            found[name.replace(_STOCK_ORDER, _ORDER)] = tensor
+            continue
+        fused = name.replace(part, _FUSED)
+        if fused in found:
+            continue
+        parts = [tensors.get(name.replace(part, other)) for other in _PARTS]
+        whole = [each for each in parts if each is not None and each.ndim and each.shape == tensor.shape]
+        if len(whole) < len(_PARTS):
+            raise CheckpointError(
+                f"{origin} has no query, key and value of one shape for {name}; the file is not whole"
+            )
+        found[fused] = torch.cat(whole)
+    return found

@@ -1,0 +1,209 @@
+"""Files of named tensors: safetensors in one file or several with an index, and .pt or .bin of tensors only.
+
+Nothing in a file is run, and none makes memory grow beyond a small multiple of its size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import pickletools
+import struct
+import warnings
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from electra_albert.contracts import CheckpointError
+
+WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "weights.pt",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+_INDEX = ".index.json"
+DIGEST = "electra_albert_sha256"  # of the tensors, in the metadata of files we write
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_HEADER_SIZE_BYTES = 8  # of the number a safetensors file begins with
+_LARGEST_JSON_BYTES = 1 << 20
+_LONGEST_NAME = 200  # characters
+_MOST_TENSORS = 50_000
+_MOST_TUPLES = 20_000  # in a pickle: four a tensor; as deeply nested as they are many, they still fit on the stack
+_OLD_PARTS = 4  # pickles that a file of torch's old form begins with, the last of them what was saved
+# What torch.load raises on a damaged or hostile file, found by damaging files in thousands of ways.
+_DAMAGED: tuple[type[Exception], ...] = (pickle.UnpicklingError, struct.error, zipfile.BadZipFile, ArithmeticError)
+_DAMAGED += (AssertionError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError, TypeError)
+_DAMAGED += (ValueError,)
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """Named tensors of a weights file or of those an index names, on the CPU: finite float32, or whole numbers.
+
+    Weights of half and of double precision are converted. Raises CheckpointError for anything else, also where a file
+    of ours is not as it was written.
+    """
+    parts = [_read_file(part) for part in all_files(file)]
+    tensors = {name: tensor for part in parts for name, tensor in part.items()}
+    if len(tensors) < sum(map(len, parts)):
+        raise CheckpointError(f"{file} names files that hold the same tensor; fetch the model again")
+    for name, tensor in tensors.items():
+        if not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
+            raise CheckpointError(f"{file} holds {name[:_LONGEST_NAME]!r}, no name of a tensor; get another file")
+        if tensor.is_floating_point() or tensor.is_complex():
+            if tensor.dtype not in _DTYPES:
+                raise CheckpointError(f"{file}: {name} is {tensor.dtype}, which cannot be read; save it as float32")
+            tensors[name] = tensor.float()
+            if not tensors[name].isfinite().all():
+                raise CheckpointError(f"{file}: {name} is not finite in float32; the file is damaged or diverged")
+    return tensors
+
+
+def all_files(file: Path) -> list[Path]:
+    """The files that hold the weights: those beside an index that it names, else the one itself.
+
+    Raises CheckpointError for an index that names anything else, or a file that is missing.
+    """
+    if not file.name.endswith(_INDEX):
+        return [file]
+    weight_map = read_json(file).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise CheckpointError(f"{file} holds no weight_map of names to files")
+    for shard in set(weight_map.values()):
+        is_name = shard.isprintable() and len(shard) <= _LONGEST_NAME and Path(shard).name == shard
+        if not is_name or not (file.parent / shard).is_file():
+            raise CheckpointError(f"{file} names {shard[:_LONGEST_NAME]!r}, no file beside it; fetch all of the model")
+    return [file.parent / shard for shard in sorted(set(weight_map.values()))]
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The JSON object in a small file; CheckpointError where it holds none."""
+    try:
+        if file.stat().st_size > _LARGEST_JSON_BYTES:
+            raise CheckpointError(f"{file} is too large for a model configuration")
+        contents: Any = json.loads(file.read_text(encoding="utf-8"))
+    except CheckpointError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file} is not JSON ({_reason(error)}); fetch it again") from None
+    if not isinstance(contents, dict):
+        raise CheckpointError(f"{file} holds no JSON object")
+    return contents
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of names, shapes, types and values."""
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        found.update(f"{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
+        found.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def write_safetensors(tensors: dict[str, Tensor], file: Path) -> None:
+    """Write a file stock classes load, with the hash by which `read_tensors` sees a damaged one.
+
+    The library writes more than one entry of metadata in any order; here the same tensors give the same bytes.
+    """
+    from safetensors.torch import save
+
+    content = save(tensors)
+    data = _HEADER_SIZE_BYTES + int.from_bytes(content[:_HEADER_SIZE_BYTES], "little")
+    header = {"__metadata__": {"format": "pt", DIGEST: digest(tensors)}, **json.loads(content[_HEADER_SIZE_BYTES:data])}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _HEADER_SIZE_BYTES)  # so that the data begins where the format wants it
+    with file.open("wb") as opened:
+        opened.write(len(text).to_bytes(_HEADER_SIZE_BYTES, "little") + text)
+        opened.write(memoryview(content)[data:])
+
+
+def _read_file(file: Path) -> dict[str, Tensor]:
+    return _read_safetensors(file) if file.suffix == ".safetensors" else _read_pickled(file)
+
+
+def _read_safetensors(file: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(file), framework="pt") as opened:
+            if len(opened.keys()) > _MOST_TENSORS:
+                raise CheckpointError(f"{file} holds more than {_MOST_TENSORS} tensors, which no model here has")
+            metadata = opened.metadata() or {}
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, no mapping
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read as safetensors ({_reason(error)}); fetch it again, a pointer by git lfs pull"
+        ) from None
+    if DIGEST in metadata and metadata[DIGEST] != digest(tensors):
+        raise CheckpointError(f"{file} is not as it was written: its hash is another; fetch or export it again")
+    return tensors
+
+
+def _read_pickled(file: Path) -> dict[str, Tensor]:
+    try:
+        _check_pickled(file)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of a plain pickle, which is refused in our own words
+            contents = torch.load(file, map_location="cpu", weights_only=True)
+    except _DAMAGED as error:
+        raise CheckpointError(
+            f"{file} is no file of plain tensors ({_reason(error)}); anything that could run code is refused"
+        ) from None
+    for wrapper in ("model", "state_dict"):
+        if isinstance(contents, dict) and isinstance(contents.get(wrapper), dict):
+            contents = contents[wrapper]
+    if not isinstance(contents, dict) or not contents or not all(_is_plain(*item) for item in contents.items()):
+        raise CheckpointError(f"{file} holds more than plain tensors by name; save a flat mapping of names to tensors")
+    if sum(tensor.nbytes for tensor in contents.values()) > 2 * file.stat().st_size:  # a tied decoder is stored once
+        raise CheckpointError(f"{file} holds tensors that share storage; save each on its own")
+    return dict(contents)
+
+
+def _is_plain(name: object, tensor: object) -> bool:
+    if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+        return False
+    return not (tensor.is_meta or tensor.is_quantized) and tensor.nbytes <= tensor.untyped_storage().nbytes()
+
+
+def _check_pickled(file: Path) -> None:
+    """Raise ValueError where a file unpacks to more bytes than it has, or nests tuples without end.
+
+    torch.load bounds neither; hashing such a tuple, as every key of a mapping is, overflows the stack of the process.
+    """
+    if not zipfile.is_zipfile(file):
+        with file.open("rb") as opened:
+            _check_tuples(opened, _OLD_PARTS)
+        return
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        is_packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
+        if is_packed or sum(member.file_size for member in members) > file.stat().st_size:
+            raise ValueError("it unpacks to more than its size")
+        for member in members:
+            if member.filename.lower().endswith(".pkl"):
+                with archive.open(member) as opened:
+                    _check_tuples(opened, 1)
+
+
+def _check_tuples(opened: IO[bytes], parts: int) -> None:
+    tuples = 0
+    for _ in range(parts):
+        for opcode, _, _ in pickletools.genops(opened):
+            tuples += opcode.name.startswith("TUPLE")
+            if tuples > _MOST_TUPLES:
+                raise ValueError("its values are nested without end")
+
+
+def _reason(error: Exception) -> str:
+    """A library's message in one short line without the colours of a terminal."""
+    if isinstance(error, pickle.UnpicklingError):  # it talks of its own options
+        return "it holds something else, or is damaged"
+    text = "".join(letter for letter in " ".join(str(error).split()) if letter.isprintable())
+    return text[:100] or type(error).__name__

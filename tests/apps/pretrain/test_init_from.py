@@ -1,0 +1,227 @@
+"""Going on from a run of ours with another corpus: its weights, shape and tokenizer, a schedule of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from electra_albert.apps import show_batch
+from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.apps.pretrain.init_from import old_rows
+from electra_albert.apps.pretrain.job import make_job
+from electra_albert.apps.pretrain.options import parse_pretraining
+from electra_albert.training.distributed import World
+from tests.apps.conftest import Finished
+from tests.apps.pretrain.test_distributed_run import furthest, on_two_ranks
+from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, english, finish, rows, start, untimed_rows
+
+_SIZES = {
+    "max_steps": 12,
+    "warmup_steps": 3,
+    "learning_rate": 0.002,
+    "per_device_train_batch_size": 8,
+    "per_device_eval_batch_size": 8,
+    "precision": "fp32",
+    "device": "cpu",
+    "logging_steps": 4,
+    "eval_steps": 6,
+    "eval_examples": 16,
+    "save_steps": 6,
+    "preprocessing_num_workers": 1,
+}
+
+
+def options(finished: Finished, folder: Path, *more: object) -> list[str]:
+    """Another corpus, the run to begin with, and nothing of the model's shape."""
+    corpus = folder / "other.txt"
+    if not corpus.exists():
+        corpus.write_text(english(130, seed=9).replace("the", "some"), encoding="utf-8")
+    argv = ["--corpus", str(corpus), "--init_from", str(finished.folder), "--prepared_dir", str(finished.prepared)]
+    argv += [text for name, value in _SIZES.items() for text in (f"--{name}", str(value))]
+    return [*argv, "--output_dir", str(folder / "run"), *map(str, more)]
+
+
+@pytest.fixture(scope="module")
+def continued(finished: Finished, make_once: Callable[[str, Callable[[], Ended]], Ended]) -> tuple[Path, Ended]:
+    folder = finished.folder.parent / "continued"
+    folder.mkdir(exist_ok=True)
+    ended = make_once("continued", lambda: finish(start(["Pretraining.py", *options(finished, folder)], folder)))
+    assert ended.code == 0, ended.err
+    return folder / "run", ended
+
+
+def evaluations(run: Path) -> list[dict[str, float]]:
+    return [row for row in rows(run) if "eval_generator_loss" in row]
+
+
+def test_shape_objective_and_tokenizer_are_those_of_the_run_begun_from(
+    finished: Finished, continued: tuple[Path, Ended]
+) -> None:
+    then, now = (yaml.safe_load((run / "config.yaml").read_text()) for run in (finished.folder, continued[0]))
+    assert (now["model"], now["rtd"], now["objective"]) == (then["model"], then["rtd"], then["objective"])
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (continued[0] / "tokenizer" / name).read_bytes() == (finished.folder / "tokenizer" / name).read_bytes()
+
+
+def test_it_begins_where_the_other_run_ended_on_its_text(finished: Finished, continued: tuple[Path, Ended]) -> None:
+    first, last = evaluations(continued[0])[0], evaluations(finished.folder)[-1]
+    assert first["step"] == 0
+    # Float32 and the very same rows, masks and draws; only the batches they stand in may be cut otherwise.
+    assert first["eval_old_text_generator_loss"] == pytest.approx(last["eval_generator_loss"], rel=1e-5)
+    assert first["eval_old_text_discriminator_loss"] == pytest.approx(last["eval_discriminator_loss"], rel=1e-5)
+
+
+def test_loss_on_the_new_text_falls_and_both_texts_are_reported(continued: tuple[Path, Ended]) -> None:
+    run, ended = continued
+    first, last = evaluations(run)[0], evaluations(run)[-1]
+    assert last["eval_generator_loss"] < first["eval_generator_loss"]
+    for word in ("new text", "old text", "at step 0", "at step 12", f"after step {STEPS}", "start at step 1"):
+        assert word in ended.out + ended.err, word
+    one = next(row for row in rows(run) if row["step"] == 1)
+    assert one["learning_rate"] == pytest.approx(0.002 / 3)  # of a new schedule
+
+
+@pytest.mark.slow
+def test_two_ranks_begin_with_the_same_weights_and_score_both_texts(
+    finished: Finished, continued: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    ended = on_two_ranks(options(finished, tmp_path, "--per_device_train_batch_size", 4), tmp_path)
+    assert ended.code == 0, ended.err
+    one, two = evaluations(continued[0]), evaluations(tmp_path / "run")
+    names = ("eval_loss", "eval_old_text_loss")
+    assert furthest(one[:1], two[:1], names=names) < 1e-5  # float32 sums in another order
+
+
+def test_a_stopped_run_goes_on_by_the_same_command(finished: Finished, tmp_path: Path) -> None:
+    whole = call(pretrain.main, *options(finished, tmp_path))
+    assert whole.code == 0, whole.err
+    expected = untimed_rows(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000012")
+    again = call(pretrain.main, *options(finished, tmp_path))
+    assert (again.code, "after step 6" in again.err) == (0, True), again.err
+    assert untimed_rows(tmp_path / "run") == expected
+
+
+def begin_and_stop(finished: Finished, folder: Path) -> Path:
+    """A copy of the run to begin from, and a run begun from it whose last checkpoint is lost."""
+    origin = folder / "origin"
+    shutil.copytree(finished.folder, origin)
+    ended = call(pretrain.main, *options(finished, folder, "--init_from", origin))
+    assert ended.code == 0, ended.err
+    shutil.rmtree(folder / "run" / "checkpoints" / "step-0000012")
+    return origin
+
+
+def test_an_option_of_a_try_without_a_checkpoint_does_not_stick(finished: Finished, tmp_path: Path) -> None:
+    tried = call(pretrain.main, *options(finished, tmp_path, "--rtd.temperature", 5))
+    assert tried.code == 0, tried.err
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    again = call(pretrain.main, *options(finished, tmp_path))
+    assert again.code == 0, again.err
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["rtd"]["temperature"] == 1.0
+
+
+def test_an_option_left_out_when_the_run_goes_on_is_a_difference(finished: Finished, tmp_path: Path) -> None:
+    assert call(pretrain.main, *options(finished, tmp_path, "--rtd.temperature", 5)).code == 0
+    assert_refused(call(pretrain.main, *options(finished, tmp_path)), 4, "rtd.temperature")
+
+
+def test_the_new_runs_folder_must_be_named(finished: Finished, tmp_path: Path) -> None:
+    ended = call(pretrain.main, "--init_from", finished.folder, "--corpus", finished.corpus)
+    assert_refused(ended, 2, "--output_dir")
+
+
+@pytest.mark.parametrize("what", ["gone", "went on"])
+def test_a_run_goes_on_whatever_became_of_the_one_it_was_begun_from(
+    finished: Finished, tmp_path: Path, what: str
+) -> None:
+    origin = begin_and_stop(finished, tmp_path)
+    if what == "gone":
+        shutil.rmtree(origin)
+    else:
+        shutil.rmtree(origin / "checkpoints" / f"step-{STEPS:07d}")  # its newest is another one now
+    again = call(pretrain.main, *options(finished, tmp_path, "--init_from", f"{origin.parent}/./{origin.name}/"))
+    assert (again.code, "after step 6" in again.err) == (0, True), again.err
+    config = str(tmp_path / "run" / "config.yaml")
+    assert call(pretrain.main, "--config", config).code == 0
+    assert call(show_batch.main, "--run", tmp_path / "run", "--step", 8).code == 0
+
+
+def test_another_run_to_begin_with_is_refused_where_one_began(finished: Finished, tmp_path: Path) -> None:
+    begin_and_stop(finished, tmp_path)
+    ended = call(pretrain.main, *options(finished, tmp_path, "--init_from", finished.folder))
+    assert_refused(ended, 4, "init_from")
+
+
+def test_a_run_cannot_begin_with_itself(finished: Finished, tmp_path: Path) -> None:
+    ended = call(pretrain.main, *options(finished, tmp_path, "--output_dir", finished.folder))
+    assert_refused(ended, 2, "own folder", "--output_dir")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"model": 5},
+        {"model": {"hidden_size": "abc"}},
+        {"model": {"no_such": 3}},
+        {"objective": "foo"},
+        {"max_seq_length": {"a": 1}},
+        {"preset": "huge"},
+    ],
+    ids=str,
+)
+def test_a_run_whose_settings_are_damaged_is_refused_in_one_line(
+    finished: Finished, tmp_path: Path, changed: dict[str, object]
+) -> None:
+    run = tmp_path / "origin"
+    run.mkdir()
+    settings = yaml.safe_load((finished.folder / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump(settings | changed))
+    ended = call(pretrain.main, *options(finished, tmp_path, "--init_from", run))
+    assert_refused(ended, 2 if "preset" in changed else 4, "preset" if "preset" in changed else "--init_from")
+
+
+def test_old_text_with_fewer_rows_than_processes_is_left_out(finished: Finished, tmp_path: Path) -> None:
+    _, config = parse_pretraining(options(finished, tmp_path), "Pretraining.py")
+    job = make_job(config, World(0, 1, 0, torch.device("cpu")))
+    assert job.origin is not None
+    assert job.origin.held_out is not None
+    count = job.origin.held_out.table.count
+    assert old_rows(job.origin.record, job.held_out, fewest=count) is not None
+    assert old_rows(job.origin.record, job.held_out, fewest=count + 1) is None
+
+
+def test_another_shape_is_refused_by_name(finished: Finished, tmp_path: Path) -> None:
+    ended = call(pretrain.main, *options(finished, tmp_path, "--model.intermediate_size", 96))
+    assert_refused(ended, 4, "ffn", str(finished.folder))
+
+
+def test_another_objective_is_refused(finished: Finished, tmp_path: Path) -> None:
+    ended = call(pretrain.main, *options(finished, tmp_path, "--objective", "mlm"))
+    assert_refused(ended, 4, str(finished.folder), "objective rtd")
+
+
+@pytest.mark.parametrize("what", ["missing", "no checkpoint"])
+def test_what_is_no_trained_run_is_refused(finished: Finished, tmp_path: Path, what: str) -> None:
+    run = tmp_path / "origin"
+    if what == "no checkpoint":
+        shutil.copytree(finished.folder, run, ignore=shutil.ignore_patterns("checkpoints"))
+    ended = call(pretrain.main, *options(finished, tmp_path, "--init_from", run))
+    assert_refused(ended, 2, "--init_from", str(run))
+
+
+def test_text_that_is_no_longer_prepared_is_said(finished: Finished, tmp_path: Path) -> None:
+    run = tmp_path / "origin"
+    shutil.copytree(finished.folder, run)
+    environment = json.loads((run / "environment.json").read_text())
+    environment["settings"]["prepared_dir"] = str(tmp_path / "gone")
+    (run / "environment.json").write_text(json.dumps(environment))
+    ended = call(pretrain.main, *options(finished, tmp_path, "--init_from", run, "--max_steps", 2))
+    assert (ended.code, "no longer prepared" in ended.err) == (0, True), ended.err
+    assert not any(name.startswith("eval_old_text") for row in rows(tmp_path / "run") for name in row)

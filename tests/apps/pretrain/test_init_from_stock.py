@@ -1,0 +1,243 @@
+"""Going on from a stock folder: at step 0 the run computes what stock does, and what is new is built and said."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.apps.pretrain.job import Job
+from electra_albert.hub.save import save_model
+from electra_albert.objectives.evaluation import Detections
+from tests.apps.tiny_run import Ended, assert_refused, call, rows
+from tests.apps.tiny_stock import MLM, Desk, adapt, load_stock, masked_held_out, stock_inputs, stock_mlm_loss
+
+ORDER = ("--objective", "mlm_sop", "--max_seq_length", 64)
+STILL = ("--rtd.generator_warmup_steps", 0)
+ALBERT = "AlbertForMaskedLM"
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("desk"))
+
+
+def test_a_folder_of_wide_initial_weights_starts_as_any_other(desk: Desk) -> None:
+    # Regression: what is drawn before the folder's weights are taken was judged by the range that its file tells.
+    job, told = desk.job(desk.stock(ALBERT, initializer_range=0.9), *MLM)
+    assert job.config.model.initializer_range == 0.02
+    assert "with random weights mlm loss" in told
+
+
+def held_out_loss(job: Job, name: str) -> float:
+    """What the run's own objective says of its held-out rows."""
+    with torch.no_grad():
+        scores = [job.objective.score(masked.batch, job.unigram, Detections())[name] for masked in masked_held_out(job)]
+    return sum(float(term.sum) for term in scores) / sum(int(term.count) for term in scores)
+
+
+def test_a_run_from_albert_begins_with_the_loss_of_stock_and_lowers_it(desk: Desk, tmp_path: Path) -> None:
+    origin = desk.stock(ALBERT)
+    ended = adapt(desk, origin, tmp_path / "run", *MLM, "--max_steps", 8)
+    first, last = (row for row in rows(tmp_path / "run") if "eval_mlm_loss" in row)
+    assert (first["step"], last["step"]) == (0, 8)
+    job, _ = desk.job(origin, *MLM)
+    # Float32, and sums over a few hundred tokens in another order.
+    assert first["eval_mlm_loss"] == pytest.approx(
+        stock_mlm_loss(load_stock(origin, ALBERT), masked_held_out(job)), 1e-5
+    )
+    assert last["eval_mlm_loss"] < first["eval_mlm_loss"]
+    for told in (f"beginning with the weights of {origin}; new: nothing", "start at step 1"):
+        assert told in ended.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("AlbertForPreTraining", ORDER),
+        ("BertForMaskedLM", MLM),
+        ("ElectraForMaskedLM", MLM),
+    ],
+)
+def test_at_step_0_masked_tokens_cost_what_they_cost_stock(desk: Desk, kind: str, options: tuple[object, ...]) -> None:
+    job, said = desk.job(desk.stock(kind), *options)
+    expected = stock_mlm_loss(load_stock(desk.stock(kind), kind), masked_held_out(job))
+    assert held_out_loss(job, "mlm_loss") == pytest.approx(expected, rel=1e-5)
+    assert "new: nothing" in said
+
+
+def test_the_head_of_an_electra_discriminator_is_kept(desk: Desk) -> None:
+    kind = "ElectraForPreTraining"
+    job, said = desk.job(desk.stock(kind))
+    stock, discriminator = load_stock(desk.stock(kind), kind), job.objective.discriminator
+    batch, ids, _ = masked_held_out(job)[0]
+    assert discriminator is not None
+    with torch.no_grad():
+        expected = stock(**stock_inputs(batch, ids)).logits
+        found = discriminator(ids, batch.attention_mask, batch.token_type_ids)
+    mask = batch.attention_mask
+    assert torch.allclose(found[mask], expected[mask], atol=1e-5)
+    assert (job.lacks_generator, "new: generator" in said) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "new", "left_out"),
+    [
+        ("AlbertModel", (), "discriminator_predictions, generator", "pooler"),
+        ("AlbertForMaskedLM", ORDER, "sentence_order.pooler, sentence_order.classifier", None),
+        ("AlbertForPreTraining", MLM, "nothing", "sentence_order, pooler"),
+        ("BertForPreTraining", ORDER, "sentence_order.classifier", "cls.seq_relationship"),
+        ("ElectraForPreTraining", MLM, "predictions", "discriminator_predictions"),
+    ],
+)
+def test_what_is_new_and_what_is_left_out_is_logged(
+    desk: Desk, kind: str, options: tuple[object, ...], new: str, left_out: str | None
+) -> None:
+    origin = desk.stock(kind)
+    job, logged = desk.job(origin, *options)
+    assert f"beginning with the weights of {origin}; new: {new}\n" in logged
+    line = next((line for line in logged.splitlines() if line.startswith("left out: ")), None)
+    parts = {*line.removeprefix("left out: ").split(", ")} if line else set()
+    assert parts == ({*left_out.split(", ")} if left_out else set())
+    assert job.lacks_generator == ("generator" in new)
+    assert ("notice: what is forgotten" in logged, "--old_corpus" in logged) == (True, True)
+
+
+def test_a_generator_of_the_same_size_is_the_masked_language_model_itself(desk: Desk, tmp_path: Path) -> None:
+    origin, same_size = desk.stock(ALBERT), ("--rtd.generator_size", 1)
+    job, said = desk.job(origin, *same_size)
+    assert "new: discriminator_predictions\n" in said
+    expected = stock_mlm_loss(load_stock(origin, ALBERT), masked_held_out(job))
+    assert held_out_loss(job, "generator_loss") == pytest.approx(expected, rel=1e-5)
+    assert job.config.rtd.generator_rate == 1  # the preset's is for random weights
+    adapt(desk, origin, tmp_path / "run", *same_size)
+    assert not (tmp_path / "run" / "generator_warmup").exists()
+
+
+# A pair, as it is exported.
+
+
+def write_pair(desk: Desk, folder: Path, *more: object) -> Path:
+    """Discriminator and generator side by side, of a run that has not begun, without its checkpoints."""
+    job, _ = desk.job(desk.stock("ElectraForPreTraining"), *more)
+    assert job.objective.discriminator is not None
+    save_model(job.objective.discriminator, job.prepared.tokenizer, folder / "discriminator")
+    save_model(job.objective.generator, job.prepared.tokenizer, folder / "generator")
+    return folder
+
+
+@pytest.mark.parametrize(("name", "value"), [("size", 0.5), ("layers", 1)])
+def test_a_pair_is_taken_whole_whatever_the_generators_size(
+    desk: Desk, tmp_path: Path, name: str, value: float
+) -> None:
+    pair = write_pair(desk, tmp_path / "pair", f"--rtd.generator_{name}", value)
+    job, said = desk.job(pair)
+    assert ("new: nothing" in said, job.lacks_generator) == (True, False)
+    generator = load_stock(pair / "generator", "AlbertForMaskedLM")
+    batch, ids, _ = masked_held_out(job)[0]
+    with torch.no_grad():
+        expected = generator(**stock_inputs(batch, ids)).logits
+        model = job.objective.generator
+        found = model.logits(model(ids, batch.attention_mask, batch.token_type_ids))
+    assert torch.allclose(found[batch.attention_mask], expected[batch.attention_mask], atol=1e-5)
+    adapt(desk, pair / "discriminator", tmp_path / "run")
+    assert not (tmp_path / "run" / "generator_warmup").exists()
+
+
+def test_a_generator_begins_at_the_token_frequencies_only_where_it_is_new(desk: Desk, tmp_path: Path) -> None:
+    job, _ = desk.job(desk.stock("ElectraForPreTraining"))
+    assert job.lacks_generator
+    assert torch.equal(job.objective.generator.predictions.bias, job.unigram.entropy - job.unigram.nats)
+    pair = write_pair(desk, tmp_path / "pair")
+    trained = load_stock(pair / "generator", ALBERT)
+    torch.nn.init.normal_(trained.predictions.bias)
+    trained.save_pretrained(pair / "generator")
+    job, _ = desk.job(pair)
+    assert torch.equal(job.objective.generator.predictions.bias, trained.predictions.bias)
+
+
+def test_of_a_pair_a_single_model_is_begun_with_the_discriminator(desk: Desk, tmp_path: Path) -> None:
+    _, said = desk.job(write_pair(desk, tmp_path / "pair"), *MLM)
+    assert "left out: discriminator_predictions, generator\n" in said
+
+
+def test_a_pair_with_tables_of_their_own_is_refused(desk: Desk, tmp_path: Path) -> None:
+    pair = write_pair(desk, tmp_path / "pair")
+    shutil.rmtree(pair / "generator")
+    job, _ = desk.job(desk.stock("ElectraForMaskedLM"), "--objective", "mlm")
+    save_model(job.objective.generator, job.prepared.tokenizer, pair / "generator")
+    ended = call(pretrain.main, *desk.options(pair, tmp_path / "run"))
+    assert_refused(ended, 4, str(pair), "tables of their own")
+    shutil.move(pair / "generator", tmp_path / "elsewhere")
+    _, said = desk.job(pair)
+    assert "new: generator" in said
+
+
+# The old text.
+
+
+def remembering_options(desk: Desk) -> tuple[object, ...]:
+    return (*MLM, "--old_corpus", desk.folder / "remembered.txt", "--max_steps", 4, "--save_steps", 2)
+
+
+@pytest.fixture(scope="module")
+def remembering(desk: Desk) -> tuple[Path, Ended]:
+    """A run that was told the old text, which is gone since, and what it said."""
+    run, text = desk.folder / "remembering", shutil.copy(desk.old_text, desk.folder / "remembered.txt")
+    ended = adapt(desk, desk.stock(ALBERT), run, *remembering_options(desk))
+    Path(text).unlink()
+    return run, ended
+
+
+def test_losses_on_the_old_text_are_told_before_and_after(remembering: tuple[Path, Ended]) -> None:
+    run, ended = remembering
+    first, last = (row for row in rows(run) if "eval_mlm_loss" in row)
+    assert (first["step"], last["step"]) == (0, 4)
+    for row in (first, last):
+        assert row["eval_old_text_mlm_loss"] not in (None, row["eval_mlm_loss"])
+    table = ended.out[ended.out.index("at step 0") :]
+    told = next(line for line in table.splitlines() if line.startswith("mlm loss, old text"))
+    assert told.split()[4:6] == [f"{row['eval_old_text_mlm_loss']:.3f}" for row in (first, last)]
+    assert "notice: what is forgotten" not in ended.err
+
+
+def test_the_old_text_is_scored_with_the_weights_of_the_folder(desk: Desk, remembering: tuple[Path, Ended]) -> None:
+    job, _ = desk.job(desk.stock(ALBERT), *MLM, "--old_corpus", desk.old_text)
+    assert job.origin is not None
+    assert job.origin.held_out is not None
+    assert job.origin.held_out.table.count > 100  # all of it: none of it is trained on here
+    old = masked_held_out(job._replace(held_out=job.origin.held_out))
+    expected = stock_mlm_loss(load_stock(desk.stock(ALBERT), ALBERT), old)
+    assert rows(remembering[0])[0]["eval_old_text_mlm_loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_run_that_goes_on_tells_the_same_of_the_old_text(
+    desk: Desk, remembering: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    run = shutil.copytree(remembering[0], tmp_path / "run")
+    shutil.rmtree(run / "checkpoints" / "step-0000004")
+    ended = adapt(desk, desk.stock(ALBERT), run, *remembering_options(desk))
+    assert "after step 2" in ended.err
+    names = ("step", "eval_old_text_mlm_loss")
+    expected, found = ([[row.get(name) for name in names] for row in rows(one)] for one in (remembering[0], run))
+    assert found == expected
+    told = [[line for line in one.out.splitlines() if "old text" in line] for one in (remembering[1], ended)]
+    assert told[0] == told[1] != []
+
+
+def test_old_text_without_weights_that_know_it_is_refused(desk: Desk, tmp_path: Path) -> None:
+    ended = call(
+        pretrain.main, "--corpus", desk.new_text, "--output_dir", tmp_path / "run", "--old_corpus", desk.old_text
+    )
+    assert_refused(ended, 2, "old_corpus", "--init_from")
+
+
+def test_an_old_text_that_is_not_there_is_refused_before_the_new_one_is_prepared(desk: Desk, tmp_path: Path) -> None:
+    # Regression: the new text was prepared first, which may take hours.
+    more = ("--old_corpus", tmp_path / "gone.txt", "--prepared_dir", tmp_path / "prepared")
+    ended = call(pretrain.main, *desk.options(desk.stock(ALBERT), tmp_path / "run", *MLM, *more))
+    assert_refused(ended, 2, "--old_corpus", "no such file")
+    assert not (tmp_path / "prepared").exists()

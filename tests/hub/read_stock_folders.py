@@ -1,0 +1,51 @@
+"""Results of some version of transformers on folders, as JSON. Run by its path it loads nothing of this toolkit.
+
+Arguments: a JSON file that says what to load, and the file to write the results into.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+
+def read(folder: str, inputs: list[list[list[int]]], texts: list[list[str]]) -> dict[str, Any]:
+    """The class config.json names, the keys it reports, its outputs, and the tokenizer's encodings."""
+    name = json.loads((Path(folder) / "config.json").read_text())["architectures"][0]
+    stock_class = getattr(transformers, name)
+    model, report = stock_class.from_pretrained(folder, output_loading_info=True, attn_implementation="eager")
+    tensors = [torch.tensor(rows)[None] if name.endswith("MultipleChoice") else torch.tensor(rows) for rows in inputs]
+    with torch.no_grad():
+        found = model.eval()(**dict(zip(("input_ids", "attention_mask", "token_type_ids"), tensors, strict=True)))
+    return {
+        "class": name,
+        "dtype": str(model.dtype),
+        "report": {kind: sorted(map(str, keys)) for kind, keys in report.items() if keys},
+        "outputs": {key: value.tolist() for key, value in found.items() if isinstance(value, torch.Tensor)},
+        "longest": transformers.AutoTokenizer.from_pretrained(folder).model_max_length,
+        **encode(folder, texts),
+    }
+
+
+def encode(folder: str, texts: list[list[str]]) -> dict[str, Any]:
+    """Ids and segments of texts and of pairs of them."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    found = [tokenizer(*words) for words in texts]
+    return {key: [encoding[key] for encoding in found] for key in ("input_ids", "token_type_ids")}
+
+
+def main() -> None:
+    plan = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    found = {folder: read(folder, plan["inputs"], plan["texts"]) for folder in plan["folders"]}
+    found |= {folder: encode(folder, plan["texts"]) for folder in plan["tokenizers"]}
+    result = {"version": transformers.__version__, "found": found}
+    Path(sys.argv[2]).write_text(json.dumps(result), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

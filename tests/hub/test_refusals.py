@@ -1,0 +1,236 @@
+"""Weight files of strangers: read, or refused in one short line, in bounded time, and nothing in them is ever run."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from electra_albert.contracts import CheckpointError
+from electra_albert.hub.config import stock_config
+from electra_albert.hub.load import load_generator, locate
+from electra_albert.hub.names import to_stock
+from electra_albert.hub.weights import DIGEST, read_tensors, write_safetensors
+from tests.hub.hostile_files import PICKLES, UNREADABLE, WRONG, Harmful, saved
+from tests.model.twins import SHAPE, SPECIAL_IDS, make_masked_lm
+
+SECONDS = 10.0
+LONGEST_LINE = 450
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A sound generator, to damage."""
+    made = tmp_path / "model"
+    made.mkdir()
+    model = make_masked_lm(SHAPE, with_sentence_order=False)
+    write_safetensors(to_stock(model.state_dict()), made / WEIGHTS)
+    (made / "config.json").write_text(json.dumps(stock_config(SHAPE, "AlbertForMaskedLM", SPECIAL_IDS)))
+    load_generator(locate(made, "generator"))
+    return made
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """The message of the CheckpointError of `call`: one short line without colours, soon."""
+    started = time.monotonic()
+    with pytest.raises(CheckpointError) as raised:
+        call()
+    assert time.monotonic() - started < SECONDS
+    message = str(raised.value)
+    assert message.isprintable()
+    assert len(message) < LONGEST_LINE
+    return message
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_damaged_safetensors_file_is_refused(folder: Path, name: str) -> None:
+    UNREADABLE[name](folder / WEIGHTS)
+    assert WEIGHTS in refusal(lambda: read_tensors(folder / WEIGHTS))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_tensors_of_no_model_known_here_are_refused_with_the_reason(folder: Path, name: str) -> None:
+    change, word = WRONG[name]
+    change(folder / WEIGHTS)
+    assert word in refusal(lambda: load_generator(locate(folder, "generator")))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # torch's, on what is written here
+@pytest.mark.parametrize("name", PICKLES)
+def test_pickle_of_anything_but_plain_tensors_is_refused_and_not_run(folder: Path, name: str) -> None:
+    (folder / WEIGHTS).unlink()
+    (folder / "pytorch_model.bin").write_bytes(PICKLES[name](folder / "canary"))
+    assert "pytorch_model.bin" in refusal(lambda: load_generator(locate(folder, "generator")))
+    assert not (folder / "canary").exists()
+
+
+def test_the_canary_sings_where_the_file_is_trusted(tmp_path: Path) -> None:
+    # Planted: so the tests above would see code that runs.
+    (tmp_path / "weights.pt").write_bytes(PICKLES["code"](tmp_path / "canary"))
+    torch.load(tmp_path / "weights.pt", weights_only=False)
+    assert (tmp_path / "canary").exists()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, on what the damage made of the file
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_damaged_pickle_is_read_or_refused_never_a_traceback(tmp_path: Path, is_zip: bool) -> None:
+    # Regression: torch.load raises IndexError, TypeError, AssertionError and struct.error on such files too.
+    file = tmp_path / "weights.pt"
+    torch.save({"a": torch.zeros(3), "b": torch.ones(2)}, file, _use_new_zipfile_serialization=is_zip)
+    whole, refused = file.read_bytes(), 0
+    for offset in range(20, min(900, len(whole)), 3):
+        file.write_bytes(whole[:offset] + b"R" + whole[offset + 1 :])
+        try:
+            read_tensors(file)
+        except CheckpointError as error:
+            refused += "\n" not in str(error)
+    assert refused > 20
+
+
+CONFIGS: list[dict[str, Any]] = [
+    {"vocab_size": 2**31 - 1},
+    {"hidden_size": 3 << 18, "intermediate_size": 1 << 20},
+    {"max_position_embeddings": 1 << 20, "type_vocab_size": 1 << 20},
+    {"hidden_size": 24},
+    # Regression: a million blocks were built before the file was looked at.
+    {"num_hidden_layers": 1024, "num_hidden_groups": 1024, "inner_group_num": 1024},
+]
+
+
+@pytest.mark.parametrize("change", CONFIGS, ids=str)
+def test_configuration_of_other_sizes_than_its_weights_is_refused_at_once(folder: Path, change: dict[str, Any]) -> None:
+    contents = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(contents | change))
+    assert refusal(lambda: load_generator(locate(folder, "generator")))
+
+
+# The hash in files of ours.
+
+
+def offsets(file: Path) -> list[int]:
+    """A byte of each tensor's name, of its first and last number, of the hash and of the header's size."""
+    whole = file.read_bytes()
+    data = 8 + int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8:data])
+    found = [0, whole.index(header.pop("__metadata__")[DIGEST].encode()) + 5]
+    for name, entry in header.items():
+        start, end = entry["data_offsets"]
+        found += [whole.index(f'"{name}"'.encode()) + 1, data + start, data + end - 1]
+    return found
+
+
+@pytest.mark.parametrize("bit", [1, 64])
+def test_flipped_bit_in_a_file_of_ours_is_seen(folder: Path, bit: int) -> None:
+    file = folder / WEIGHTS
+    whole = file.read_bytes()
+    for offset in offsets(file):
+        file.write_bytes(whole[:offset] + bytes([whole[offset] ^ bit]) + whole[offset + 1 :])
+        with pytest.raises(CheckpointError):
+            read_tensors(file)
+
+
+def test_a_flipped_bit_in_a_file_without_our_hash_is_not_seen(folder: Path) -> None:
+    # Planted: without the hash nothing else would see it, so the test above tests the hash.
+    file = folder / WEIGHTS
+    save_file(load_file(file), file)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-4] + bytes([whole[-4] ^ 1]) + whole[-3:])
+    assert read_tensors(file).keys()
+
+
+def test_the_same_tensors_give_the_same_bytes(folder: Path) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    for _ in range(9):
+        write_safetensors(dict(reversed(tensors.items())), folder / "again.safetensors")
+        assert (folder / "again.safetensors").read_bytes() == (folder / WEIGHTS).read_bytes()
+
+
+# Pickles that torch.load alone would read.
+
+
+def repacked(data: bytes, change: Callable[[str, bytes], bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    """A file of torch.save with some members changed."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(made, "w", compression) as new:
+        for member in old.infolist():
+            new.writestr(member.filename, change(member.filename, old.read(member)))
+    return made.getvalue()
+
+
+def test_packed_file_that_would_unpack_to_a_thousand_times_its_size_is_refused(folder: Path) -> None:
+    # Regression: torch unpacked it, and read_tensors gave the tensor.
+    packed = repacked(saved({"a": torch.zeros(10_000_000)}), lambda name, data: data, zipfile.ZIP_DEFLATED)
+    assert len(packed) < 100_000
+    (folder / "weights.pt").write_bytes(packed)
+    assert "unpacks" in refusal(lambda: read_tensors(folder / "weights.pt"))
+
+
+@pytest.mark.slow
+def test_tuple_nested_without_end_as_a_name_does_not_end_the_process(tmp_path: Path) -> None:
+    # Regression: hashed by torch.load, it overflowed the stack: a segmentation fault.
+    pickled = b"\x80\x02}(" + b")" + b"\x85" * 500_000 + b"K\x01u."
+    data = repacked(saved({"a": torch.zeros(1)}), lambda name, data: pickled if name.endswith("data.pkl") else data)
+    (tmp_path / "weights.pt").write_bytes(data)
+    code = "import sys; from pathlib import Path; from electra_albert.hub.weights import read_tensors\n"
+    code += "try: read_tensors(Path(sys.argv[1]))\nexcept ValueError as error: print(type(error).__name__, error)"
+    command = [sys.executable, "-c", code, str(tmp_path / "weights.pt")]
+    ended = subprocess.run(command, env={**os.environ}, capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("CheckpointError")
+
+
+# An index of several files.
+
+
+def with_index(folder: Path, text: str) -> None:
+    (folder / WEIGHTS).rename(folder / "part.safetensors")
+    (folder / f"{WEIGHTS}.index.json").write_text(text)
+
+
+SHARDS = ["../part.safetensors", "/etc/passwd", "..", "folder", "a" * 5000, "a\nb", "", "a\0b", "\udc80"]
+
+
+@pytest.mark.parametrize("shard", [*SHARDS, "part-9.safetensors", "evil.bin"], ids=lambda shard: ascii(shard[:20]))
+def test_index_that_names_anything_but_sound_files_beside_it_is_refused(folder: Path, shard: str) -> None:
+    names = load_file(folder / WEIGHTS)
+    for file in (folder.parent / "part.safetensors", folder / "evil.bin"):
+        file.write_bytes(saved({"a": Harmful(folder / "canary")}))
+    (folder / "folder").mkdir()
+    with_index(folder, json.dumps({"weight_map": dict.fromkeys(names, shard)}))
+    assert refusal(lambda: load_generator(locate(folder, "generator")))
+    assert not (folder / "canary").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["null", "{}", '{"weight_map": ["a"]}', '{"weight_map": {"a": 1}}', '{"weight_map": {}}', "[" * 100_000],
+    ids=lambda text: text[:30],
+)
+def test_index_that_names_no_files_is_refused(folder: Path, text: str) -> None:
+    with_index(folder, text)
+    assert f"{WEIGHTS}.index.json" in refusal(lambda: load_generator(locate(folder, "generator")))
+
+
+def test_two_files_with_the_same_tensor_are_refused(folder: Path) -> None:
+    # Regression: the one read last won, whatever the index said.
+    whole: dict[str, Tensor] = load_file(folder / WEIGHTS)
+    files = dict.fromkeys(whole, "part.safetensors") | {"predictions.bias": "other.safetensors"}
+    write_safetensors({"predictions.bias": torch.ones(SHAPE.vocab_size)}, folder / "other.safetensors")
+    with_index(folder, json.dumps({"weight_map": files}))
+    assert "the same tensor" in refusal(lambda: load_generator(locate(folder, "generator")))
+    once = {name: tensor for name, tensor in whole.items() if name != "predictions.bias"}
+    write_safetensors(once, folder / "part.safetensors")
+    assert torch.equal(load_generator(locate(folder, "generator")).predictions.bias, torch.ones(SHAPE.vocab_size))

@@ -1,0 +1,312 @@
+"""What is saved opens in stock transformers with the keys it should, and gives our numbers, labels and ids."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
+from electra_albert.hub import names
+from electra_albert.hub.load import load_generator, load_task_model, locate, locate_encoder
+from electra_albert.hub.outputs import outputs, require_equal
+from electra_albert.hub.save import save_model
+from electra_albert.hub.weights import DIGEST, read_tensors
+from electra_albert.model.task_model import TaskHead
+from tests.apps.tiny_run import environment
+from tests.corpus.tokenizer_kinds import KINDS, NASTY, PROSE
+from tests.hub.forms import FORMS, LABELS, save
+from tests.hub.read_stock_folders import encode, read
+from tests.model.test_task_model import make_task_model
+from tests.model.twins import SHAPE
+
+READER = Path(__file__).parent / "read_stock_folders.py"
+OLD_VERSION = "4.57.6"
+# What that version needs and our own environment lacks or has too new. Torch and numpy are ours.
+OLD_PACKAGES = (
+    f"transformers=={OLD_VERSION}",
+    "tokenizers==0.22.1",
+    "huggingface_hub==0.36.0",
+    "requests==2.32.5",
+    "urllib3==2.5.0",
+    "idna==3.10",
+    "certifi==2025.8.3",
+    "charset-normalizer==3.4.3",
+)
+VOCAB, L = 120, 16
+TEXTS = [*([text] for text in NASTY), ["The river sings at night.", "Nobody heard it."], ["", "é and 中文"]]
+Tensors = dict[str, Tensor]
+
+
+class Saved(NamedTuple):
+    folder: Path
+    models: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return train_tokenizer(PROSE, VOCAB, do_lower_case=True)
+
+
+@pytest.fixture(scope="module")
+def saved(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """A folder of every form. Tests look at them and leave them as they are."""
+    base = tmp_path_factory.mktemp("saved")
+    return Saved(base, {name: save(name, tokenizer, base / name) for name in FORMS})
+
+
+def inputs() -> list[Tensor]:
+    """Ids, mask and segments of two rows, the second one padded."""
+    position = torch.arange(2 * L).view(2, L)
+    mask = torch.ones(2, L, dtype=torch.long)
+    mask[1, 9:] = 0
+    return [5 + position * 7919 % (VOCAB // 2), mask, (position % L > 5).long()]
+
+
+def read_here(folder: Path) -> dict[str, Any]:
+    return read(str(folder), [rows.tolist() for rows in inputs()], TEXTS)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_stock_class_loads_a_folder_with_the_keys_it_should_and_computes_our_numbers(
+    tokenizer: Any, saved: Saved, name: str
+) -> None:
+    form, found = FORMS[name], read_here(saved.folder / name)
+    assert (found["class"], found["dtype"]) == (form.architecture, "torch.float32")
+    wanted = {"missing_keys": sorted(form.missing), "unexpected_keys": sorted(form.unexpected)}
+    assert found["report"] == {kind: keys for kind, keys in wanted.items() if keys}
+    with torch.no_grad():
+        ours = outputs(saved.models[name], *inputs())
+    theirs = found["outputs"]
+    if form.missing:
+        del theirs["pooler_output"]  # whose weights are random
+    if name == "discriminator with order":
+        ours["pooler_output"] = saved.models[name].sentence_order.pooler(ours["last_hidden_state"][:, 0]).tanh()
+    ours["prediction_logits"] = ours.get("logits")
+    assert theirs
+    for key, value in theirs.items():
+        torch.testing.assert_close(ours[key], torch.tensor(value).view(ours[key].shape), rtol=1e-5, atol=1e-5)
+    assert found["longest"] == SHAPE.max_position_embeddings
+    assert found["input_ids"] == [tokenizer(*words)["input_ids"] for words in TEXTS]
+    assert any(1 in segments for segments in found["token_type_ids"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_transformers_4_reads_every_folder_and_tokenizer_as_5_does(
+    saved: Saved, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    old = tmp_path_factory.mktemp("transformers-4")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(old), *OLD_PACKAGES]
+    subprocess.run(pip, check=True)
+    folders, tokenizers = [saved.folder / name for name in FORMS], []
+    for name, write in KINDS.items():
+        write(tmp_path / name)
+        tokenizers.append(tmp_path / "saved" / name)
+        save_tokenizer(load_tokenizer(tmp_path / name), tokenizers[-1], 64)
+    plan = {"folders": folders, "tokenizers": tokenizers, "inputs": [rows.tolist() for rows in inputs()]}
+    (tmp_path / "plan.json").write_text(json.dumps({**plan, "texts": TEXTS}, default=str), encoding="utf-8")
+    command = [sys.executable, "-P", str(READER), str(tmp_path / "plan.json"), str(tmp_path / "found.json")]
+    subprocess.run(command, env={**environment(), "PYTHONPATH": str(old)}, check=True)
+    result = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert result["version"] == OLD_VERSION
+    for folder in folders:
+        theirs, ours = result["found"][str(folder)], read_here(folder)
+        values, wanted = theirs.pop("outputs"), ours.pop("outputs")
+        assert theirs == ours
+        has_pooler = not FORMS[folder.name].missing
+        for key in wanted if has_pooler else wanted.keys() - {"pooler_output"}:
+            torch.testing.assert_close(torch.tensor(values[key]), torch.tensor(wanted[key]), rtol=1e-5, atol=1e-5)
+    for folder in tokenizers:
+        assert result["found"][str(folder)] == encode(str(folder), TEXTS)
+
+
+def test_files_keys_and_types_are_the_stock_ones_and_the_table_is_tied(saved: Saved) -> None:
+    from transformers import AlbertConfig, AutoModelForMaskedLM
+
+    folder = saved.folder / "generator"
+    files = {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in folder.iterdir()} == files
+    config = json.loads((folder / "config.json").read_text())
+    assert config.keys() <= AlbertConfig(architectures=[]).to_dict().keys()
+    assert [config["pad_token_id"], config["bos_token_id"], config["eos_token_id"]] == [0, 2, 3]
+    with safe_open(str(folder / "model.safetensors"), "pt") as file:
+        assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"F32"}  # noqa: SIM118
+        assert file.metadata().keys() == {"format", DIGEST}
+    model = AutoModelForMaskedLM.from_pretrained(str(folder))
+    assert model.predictions.decoder.weight.data_ptr() == model.albert.embeddings.word_embeddings.weight.data_ptr()
+
+
+@pytest.mark.parametrize("name", ["sequence", "regression", "choice", "span", "token", "sequence, electra"])
+def test_a_fine_tuned_folder_is_loaded_here_with_head_and_details(tokenizer: Any, tmp_path: Path, name: str) -> None:
+    details = {**(FORMS[name].details or {}), "task": "mine", "max_seq_length": 16}
+    model = FORMS[name].make(replace(SHAPE, vocab_size=VOCAB))
+    save_model(model, tokenizer, tmp_path / "model", details)
+    loaded, found = load_task_model(locate_encoder(tmp_path))
+    assert found == {**details, "kind": model.head.kind, "style": model.head.style}
+    assert loaded.head == model.head
+    assert all(torch.equal(loaded.state_dict()[key], tensor) for key, tensor in model.state_dict().items())
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    problems = {"sequence": "single_label_classification", "regression": "regression"}
+    assert config.get("problem_type") == problems.get(name.split(",")[0])
+    assert config["classifier_dropout_prob"] == 0.25
+    names = {"regression": ["score"]}.get(name, details["labels"])  # which pipelines show
+    assert list(config.get("id2label", {}).values()) == names
+
+
+def test_a_pooler_that_a_generator_came_with_is_loaded_by_stock_and_by_us(saved: Saved) -> None:
+    from transformers import AutoModel
+
+    folder, model = saved.folder / "generator with pooler", saved.models["generator with pooler"]
+    stock, report = AutoModel.from_pretrained(str(folder), output_loading_info=True)
+    assert not report["missing_keys"]
+    with torch.no_grad():
+        ours, theirs = outputs(model, *inputs())["pooler_output"], stock.eval()(*inputs()).pooler_output
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    again, wanted = load_generator(locate(folder, "generator")).state_dict(), model.state_dict()
+    assert again.keys() == wanted.keys()
+    assert all(torch.equal(again[key], tensor) for key, tensor in wanted.items())
+
+
+@pytest.mark.parametrize(("dtype", "file_format"), [("float16", "safetensors"), ("bfloat16", "pt")])
+def test_weights_in_half_precision_are_rounded_once_and_computed_with_in_float32(
+    tokenizer: Any, tmp_path: Path, dtype: str, file_format: str
+) -> None:
+    half = getattr(torch, dtype)
+    model = save("discriminator with order", tokenizer, tmp_path, file_format=file_format, dtype=half)
+    (weights,) = (path for path in tmp_path.iterdir() if path.suffix in (".safetensors", ".pt", ".bin"))
+    exact = names.to_stock(model.state_dict())  # the model keeps its own weights
+    assert any(not torch.equal(tensor, tensor.to(half).float()) for tensor in exact.values())
+    found = read_tensors(weights)
+    assert found.keys() == exact.keys()
+    assert all(torch.equal(found[name], tensor.to(half).float()) for name, tensor in exact.items())
+    assert weights.stat().st_size < 0.6 * sum(tensor.nbytes for tensor in exact.values()) + 20_000
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "float32"
+
+
+def test_weights_that_half_precision_cannot_hold_are_refused(tokenizer: Any, tmp_path: Path) -> None:
+    model = FORMS["encoder"].make(SHAPE)
+    with torch.no_grad():
+        model.embeddings.LayerNorm.weight[3] = 70_000
+    with pytest.raises(CheckpointError, match=r"float16 cannot hold .*LayerNorm"):
+        save_model(model, tokenizer, tmp_path, dtype=torch.float16)
+    assert list(tmp_path.iterdir()) == []
+
+
+def negated(part: str) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {name: -tensor if part in name else tensor for name, tensor in tensors.items()}
+
+
+def without(part: str) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {name: tensor for name, tensor in tensors.items() if name != part}
+
+
+def exchanged(tensors: Tensors) -> Tensors:
+    """Query and key change places: all names and shapes are right."""
+    names = {"query": "key", "key": "query"}
+    return {re.sub("query|key", lambda found: names[found[0]], name): tensor for name, tensor in tensors.items()}
+
+
+OTHER, DISAGREE = "transformers computes other values than we do in {}", "do not agree on {}"
+FAULTS: dict[str, tuple[str, Callable[[Tensors], Tensors], str]] = {
+    "query and key exchanged": ("generator", exchanged, OTHER.format("")),
+    "head of masked tokens": ("generator with order", negated("predictions.dense.weight"), OTHER.format("logits")),
+    "pooler beside": ("generator with pooler", negated("albert.pooler.weight"), OTHER.format("pooler_output")),
+    "order head": ("discriminator with order", negated("sop_classifier"), OTHER.format("sop_logits")),
+    "order head's pooler": ("discriminator with order", negated("pooler.weight"), OTHER.format("sop_logits")),
+    "detection head": ("discriminator", negated("dense_prediction"), OTHER.format("logits")),
+    "encoder": ("encoder with pooler", negated("value.weight"), OTHER.format("last_hidden_state")),
+    "pooler": ("encoder with pooler", negated("pooler.weight"), OTHER.format("pooler_output")),
+    "sequence": ("sequence", negated("classifier.weight"), OTHER.format("logits")),
+    "choice": ("choice", negated("classifier.weight"), OTHER.format("logits")),
+    "token": ("token", negated("classifier.weight"), OTHER.format("logits")),
+    "span": ("span", negated("qa_outputs.weight"), OTHER.format("start_logits")),
+    "head of style electra": ("choice, electra", negated("electra_classifier"), OTHER.format("logits")),
+    "no bias of the order head": (
+        "discriminator with order",
+        without("sop_classifier.classifier.bias"),
+        DISAGREE.format("sop_classifier"),
+    ),
+    "no bias in the encoder": ("sequence", without("albert.embeddings.LayerNorm.bias"), DISAGREE.format("")),
+    "a stray tensor": ("generator", lambda tensors: {**tensors, "junk.weight": torch.ones(2)}, DISAGREE.format("junk")),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_folder_that_stock_reads_otherwise_is_never_written(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    name, change, refusal = FAULTS[fault]
+    to_stock = names.to_stock
+    monkeypatch.setattr(names, "to_stock", lambda state: change(to_stock(state)))
+    with pytest.raises(CheckpointError, match=refusal):
+        save(name, tokenizer, tmp_path, file_format="pt" if fault == "token" else "safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_differs_in_the_last_bit_is_never_written(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, name = torch.save, "predictions.bias"
+
+    def write_another(tensors: Tensors, file: Any) -> None:
+        write({**tensors, name: torch.nextafter(tensors[name], torch.tensor(9.0))}, file)
+
+    monkeypatch.setattr(torch, "save", write_another)
+    with pytest.raises(CheckpointError, match=f"{name} is read otherwise"):
+        save("generator", tokenizer, tmp_path, file_format="pt")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", [1 + 2e-4, float("nan")])
+def test_other_values_and_nan_are_not_equal(value: float) -> None:
+    ours = torch.tensor([0.5, 1.0])
+    require_equal(ours, ours * (1 + 5e-5), "off")
+    with pytest.raises(CheckpointError, match="off"):
+        require_equal(ours, torch.tensor([0.5, value]), "off")
+
+
+def test_weights_of_another_format_go_which_is_logged(
+    tokenizer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save("sequence", tokenizer, tmp_path, file_format="pt")
+    (tmp_path / "model.onnx").write_bytes(b"old")
+    save("generator", tokenizer, tmp_path)
+    files = {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in tmp_path.iterdir()} == files
+    assert "weights.pt" in caplog.text
+    assert "model.onnx" in caplog.text
+
+
+def test_a_full_disk_is_a_usage_error_and_leaves_nothing(tokenizer: Any, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    save("generator", tokenizer, tmp_path / "whole", file_format="pt")
+    size = (tmp_path / "whole" / "weights.pt").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, hard))  # a larger file cannot be written
+    try:
+        with pytest.raises(UsageError, match="make room"):
+            save("generator", tokenizer, tmp_path / "full", file_format="pt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list((tmp_path / "full").iterdir()) == []
+
+
+def test_details_of_another_head_and_a_folder_that_is_a_file_are_refused(tokenizer: Any, tmp_path: Path) -> None:
+    model = make_task_model(TaskHead("sequence", 3), SHAPE)
+    with pytest.raises(ValueError, match="none of a head of kind sequence with 3"):
+        save_model(model, tokenizer, tmp_path, {"labels": LABELS[:2]})
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot write"):
+        save("generator", tokenizer, tmp_path / "file")

@@ -1,0 +1,239 @@
+"""Any encoder a user gives is put under a task's head; a fine-tuned folder is loaded whole or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from electra_albert.contracts import CheckpointError
+from electra_albert.hub.config import stock_config, stock_details
+from electra_albert.hub.load import (
+    TASK_FILE,
+    build_task_model,
+    is_detector,
+    load_task_model,
+    locate_encoder,
+    read_config,
+)
+from electra_albert.hub.names import to_stock
+from electra_albert.model.task_model import TaskHead, TaskModel
+from tests.hub.stock_models import make, save
+from tests.model.test_task_model import ALL_HEADS, make_task_model
+from tests.model.twins import SHAPE, SPECIAL_IDS, make_masked_lm, make_pair, padded_batch
+
+SENTENCES = TaskHead("sequence", 5)
+WEIGHTS = "model.safetensors"
+CONTENTS = stock_config(SHAPE, "AlbertForSequenceClassification", SPECIAL_IDS)
+
+
+def write_model(folder: Path, model: nn.Module) -> Path:
+    """A folder with the weights and the shape of a model of ours."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(to_stock(model.state_dict()), folder / WEIGHTS)
+    (folder / "config.json").write_text(json.dumps(stock_config(SHAPE, "AlbertModel", SPECIAL_IDS)))
+    return folder
+
+
+def write_fine_tuned(folder: Path, model: TaskModel, **changes: Any) -> Path:
+    write_model(folder, model)
+    is_regression = model.head.kind == "sequence" and model.head.num_labels == 1
+    labels = [] if is_regression or model.head.kind in ("choice", "span") else list("abcdefg"[: model.head.num_labels])
+    details = {"kind": model.head.kind, "style": model.head.style, "labels": labels, "is_regression": is_regression}
+    (folder / TASK_FILE).write_text(json.dumps(details | {"task": "mine"} | changes))
+    return folder
+
+
+def build(folder: Path, head: TaskHead = SENTENCES, seed: int = 3) -> tuple[TaskModel, list[str]]:
+    files = locate_encoder(folder)
+    torch.manual_seed(seed)
+    return build_task_model(read_config(files), head, files)
+
+
+def hidden_states(model: Any) -> Tensor:
+    batch = padded_batch()
+    return model.encoder(model.embeddings(batch.input_ids, batch.token_type_ids), batch.attention_mask).detach()
+
+
+SOURCES = {
+    "discriminator": (lambda: make_pair(SHAPE).discriminator, ["pooler", "classifier"]),
+    "generator of mlm_sop": (lambda: make_masked_lm(SHAPE), ["classifier"]),
+    "fine-tuned": (lambda: make_task_model(TaskHead("sequence", 3)), ["classifier"]),
+    "fine-tuned on tags": (lambda: make_task_model(TaskHead("token", 5)), ["pooler", "classifier"]),
+}
+
+
+@pytest.mark.parametrize(("make_source", "new"), SOURCES.values(), ids=SOURCES)
+def test_encoder_of_ours_is_taken_over_and_what_is_new_is_named(
+    tmp_path: Path, make_source: Any, new: list[str]
+) -> None:
+    source = make_source()
+    model, found = build(write_model(tmp_path, source))
+    assert found == new
+    assert torch.equal(hidden_states(model), hidden_states(source))
+    if "pooler" not in new:
+        pooler = source.pooler if isinstance(source, TaskModel) else source.sentence_order.pooler
+        assert model.pooler is not None
+        assert torch.equal(model.pooler.weight, pooler.weight)
+
+
+@pytest.mark.parametrize(
+    ("name", "new"), [("AlbertModel", ["classifier"]), ("BertForMaskedLM", ["pooler", "classifier"])]
+)
+def test_stock_encoder_is_taken_over(tmp_path: Path, name: str, new: list[str]) -> None:
+    family = name[:4].lower() if name.startswith("Bert") else "albert"
+    twin, batch = make(family, name), padded_batch()
+    save(twin, tmp_path)
+    model, found = build(tmp_path)
+    assert found == new
+    wanted = getattr(twin, family, twin)(batch.input_ids, batch.attention_mask.long(), batch.token_type_ids)
+    torch.testing.assert_close(hidden_states(model.eval()), wanted.last_hidden_state, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sequence", "sequence, no pooler"])
+def test_seed_gives_the_head_the_same_weights_whatever_is_below(tmp_path: Path, name: str) -> None:
+    head = ALL_HEADS[name]
+    below_others = [
+        build(write_model(tmp_path / name, source), head)[0]
+        for name, source in (("one", make_pair(SHAPE).discriminator), ("two", make_masked_lm(SHAPE)))
+    ]
+    torch.manual_seed(3)
+    from_scratch, new = build_task_model(SHAPE, head, None)
+    assert set(new) == {name.split(".")[0] for name, _ in from_scratch.named_parameters()}
+    for model in below_others:
+        assert torch.equal(model.output.weight, from_scratch.output.weight)
+        assert not any(parameter.is_meta or not parameter.requires_grad for parameter in model.parameters())
+    other = build(tmp_path / "one", head, seed=4)[0]
+    assert not torch.equal(other.output.weight, from_scratch.output.weight)
+
+
+def test_detector_is_known_from_other_models(tmp_path: Path) -> None:
+    pair = make_pair(SHAPE)
+    assert is_detector(locate_encoder(write_model(tmp_path / "one", pair.discriminator)))
+    assert not is_detector(locate_encoder(write_model(tmp_path / "two", pair.generator)))
+
+
+@pytest.mark.parametrize("head", ALL_HEADS.values(), ids=ALL_HEADS)
+def test_fine_tuned_folder_gives_the_model_back_with_what_is_known_of_its_task(tmp_path: Path, head: TaskHead) -> None:
+    model = make_task_model(head)
+    loaded, details = load_task_model(locate_encoder(write_fine_tuned(tmp_path, model)))
+    assert (loaded.head, details["task"], loaded.training) == (head, "mine", False)
+    assert loaded.state_dict().keys() == model.state_dict().keys()
+    assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+
+
+MAPPING = "albert.encoder.embedding_hidden_mapping_in.weight"
+NO_HEAD = {"classifier.weight": None, "classifier.bias": None}
+
+
+@pytest.mark.parametrize(
+    ("weights", "details", "word"),
+    [
+        ({MAPPING: torch.zeros(3, 2)}, {}, "has shape"),
+        ({"albert.pooler.weight": None}, {}, "pooler.weight"),
+        ({"albert.encoder.extra": torch.zeros(2)}, {}, "encoder.extra"),
+        (NO_HEAD, {}, "head of the task"),
+        ({}, {"labels": ["a", "b"]}, "has shape"),
+        ({}, {"labels": ["a", "a", "b", "c", "d"]}, TASK_FILE),
+        ({}, {"kind": ["sequence"]}, TASK_FILE),
+        ({}, {"max_seq_length": "long"}, TASK_FILE),
+        ({}, {"columns": {"text": "review", "pair": []}}, TASK_FILE),
+    ],
+    ids=str,
+)
+def test_fine_tuned_folder_that_is_not_whole_is_refused(
+    tmp_path: Path, weights: dict[str, Tensor | None], details: dict[str, Any], word: str
+) -> None:
+    folder = write_fine_tuned(tmp_path, make_task_model(SENTENCES), **details)
+    tensors = {**load_file(folder / WEIGHTS), **weights}
+    save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, folder / WEIGHTS)
+    with pytest.raises(CheckpointError, match=word):
+        load_task_model(locate_encoder(folder))
+
+
+@pytest.mark.parametrize("contents", ["[]", '{"kind": "sequence"}'])
+def test_task_file_that_is_damaged_is_refused(tmp_path: Path, contents: str) -> None:
+    folder = write_fine_tuned(tmp_path, make_task_model(SENTENCES))
+    (folder / TASK_FILE).write_text(contents)
+    with pytest.raises(CheckpointError, match=TASK_FILE):
+        load_task_model(locate_encoder(folder))
+
+
+# Stock folders: the task is described by config.json.
+
+
+def details_of(**changes: Any) -> dict[str, Any]:
+    return stock_details(CONTENTS | {"id2label": {"0": "no", "1": "yes"}} | changes, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind"),
+    [
+        ("ForSequenceClassification", "sequence"),
+        ("ForTokenClassification", "token"),
+        ("ForMultipleChoice", "choice"),
+        ("ForQuestionAnswering", "span"),
+    ],
+)
+def test_kind_is_that_of_the_stock_class_and_labels_are_those_it_names(ending: str, kind: str) -> None:
+    found = details_of(architectures=[f"Electra{ending}"])
+    assert (found["kind"], found["style"], found["is_regression"]) == (kind, "albert", False)
+    assert found["labels"] == (["no", "yes"] if kind in ("sequence", "token") else [])
+
+
+def test_labels_are_in_the_order_of_their_numbers_and_those_transformers_fills_in() -> None:
+    from transformers import AlbertConfig
+
+    names = {str(number): f"label {number}" for number in (10, 2, 0, 1, 3, 9, 4, 5, 8, 7, 6)}
+    assert details_of(id2label=names)["labels"] == [f"label {number}" for number in range(11)]
+    assert stock_details(CONTENTS, "config.json")["labels"] == list(AlbertConfig().id2label.values())
+
+
+@pytest.mark.parametrize(
+    ("problem", "is_regression"), [(None, True), ("regression", True), ("single_label_classification", False)]
+)
+def test_one_label_is_a_number_unless_it_is_a_class(problem: str | None, is_regression: bool) -> None:
+    found = details_of(id2label={"0": "only"}, problem_type=problem)
+    assert (found["is_regression"], found["labels"]) == (is_regression, [] if is_regression else ["only"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"architectures": [["AlbertForSequenceClassification"]]}, "no fine-tuned model"),
+        ({"architectures": ["AlbertForMaskedLM"]}, "no fine-tuned model"),
+        ({"architectures": ["evil\n\x1b[31m" * 90_000]}, "no fine-tuned model"),
+        ({"problem_type": "multi_label_classification"}, "problem_type"),
+        ({"problem_type": "regression"}, "regression"),
+        ({"id2label": ["no", "yes"]}, "id2label"),
+        ({"id2label": {"0": "no", "2": "yes"}}, "id2label"),
+    ],
+    ids=lambda value: ascii(value)[:50],
+)
+def test_task_that_cannot_be_read_is_refused_in_one_short_line(changes: dict[str, Any], word: str) -> None:
+    with pytest.raises(CheckpointError, match=word) as refused:
+        details_of(**changes)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "otherwise"), [("bert", "classifier_dropout", 0.3), ("albert", "classifier_dropout_prob", 0.1)]
+)
+def test_dropout_of_the_head_is_the_one_stock_applies(tmp_path: Path, kind: str, name: str, otherwise: float) -> None:
+    # Regression: a BERT without one of its own has the encoder's, which was taken for ALBERT's 0.1.
+    files = save(make(kind, f"{kind.capitalize()}ForSequenceClassification"), tmp_path)
+    contents = json.loads(files.config.read_text()) | {"hidden_dropout_prob": 0.3}
+    contents.pop(name, None)
+    for value, wanted in ((0.25, 0.25), (None, otherwise), (0, 0.0)):
+        files.config.write_text(json.dumps(contents | {name: value}))
+        assert load_task_model(files)[0].head.dropout == wanted
+    for value in ("x", [1], 7, float("nan")):
+        files.config.write_text(json.dumps(contents | {name: value}))
+        with pytest.raises(CheckpointError, match=r"config\.json"):
+            load_task_model(files)

@@ -1,0 +1,242 @@
+"""What every pretraining objective keeps to, and what sentence order adds (laws 2 to 6)."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from electra_albert.config import MlmConfig, RtdConfig, SopConfig
+from electra_albert.contracts import IGNORED_LABEL, Batch, Term
+from electra_albert.objectives.evaluation import Detections, Unigram
+from electra_albert.objectives.mlm import MaskedLanguageModeling
+from electra_albert.objectives.prediction import order_terms
+from electra_albert.objectives.registry import OBJECTIVES as BUILT
+from electra_albert.objectives.registry import PretrainingObjective
+from electra_albert.objectives.rtd import Corruption, DetectionOutput, ReplacedTokenDetection
+from electra_albert.training.optimizer import check_gradients, check_groups, parameter_groups
+from tests.objectives.toy import (
+    MODEL,
+    OBJECTIVES,
+    SEED,
+    SPECIAL,
+    START,
+    STEP,
+    build,
+    make_batch,
+    means,
+    ordered,
+    rows_of,
+)
+
+WITH_ORDER = ("rtd_sop", "mlm_sop")
+COUNTS = np.arange(MODEL.vocab_size)
+
+
+def total(objective: PretrainingObjective, terms: dict[str, Term]) -> Tensor:
+    return torch.stack([weight * terms[name].sum for name, weight in objective.weights.items()]).sum()
+
+
+def gradients(objective: PretrainingObjective, batches: list[Batch], counts: dict[str, int]) -> dict[str, Tensor]:
+    """Gradients of the total over `batches`, each term divided by its count over all of them."""
+    objective.zero_grad()
+    for batch in batches:
+        terms = objective(batch, STEP)
+        scaled = {name: Term(terms[name].sum / counts[name], terms[name].count) for name in objective.weights}
+        total(objective, scaled).backward()
+    return {name: p.grad.clone() for name, p in objective.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_terms_are_float32_sums_and_int64_counts_in_any_precision_and_those_counted_on_the_host(name: str) -> None:
+    assert set(BUILT) == set(OBJECTIVES)
+    batch = ordered(make_batch(lengths=(23, 17, 9, 5, 3)))
+    for rate, is_bfloat16 in ((0.15, False), (0.5, True)):
+        objective = build(name, mask_rate=rate)
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_bfloat16):
+            terms = objective(batch, STEP)
+        assert objective.counts(batch) == {name: int(terms[name].count) for name in objective.weights}
+        assert {(term.sum.dtype, term.count.dtype) for term in terms.values()} == {(torch.float32, torch.int64)}
+        assert all(term.sum.shape == term.count.shape == () for term in terms.values())
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_micro_batches_give_the_gradient_of_one_big_batch(name: str) -> None:
+    # Parts of unequal counts, the second without a row that has an order. Float64 parameters; losses are summed in
+    # float32, whose relative error of 6e-8 a number is what may differ.
+    objective, batch = build(name).double(), ordered(make_batch())
+    counts = objective.counts(batch)
+    parts = [rows_of(batch, torch.tensor(rows)) for rows in ([0, 2, 3], [1], [4])]
+    whole, summed = gradients(objective, [batch], counts), gradients(objective, parts, counts)
+    norm = torch.stack([gradient.norm() for gradient in whole.values()]).norm()
+    assert all((summed[name] - gradient).norm() <= 1e-6 * norm for name, gradient in whole.items())
+    # Planted: each part divided by its own counts, the mean of means.
+    means_of_means = [gradients(objective, [part], _at_least_one(objective.counts(part))) for part in parts]
+    wrong = {name: sum(part[name] for part in means_of_means) / len(parts) for name in whole}
+    assert any((wrong[name] - gradient).norm() > 1e-2 * norm for name, gradient in whole.items())
+
+
+def _at_least_one(counts: dict[str, int]) -> dict[str, int]:
+    return {name: max(count, 1) for name, count in counts.items()}
+
+
+@pytest.mark.parametrize(("name", "initialization"), [*((name, "normal") for name in OBJECTIVES), ("rtd_sop", "local")])
+def test_losses_start_at_chance_level(name: str, initialization: str) -> None:
+    objective = build(name, replace(START, initialization=initialization), mask_rate=0.15)  # type: ignore[arg-type]
+    batch = ordered(make_batch(lengths=(61, 50, 61, 33, 61, 61), length=61, vocab=START.vocab_size))
+    losses = means(objective, objective(batch, STEP))
+    assert losses.keys() == objective.guessing.keys() == objective.weights.keys()
+    for term, loss in losses.items():
+        # Logits of deviation s add s * s / 2 to a loss on average; the two orders are equally frequent in the batch.
+        assert loss == pytest.approx(objective.guessing[term], rel=0.05), term
+    # Planted: tables and heads drawn from a standard normal, as torch's own nn.Embedding is.
+    wild = build(name, replace(START, initializer_range=1.0), mask_rate=0.15)
+    first = next(iter(wild.weights))
+    assert means(wild, wild(batch, STEP))[first] > 1.5 * math.log(START.vocab_size)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_parameter_has_a_gradient_after_one_step_and_is_in_one_group(name: str) -> None:
+    objective = build(name)
+    check_groups(objective, parameter_groups(objective, 0.01))
+    assert objective.state_dict().keys() == {name for name, _ in objective.named_parameters(remove_duplicate=False)}
+    total(objective, objective(ordered(make_batch()), STEP)).backward()
+    check_gradients(objective)
+    has_pooler = any("pooler" in parameter for parameter, _ in objective.named_parameters())
+    assert has_pooler == (name in WITH_ORDER)
+
+
+@pytest.mark.parametrize("name", WITH_ORDER)
+def test_batch_without_an_order_counts_nothing_and_keeps_the_loss_connected(name: str) -> None:
+    objective, batch = build(name), make_batch()
+    terms = objective(batch, STEP)
+    for term in ("sop_loss", "sop_accuracy", "swapped_fraction"):
+        assert (float(terms[term].sum.detach()), int(terms[term].count)) == (0.0, 0)
+    total(objective, terms).backward()
+    check_gradients(objective)
+    head = {name: p.grad for name, p in objective.named_parameters() if "sentence_order" in name}
+    assert len(head) == 4
+    assert not any(gradient.any() for gradient in head.values() if gradient is not None)
+
+
+def assert_rows_do_not_depend_on_the_batch(objective: PretrainingObjective, batch: Batch) -> None:
+    """AssertionError unless rows are masked and filled alike in any order and alone."""
+    whole = objective.corrupt(batch)
+    for rows in (torch.tensor([4, 2, 0, 3, 1]), torch.tensor([2])):
+        part = objective.corrupt(rows_of(batch, rows))
+        for name in ("masked_ids", "is_shown_masked", "corrupted_ids", "is_replaced"):
+            if hasattr(whole, name):
+                assert torch.equal(getattr(part, name), getattr(whole, name)[rows]), name
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_draws_are_keyed_by_seed_and_example_and_not_by_the_place_in_the_batch(name: str) -> None:
+    # Float64: a row's scores may not depend on the batch by more than the draw can notice.
+    objective, batch = build(name).double(), make_batch()
+    assert_rows_do_not_depend_on_the_batch(objective, batch)
+    torch.rand(7)  # torch's own stream has no part in it
+    again, later = objective.corrupt(batch), objective.corrupt(batch._replace(example_id=batch.example_id + 10_000))
+    assert torch.equal(again.masked_ids, objective.corrupt(batch).masked_ids)
+    assert not torch.equal(again.masked_ids, later.masked_ids)
+    assert not torch.equal(again.targets.positions, build(name, seed=1).corrupt(batch).targets.positions)
+    # Planted: draws keyed by the row's place in its batch.
+    corrupt = objective.corrupt
+    objective.corrupt = lambda batch: corrupt(batch._replace(example_id=torch.arange(len(batch.input_ids))))
+    with pytest.raises(AssertionError):
+        assert_rows_do_not_depend_on_the_batch(objective, batch)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_dropout_changes_every_loss_in_training_and_none_in_evaluation(name: str) -> None:
+    batch = ordered(make_batch())
+    dropping, plain = (
+        build(name, replace(MODEL, hidden_dropout_prob=0.3, initializer_range=0.3)),
+        build(name, replace(MODEL, initializer_range=0.3)),
+    )
+    training, evaluated = dropping.train()(batch, STEP), dropping.eval()(batch, STEP)
+    for term, expected in plain(batch, STEP).items():
+        torch.testing.assert_close(evaluated[term].sum, expected.sum)
+        assert term not in plain.weights or not torch.isclose(training[term].sum, expected.sum)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_padding_changes_no_term(name: str) -> None:
+    objective, batch = build(name), ordered(make_batch())
+    hidden = ~batch.attention_mask
+    noisy = batch._replace(
+        input_ids=batch.input_ids.masked_fill(hidden, 9), token_type_ids=batch.token_type_ids.masked_fill(hidden, 1)
+    )
+    terms, other = objective(batch, STEP), objective(noisy, STEP)
+    for term in terms:
+        assert torch.equal(terms[term].sum, other[term].sum), term
+        assert torch.equal(terms[term].count, other[term].count), term
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_scored_batch_gives_the_terms_of_training_and_the_baselines(name: str) -> None:
+    objective, batch, detections = build(name), ordered(make_batch()), Detections()
+    with torch.no_grad():
+        scored = objective.score(batch, Unigram.from_counts(COUNTS, SPECIAL.never_masked), detections)
+        terms = objective(batch, STEP)
+    assert scored.keys() == terms.keys() | {"most_frequent_accuracy", "unigram_loss"}
+    assert all(torch.equal(scored[term].sum, terms[term].sum) for term in terms)
+    tokens = 0 if objective.discriminator is None else int(batch.attention_mask.sum())
+    scores, is_replaced = detections.arrays()
+    assert len(scores) == len(is_replaced) == tokens
+    assert not tokens or int(is_replaced.sum()) == int(terms["replaced_fraction"].sum)
+
+
+def test_weight_of_the_order_is_the_configured_one() -> None:
+    for kind, config in ((MaskedLanguageModeling, MlmConfig()), (ReplacedTokenDetection, RtdConfig())):
+        assert kind(MODEL, config, SPECIAL, SEED, SopConfig(weight=0.25)).weights["sop_loss"] == 0.25
+
+
+class ByHand(torch.nn.Module):
+    """A head whose logits are given: three rows sure of swapped, two sure of in order."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return torch.tensor([[-3.0, 3.0]] * 3 + [[3.0, -3.0]] * 2)
+
+
+def test_order_terms_agree_with_counting_by_hand() -> None:
+    batch = make_batch()._replace(sentence_order_label=torch.tensor([1, 0, IGNORED_LABEL, 0, 1]))
+    terms = order_terms(ByHand(), torch.zeros(5, 23, 3), batch)  # type: ignore[arg-type]
+    assert {name: int(term.count) for name, term in terms.items()} == dict.fromkeys(terms, 4)
+    right, wrong = math.log1p(math.exp(-6)), math.log1p(math.exp(6))
+    assert float(terms["sop_loss"].sum) == pytest.approx(2 * right + 2 * wrong)
+    assert float(terms["sop_accuracy"].sum) == 2  # label 1 means swapped
+    assert float(terms["swapped_fraction"].sum) == 2
+
+
+class ReadsTheText(ReplacedTokenDetection):
+    """Planted: order predicted from the original text."""
+
+    def terms(self, batch: Batch, corruption: Corruption, output: DetectionOutput) -> dict[str, Term]:
+        states = self.discriminator.encode(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+        return super().terms(batch, corruption, output._replace(hidden_states=states))
+
+
+def assert_order_is_predicted_from(ids: Tensor, objective: ReplacedTokenDetection, batch: Batch) -> None:
+    """AssertionError unless the sentence-order loss is that of the discriminator reading `ids`."""
+    states = objective.discriminator.encode(ids, batch.attention_mask, batch.token_type_ids)
+    expected = order_terms(objective.discriminator.sentence_order, states, batch)["sop_loss"].sum
+    torch.testing.assert_close(objective(batch, STEP)["sop_loss"].sum, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_order_is_predicted_from_the_corrupted_text_and_trains_the_discriminator_alone() -> None:
+    objective, batch = build("rtd_sop"), ordered(make_batch())
+    assert isinstance(objective, ReplacedTokenDetection)
+    with torch.no_grad():
+        for parameter in objective.parameters():
+            parameter.mul_(5)  # so that another token changes the order's loss by more than the tolerance
+    corrupted_ids = objective.corrupt(batch).corrupted_ids
+    assert_order_is_predicted_from(corrupted_ids, objective, batch)
+    planted = ReadsTheText(MODEL, objective.rtd, SPECIAL, SEED, SopConfig())
+    planted.load_state_dict(objective.state_dict())
+    with pytest.raises(AssertionError):
+        assert_order_is_predicted_from(corrupted_ids, planted, batch)
+    objective(batch, STEP)["sop_loss"].sum.backward()
+    assert all(parameter.grad is None for parameter in objective.generator.encoder.parameters())
+    assert all(parameter.grad is not None for parameter in objective.discriminator.encoder.parameters())

@@ -1,0 +1,322 @@
+"""Files of SQuAD, RACE and CoNLL: what is taken from them, moved, left out, counted or refused."""
+
+import gzip
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from electra_albert.contracts import DataError, UsageError
+from electra_albert.finetuning_config import DataConfig
+from electra_albert.tasks.examples import Answer, ChoiceExample, Report, SpanExample, TaskData, TokenExample
+from electra_albert.tasks.formats import nearest
+from electra_albert.tasks.reading import read_unlabelled
+from electra_albert.tasks.registry import find_task
+from tests.tasks.task_files import noticed, race_file, read, squad_file, write
+
+NO_ANSWER: dict[str, Any] = {"answers": [], "is_impossible": True}
+TAGGED = "EU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\nPeter NNP B-NP B-PER\n"
+
+
+def squad(folder: Path, name: str, train: list[dict[str, Any]], dev: list[dict[str, Any]] | None = None) -> TaskData:
+    train_file = squad_file(folder / "t.json", *train)
+    dev_file = squad_file(folder / "d.json", *([{}] if dev is None else dev))
+    return read(name, train_file=train_file, validation_file=dev_file)
+
+
+def answers(data: TaskData, where: str = "train") -> list[list[Answer]]:
+    return [list(one.answers) for one in (data.train if where == "train" else data.evaluation["dev"])]
+
+
+def json_lines(path: Path, *rows: dict[str, Any]) -> Path:
+    return write(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def new(name: str, file: Path, **options: Any) -> list[Any]:
+    return read_unlabelled(find_task(name), file, DataConfig(**options), Report())
+
+
+# SQuAD.
+
+
+def test_questions_are_read_with_all_their_answers_from_the_file_of_their_version(tmp_path: Path) -> None:
+    both = [{"text": "Rome", "answer_start": 15}, {"text": "in Rome", "answer_start": 12}]
+    for stem in ("train", "dev"):
+        squad_file(tmp_path / f"{stem}-v1.1.json", {"question": "Where?", "answers": both})
+        squad_file(tmp_path / f"{stem}-v2.0.json", {}, NO_ANSWER)
+        squad_file(tmp_path / f"{stem}-v2.0.old.json", {})
+    wanted = (Answer("Rome", 15), Answer("in Rome", 12))
+    assert read("squad", data_dir=tmp_path).train == [SpanExample("Ada met Bob in Rome.", "Where?", wanted, "q0")]
+    assert len(read("squad_v2", data_dir=tmp_path).train) == 2
+
+
+def test_a_question_without_an_answer_belongs_to_squad_v2_only(tmp_path: Path) -> None:
+    second = squad(tmp_path, "squad_v2", [{}, NO_ANSWER], [{}, NO_ANSWER])
+    assert [len(found) for found in answers(second)] == [len(found) for found in answers(second, "dev")] == [1, 0]
+    assert noticed(second.report, "left out") == noticed(second.report, "NOT SCORED") == 0
+    first = squad(tmp_path, "squad", [{}, NO_ANSWER], [{}, NO_ANSWER])
+    assert (len(first.train), len(first.evaluation["dev"])) == (1, 1)
+    assert noticed(first.report, "t.json left out of training: the question has no answer") == 1
+    assert noticed(first.report, "d.json NOT SCORED: the question has no answer") == 1
+
+
+def test_missing_answers_are_not_taken_for_no_answer_and_those_of_the_impossible_are_ignored(tmp_path: Path) -> None:
+    forgotten = {"answers": [], "is_impossible": False}
+    assert len(squad(tmp_path, "squad", [{}, {"answers": []}]).train) == 1
+    assert len(squad(tmp_path, "squad_v2", [{}, forgotten]).train) == 1
+    scored = squad(tmp_path, "squad_v2", [{}], [{}, forgotten])
+    assert len(scored.evaluation["dev"]) == 2  # as the official script counts
+    data = squad(tmp_path, "squad_v2", [{}, {"is_impossible": True}])
+    assert (answers(data)[1], noticed(data.report, "marked as impossible")) == ([], 1)
+
+
+def test_an_answer_is_moved_to_where_its_text_is_or_left_out_of_training_and_still_scored(tmp_path: Path) -> None:
+    data = squad(tmp_path, "squad", [{"answers": [{"text": "Bob", "answer_start": 6}]}])
+    assert answers(data) == [[Answer("Bob", 8)]]
+    assert noticed(data.report, "moved to where their text is") == 1
+    lost = {"answers": [{"text": "Eve", "answer_start": 0}]}
+    data = squad(tmp_path, "squad", [{}, lost], [lost])
+    assert len(data.train) == 1
+    assert noticed(data.report, "left out of training: the answer is not in the passage") == 1
+    assert answers(data, "dev") == [[Answer("Eve", 0)]]
+    assert noticed(data.report, "not in the passage, and still count") == 1
+
+
+@settings(deadline=None)
+@given(st.text("ab ", max_size=30), st.text("ab", min_size=1, max_size=3), st.integers(-3, 40))
+def test_the_nearest_position_is_that_of_a_search_over_all(context: str, text: str, start: int) -> None:
+    positions = [position for position in range(len(context)) if context.startswith(text, position)]
+    found = nearest(context, text, start)
+    assert (found is None) == (not positions)
+    if found is not None:
+        aim = min(max(start, 0), len(context))
+        assert found in positions
+        assert abs(found - aim) == min(abs(position - aim) for position in positions)
+
+
+def test_questions_are_read_from_tables_and_new_ones_need_no_answers(tmp_path: Path) -> None:
+    found = {"text": ["Rome"], "answer_start": [15]}
+    row = {"id": "a", "title": "t", "context": "Ada met Bob in Rome.", "question": "Where?", "answers": found}
+    none = {**row, "id": "b", "answers": {"text": [], "answer_start": []}}
+    parquet.write_table(pyarrow.Table.from_pylist([row, none]), tmp_path / "d.parquet")
+    files = {"train_file": json_lines(tmp_path / "t.jsonl", row, none), "validation_file": tmp_path / "d.parquet"}
+    data = read("squad_v2", **files)
+    assert data.train == data.evaluation["dev"]
+    assert answers(data) == [[Answer("Rome", 15)], []]
+    bare = {"context": "Ada met Bob.", "question": "Who?"}
+    whole = {"data": [{"paragraphs": [{**bare, "qas": [{**bare, "id": "0"}]}]}]}
+    wanted = [SpanExample("Ada met Bob.", "Who?", None, "0")]
+    assert new("squad", json_lines(tmp_path / "new.jsonl", bare)) == wanted
+    assert new("squad", write(tmp_path / "new.JSON", json.dumps(whole))) == wanted
+
+
+QA = '{"data": [{"paragraphs": [{"context": %s, "qas": [{"id": "a", "question": "q", "answers": %s}]}]}]}'
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ("{", "not JSON"),
+        ("[]", "no 'data'"),
+        ('{"data": [{"title": "x"}]}', "article 0: no 'paragraphs'"),
+        ('{"data": [{"paragraphs": [{"context": 5}]}]}', "paragraph 0: no 'context'"),
+        (QA % ('"c"', "[3]"), "question a: no 'text'"),
+        (QA % ('"\\ud800"', "[]"), "surrogate"),
+        ("[" * 100_000, "too deep"),
+    ],
+)
+def test_what_is_no_file_of_squad_is_refused(tmp_path: Path, content: str, word: str) -> None:
+    file = write(tmp_path / "bad.json", content)
+    with pytest.raises(DataError, match=rf"bad\.json.*{word}"):
+        read("squad", train_file=file, validation_file=file)
+
+
+# RACE.
+
+
+def race_folder(folder: Path, **changes: Any) -> Path:
+    for name in ("train/high/1.txt", "train/middle/2.txt", "dev/high/3.txt", "test/middle/4.txt"):
+        (folder / "RACE" / name).parent.mkdir(parents=True)
+        race_file(folder / "RACE" / name, **(changes if name.startswith("train/high") else {}))
+    return folder
+
+
+def test_articles_give_a_question_each_with_its_level(tmp_path: Path) -> None:
+    data = read("race", data_dir=race_folder(tmp_path), needs_test=True)
+    first = ChoiceExample("Tea is hot.", "Tea is _ .", ("hot", "cold", "old", "new"), 0, "middle2.txt-0", "middle")
+    assert data.train[0] == first
+    assert [(one.label, one.group) for one in data.train] == [(0, "middle"), (3, "middle"), (0, "high"), (3, "high")]
+    assert [one.label for one in data.test["test"]] == [None, None]
+    assert noticed(data.report, "level missing from dev: middle") == 1
+    assert {one.group for one in read("race", data_dir=tmp_path, race_level="high").train} == {"high"}
+    with pytest.raises(UsageError, match="no folder middle/"):
+        read("race", data_dir=tmp_path, race_level="middle")
+
+
+def test_questions_without_an_answer_are_counted(tmp_path: Path) -> None:
+    data = read("race", data_dir=race_folder(tmp_path, answers=["A", ""]))
+    assert len(data.train) == 3
+    assert noticed(data.report, "left out of training: no answer") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"answers": ["A", "E"]}, "answer 'E' is none of A to D"),
+        ({"answers": ["A"]}, "2 questions"),
+        ({"questions": "Why?"}, "no 'questions'"),
+        ({"options": [["a", "b"], ["a"]]}, "two options or more"),
+        ({"options": None}, "no 'options'"),
+    ],
+)
+def test_what_is_no_file_of_race_is_refused(tmp_path: Path, changes: dict[str, Any], word: str) -> None:
+    with pytest.raises(DataError, match=rf"train/high/1\.txt.*{word}"):
+        read("race", data_dir=race_folder(tmp_path, **changes))
+
+
+def test_questions_of_race_are_read_from_tables(tmp_path: Path) -> None:
+    row = {"example_id": "high7.txt", "article": "Tea.", "question": "Q", "options": ["x", "y"], "answer": "B"}
+    whole = {"article": "Tea.", "questions": ["Q"], "options": [["x", "y"]], "answers": [1]}
+    files = {"train_file": json_lines(tmp_path / "t.jsonl", row)}
+    files["validation_file"] = json_lines(tmp_path / "d.jsonl", whole)
+    data = read("race", **files)
+    assert data.train == [ChoiceExample("Tea.", "Q", ("x", "y"), 1, "high7.txt", "high")]
+    assert data.evaluation["dev"] == [ChoiceExample("Tea.", "Q", ("x", "y"), 1, "0-0", "")]
+    with pytest.raises(DataError, match="no level"):
+        read("race", **files, race_level="high")
+
+
+def test_one_right_option_for_all_questions_is_counted(tmp_path: Path) -> None:
+    rows = [{"article": "Tea.", "question": q, "options": ["x", "y"], "answer": "B"} for q in "QRS"]
+    train = json_lines(tmp_path / "t.jsonl", {**rows[0], "answer": "A"}, *rows[1:])
+    report = read("race", train_file=train, validation_file=json_lines(tmp_path / "d.jsonl", *rows)).report
+    assert noticed(report, "label only in d.jsonl: 'B'") == 1
+    assert noticed(report, "label only in t.jsonl") == 0
+
+
+# CoNLL.
+
+
+def conll(folder: Path, train: str = TAGGED, dev: str = TAGGED, name: str = "ner", **options: Any) -> TaskData:
+    files = {"train_file": write(folder / "t.conll", train), "validation_file": write(folder / "d.conll", dev)}
+    return read(name, **files, **options)
+
+
+def test_words_and_tags_are_read_from_their_columns(tmp_path: Path) -> None:
+    data = conll(tmp_path)
+    first = TokenExample(("EU", "rejects"), ("B-ORG", "O"), "0")
+    assert data.train == [first, TokenExample(("Peter",), ("B-PER",), "1")]
+    assert data.labels == ("B-ORG", "B-PER", "O")
+    assert conll(tmp_path, name="chunking").labels == ("B-NP", "B-VP")
+    assert conll(tmp_path, "a B-NP\nb O\n", "b O\n", name="chunking").labels == ("B-NP", "O")
+    assert conll(tmp_path, label_column="1").labels == ("NNP", "VBZ")
+    assert conll(tmp_path, "a X\nb Y\n", "a X\nb Y\n", label_column="0").labels == ("a", "b")
+    packed = write(tmp_path / "t.conll.gz", gzip.compress(TAGGED.encode()))
+    assert read("ner", train_file=packed, validation_file=packed).train == data.train
+
+
+WORDS = st.lists(st.tuples(st.text("aé_-#", min_size=1), st.sampled_from(["O", "B-x"])), min_size=1)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(WORDS, min_size=1, max_size=9))
+def test_sentences_come_back_whatever_lies_between_columns_and_lines(sentences: list[list[tuple[str, str]]]) -> None:
+    for column, line, gap in (("\t", "\n", "\t"), (" ", "\r\n", ""), ("  ", "\n", " \n")):
+        text = (line + gap + line).join(line.join(word + column + tag for word, tag in one) for one in sentences)
+        with TemporaryDirectory() as folder:
+            found = conll(Path(folder), text, text).train
+        assert [list(zip(one.words, one.tags, strict=True)) for one in found] == sentences
+
+
+def test_sentences_without_all_tags_and_beginnings_of_documents_are_counted(tmp_path: Path) -> None:
+    data = conll(tmp_path, f"-DOCSTART- -X- -X- O\n\n{TAGGED}\nx B-PER\ny\n\nx B-PER\ny -100\n", TAGGED + "\nx\n")
+    assert (len(data.train), len(data.evaluation["dev"])) == (2, 2)
+    what = "rows of t.conll left out of training: a word without a tag in the sentence"
+    assert (data.report.counts[what], data.report.first_seen[what]) == (2, f"{tmp_path}/t.conll:8")
+    assert noticed(data.report, "rows of d.conll NOT SCORED") == 1
+    assert noticed(data.report, "lines of t.conll that begin a document") == 1
+    with pytest.raises(DataError, match=r"d\.conll:6: label 'B-LOC' "):
+        conll(tmp_path, dev=TAGGED + "\nRome B-LOC\n")
+
+
+def test_files_are_found_by_what_their_names_hold(tmp_path: Path) -> None:
+    for name in ("eng.train", "eng.testa", "eng.testb"):
+        write(tmp_path / "conll2003" / name, TAGGED.replace("Peter", name))
+    data = read("ner", data_dir=tmp_path, needs_test=True)
+    found = [data.train, data.evaluation["dev"], data.test["test"]]
+    assert [examples[1].words for examples in found] == [("eng.train",), ("eng.testa",), ("eng.testb",)]
+    assert data.test["test"][0].tags is None
+
+
+def test_words_and_tags_are_read_from_tables(tmp_path: Path) -> None:
+    rows = [
+        ([0, 1], None),
+        ([], "not as many tags as words"),
+        *(([0, none], "without a tag") for none in (-100, "", None)),
+    ]
+    file = json_lines(tmp_path / "t.JSONL", *({"tokens": ["a", "b"], "ner_tags": tags} for tags, _ in rows))
+    data = read("ner", train_file=file, validation_file=file)
+    assert (data.train, data.labels) == ([TokenExample(("a", "b"), ("0", "1"), "0")], ("0", "1"))
+    assert noticed(data.report, "left out of training: not as many tags as words") == 1
+    assert noticed(data.report, "left out of training: a word without a tag") == 3
+    with pytest.raises(UsageError, match=r"--label_column 1: .* has columns with names"):
+        read("ner", train_file=file, validation_file=file, label_column="1")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "wanted"),
+    [
+        ("a.txt", "Ada met Bob .\nNew line here now\n", [("Ada", "met", "Bob", "."), ("New", "line", "here", "now")]),
+        ("b.txt", "Ada met Bob .\n\nHi\n", [("Ada", "met", "Bob", "."), ("Hi",)]),
+        ("c.conll", "Ada\nmet\n\nBob\n", [("Ada", "met"), ("Bob",)]),
+        ("d.txt", "Ada NNP O\nmet VB O\n\nBob NNP O\n", [("Ada", "met"), ("Bob",)]),
+        ("e.txt", "Ada\tO\nmet\tO\n", [("Ada", "met")]),
+    ],
+)
+def test_new_text_is_columns_or_a_sentence_a_line(tmp_path: Path, name: str, content: str, wanted: object) -> None:
+    assert [one.words for one in new("ner", write(tmp_path / name, content))] == wanted
+
+
+def test_tags_that_are_too_many_and_sentences_of_single_words_are_refused(tmp_path: Path) -> None:
+    thousand = "".join(f"word{i} tag{i}\n" for i in range(1000))
+    assert len(conll(tmp_path, thousand, thousand).labels) == 1000
+    for text, word in ((thousand + "word tag\n", "1,001 tags"), ("a O\n\n" * 10, "10 sentences is one word")):
+        with pytest.raises(DataError, match=rf"t\.conll: .*{word}"):
+            conll(tmp_path, text, text)
+    assert len(conll(tmp_path, "a O\n\n" * 9, "a O\n\n" * 9).train) == 9
+
+
+# Options and names that fit no such file.
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"text_column": "word"}, "--text_column word: .* without names"),
+        ({"label_column": "tag"}, "--label_column tag: .* a number from 0"),
+        ({"label_column": "4"}, r"--label_column 4: .*t\.conll has 4 columns"),
+        ({"label_column": "9" * 5000}, "has 4 columns"),
+    ],
+)
+def test_columns_that_conll_has_not_are_refused(tmp_path: Path, options: dict[str, str], word: str) -> None:
+    with pytest.raises(UsageError, match=word):
+        conll(tmp_path, **options)
+    assert len(new("ner", write(tmp_path / "new.conll", "Ada\nran\n"), **options)) == 1  # which may have another form
+
+
+def test_columns_and_endings_that_fit_no_format_are_refused(tmp_path: Path) -> None:
+    file = squad_file(tmp_path / "t.json", {})
+    for option in ("text_column", "text_pair_column", "label_column"):
+        with pytest.raises(UsageError, match=rf"--{option} x: .*t\.json has a form of its own"):
+            read("squad", train_file=file, validation_file=file, **{option: "x"})
+    with pytest.raises(UsageError, match=r"--label_column x: .*txt has a form of its own"):
+        read("race", data_dir=race_folder(tmp_path), label_column="x")
+    for name in ("t.csv", "t.JSON", "t.zip"):
+        with pytest.raises(UsageError, match="columns of CoNLL"):
+            read("ner", train_file=write(tmp_path / name, TAGGED), validation_file=tmp_path / name)
