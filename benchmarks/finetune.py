@@ -22,7 +22,7 @@ from benchmarks.stock import ATTENTIONS, write_stock_model
 from benchmarks.timing import OURS, STOCK, Record, compare, in_turns
 from electra_albert.contracts import UsageError, UserError
 from electra_albert.training.distributed import World, start
-from electra_albert.training.metrics_file import read_metrics
+from electra_albert.training.monitor import read_metrics
 
 # STOCK itself is Trainer's defaults: random order, each batch padded to its longest.
 GROUPED, PADDED = f"{STOCK}, grouped by length", f"{STOCK}, padded to the full length"

@@ -23,13 +23,13 @@ from benchmarks.timing import LOG, OURS, STOCK, Record, compare, in_turns, matri
 from electra_albert.apps.pretrain.job import Job, choose_arithmetic, choose_compilation
 from electra_albert.contracts import Batch, Objective
 from electra_albert.model.compilation import Compilation, compile_for_training
-from electra_albert.objectives.pretraining import PretrainingObjective
+from electra_albert.objectives.registry import PretrainingObjective
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 from electra_albert.training.distributed import World, start
 from electra_albert.training.guards import StopSignal, UpdateGuard
 from electra_albert.training.monitor import Monitor, Tally
 from electra_albert.training.optimizer import build_optimizer
-from electra_albert.training.run import Run
+from electra_albert.training.settings import RunSettings
 from electra_albert.training.step import autocast, backward, count_step, term_scales
 
 TUNED, TUNED_COMPILED = "stock, tuned", "stock, tuned, compiled"
@@ -139,7 +139,7 @@ def implementations(job: Job, world: World, *, is_compiled: bool) -> dict[str, I
 def our_implementation(objective: PretrainingObjective, job: Job, world: World) -> Implementation:
     """An update by the training loop's own functions, its guard and its sums for the log included."""
     training = job.config.training
-    run = Run(Path(), training, world, Monitor(Path(), 1, is_main=False), StopSignal(), job.arithmetic)
+    run = RunSettings(Path(), training, world, Monitor(Path(), 1, is_main=False), StopSignal(), job.arithmetic)
     optimizer = build_optimizer(objective, training, objective.rate_scales)
     guard, tally, step = UpdateGuard(world.device), Tally(world.device), count(1)
     has_overflowed = torch.zeros((), dtype=torch.bool, device=world.device)  # fp16's; there is no loss scale here

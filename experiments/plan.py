@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.pretrain.trial import step_flops
 from electra_albert.contracts import UsageError
-from electra_albert.corpus.strict_yaml import strict_loader
+from electra_albert.corpus.mixture import strict_loader
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.objectives.registry import spec_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from electra_albert.training.metrics_file import read_metrics
+from electra_albert.training.monitor import read_metrics
 from experiments.plan import PRETRAINING, Plan, Site, Stage
 from experiments.running import OTHERWISE, is_done, trouble, write_json
 
