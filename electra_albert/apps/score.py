@@ -249,9 +249,9 @@ def _write(options: Namespace, model: InferenceModel, scores: dict[str, Any]) ->
 
 def weights_of(path: Path) -> dict[str, str]:
     """The SHA-256 of each file of weights that `load_model(path)` reads, by the file's path."""
+    from electra_albert.files import sha256
     from electra_albert.hub.load import locate, locate_encoder
     from electra_albert.hub.weights import all_files
-    from electra_albert.training.checkpoint import sha256
 
     found = [locate_encoder(path)]
     if (path / "generator").is_dir():

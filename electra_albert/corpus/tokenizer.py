@@ -1,4 +1,4 @@
-"""A tokenizer of ALBERT's, BERT's or another fast kind: save it, identify it, show its tokens.
+"""A tokenizer of ALBERT's, BERT's or another fast kind: save it, identify it, show its tokens, add words to it.
 
 What is loaded here and saved again gives `AutoTokenizer` the same ids and token_type_ids. Special ids are read from the
 tokenizer, never assumed.
@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import regex
+
+from electra_albert.contracts import UsageError
 from electra_albert.corpus.tokenizer_files import TextOptions, load_tokenizer, vocabulary_file
 from electra_albert.corpus.tokenizer_training import (
+    LETTERS_OR_DIGITS,
     MASK_ID,
     MODEL_INPUT_NAMES,
+    SCORE_DIGITS,
     SPECIAL_PIECES,
     UNK_ID,
     WORD_START,
@@ -36,6 +44,7 @@ __all__ = [
     "SpecialIds",
     "TextOptions",
     "describe_pieces",
+    "extend_tokenizer",
     "fingerprint",
     "load_tokenizer",
     "save_tokenizer",
@@ -45,6 +54,11 @@ __all__ = [
 ]
 
 _LOADING_ONLY = ("is_local", "local_files_only", "name_or_path")  # how a tokenizer was loaded, not what it is
+FEWEST_OCCURRENCES = 5  # of a word, from which on a vector of its own can be learned
+MOST_WORDS = 2_000_000  # distinct ones counted at a time
+LONGEST_WORD = 64  # characters; bounds what counting holds
+# Runs as they are cut where Unigram pieces are trained, so that no new piece joins a word and the full stop behind it.
+_RUN = regex.compile(rf"{WORD_START}?(?:{LETTERS_OR_DIGITS})")
 
 
 class SpecialIds(NamedTuple):
@@ -123,3 +137,114 @@ def describe_pieces(tokenizer: Tokenizer, ids: list[int]) -> list[Piece]:
         described.append(Piece(text or token, is_marked or is_start))
         is_start = False
     return described
+
+
+class Extension(NamedTuple):
+    """A tokenizer with new tokens after the old ones."""
+
+    tokenizer: Tokenizer
+    pieces: list[list[int]]  # the old ids that each new token was written with before, in the order of the new ids
+
+
+class _Word(NamedTuple):
+    """A word of several tokens."""
+
+    text: str
+    occurrences: int
+    ids: list[int]
+
+
+def extend_tokenizer(tokenizer: Tokenizer, sentences: Iterable[str], count: int) -> Extension:
+    """Give the words of `sentences` that save most tokens a token of their own, at most `count` of them.
+
+    Words that hold a character without a token are left out. Ids 0 to V - 1 keep their meaning; a text changes only
+    where a new token is found in it. Raises UsageError if the model is neither Unigram nor WordPiece, or a token was
+    added after the model's own.
+    """
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    model, size = content["model"], len(tokenizer)
+    if model["type"] not in ("Unigram", "WordPiece"):
+        raise UsageError(f"the vocabulary of a {model['type']} tokenizer cannot be extended; keep it as it is")
+    if len(model["vocab"]) < size:
+        raise UsageError("a vocabulary with added tokens behind the model's own cannot be extended; keep it as it is")
+    counts = count_words(_words(tokenizer, model["type"], sentences))
+    words = _worthwhile(tokenizer, counts)
+    if model["type"] == "WordPiece":
+        words = words[:count]  # the longest token that matches is taken, which is the whole word
+        model["vocab"] |= {word.text: size + number for number, word in enumerate(words)}
+    else:
+        words = _used_words(model, words, counts.total(), count)
+        model["vocab"] += [[word.text, _score(word, counts.total())] for word in words]
+    if not words:
+        return Extension(tokenizer, [])
+    with TemporaryDirectory() as folder:  # checked and built like any that is read from a file
+        save_tokenizer(tokenizer, Path(folder), tokenizer.model_max_length)
+        (Path(folder) / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+        extended = load_tokenizer(Path(folder))
+    for number, word in enumerate(words, size):
+        assert [token.id for token in extended.backend_tokenizer.model.tokenize(word.text)] == [number], word.text
+    return Extension(extended, [word.ids for word in words])
+
+
+def count_words(words: Iterable[str], most_words: int = MOST_WORDS) -> Counter[str]:
+    """How often each word stands in the text; the rarest are forgotten whenever more than `most_words` differ."""
+    counts: Counter[str] = Counter()
+    for word in words:
+        counts[word] += 1
+        fewest = 1
+        while len(counts) > most_words:
+            counts = Counter({text: number for text, number in counts.items() if number > fewest})
+            fewest += 1
+    return counts
+
+
+def _words(tokenizer: Tokenizer, kind: str, sentences: Iterable[str]) -> Iterator[str]:
+    """The words as the model is given them, in the order of the text; those of Unigram cut into runs."""
+    backend = tokenizer.backend_tokenizer
+    normalize: Callable[[str], str] = backend.normalizer.normalize_str if backend.normalizer else str
+    for sentence in sentences:
+        text = normalize(sentence)
+        words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)] if backend.pre_tokenizer else [text]
+        for word in words:
+            for part in _RUN.findall(word) if kind == "Unigram" else (word,):
+                if len(part) <= LONGEST_WORD:
+                    yield part
+
+
+def _worthwhile(tokenizer: Tokenizer, counts: Counter[str]) -> list[_Word]:
+    """Frequent words of several known pieces, those first that a piece of their own would save most tokens of."""
+    vocab, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
+    found = []
+    for text, count in counts.items():
+        if count >= FEWEST_OCCURRENCES and text not in vocab:
+            ids = [token.id for token in tokenizer.backend_tokenizer.model.tokenize(text)]
+            if len(ids) > 1 and unknown not in ids:
+                found.append(_Word(text, count, ids))
+    return sorted(found, key=lambda word: (-word.occurrences * (len(word.ids) - 1), word.text))
+
+
+def _used_words(model: dict[str, Any], words: list[_Word], total: int, count: int) -> list[_Word]:
+    """The first `count` words that Unigram really encodes as one token, given their scores.
+
+    A word's score is the logarithm of its share of the text. If its parts, old or new, are likelier together than the
+    word itself, it would never be used and another one takes its place.
+    """
+    from tokenizers.models import Unigram
+
+    scores = [score for _, score in model["vocab"]]
+    rest = [word for word in words if _score(word, total) > sum(scores[number] for number in word.ids)]
+    old = [tuple(row) for row in model["vocab"]]
+    taken: list[_Word] = []
+    while True:
+        room = count - len(taken)
+        taken, rest = taken + rest[:room], rest[room:]
+        rows = [(word.text, _score(word, total)) for word in taken]
+        trial = Unigram(old + rows, model["unk_id"], bool(model.get("byte_fallback")))
+        used = [word for word in taken if len(trial.tokenize(word.text)) == 1]
+        if len(used) == len(taken):
+            return taken
+        taken = used
+
+
+def _score(word: _Word, total: int) -> float:
+    return round(math.log(word.occurrences / total), SCORE_DIGITS)

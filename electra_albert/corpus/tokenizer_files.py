@@ -36,8 +36,9 @@ _BERT_FLAGS = {  # of a configuration, and the names that a tokenizer.json has f
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
+_TOKENS_PER_CHARACTER = 64  # at most: U+FDFA becomes 18 characters of up to 3 bytes
 _LONGEST_TOKEN = 1000  # characters; the tokenizers library overflows its stack when it frees a far longer one
-_TRIAL = "a The 1,000 don't … “é” e\u0301 中文 한국어 👩\u200d👧 עברית \t\u3000\x00\ufdfa ▁ ## [MASK] <unk>"
+_TRIAL = 40 * "a" + "! The 1,000 don't … “é” e\u0301 中文 한국어 👩\u200d👧 עברית \t\u3000\x00\ufdfa ▁ ## [MASK] <unk>"
 # By this much a token such as "▁1," is made less likely: more than any split of it without the comma costs, so it is
 # never used. Version 4 of transformers takes the same number, and files that it wrote hold scores made with it.
 _DIGIT_COMMA_NATS = 100.0
@@ -73,7 +74,7 @@ def load_tokenizer(path: Path, options: TextOptions = _FROM_FILES) -> PreTrained
         config |= _read_json(settings) if settings.is_file() else {}
     try:
         tokenizer = _load(file, config, options)
-        tokenizer.backend_tokenizer.encode(_TRIAL)
+        count = len(tokenizer.backend_tokenizer.encode(_TRIAL).ids)
     except (UserError, OSError):
         raise
     except BaseException as problem:  # tokenizers raises Exception itself; a panic of its native code is not even that
@@ -81,6 +82,8 @@ def load_tokenizer(path: Path, options: TextOptions = _FROM_FILES) -> PreTrained
             raise
         reason = " ".join(str(problem).split())[:120]
         raise CheckpointError(f"{file} cannot be used as a tokenizer ({reason}); fetch it again") from None
+    if count > _TOKENS_PER_CHARACTER * len(_TRIAL):
+        raise CheckpointError(f"{file} makes {count} tokens of {len(_TRIAL)} characters; name another tokenizer")
     return tokenizer
 
 

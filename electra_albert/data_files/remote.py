@@ -15,6 +15,7 @@ LOG = logging.getLogger(__name__)
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _HUB_SECONDS = 3  # to wait for an answer of the hub
+_WEB_SECONDS = 60  # to wait for the next bytes of a file
 
 
 def is_url(name: str) -> bool:
@@ -33,7 +34,7 @@ def fetch(url: str, option: str) -> list[Path]:
 
     cache = Path(HF_HOME) / "electra-albert"
     try:
-        system, path = fsspec.url_to_fs(url)
+        system, path = fsspec.url_to_fs(url, **(_web_options() if url.lower().startswith("http") else {}))
         names = sorted(system.glob(path)) if "*" in path else [path]
         copies = [_copy(system, name, cache / _digest(system.protocol, name)) for name in names]
     except UsageError:
@@ -44,6 +45,14 @@ def fetch(url: str, option: str) -> list[Path]:
     if not copies:
         raise UsageError(f"--{option} {url}: no file matches it; check the URL")
     return copies
+
+
+def _web_options() -> dict[str, Any]:
+    """Proxies of the environment, and a limit on each wait where aiohttp's own is one of five minutes on the whole."""
+    import aiohttp
+
+    waits = aiohttp.ClientTimeout(total=None, sock_connect=_WEB_SECONDS, sock_read=_WEB_SECONDS)
+    return {"client_kwargs": {"trust_env": True, "timeout": waits}}
 
 
 def _copy(system: Any, name: str, kept: Path) -> Path:

@@ -59,7 +59,7 @@ def json_objects(
         if repeated:
             raise DataError(f"{position(number)}: key {repeated[0]!r} is there twice in one object; keep one")
         if not isinstance(record, dict):
-            raise DataError(f"{position(number)}: {json_kind(record)}, not an object; give one JSON object a line")
+            raise DataError(f"{position(number)}: not an object but {json_kind(record)}; give one JSON object a line")
         yield number, record
 
 

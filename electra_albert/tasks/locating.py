@@ -83,9 +83,10 @@ def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, 
     if is_split and sets["evaluation"]:
         raise UsageError(f"--validation_split: {there.place} holds data to score on already; leave the option out")
     needs_scores = not is_split and not (task.trained_by is not None and sets["test"])
-    for role, is_needed in (("train", needs_training), ("evaluation", needs_scores), ("test", needs_test)):
-        if is_needed and not sets[role]:
-            raise UsageError(_not_found(task, config, there, role, next(iter(wanted[role].values()))))
+    needs = {"train": needs_training, "evaluation": needs_scores, "test": needs_test}
+    if missing_roles := [role for role in _ROLES if needs[role] and not sets[role]]:
+        patterns = next(iter(wanted[missing_roles[0]].values()))
+        raise UsageError(_not_found(task, config, there, missing_roles, patterns))
     return Sources(sets.get("train", {}).get("train"), sets["evaluation"], sets["test"], there.place)
 
 
@@ -167,12 +168,14 @@ def _on_hub(task: Task, data_dir: str, wanted: Mapping[str, Mapping[str, Pattern
     return _DataDir(data_dir, sets, list(map(str, splits)))
 
 
-def _not_found(task: Task, config: DataConfig, there: _DataDir, role: str, patterns: Patterns) -> str:
-    option, what = _ROLES[role]
-    part = ", a part of the training data by --validation_split 0.1" if role == "evaluation" else ""
+def _not_found(task: Task, config: DataConfig, there: _DataDir, roles: list[str], patterns: Patterns) -> str:
+    """The message for sets that are missing, of which `patterns` are the names of the first."""
+    what = _ROLES[roles[0]][1]
+    options = " and ".join(f"--{_ROLES[role][0]}" for role in roles)
+    if roles == ["evaluation"]:
+        options += ", a part of the training data by --validation_split 0.1"
     if config.data_dir is None:
-        folder = "its folder, or OWNER/NAME of the hub, by --data_dir"
-        return f"--task {task.name}: no {what}; give --{option}{part}, or {folder}"
+        return f"--task {task.name}: no {what}; give {options}, or its folder, or OWNER/NAME of the hub, by --data_dir"
     wanted = " or ".join([*patterns[:1], *[pattern for pattern in patterns if "*" in pattern][:1]])
     looked = f"looked for {wanted}, in it or in {task.folder}/; there is {shown(there.held)}"
-    return f"--task {task.name}: no {what} in {there.place}: {looked}: check --data_dir or give --{option}{part}"
+    return f"--task {task.name}: no {what} in {there.place}: {looked}: check --data_dir or give {options}"

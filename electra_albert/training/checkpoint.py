@@ -6,7 +6,6 @@ last, `MANIFEST.json` with the size and SHA-256 of each of them. Nothing in it c
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from electra_albert.contracts import CheckpointError, DivergedError, UsageError
+from electra_albert.files import sha256, sync
 
 LOG = logging.getLogger(__name__)
 
@@ -54,12 +54,6 @@ def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> di
         for parameter, state in optimizer.state.items()
         for key, value in state.items()
     }
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
@@ -216,7 +210,7 @@ def save_checkpoint(
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    _sync(folder)
+    sync(folder)
     if problem := find_problem(path):
         raise OSError(f"{path} reads back wrong: {problem}")
     _rotate(folder, save_total_limit)
@@ -237,11 +231,11 @@ def _fill(
     for name in _FILES:
         path = temporary / name
         path.chmod(mode)
-        _sync(path)
+        sync(path)
         files[name] = {"size": path.stat().st_size, "sha256": sha256(path)}
     _write_json({"format": FORMAT, "files": files}, temporary / MANIFEST)
-    _sync(temporary / MANIFEST)
-    _sync(temporary)
+    sync(temporary / MANIFEST)
+    sync(temporary)
 
 
 def _write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -256,17 +250,6 @@ def _write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 def _write_json(value: Mapping[str, Any], path: Path) -> None:
     path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def _sync(path: Path) -> None:
-    """Have the file or folder reach the disk; Windows can open no folder for it."""
-    if os.name == "nt" and path.is_dir():
-        return
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def tidy(folder: Path, step: int) -> None:

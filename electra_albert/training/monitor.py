@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from electra_albert.contracts import Metrics, Term
+from electra_albert.files import write_text
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
 from electra_albert.training.run_log import log_shown
 
@@ -45,7 +46,7 @@ def read_metrics(path: Path) -> list[Metrics]:
 
 
 def cut_metrics(path: Path, step: int, *, is_evaluated: bool) -> list[Metrics]:
-    """Cut a metrics file back to `step`, written beside and renamed; torn lines go. Returns the rows that stay.
+    """Cut a metrics file back to `step`, atomically; torn lines go. Returns the rows that stay.
 
     Evaluation rows of `step` itself stay only where they are not about to be made again: is_evaluated.
     """
@@ -55,9 +56,7 @@ def cut_metrics(path: Path, step: int, *, is_evaluated: bool) -> list[Metrics]:
         if row["step"] < step or (row["step"] == step and (is_evaluated or not is_evaluation)):
             kept.append(row)
     if path.exists():
-        beside = path.with_name(f"{path.name}.tmp")
-        beside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        beside.replace(path)
+        write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
     return kept
 
 

@@ -245,7 +245,7 @@ def test_a_byte_order_mark_hides_no_column(tmp_path: Path) -> None:
     ("name", "raw", "word"),
     [
         ("a.jsonl", '{"text": 7}', "line 4.* a number, not text"),
-        ("a.jsonl", '["One."]', "line 4.* an array, not an object"),
+        ("a.jsonl", '["One."]', "line 4.*not an object but an array"),
         ("a.jsonl", '{"text": "One.', "line 4.*not JSON"),
         ("a.jsonl", "[" * 100_000, "line 4.*not JSON"),
         ("a.jsonl", '{"body": "One."}', "line 4.*'text' is not there"),

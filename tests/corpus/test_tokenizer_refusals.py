@@ -69,6 +69,10 @@ EDITED: dict[str, tuple[Callable[[Path], None], str, Callable[[Any], Any], str]]
     "regex that does not parse": (
         save_roberta, JSON, step(type="Replace", pattern={"Regex": "("}, content=""), "fetch",
     ),
+    "regex that never ends": (
+        save_roberta, JSON, step(type="Replace", pattern={"Regex": "(a+)+$"}, content=""), "fetch",
+    ),
+    "text that grows": (save_roberta, JSON, step(type="Replace", pattern={"String": "a"}, content="a" * 999), "makes"),
     "unknown step": (save_roberta, JSON, step(type="Shell", command="true"), "fetch"),
     "character map cut off": (save_roberta, JSON, step(type="Precompiled", precompiled_charsmap="AAQAAA=="), "fetch"),
     "generator of text without a mask": (save_roberta, JSON, without_mask, "mask_token"),

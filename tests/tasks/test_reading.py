@@ -149,7 +149,7 @@ def test_cola_is_read_with_and_without_a_header_and_mrpc_from_its_original_files
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({}, "--train_file.*--data_dir"),
+        ({}, "give --train_file and --validation_file, .*--data_dir"),
         ({"data_dir": "nowhere/at/all"}, "OWNER/NAME"),
         ({"data_dir": "sst/dev.tsv"}, "not a folder"),
         ({"data_dir": "empty"}, r"training data.*train.tsv or train\*.tsv, in it or in SST"),

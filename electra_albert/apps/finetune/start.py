@@ -11,10 +11,10 @@ from electra_albert.apps.default_model import default_model
 from electra_albert.config import CorpusConfig, ModelConfig
 from electra_albert.contracts import UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer
+from electra_albert.files import sha256
 from electra_albert.hub.load import is_detector, locate_encoder, read_config, read_details
 from electra_albert.hub.weights import all_files
 from electra_albert.presets import PRESETS
-from electra_albert.training.checkpoint import sha256
 from electra_albert.training.distributed import World, main_first
 
 if TYPE_CHECKING:

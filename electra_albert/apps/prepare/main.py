@@ -25,8 +25,13 @@ from electra_albert.corpus.parts import PartPlan, missing_parts, token_dtype, wr
 from electra_albert.corpus.sources import read_unit, same_content
 from electra_albert.corpus.statistics import format_statistics
 from electra_albert.corpus.store import Store, build_store
-from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer, save_tokenizer, train_tokenizer
-from electra_albert.corpus.tokenizer_extension import extend_tokenizer
+from electra_albert.corpus.tokenizer import (
+    extend_tokenizer,
+    fingerprint,
+    load_tokenizer,
+    save_tokenizer,
+    train_tokenizer,
+)
 from electra_albert.corpus.word_encoder import encoder_settings
 from electra_albert.keyed_random import Stream, bits
 

@@ -24,12 +24,13 @@ from electra_albert.corpus.examples import Rows, build_table
 from electra_albert.corpus.mixture import read_sources
 from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
 from electra_albert.data_files.finding import find_files as find_text
+from electra_albert.files import sha256
 from electra_albert.hub.fill import adopt, require_same_computation, resize_vocabulary, same_tables
 from electra_albert.hub.find import CONFIG_FILE, ENCODER_FOLDERS, ModelFiles, is_checkpoint, locate, locate_encoder
 from electra_albert.hub.load import Stored, body_of, read_config, read_each
 from electra_albert.hub.weights import all_files
 from electra_albert.presets import PRESETS
-from electra_albert.training.checkpoint import MANIFEST, MODEL, find_checkpoint, load_checkpoint, read_state, sha256
+from electra_albert.training.checkpoint import MANIFEST, MODEL, find_checkpoint, load_checkpoint, read_state
 from electra_albert.training.distributed import World, gather_objects, main_first
 
 if TYPE_CHECKING:

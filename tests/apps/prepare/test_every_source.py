@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 from datasets import Dataset, DatasetDict
 
-from electra_albert.apps.prepare import main as prepare
+from electra_albert.apps.prepare import command as prepare
 from electra_albert.apps.pretrain import main as pretrain
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call, english, options, rows

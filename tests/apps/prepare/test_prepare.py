@@ -15,8 +15,7 @@ import pytest
 from electra_albert.apps.prepare.main import Prepared, ShardConfig, prepare, prepare_shard
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError, UserError
-from electra_albert.corpus.tokenizer import load_tokenizer
-from electra_albert.corpus.tokenizer_extension import extend_tokenizer
+from electra_albert.corpus.tokenizer import extend_tokenizer, load_tokenizer
 from tests.apps.tiny_run import finish, start
 from tests.corpus.tokenizer_kinds import KINDS
 

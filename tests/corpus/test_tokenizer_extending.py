@@ -10,8 +10,17 @@ from typing import Any
 import pytest
 
 from electra_albert.contracts import UsageError
-from electra_albert.corpus.tokenizer import SPECIAL_PIECES, fingerprint, load_tokenizer, save_tokenizer, train_tokenizer
-from electra_albert.corpus.tokenizer_extension import FEWEST_OCCURRENCES, LONGEST_WORD, count_words, extend_tokenizer
+from electra_albert.corpus.tokenizer import (
+    FEWEST_OCCURRENCES,
+    LONGEST_WORD,
+    SPECIAL_PIECES,
+    count_words,
+    extend_tokenizer,
+    fingerprint,
+    load_tokenizer,
+    save_tokenizer,
+    train_tokenizer,
+)
 from electra_albert.corpus.tokenizer_training import WORD_START, build_albert
 from tests.corpus.nasty_text import nasty_corpus
 from tests.corpus.tokenizer_kinds import KINDS, PROSE
