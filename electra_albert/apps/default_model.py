@@ -7,7 +7,7 @@ from pathlib import Path
 
 from electra_albert.apps.run_folder import CONFIG, read_options
 from electra_albert.contracts import UsageError
-from electra_albert.shipped import MODELS as SHIPPED
+from electra_albert.files import MODELS as SHIPPED
 
 LOG = logging.getLogger(__name__)
 

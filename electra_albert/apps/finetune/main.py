@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from electra_albert.apps.command_line import report
 from electra_albert.apps.finetune.options import parse_finetuning, refuse_idle_options, with_recipe
 from electra_albert.contracts import UsageError, UserError
+from electra_albert.files import SAMPLE_TASK
 from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, TOPICS, table_name
-from electra_albert.shipped import SAMPLE_TASK
 
 if TYPE_CHECKING:
     from electra_albert.apps.finetune.start import Start
