@@ -54,7 +54,7 @@ def measure_store(config: BenchConfig) -> Iterator[Record]:
         else:
             LOG.info("stock is left out: its loader is compared on .txt files only")
         seconds = in_turns(timings, config.repeats)
-    megabytes = prepared.store.receipt["read"]["bytes"] / 1e6
+    megabytes = prepared.store.statistics["read"]["bytes"] / 1e6
     baseline = STOCK if STOCK in timings else OURS
     yield {
         "title": f"token store of {megabytes:,.1f} MB of text, {config.corpus}, vocabulary {len(prepared.tokenizer):,}",

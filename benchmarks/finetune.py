@@ -36,7 +36,7 @@ def measure_finetune(config: BenchConfig) -> Iterator[Record]:
     from transformers.utils.import_utils import is_accelerate_available
 
     if not is_accelerate_available():
-        raise UsageError("stock's Trainer needs accelerate: pip install 'electra-albert[dev]'")
+        raise UsageError("stock's Trainer needs accelerate: pip install -e '.[bench]'")
     stock_logging.set_verbosity_error()
     seeds = count(config.seed)
     world, settings = start(config.device), pretraining(config)

@@ -88,7 +88,7 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     result = torch.empty_like(left)
     calls = [partial(torch.mm, left, other, out=result) for other in (right, right.t())]
-    return 2 * size**3 / min(seconds_per_call(call, 5) for call in calls * 3)
+    return 2 * size**3 / min(seconds_per_call(call, 3) for call in calls * 2)
 
 
 def peak_memory(call: Callable[[], object], device: torch.device) -> int | None:

@@ -1,4 +1,4 @@
-"""Durable files: written under another name, renamed into place when complete, hashed, checked against their hash."""
+"""Files that ship with the toolkit, and durable writes: renamed into place when complete, hashed, checked."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+
+_INSTALLED = Path(__file__).parent / "data"  # in a wheel; in a checkout they lie next to the package
+SHIPPED = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "data"
+SAMPLE_TEXT = SHIPPED / "sample" / "simple-wikipedia.txt.xz"
+SAMPLE_TASK = SHIPPED / "topics"
+MODELS = SHIPPED / "models"
 
 
 def name_beside(path: Path) -> Path:

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
 from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError
 from electra_albert.training.guards import RunLock
-from experiments.plan import Plan, Site, Stage, all_stages, read_plan
+from experiments.plan import Plan, Site, Stage, all_stages, read_plan, typed
 from experiments.report import report
 from experiments.running import LOG, check_recipes, is_done, run_stages
 
@@ -33,20 +32,19 @@ def main(argv: Sequence[str]) -> int:
     if unknown := {*asked} - plan.arms.keys():
         raise UsageError(f"--arms: the plan has no arm {min(unknown)!r}; it has {', '.join(plan.arms)}")
     check_can_write(Path(site.output_dir))
-    phases = all_stages(plan, site)
-    wanted = [[stage for stage in phase if not asked or stage.arm in asked] for phase in phases]
-    _check(plan, site, [stage for phase in wanted for stage in phase])
-    failed: list[int] = []
+    stages, failed = all_stages(plan, site), list[int]()
+    left = [stage for stage in stages if not asked or stage.arm in asked]
+    _check(plan, site, left)
     with RunLock(Path(site.output_dir)):
         try:
-            for phase in wanted:
-                failed += run_stages(phase, site.jobs)
-                text = report(plan, site, phases)
+            while ready := [stage for stage in left if not stage.needs or is_done(stage.needs)]:
+                failed += run_stages([stage for stage in ready if not is_done(stage)], site.jobs)
+                left = [stage for stage in left if stage not in ready]
+                report(plan, site, stages)
         except KeyboardInterrupt:
-            report(plan, site, phases)
             LOG.warning("stopped; the same command resumes it")
-            return STOPPED_BY_SIGNAL
-    print(text, flush=True)
+            failed = [STOPPED_BY_SIGNAL]
+        print(report(plan, site, stages), flush=True)
     return failed[0] if failed else 0
 
 
@@ -55,11 +53,8 @@ def _check(plan: Plan, site: Site, stages: Sequence[Stage]) -> None:
     from electra_albert.apps.finetune.options import parse_finetuning
     from electra_albert.tasks.registry import find_task
 
-    for path in (*site.text, *([site.pairs] if site.pairs else [])):
-        if not os.path.exists(path):
-            raise UsageError(f"{path} does not exist")
     for stage in {stage.name: stage for stage in stages if stage.name in plan.tasks}.values():
-        find_task(str(parse_finetuning(stage.words).data.task))
+        find_task(str(parse_finetuning(typed(stage.options)).data.task))
     if plan.tasks and not site.data_dir:
         LOG.warning("no task is trained; --data_dir names the folder of their data")
     for needs in (stage.needs for stage in stages if stage.needs):

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from electra_albert.apps.command_line import parse_pretraining
-from electra_albert.config import PretrainConfig
+from electra_albert.apps.pretrain.options import parse_pretraining
+from electra_albert.apps.pretrain.trial import step_flops
 from electra_albert.contracts import UsageError
+from electra_albert.corpus.mixture import strict_loader
+from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.objectives.registry import spec_of
 
 PRETRAINING = "pretraining-"  # and the seed: the stages that make weights
@@ -22,10 +24,10 @@ class Arm(NamedTuple):
     """One variant of an experiment; it has the options and seeds of the arm that it is like."""
 
     name: str
-    seeds: Sequence[int]  # the first is scored and fine-tuned
+    seeds: list[int]  # the first is scored and fine-tuned
     options: Options  # of Pretraining.py
-    weights: str = "pretrained"  # or random, or stock
-    like: str | None = None
+    weights: str  # pretrained, random or stock
+    like: str | None
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,6 @@ class Site:
     def __post_init__(self) -> None:
         if self.jobs < 1 or (self.max_pairs or 1) < 1:
             raise UsageError("--jobs and --max_pairs must be at least 1")
-        for name in ("corpus", "tokenizer", "data_dir", "pairs"):  # compared with those of an earlier call
-            value = getattr(self, name)
-            object.__setattr__(self, name, value and str(Path(value)))
 
     def folder(self, arm: str) -> Path:
         """The folder of an arm: its name without letters that a path should not hold."""
@@ -82,18 +81,13 @@ class Stage(NamedTuple):
     name: str
     module: list[str]  # what is called after `python -m`
     options: Options
-    folder: Path  # of the arm
-    output: Path
+    output: Path  # in the folder of the arm
     needs: Stage | None = None
     flops: float = 0.0  # of an update
 
     @property
-    def words(self) -> list[str]:
-        return _words(self.options)
-
-    @property
     def record(self) -> Path:
-        return self.folder / "stages" / f"{self.name}.json"
+        return self.output.parent / "stages" / f"{self.name}.json"
 
     @property
     def recipe(self) -> list[Any]:
@@ -104,81 +98,57 @@ class Stage(NamedTuple):
 
 def read_plan(file: Path) -> Plan:
     """The plan in a YAML file; UsageError where it is none."""
-    content, where, arms = _load(file), f"--plan {file}", dict[str, Arm]()
-    finetuning = _mapping(content.pop("finetuning", None), where)
-    shared, seeds = _mapping(content.pop("pretraining", None), where), content.pop("seeds", [42])
-    for name, given in _mapping(content.pop("arms", None), where).items():
-        own = _mapping(given, f"{where}: arm {name}")
-        weights, like = own.pop("weights", "pretrained"), own.pop("like", None)
-        if weights == "pretrained" and like is None:
-            arms[name] = Arm(name, own.pop("seeds", seeds), {**shared, **own})
-        elif weights in ("random", "stock") and not own and like in arms and arms[like].like is None:
-            of_like = arms[like].seeds
-            arms[name] = Arm(name, of_like[:1] if weights == "random" else of_like, arms[like].options, weights, like)
-        else:
-            raise UsageError(
-                f"{where}: arm {name}: weights random and stock take `like:` a pretrained arm before, alone"
-            )
-    tasks = {name: _mapping(own, where) for name, own in _mapping(finetuning.pop("tasks", None), where).items()}
-    options, task_seeds = _mapping(finetuning.pop("options", None), where), finetuning.pop("seeds", 1)
-    flops, share, title = content.pop("flops", None), content.pop("warmup_share", None), content.pop("title", file.stem)
-    if unknown := [*content, *finetuning]:
-        raise UsageError(f"{where}: there is no {unknown[0]!r}; see docs/experiments.md")
-    if not arms or not all(value is None or isinstance(value, int | float) for value in (flops, share)):
-        raise UsageError(
-            f"{where}: it needs arms, and numbers for flops and warmup_share, as 1.0e+15 with point and sign"
-        )
-    return Plan(str(title), arms, flops, share, tasks, options, task_seeds)
-
-
-def _load(file: Path) -> Options:
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [key.value for key, _ in node.value]
-            if len({*keys}) < len(keys):
-                raise UsageError(f"--plan {file}: a key is there twice {node.start_mark}; leave out one of the two")
-            return super().construct_mapping(node, deep)
-
+    arms: dict[str, Arm] = {}
     try:
-        return _mapping(yaml.load(file.read_text(encoding="utf-8"), Loader), f"--plan {file}")
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"--plan {file} cannot be read: {error}") from None
+        content = yaml.load(file.read_text(encoding="utf-8"), strict_loader())
+        finetuning, shared = content.pop("finetuning", {}), content.pop("pretraining", {})
+        seeds = content.pop("seeds", [42])
+        for name, given in content.pop("arms").items():
+            own = {"seeds": seeds, "weights": "pretrained", "like": None, **shared, **(given or {})}
+            own_seeds, weights, like = (own.pop(key) for key in ("seeds", "weights", "like"))
+            if like is not None:
+                if weights not in ("random", "stock") or given.keys() != {"like", "weights"}:
+                    raise ValueError(f"arm {name}: like takes weights: random or stock and no options")
+                own_seeds, own = arms[like].seeds[: 1 if weights == "random" else None], arms[like].options
+            elif weights != "pretrained":
+                raise ValueError(f"arm {name}: weights {weights} need like: ARM")
+            arms[name] = Arm(name, list(own_seeds), own, weights, like)
+        tasks = {name: own or {} for name, own in finetuning.pop("tasks", {}).items()}
+        options, task_seeds = finetuning.pop("options", {}), finetuning.pop("seeds", 1)
+        rest = {"title": file.stem, **content, **finetuning}
+        return Plan(arms=arms, tasks=tasks, task_options=options, task_seeds=task_seeds, **rest)
+    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
+        message = " ".join(f"{type(error).__name__} {error}".split())
+        raise UsageError(f"--plan {file} is not as docs/experiments.md has it: {message}") from None
 
 
-def _mapping(value: object, where: str) -> Options:
-    if value is not None and not isinstance(value, dict):
-        raise UsageError(f"{where}: {value!r} is no mapping; write one `name: value` a line")
-    return dict(value or {})
-
-
-def all_stages(plan: Plan, site: Site) -> list[list[Stage]]:
-    """The commands of every arm in phases, each of which needs the one before; UsageError for wrong options."""
+def all_stages(plan: Plan, site: Site) -> list[Stage]:
+    """The commands of every arm, each after the one that it needs; UsageError for wrong options."""
     folders = [site.folder(name) for name in plan.arms]
     if len({*folders, Path(site.output_dir)}) <= len(folders):
         raise UsageError("two arms would have the same folder, or one none of its own; name one of them otherwise")
-    made: dict[str, list[Stage]] = {}
-    judged: list[Stage] = []
+    made, judged = dict[str, list[Stage]](), list[Stage]()
     for name, arm in plan.arms.items():
-        if arm.like is None:
+        if arm.weights == "pretrained":
             made[name] = [_pretraining(plan, site, arm, seed) for seed in arm.seeds]
         elif arm.weights == "stock":
-            made[name] = [_stock(site.folder(name), name, like) for like in made[arm.like]]
-        judged += _judging(plan, site, arm, made[arm.like if arm.like and arm.weights == "random" else name][0])
-    phases = [
-        [stage for some in made.values() for stage in some if (stage.needs is None) == own] for own in (True, False)
-    ]
-    return [*phases, judged]
+            made[name] = [_stock(site.folder(name), name, like) for like in made[str(arm.like)]]
+        judged += _judging(plan, site, arm, made[name if name in made else str(arm.like)][0])
+    return sorted((stage for some in made.values() for stage in some), key=lambda stage: bool(stage.needs)) + judged
 
 
 def _pretraining(plan: Plan, site: Site, arm: Arm, seed: int) -> Stage:
-    folder, output = site.folder(arm.name), site.folder(arm.name) / f"seed-{seed}"
+    output = site.folder(arm.name) / f"seed-{seed}"
     given: Options = {"corpus": site.corpus, **({"tokenizer": site.tokenizer} if site.tokenizer else {})}
     given |= {"prepared_dir": site.prepared_dir, "seed": seed, "output_dir": output}
     try:
-        config = parse_pretraining(_words({**given, **arm.options}), "Pretraining.py")[1]
-        flops = update_flops(config, is_stock=False)
+        config = parse_pretraining(typed({**given, **arm.options}))[1]
+        corpus, rows = config.corpus, config.training.per_device_train_batch_size
+        tokens = len(load_tokenizer(Path(corpus.tokenizer))) if corpus.tokenizer else corpus.vocab_size
+        sized = replace(config, model=replace(config.model, vocab_size=tokens))
+        flops = step_flops(sized, rows * config.training.gradient_accumulation_steps)
         if plan.flops:
             given["max_steps"] = max(1, round(plan.flops / flops))
         if plan.warmup_share is not None:
@@ -189,16 +159,13 @@ def _pretraining(plan: Plan, site: Site, arm: Arm, seed: int) -> Stage:
             raise UsageError("weights: stock can be like rtd without gradient accumulation only")
     except UsageError as error:
         raise UsageError(f"arm {arm.name}: {error}") from None
-    module = ["electra_albert", "pretrain"]
-    return Stage(arm.name, f"{PRETRAINING}{seed}", module, options, folder, output, None, flops)
+    return Stage(arm.name, f"{PRETRAINING}{seed}", ["electra_albert", "pretrain"], options, output, None, flops)
 
 
 def _stock(folder: Path, name: str, like: Stage) -> Stage:
     """Training of stock's composition for the time that another arm's run took."""
     output = folder / like.output.name
-    flops = update_flops(parse_pretraining(like.words, "Pretraining.py")[1], is_stock=True)
-    options = {"like": like.output, "output_dir": output}
-    return Stage(name, like.name, ["experiments.stock"], options, folder, output, like, flops)
+    return Stage(name, like.name, ["experiments.stock"], {"like": like.output, "output_dir": output}, output, like)
 
 
 def _judging(plan: Plan, site: Site, arm: Arm, weights: Stage) -> Iterator[Stage]:
@@ -206,15 +173,14 @@ def _judging(plan: Plan, site: Site, arm: Arm, weights: Stage) -> Iterator[Stage
     folder = site.folder(arm.name)
     if (site.text or site.pairs) and arm.weights != "random":
         output = folder / "scores.json"
-        given = {"text": list(site.text), "pairs": site.pairs, "max_pairs": site.max_pairs}
-        given = {name: value for name, value in given.items() if value}
-        given |= {"model": weights.output, "output": output}
-        yield Stage(arm.name, "scores", ["electra_albert", "score"], given, folder, output, weights)
+        given: Options = {"text": list(site.text), "pairs": site.pairs, "max_pairs": site.max_pairs}
+        given = {name: value for name, value in given.items() if value} | {"model": weights.output, "output": output}
+        yield Stage(arm.name, "scores", ["electra_albert", "score"], given, output, weights)
     for task, own in plan.tasks.items() if site.data_dir else ():
         given = {"task": task, "data_dir": site.data_dir, "model": weights.output, "output_dir": folder / task}
         given |= {"seeds": plan.task_seeds, "from_scratch": arm.weights == "random"}
         options = _together(given, {**plan.task_options, **own})
-        yield Stage(arm.name, task, ["electra_albert", "finetune"], options, folder, folder / task, weights)
+        yield Stage(arm.name, task, ["electra_albert", "finetune"], options, folder / task, weights)
 
 
 def _together(given: Options, own: Options) -> Options:
@@ -224,30 +190,13 @@ def _together(given: Options, own: Options) -> Options:
     return {**given, **own}
 
 
-def _words(options: Mapping[str, Any]) -> list[str]:
+def typed(options: Mapping[str, Any]) -> list[str]:
     """Options as they are typed."""
     words = []
     for name, value in options.items():
         values = value if isinstance(value, list | tuple) else [value]
-        typed = {None: "null", True: "true", False: "false"}
-        words += [f"--{name}", *(typed[one] if one is None or isinstance(one, bool) else str(one) for one in values)]
+        words += [
+            f"--{name}",
+            *({"None": "null", "True": "true", "False": "false"}.get(str(v), str(v)) for v in values),
+        ]
     return words
-
-
-def update_flops(config: PretrainConfig, *, is_stock: bool) -> int:
-    """FLOPs of matrix products of an update, from shapes; stock scores the vocabulary at all positions."""
-    from electra_albert.corpus.tokenizer import load_tokenizer
-    from electra_albert.model import flops
-    from electra_albert.objectives.masking import slots
-
-    corpus, training, spec = config.corpus, config.training, spec_of(config)
-    vocab_size = len(load_tokenizer(Path(corpus.tokenizer))) if corpus.tokenizer else corpus.vocab_size
-    config = replace(config, model=replace(config.model, vocab_size=vocab_size))
-    length, generator, rate = corpus.max_seq_length, spec.generator(config), spec.mask_rate(config)
-    masked = length if is_stock else slots(length, rate) if rate else 0
-    example = flops.encoder_flops(generator, length) + flops.mlm_head_flops(generator, masked)
-    if spec.has_discriminator:
-        example += flops.encoder_flops(config.model, length) + flops.rtd_head_flops(config.model, length)
-    if spec.has_sentence_order:
-        example += flops.sentence_order_head_flops(config.model)
-    return flops.TRAINING_PASSES * training.per_device_train_batch_size * training.gradient_accumulation_steps * example

@@ -2,8 +2,7 @@
 
     python -m experiments.stock --like runs/mine --output_dir runs/stock
 
-AlbertForMaskedLM and AlbertModel with ELECTRA's head on one embeddings module in a plain loop, with the run's optimizer
-and learning rates, which follow its schedule by the share of the time that has passed.
+A plain loop with the run's optimizer and its learning rates by the share of the time that has passed.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from electra_albert.apps.command_line import check_can_write, make_parser, parse, parse_pretraining, run_app
+from electra_albert.apps.command_line import make_parser, parse, run_app
+from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.contracts import UsageError
 from electra_albert.training.monitor import read_metrics
 from experiments.report import training_seconds
@@ -26,25 +25,22 @@ from experiments.report import training_seconds
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
     parser = make_parser("python -m experiments.stock", "Train stock's composition for as long as a run took.")
-    parser.add_argument(
-        "--like", type=str, required=True, help="The run whose batches, learning rates and time it has."
-    )
+    parser.add_argument("--like", type=str, required=True, help="The run whose batches and time it has.")
     parser.add_argument("--output_dir", type=str, required=True, help="A folder for log and models.")
-    options = parse(parser, argv)
-    like, folder = Path(options.like), Path(options.output_dir)
-    check_can_write(folder)
+    like, folder = map(Path, parse(parser, argv).as_dict().values())
     seconds = training_seconds(read_metrics(like / "metrics.jsonl"))
     if not (like / "config.yaml").is_file() or seconds <= 0:
         raise UsageError(f"--like {like} is not the folder of a run that was trained")
     import torch
-    from electra_albert.apps.export.models import export_discriminator, export_generator
 
     from benchmarks.step import implementations, make_ready
     from benchmarks.stock import StockPair, check_same_function
     from benchmarks.timing import LOG, STOCK
     from electra_albert.apps.pretrain.evaluation import score
     from electra_albert.apps.pretrain.job import make_job
-    from electra_albert.hub.fill import load_state
+    from electra_albert.hub.fill import fill
+    from electra_albert.hub.names import from_stock
+    from electra_albert.hub.save import save_model
     from electra_albert.objectives.rtd import ReplacedTokenDetection
     from electra_albert.training.distributed import start
     from electra_albert.training.guards import StopSignal
@@ -53,10 +49,9 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.training.settings import RunSettings
     from electra_albert.training.step import autocast
 
-    words = ["--config", str(like / "config.yaml"), "--output_dir", str(folder)]
-    config = parse_pretraining(words, "Pretraining.py")[1]
+    config = parse_pretraining([f"--config={like}/config.yaml", f"--output_dir={folder}", "--torch_compile=none"])[1]
     world, training = start(config.run.device), config.training
-    job = make_job(replace(config, run=replace(config.run, torch_compile="none")), world)
+    job = make_job(config, world)
     ours, batch = cast(ReplacedTokenDetection, job.objective), job.batches.micro_batches(1)[0]
     warm = {STOCK: implementations(job, world, is_compiled=False)[STOCK]}
     check_same_function(ours, cast(StockPair, warm[STOCK].module), batch.to(world.device))
@@ -74,23 +69,19 @@ def main(argv: Sequence[str]) -> int:
         stock.update(batch)
         tokens += int(batch.attention_mask.sum())
     row = {"step": step, "tokens": tokens, "tokens_per_second": tokens / (time.monotonic() - began)}
-    state = pair.generator.state_dict()
-    kept = {name.removeprefix("albert."): t for name, t in state.items() if "predictions.decoder" not in name}
-    load_state(ours.generator, kept, "stock's generator")
     head = {f"discriminator_predictions.{name}": t for name, t in pair.discriminator_predictions.state_dict().items()}
-    load_state(ours.discriminator, {**pair.discriminator.state_dict(), **head}, "stock's discriminator")
-    monitor = Monitor(folder, training.max_steps, is_main=False)
+    encoder = pair.discriminator.state_dict() | head
+    for model, state in ((ours.generator, pair.generator.state_dict()), (ours.discriminator, encoder)):
+        fill(model, from_stock(state, "albert", model.config, "stock's pair").tensors, "stock's pair")
     with torch.no_grad(), autocast(world.device, job.arithmetic):
-        run = RunSettings(folder, training, world, monitor, StopSignal(), job.arithmetic)
+        run = RunSettings(folder, training, world, Monitor(folder, 1, is_main=False), StopSignal(), job.arithmetic)
         found = score(job.objective.eval(), job, job.held_out, run) or {}
     evaluation = {"step": step, **{f"eval_{name}": value for name, value in found.items()}}
     folder.mkdir(parents=True, exist_ok=True)
-    lines = "".join(json.dumps(each) + "\n" for each in (row, evaluation))
-    (folder / "metrics.jsonl").write_text(lines, encoding="utf-8")
+    (folder / "metrics.jsonl").write_text(f"{json.dumps(row)}\n{json.dumps(evaluation)}\n", encoding="utf-8")
     ours.cpu()
-    export_generator(ours.generator, job.prepared.tokenizer, folder / "generator")
-    export_discriminator(ours.discriminator, job.prepared.tokenizer, folder / "discriminator")
-    LOG.info(f"{step:,} updates; exported to {folder}")
+    save_model(ours.generator, job.prepared.tokenizer, folder / "generator")
+    save_model(ours.discriminator, job.prepared.tokenizer, folder / "discriminator")
     return 0
 
 

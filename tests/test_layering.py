@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hub": FOUNDATION | {"corpus", "model"},
     "objectives": FOUNDATION | {"model"},
     "tasks": READING | {"corpus", "hub", "model"},
-    "inference": READING | {"corpus", "hub", "model", "tasks"},
+    "inference": READING | {"corpus", "hub", "model", "objectives", "tasks"},
     "apps": READING | {"corpus", "hub", "inference", "model", "objectives", "tasks", "training"},
     "cli": FOUNDATION | {"__init__", "apps"},
     "__main__": {"cli"},

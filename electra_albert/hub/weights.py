@@ -85,15 +85,12 @@ def all_files(file: Path) -> list[Path]:
 def read_json(file: Path) -> dict[str, Any]:
     """The JSON object in a small file; CheckpointError where it holds none."""
     try:
-        if file.stat().st_size > _LARGEST_JSON_BYTES:
-            raise CheckpointError(f"{file} is too large for a model configuration")
-        contents: Any = json.loads(file.read_text(encoding="utf-8"))
-    except CheckpointError:
-        raise
+        is_small = file.stat().st_size <= _LARGEST_JSON_BYTES
+        contents: Any = json.loads(file.read_text(encoding="utf-8")) if is_small else None
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} is not JSON ({_reason(error)}); fetch it again") from None
     if not isinstance(contents, dict):
-        raise CheckpointError(f"{file} holds no JSON object")
+        raise CheckpointError(f"{file} holds no JSON object, or one of over {_LARGEST_JSON_BYTES:,} bytes")
     return contents
 
 

@@ -1,58 +1,38 @@
-"""A trained model in a program: fill masks, turn text into vectors, find replaced tokens, score how likely a text is.
+"""A trained model in a program: fill masks, vectors, replaced tokens, likelihoods, rewriting, fine-tuned tasks.
 
-A fine-tuned one classifies, tags, answers and chooses.
-
-Dimensions: L length, D hidden.
+Dimensions: B batch, L length, M masked, V vocab, D hidden.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+import operator
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, overload
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from electra_albert.contracts import DataError, UsageError
-from electra_albert.inference.checks import (
-    Text,
-    as_count,
-    as_device,
-    as_path,
-    as_questions,
-    as_targets,
-    as_texts,
-    name_of,
-    with_options,
-)
-from electra_albert.inference.fill_mask import Proposal, propose, shorten, with_own_mask
-from electra_albert.inference.forward import guess, log_likelihoods, replacement_probabilities, vectors
-from electra_albert.inference.loading import read_models
-from electra_albert.inference.rows import PaddedRows, Row, batches, pad, read_rows, spans_of_row, target_ids
-from electra_albert.inference.tasks import (
-    CALLS,
-    Asked,
-    ChoicePrediction,
-    ClassPrediction,
-    FineTuned,
-    SpanPrediction,
-    TagPrediction,
-    answered,
-    chosen_options,
-    classified,
-    tagged,
-)
+from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.corpus.tokenizer import load_tokenizer
+from electra_albert.hub import load as hub
+from electra_albert.hub.fill import ROWS_BY_TOKEN
+from electra_albert.inference import engine, tasks
+from electra_albert.inference.engine import Engine, Padded, Text, TokenSequence, as_texts
+from electra_albert.inference.rewrite import MASKS_AT_ONCE, Draw, Part, masked_logits, rewrite
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import Body
 
-Texts = list[str] | list[tuple[str, str]] | list[Text]
-Pooling = Literal["mean", "cls", "pooler"]
-Answer = list[Proposal] | list[list[Proposal]]  # for a text with one mask, and for one with several
-BATCH_TOKENS = {"cpu": 4096, "cuda": 1 << 16}  # padding included
-T = TypeVar("T")
+LOG = logging.getLogger(__name__)
+
+Texts = Text | list[str] | list[tuple[str, str]] | list[Text]
+Proposal = dict[str, Any]  # score, token, token_str, sequence: as the fill-mask pipeline gives them
+BATCH_TOKENS = {"cpu": 4096, "cuda": 1 << 16, "mps": 4096}  # padding included
 
 
 class Features(NamedTuple):
@@ -67,8 +47,8 @@ class TokenVerdict(NamedTuple):
     """One token as the discriminator sees it."""
 
     piece: str  # as the vocabulary writes it
-    start: int  # its first character in the text
-    end: int  # one past its last; the same as start where the piece marks a word's beginning and no more
+    start: int  # its first character in the text; of a pair, in its own text
+    end: int  # one past its last; the same as start where the token only marks the beginning of a word
     probability: float  # of having been replaced
 
 
@@ -76,272 +56,287 @@ class Likelihood(NamedTuple):
     """How likely a text is, in nats."""
 
     total: float
-    tokens: list[tuple[str, float]]  # each piece, and log P(it | all others)
+    tokens: list[tuple[str, float]]  # each token, and log P(it | all others)
 
 
 def load_model(
-    path: str | Path, device: str | torch.device = "auto", batch_tokens: int | None = None
+    path: str | Path,
+    device: str | torch.device = "auto",
+    batch_tokens: int | None = None,
+    *,
+    discriminator: str | Path | None = None,
+    config: str | Path | None = None,
+    tokenizer: str | Path | None = None,
 ) -> InferenceModel:
     """The model a user means by `path`: a run folder, an exported, fine-tuned or stock ALBERT, BERT or ELECTRA folder.
 
-    It can do what the folder has the heads for. device is cpu, cuda, cuda:1 or auto, a GPU where there is one.
-    batch_tokens bounds how much is computed at once, padding included; what comes out does not depend on it.
-    Rows of a token table that belong to no piece of the tokenizer are left out: they are never guessed, and
-    probabilities are those among the pieces.
+    device is cpu, cuda, cuda:1, mps or auto, a CUDA GPU where there is one. batch_tokens bounds how much is computed at
+    once, padding included; results do not depend on it. `discriminator` is taken from a folder of its own, `config` and
+    `tokenizer` are those of a bare file of weights.
     Raises UsageError for a path or device that is not there, CheckpointError for files that cannot be used.
     """
-    place = as_device(device)
-    size = BATCH_TOKENS[place.type] if batch_tokens is None else as_count("batch_tokens", batch_tokens)
-    return InferenceModel(*read_models(as_path(path), place), place, size, as_path(path))
+    target = _as_device(device)
+    size = BATCH_TOKENS[target.type] if batch_tokens is None else operator.index(batch_tokens)
+    if size < 1:
+        raise UsageError(f"batch_tokens={size} must be at least 1")
+    files, mlm_files = _locate(Path(path), *(None if it is None else Path(it) for it in (config, tokenizer)))
+    if discriminator is not None:
+        files = hub.locate(Path(discriminator), "discriminator")
+    stored = hub.read_stored(files)
+    mlm = stored if mlm_files == files else hub.read_stored(mlm_files)
+    found = load_tokenizer(mlm_files.tokenizer)
+    found("")  # drops what its file says of truncation and padding, before threads share it
+    count, rows = len(found), mlm.config.vocab_size
+    # Of a tokenizer from another folder only its size tells whether it is the model's.
+    if rows < count or (rows > count and tokenizer is not None) or stored.config.vocab_size not in (count, rows):
+        wrong = stored.config.vocab_size if stored.config.vocab_size not in (count, rows) else rows
+        sizes = f"has {count} tokens, the model {wrong}"
+        way_out = "put the tokenizer it was trained with beside its weights (LM_DEMO.py also takes --tokenizer)"
+        raise CheckpointError(f"the tokenizer in {mlm_files.tokenizer} {sizes}; {way_out}")
+    if rows > count:
+        LOG.info(f"{rows - count} rows of the token table belong to no token of the tokenizer and are never predicted")
+    stored, mlm = (_without_spare_rows(one, count) for one in (stored, mlm))
+    encoder = hub.body_of(stored, str(files.weights))
+    detector = hub.discriminator_of(stored, str(files.weights)) if stored.has_detection_head else None
+    generator = hub.generator_of(mlm, str(mlm_files.weights)) if mlm.has_mlm_head else None
+    for model in (detector, generator if mlm_files == files else None):
+        if model is not None:  # weights that two of them have are kept once
+            model.embeddings, model.encoder = encoder.embeddings, encoder.encoder
+    task = tasks.load_fine_tuned(files, found, encoder)
+    for part in (encoder, detector, generator, None if isinstance(task, str) else task.model):
+        if part is not None:
+            part.to(target)
+    weights = tuple(dict.fromkeys((files.weights, mlm_files.weights)))
+    return InferenceModel(found, encoder, generator, detector, task, target, size, Path(path), weights)
+
+
+def _locate(path: Path, config: Path | None, tokenizer: Path | None) -> tuple[hub.ModelFiles, hub.ModelFiles]:
+    """The files of the encoder, and those of the masked-token model, which may be the same."""
+    is_run = os.path.isdir(path / "generator")  # no error for a name that is too long
+    if is_run or config is not None or tokenizer is not None:
+        generator = hub.locate(path, "generator", config, tokenizer)
+        return hub.locate_encoder(path) if is_run or generator.part else generator, generator
+    encoder = hub.locate_encoder(path)
+    return encoder, hub.locate(path, "generator") if encoder.part else encoder
+
+
+def _without_spare_rows(stored: hub.Stored, count: int) -> hub.Stored:
+    """The model with the first `count` rows of its token table."""
+    by_token = {name: tensor for name, tensor in stored.tensors.items() if name in ROWS_BY_TOKEN}
+    if any(len(tensor) != stored.config.vocab_size for tensor in by_token.values()):
+        return stored  # refused where it is loaded, with the sizes it has
+    kept = {name: tensor[:count] for name, tensor in by_token.items()}
+    return stored._replace(config=replace(stored.config, vocab_size=count), tensors=stored.tensors | kept)
+
+
+def _as_device(given: str | torch.device) -> torch.device:
+    """The device, seen to work; UsageError for any other."""
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if str(given) == "auto" else str(given)
+    reason = "models are not computed there"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+        if device.type in BATCH_TOKENS:
+            return device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+    raise UsageError(f"device={name!r} cannot be used ({reason}); give cpu, cuda, cuda:1, mps or auto")
 
 
 @dataclass(frozen=True, repr=False)
-class InferenceModel:
-    """What `load_model` returns. Every call takes one text or a list; a list gives a list, in its order.
+class InferenceModel(Engine):
+    """The model that `load_model` returns: it can do what the folder has the heads for.
 
-    A text longer than the model reads is refused with a DataError, or cut with truncate=True. A token is text unless it
-    is [CLS], [SEP], padding or a mask; an unknown one is. Where pairs are taken, a pair is a tuple of two texts, read
-    as two segments. Calls may come from many threads.
+    Every call takes one text or a list and gives one result or a list, in its order. A text longer than the model reads
+    is refused with a DataError, or cut with truncate=True. A token is text unless it is [CLS], [SEP], padding or a
+    mask; an unknown one is. Where pairs are taken, a pair is a tuple of two texts, read as two segments. A call that
+    the model has no head for raises UsageError. Calls may come from many threads.
     """
 
-    tokenizer: Any
-    encoder: Body  # of the discriminator, where there is one
-    generator: Generator | None
-    discriminator: Discriminator | None
-    task: FineTuned | str  # or why there is none
-    device: torch.device
-    batch_tokens: int
-    path: Path
-
     def __repr__(self) -> str:
-        config = self.encoder.config
-        calls = ["features"]
-        calls += ["fill_mask", "pseudo_log_likelihood", "token_log_likelihoods"] * (self.generator is not None)
-        calls += ["replaced_probabilities"] * (self.discriminator is not None)
-        calls += [] if isinstance(self.task, str) else [CALLS[self.task.model.head.kind]]
+        config, calls = self.encoder.config, ["features"]
+        if self.generator is not None:
+            calls += ["fill_mask", "pseudo_log_likelihood", "token_log_likelihoods", "rewrite"]
+        if self.discriminator is not None:
+            calls.append("replaced_probabilities")
+        if not isinstance(self.task, str):
+            calls.append(tasks.CALLS[self.task.model.head.kind])
         return (
-            f"InferenceModel({str(self.path)!r} on {self.device}: {config.num_hidden_layers} layers, hidden size "
-            f"{config.hidden_size}, vocabulary {config.vocab_size:,}, at most {config.max_position_embeddings} tokens; "
-            f"{', '.join(calls)})"
+            f"InferenceModel({str(self.path)!r} on {self.device}: {config.num_hidden_layers} layers, "
+            f"hidden size {config.hidden_size}, vocabulary {config.vocab_size:,}, "
+            f"at most {config.max_position_embeddings} tokens; {', '.join(calls)})"
         )
 
     def fill_mask(
-        self, texts: str | list[str], top_k: int = 5, targets: str | list[str] | None = None, *, truncate: bool = False
+        self,
+        texts: str | list[str],
+        top_k: int = 5,
+        targets: str | Iterable[str] | None = None,
+        *,
+        truncate: bool = False,
     ) -> Any:
         """The `top_k` likeliest tokens at each [MASK], as the fill-mask pipeline gives them.
 
         For a text with one mask: a list of {"score", "token", "token_str", "sequence"}; with several: such a list for
-        each. `targets` are the only tokens to take: pieces of the vocabulary, or words that are one piece.
+        each. `targets` are the only tokens to take: those of the vocabulary, or words that are one token.
         Differs from the pipeline: a list of one text gives a list of one answer, where the pipeline drops the list.
         """
-        generator, tokenizer = self._masked_token_model("fill_mask"), self.tokenizer
-        mask_id, top_k = tokenizer.mask_token_id, as_count("top_k", top_k)
-        allowed = None if targets is None else torch.tensor(target_ids(tokenizer, as_targets(targets)))
-        own = [with_own_mask(str(text), tokenizer) for text in as_texts(texts, may_be_pairs=False)]
-        rows = read_rows(tokenizer, own, generator.config, texts, truncate=truncate)
-        counts = [row.ids.count(mask_id) for row in rows]
-        if 0 in counts:
-            index = counts.index(0)
-            read = " among the tokens read" * truncate
-            raise DataError(
-                f"{name_of(texts, index)}{shorten(own[index])!r} holds no [MASK]{read}; write [MASK] for a word"
-            )
-        answers: dict[int, Answer] = {}
-        for chosen, padded in self._batches(rows):
-            guesses = iter(guess(generator, padded, mask_id, top_k, allowed))
+        generator, tokenizer = self.masked_token_model("fill_mask"), self.tokenizer
+        mask_id, count = tokenizer.mask_token_id, operator.index(top_k)
+        if count < 1:
+            raise UsageError(f"top_k={count} must be at least 1")
+        allowed = None if targets is None else torch.tensor(engine.target_ids(tokenizer, targets), device=self.device)
+        own = [engine.with_own_mask(text, tokenizer) for text in as_texts(texts)]
+        sequences = engine.encode(tokenizer, own, generator.config, texts, truncate=truncate)
+        for index, sequence in enumerate(sequences):
+            if mask_id not in sequence.ids:
+                read = " among the tokens read" * truncate
+                raise DataError(f"{engine.quote(texts, index)} holds no [MASK]{read}; write [MASK] for a word")
+
+        def fill(padded: Padded, chosen: list[int]) -> Iterator[list[Proposal] | list[list[Proposal]]]:
+            masked = generator(*padded)[padded[0] == mask_id]  # [M, D]
+            best = (each for logits in masked_logits(generator, masked) for each in _best(logits, count, allowed))
             for index in chosen:
-                proposals = propose(tokenizer, rows[index].ids, [next(guesses) for _ in range(counts[index])])
-                answers[index] = proposals[0] if counts[index] == 1 else proposals
-        return _as_given(texts, answers)
+                ids = sequences[index].ids
+                proposals = _propose(tokenizer, ids, [next(best) for _ in range(ids.count(mask_id))])
+                yield proposals[0] if len(proposals) == 1 else proposals
 
-    @overload
-    def features(self, texts: Text, pooling: Pooling = "mean", *, truncate: bool = False) -> Features: ...
-    @overload
-    def features(self, texts: Texts, pooling: Pooling = "mean", *, truncate: bool = False) -> list[Features]: ...
+        return _as_given(texts, self.batched(sequences, fill))
+
     def features(
-        self, texts: Text | Texts, pooling: Pooling = "mean", *, truncate: bool = False
-    ) -> Features | list[Features]:
-        """A vector for each token of a text or a pair, and one for all of it; the discriminator's where there is one.
+        self, texts: Texts, pooling: Literal["mean", "cls", "pooler"] = "mean", *, truncate: bool = False
+    ) -> Any:
+        """Features: a vector for each token of a text or a pair, and one for all of it.
 
-        pooling: mean over the tokens that are text (over all where none is), cls for the vector at [CLS], or pooler;
-        UsageError where the model has no such.
+        They are the discriminator's where there is one. pooling: mean over the tokens that are text (over all where
+        none is), cls for the vector at [CLS], or pooler, where the model has one.
         """
-        poolings = ["mean", "cls"] + ["pooler"] * (self.encoder.pooler is not None)
+        pooler = self.encoder.pooler
+        poolings = ["mean", "cls"] + ["pooler"] * (pooler is not None)
         if pooling not in poolings:
             raise UsageError(f"pooling={pooling!r} is not what this model has; give one of {', '.join(poolings)}")
-        rows = self._rows(texts, self.encoder, truncate)
-        found: dict[int, Features] = {}
-        for chosen, padded in self._batches(rows):
-            hidden_states, pooled = vectors(self.encoder, padded, with_pooler=pooling == "pooler")
-            for place, index in enumerate(chosen):
-                row = rows[index]
-                tokens = hidden_states[place, : len(row.ids)].clone()  # [L, D], an ordinary tensor without padding
-                if pooled is not None:
-                    vector = pooled[place].clone()
+        sequences = self._encode(texts, self.encoder, truncate)
+
+        def read(padded: Padded, chosen: list[int]) -> Iterator[Features]:
+            hidden_states = self.encoder(*padded)  # [B, L, D]
+            pooled = hidden_states if pooler is None else pooler(hidden_states[:, 0]).tanh()  # [B, D] if pooled
+            for vectors, by_pooler, index in zip(hidden_states.cpu(), pooled.cpu(), chosen, strict=True):
+                ids, positions = sequences[index].ids, sequences[index].text_positions
+                tokens = vectors[: len(ids)].clone()  # [L, D], without keeping the padding
+                if pooling == "mean":
+                    vector = tokens[positions or slice(None)].mean(0)
                 else:
-                    vector = tokens[row.text_places or slice(None)].mean(0) if pooling == "mean" else tokens[0].clone()
-                found[index] = Features(vector, tokens, self._pieces(row))
-        return _as_given(texts, found)
+                    vector = tokens[0].clone() if pooling == "cls" else by_pooler.clone()
+                yield Features(vector, tokens, self.tokenizer.convert_ids_to_tokens(ids))
 
-    @overload
-    def replaced_probabilities(self, texts: Text, *, truncate: bool = False) -> list[TokenVerdict]: ...
-    @overload
-    def replaced_probabilities(self, texts: Texts, *, truncate: bool = False) -> list[list[TokenVerdict]]: ...
-    def replaced_probabilities(
-        self, texts: Text | Texts, *, truncate: bool = False
-    ) -> list[TokenVerdict] | list[list[TokenVerdict]]:
-        """The probability that each token of a text or a pair was replaced; characters are counted in each text.
+        return _as_given(texts, self.batched(sequences, read))
 
-        Raises UsageError where the model has no detection head.
-        """
+    def replaced_probabilities(self, texts: Texts, *, truncate: bool = False) -> Any:
+        """A list of TokenVerdict: the probability that each token of a text or a pair was replaced."""
         if self.discriminator is None:
-            raise UsageError(
-                "replaced_probabilities needs a detection head, and this model has none; load a run of objective rtd "
-                "or an ELECTRA discriminator"
-            )
-        rows = self._rows(texts, self.discriminator, truncate)
-        found: dict[int, list[TokenVerdict]] = {}
-        for chosen, padded in self._batches(rows):
-            for index, probabilities in zip(chosen, replacement_probabilities(self.discriminator, padded), strict=True):
-                row = rows[index]
-                spans, pieces = spans_of_row(self.tokenizer, row), self._pieces(row)
-                found[index] = [
-                    TokenVerdict(pieces[place], *spans[place], probabilities[place]) for place in row.text_places
-                ]
+            way_out = "load a run of objective rtd or an ELECTRA discriminator"
+            raise UsageError(f"replaced_probabilities needs a detection head, and this model has none; {way_out}")
+        sequences = self._encode(texts, self.discriminator, truncate)
+        found = []
+        for sequence, logits in zip(sequences, self.detect(sequences), strict=True):
+            tokens = self.tokenizer.convert_ids_to_tokens(sequence.ids)
+            spans, scores = engine.spans_of_sequence(self.tokenizer, sequence), logits.sigmoid().tolist()
+            found.append([TokenVerdict(tokens[at], *spans[at], scores[at]) for at in sequence.text_positions])
         return _as_given(texts, found)
 
-    @overload
-    def pseudo_log_likelihood(self, texts: Text, *, truncate: bool = False) -> float: ...
-    @overload
-    def pseudo_log_likelihood(self, texts: Texts, *, truncate: bool = False) -> list[float]: ...
-    def pseudo_log_likelihood(self, texts: Text | Texts, *, truncate: bool = False) -> float | list[float]:
-        """The sum over the tokens of a text or a pair of log P(token | all others), in nats; 0 where there is no token.
+    def pseudo_log_likelihood(self, texts: Texts, *, truncate: bool = False) -> Any:
+        """A float: the sum over the tokens of a text or a pair of log P(token | all others), in nats; 0 without tokens.
 
-        Raises UsageError where the model has no masked-token head. Paper: Salazar et al. 2020, section 2.2.
+        Paper: Salazar et al. 2020, section 2.2.
         """
         found = self.token_log_likelihoods(texts, truncate=truncate)
         return [each.total for each in found] if isinstance(found, list) else found.total
 
-    @overload
-    def token_log_likelihoods(self, texts: Text, *, truncate: bool = False) -> Likelihood: ...
-    @overload
-    def token_log_likelihoods(self, texts: Texts, *, truncate: bool = False) -> list[Likelihood]: ...
-    def token_log_likelihoods(self, texts: Text | Texts, *, truncate: bool = False) -> Likelihood | list[Likelihood]:
-        """As pseudo_log_likelihood, with the part of each token: each is masked in turn, the others stay."""
-        generator = self._masked_token_model("pseudo_log_likelihood")
-        rows = self._rows(texts, generator, truncate)
-        asked = [(row, place) for row in rows for place in row.text_places]
-        nats: dict[int, float] = {}
-        for chosen, padded in self._batches([row for row, _ in asked]):
-            places = torch.tensor([asked[index][1] for index in chosen])
-            found = log_likelihoods(generator, padded, places, self.tokenizer.mask_token_id)
-            nats |= zip(chosen, found, strict=True)
-        in_order = (nats[index] for index in range(len(asked)))
-        told: dict[int, Likelihood] = {}
-        for index, row in enumerate(rows):
-            pieces = self._pieces(row)
-            tokens = [(pieces[place], next(in_order)) for place in row.text_places]
-            told[index] = Likelihood(math.fsum(value for _, value in tokens), tokens)
-        return _as_given(texts, told)
+    def token_log_likelihoods(self, texts: Texts, *, truncate: bool = False) -> Any:
+        """A Likelihood: pseudo_log_likelihood with the part of each token, which is masked while the others stay."""
+        generator, mask_id = self.masked_token_model("pseudo_log_likelihood"), self.tokenizer.mask_token_id
+        sequences = self._encode(texts, generator, truncate)
+        asked = [(sequence, position) for sequence in sequences for position in sequence.text_positions]
 
-    @overload
-    def classify(self, texts: Text, *, truncate: bool = False) -> ClassPrediction: ...
-    @overload
-    def classify(self, texts: Texts, *, truncate: bool = False) -> list[ClassPrediction]: ...
-    def classify(self, texts: Text | Texts, *, truncate: bool = False) -> ClassPrediction | list[ClassPrediction]:
-        """The class of a text or a pair, or its number where the model was fine-tuned on numbers.
+        def score(padded: Padded, chosen: list[int]) -> list[float]:
+            ids, *others = padded
+            row, position = torch.arange(len(chosen)), torch.tensor([asked[index][1] for index in chosen])
+            labels = ids[row, position].clone()  # [B]
+            ids[row, position] = mask_id
+            masked = generator(ids, *others)[row, position]  # [B, D]
+            parts = zip(masked_logits(generator, masked), labels.split(MASKS_AT_ONCE), strict=True)
+            found: list[float] = torch.cat([-cross_entropy(*part, reduction="none") for part in parts]).tolist()
+            return found
 
-        Raises UsageError where the model was not fine-tuned for this, DataError for a text that is too long.
+        nats = iter(self.batched([sequence for sequence, _ in asked], score))
+        found = []
+        for sequence in sequences:
+            tokens = self.tokenizer.convert_ids_to_tokens([sequence.ids[at] for at in sequence.text_positions])
+            parts = [(token, next(nats)) for token in tokens]
+            found.append(Likelihood(math.fsum(value for _, value in parts), parts))
+        return _as_given(texts, found)
+
+    def rewrite(self, texts: str | list[str], mask_rate: float = 0.15, temperature: float = 1.0, seed: int = 42) -> Any:
+        """A Rewritten: some tokens of a text masked and drawn again from the generator, scored by the discriminator.
+
+        A text with [MASK] has these filled by the best prediction instead. Texts may be of any length; the seed and a
+        text's number in the list decide what is drawn.
         """
-        task = self._fine_tuned("classify")
-        found = classified(task, as_texts(texts, may_be_pairs=True), self._asked(texts, truncate))
-        return found if isinstance(texts, list) else found[0]
+        parts = [Part(number, text) for number, text in enumerate(as_texts(texts), 1)]
+        return _as_given(texts, rewrite(self, parts, Draw(mask_rate, temperature, seed)))
 
-    @overload
-    def tag(self, texts: str, *, truncate: bool = False) -> list[TagPrediction]: ...
-    @overload
-    def tag(self, texts: list[str], *, truncate: bool = False) -> list[list[TagPrediction]]: ...
-    def tag(self, texts: str | list[str], *, truncate: bool = False) -> list[TagPrediction] | list[list[TagPrediction]]:
-        """The tag of each word of a text; words are between spaces, as in the data of tagging. Raises as classify.
+    def classify(self, texts: Texts, *, truncate: bool = False) -> Any:
+        """A ClassPrediction: the class of a text or a pair, or its number where the model was fine-tuned on numbers."""
+        return _as_given(texts, tasks.classify(self, texts, truncate))
 
-        Texts are read in windows where they are long; only a word longer than a window is too long.
-        """
-        task = self._fine_tuned("tag")
-        found = tagged(task, list(map(str, as_texts(texts, may_be_pairs=False))), self._asked(texts, truncate))
-        return found if isinstance(texts, list) else found[0]
+    def tag(self, texts: str | list[str], *, truncate: bool = False) -> Any:
+        """A list of TagPrediction, for each word of a text; words are between spaces, long texts read in windows."""
+        return _as_given(texts, tasks.tag(self, texts, truncate))
 
-    @overload
-    def answer(self, questions: str, contexts: str, *, truncate: bool = False) -> SpanPrediction: ...
-    @overload
-    def answer(self, questions: list[str], contexts: list[str], *, truncate: bool = False) -> list[SpanPrediction]: ...
-    def answer(
-        self, questions: str | list[str], contexts: str | list[str], *, truncate: bool = False
-    ) -> SpanPrediction | list[SpanPrediction]:
-        """The stretch of a context that answers a question, or of each context its question. Raises as classify.
+    def answer(self, questions: str | list[str], contexts: str | list[str], *, truncate: bool = False) -> Any:
+        """A SpanPrediction: the stretch of a context that answers a question; long contexts are read in windows."""
+        return _as_given(questions, tasks.answer(self, questions, contexts, truncate))
 
-        Contexts are read in windows where they are long; only a question may be too long.
-        """
-        task = self._fine_tuned("answer")
-        asked = as_questions(questions, contexts)
-        found = answered(task, asked, self._asked(questions, truncate))
-        return found if isinstance(questions, list) else found[0]
-
-    @overload
-    def choose(
-        self, contexts: str, questions: str, options: list[str], *, truncate: bool = False
-    ) -> ChoicePrediction: ...
-    @overload
-    def choose(
-        self, contexts: list[str], questions: list[str], options: list[list[str]], *, truncate: bool = False
-    ) -> list[ChoicePrediction]: ...
-    def choose(
-        self,
-        contexts: str | list[str],
-        questions: str | list[str],
-        options: list[str] | list[list[str]],
-        *,
-        truncate: bool = False,
-    ) -> ChoicePrediction | list[ChoicePrediction]:
-        """The option that answers a question on a context, or of lists of the three. Raises as classify.
+    def choose(self, contexts: Any, questions: str | list[str], options: Any, *, truncate: bool = False) -> Any:
+        """A ChoicePrediction: which of a list of options answers a question on a context.
 
         A question may hold a gap, `_`, which the option fills. All questions of a call have the same number of options.
         """
-        task = self._fine_tuned("choose")
-        asked = with_options(as_questions(questions, contexts), questions, options)
-        found = chosen_options(task, asked, self._asked(questions, truncate))
-        return found if isinstance(questions, list) else found[0]
+        return _as_given(questions, tasks.choose(self, contexts, questions, options, truncate))
 
-    def _fine_tuned(self, call: str) -> FineTuned:
-        if isinstance(self.task, str):
-            raise UsageError(f"{call} needs a fine-tuned model: {self.task}")
-        able = CALLS[self.task.model.head.kind]
-        if able != call:
-            raise UsageError(f"{call} needs a model fine-tuned for it; this one can {able}")
-        return self.task
-
-    def _asked(self, given: object, truncate: bool) -> Asked:
-        return Asked(given, truncate, self.batch_tokens)
-
-    def _rows(self, texts: Text | Texts, model: Body | Generator | Discriminator, truncate: bool) -> list[Row]:
-        return read_rows(self.tokenizer, as_texts(texts, may_be_pairs=True), model.config, texts, truncate=truncate)
-
-    def _masked_token_model(self, call: str) -> Generator:
-        if self.generator is None:
-            raise UsageError(
-                f"{call} needs a masked-token head, and this model has none; load a run's folder or its generator"
-            )
-        return self.generator
-
-    def _pieces(self, row: Row) -> list[str]:
-        pieces: list[str] = self.tokenizer.convert_ids_to_tokens(row.ids)
-        return pieces
-
-    def _batches(self, rows: list[Row]) -> Iterator[tuple[list[int], PaddedRows]]:
-        """Which rows are read together, and these rows side by side."""
-        for chosen in batches([len(row.ids) for row in rows], self.batch_tokens):
-            yield chosen, pad([rows[index] for index in chosen], self.tokenizer.pad_token_id, self.device)
+    def _encode(self, texts: Texts, model: Body | Generator | Discriminator, truncate: bool) -> list[TokenSequence]:
+        checked = as_texts(texts, may_be_pairs=True)
+        return engine.encode(self.tokenizer, checked, model.config, texts, truncate=truncate)
 
 
-def _as_given(given: object, found: dict[int, T]) -> T | list[T]:
-    """Results by index as a list for a list, and the one for a text."""
-    return [found[index] for index in range(len(found))] if isinstance(given, list) else found[0]
+def _best(logits: Tensor, top_k: int, allowed: Tensor | None) -> Iterator[list[tuple[float, int]]]:
+    """The `top_k` likeliest tokens at each mask with their probabilities among all tokens.
+
+    logits float32 [M, V]; allowed int64 [targets], the only tokens to take, or None.
+    """
+    probabilities = logits.softmax(-1)  # [M, V]
+    if allowed is not None:
+        probabilities = probabilities[:, allowed]
+    values, tokens = probabilities.topk(min(top_k, probabilities.shape[-1]))
+    tokens = tokens if allowed is None else allowed[tokens]
+    return (list(zip(*row, strict=True)) for row in zip(values.tolist(), tokens.tolist(), strict=True))
+
+
+def _propose(tokenizer: Any, ids: list[int], best: list[list[tuple[float, int]]]) -> list[list[Proposal]]:
+    """The best tokens at each mask of one sequence, written as the fill-mask pipeline writes them."""
+    mask_id, pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id  # slow to look up
+    masks = [position for position, token in enumerate(ids) if token == mask_id]
+    # With further masks in the sentence the special tokens stay, as in the pipeline, or those masks would be lost.
+    is_only_mask = len(masks) == 1
+
+    def write(position: int, score: float, token: int) -> Proposal:
+        filled = [number for number in (*ids[:position], token, *ids[position + 1 :]) if number != pad_id]
+        sequence = tokenizer.decode(filled, skip_special_tokens=is_only_mask)
+        return {"score": score, "token": token, "token_str": tokenizer.decode([token]), "sequence": sequence}
+
+    return [[write(position, *each) for each in row] for position, row in zip(masks, best, strict=True)]
+
+
+def _as_given(given: object, results: list[Any]) -> Any:
+    """The results for a list, the one result for a text."""
+    return results if isinstance(given, list) else results[0]

@@ -1,45 +1,41 @@
-"""Mask some tokens of a text, let the generator rewrite them, and ask the discriminator about every token.
+"""Rewriting of text: mask some tokens, draw them again from the generator, and score every token as replaced or not.
 
+What was drawn is spliced into the user's own characters at the tokenizer's offsets.
 Dimensions: B batch, L length, M masked, V vocab, D hidden.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from electra_albert.apps.demo.files import MASK
-from electra_albert.contracts import DataError
-from electra_albert.corpus.tokenizer import describe_pieces
-from electra_albert.inference.fill_mask import check_length, has_mask, naming_line, shorten, with_own_mask
-from electra_albert.inference.splice import Line, Rewritten, compose, spans_of
-from electra_albert.model.electra import Discriminator, Generator
+from electra_albert.contracts import DataError, UsageError
+from electra_albert.corpus.tokenizer import Piece, describe_pieces
+from electra_albert.inference import engine
+from electra_albert.inference.engine import WORD_MARKS, Engine, Padded, TokenSequence
+from electra_albert.model.electra import Generator
 from electra_albert.objectives.masking import SpecialIds, choose_targets, maskable, sample
 
-BATCH_TOKENS = 4096  # padding included; what bounds memory is the masked ones' scores of the whole vocabulary
-BLOCK_LINES, BLOCK_CHARACTERS = 512, 1 << 18  # read together, so that rows of similar length can be batched
-LONGEST_PART = 1 << 16  # characters that are tokenised at once: a line may be of any length, memory may not
+NO_CHARACTER = "\ufffd"
+MASKS_AT_ONCE = 512  # bounds the memory that scores of the whole vocabulary take
+PARTS_AT_ONCE = 256  # lines or parts that are read together, so that sequences of similar length can be batched
+LONGEST_PART = 1 << 14  # characters that are tokenised at once: a line may be of any length, memory may not
+_BYTES = re.compile(f"{NO_CHARACTER}|<0x[0-9A-F]{{2}}>")  # a token of bytes that are no character by themselves
 
 
-class Rewriter(NamedTuple):
-    """The models, and how tokens are chosen and drawn."""
+class Draw(NamedTuple):
+    """How tokens are chosen and drawn."""
 
-    generator: Generator
-    discriminator: Discriminator | None
-    tokenizer: Any
-    mask_rate: float
-    temperature: float
-    seed: int
-
-    @property
-    def longest(self) -> int:
-        """Tokens that both models can read, special ones included."""
-        models = [model for model in (self.generator, self.discriminator) if model is not None]
-        return min(model.config.max_position_embeddings for model in models)
+    mask_rate: float = 0.15
+    temperature: float = 1.0
+    seed: int = 42
 
 
 class Part(NamedTuple):
@@ -47,163 +43,241 @@ class Part(NamedTuple):
 
     number: int  # the line's
     text: str
-    start: int = 0  # its first character's place in the line
-    ending: str = ""  # what ends the line, and is not read
-    is_last: bool = True  # of its line
+    start: int = 0  # its first character's position in the line
+    ending: str = ""  # of the line, which is not read
 
 
-class _Row(NamedTuple):
-    """Tokens of one line that the models read at once."""
+class Replacement(NamedTuple):
+    """A masked token: its position, the text written there and the discriminator's score of that."""
 
-    line: int  # its place among the lines, or the parts of them
-    first: int  # its first token's place in the line, or the part of it
-    ids: list[int]  # without special tokens around them
-    example_id: int  # keys the draws
+    start: int  # first character in the original text
+    end: int  # one past its last
+    before: str
+    after: str
+    probability: float | None  # of having been replaced; None without a discriminator
+    is_changed: bool  # False where the generator drew the original token
+
+
+class Rewritten(NamedTuple):
+    """A text, its replacements in order, and the scores of its tokens as they are now."""
+
+    original: str
+    replaced: list[Replacement]
+    is_filled: bool  # the user's own masks were filled by the best prediction; none was drawn
+    scores: list[tuple[Piece, float, bool]]  # token, probability of having been replaced, whether it is a new one
+
+    @property
+    def sequence(self) -> str:
+        """The text as it is now."""
+        return splice(self.original, self.replaced, lambda replacement: replacement.after)
+
+
+@dataclass
+class Line:
+    """A line or a part of one as tokens, before and after."""
+
+    text: str
+    ids: list[int]
+    tokens: list[Piece]
+    spans: list[tuple[int, int]]  # characters of each token
     is_filled: bool
+    after: list[int]
+    is_chosen: list[bool]
+    probabilities: list[float]  # NaN where there is none
 
 
-def rewrite(rewriter: Rewriter, lines: Sequence[tuple[int, str]], batch_tokens: int = BATCH_TOKENS) -> list[Rewritten]:
-    """Rewrite numbered lines. The number keys the draws, so a line's outcome does not depend on the others.
+class _Cut(NamedTuple):
+    """Tokens of a line that the models read at once."""
 
-    A line that holds a mask has it filled by the best guess; DataError where such a line is too long to be read at
-    once. Other lines may be longer than the models read.
+    line: Line
+    at: range
+    example_id: int  # keys the draws
+
+
+def check(draw: Draw) -> None:
+    """UsageError where a number makes no sense."""
+    if not 0 < draw.mask_rate <= 1:
+        raise UsageError(f"mask_rate={draw.mask_rate} must be above 0 and at most 1")
+    if not 0 < draw.temperature < math.inf:
+        raise UsageError(f"temperature={draw.temperature} must be a number above 0")
+
+
+def rewrite_lines(model: Engine, lines: Iterable[str], draw: Draw) -> Iterator[tuple[int, str, Rewritten]]:
+    """Of each line its number, its text as it is to be written and its rewriting; in order.
+
+    Lines come and go with their endings. A very long line comes in several parts of the same number, so that memory is
+    bounded; DataError where such a line holds a mask.
     """
-    return _rewrite_parts(rewriter, [Part(number, text) for number, text in lines], batch_tokens)
+    parts = (part for number, line in enumerate(lines, 1) for part in _parts(model.tokenizer, number, line))
+    while block := list(islice(parts, PARTS_AT_ONCE)):
+        for part, result in zip(block, rewrite(model, block, draw), strict=True):
+            yield part.number, result.sequence + part.ending, result
 
 
-def rewrite_stream(rewriter: Rewriter, lines: Iterable[str]) -> Iterator[tuple[str, Rewritten | None, bool]]:
-    """Each line as it is to be written, its rewriting, None for a blank one, and True; in order.
-
-    A very long line comes in parts, True with its last. Lines come and go with their endings. Memory is bounded but for
-    the text of the longest line; DataError where that holds a mask.
-    """
-    for block in _blocks(rewriter, lines):
-        done = iter(_rewrite_parts(rewriter, [part for part in block if not _is_blank(part)], BATCH_TOKENS))
-        for part in block:
-            result = None if _is_blank(part) else next(done)
-            yield (part.text if result is None else result.sequence) + part.ending, result, part.is_last
-
-
-def _is_blank(part: Part) -> bool:
-    """Whether a whole line is blank; a blank part of a line with text is rewritten with the rest."""
-    return not part.start and part.is_last and not part.text.strip()
-
-
-def _blocks(rewriter: Rewriter, lines: Iterable[str]) -> Iterator[list[Part]]:
-    """Lines and parts of lines, some at a time."""
-    block: list[Part] = []
-    characters = 0
-    for number, line in enumerate(lines, 1):
-        for part in _parts(rewriter, number, line):
-            block.append(part)
-            characters += len(part.text)
-            if len(block) == BLOCK_LINES or characters >= BLOCK_CHARACTERS:
-                yield block
-                block, characters = [], 0
-    yield block
-
-
-def _parts(rewriter: Rewriter, number: int, line: str) -> Iterator[Part]:
+def _parts(tokenizer: Any, number: int, line: str) -> Iterator[Part]:
     """The line, or parts of it that are not too long, cut before a space where there is one."""
-    text = line.rstrip("\r\n")
-    ending, start = line[len(text) :], 0
-    if not text.strip():
-        yield Part(number, text, ending=ending)
-        return
-    if len(text) > LONGEST_PART and has_mask(text, rewriter.tokenizer):
-        raise DataError(
-            f"line {number}: {shorten(text)!r} holds a {MASK} and is {len(text)} characters long, "
-            f"the model reads {rewriter.longest} tokens; shorten it"
-        )
+    text, start = line.rstrip("\r\n"), 0
+    if len(text) > LONGEST_PART and tokenizer.mask_token in engine.with_own_mask(text, tokenizer):
+        raise DataError(f"line {number} holds a mask and {len(text)} characters; shorten it")
     while len(text) - start > LONGEST_PART:
         space = text.rfind(" ", start + 1, start + LONGEST_PART + 1)
         end = space if space > 0 else start + LONGEST_PART
-        yield Part(number, text[start:end], start, is_last=False)
+        yield Part(number, text[start:end], start)
         start = end
-    yield Part(number, text[start:], start, ending)
+    yield Part(number, text[start:], start, line[len(text) :])
 
 
-def _rewrite_parts(rewriter: Rewriter, parts: Sequence[Part], batch_tokens: int) -> list[Rewritten]:
-    """Rewrite lines and parts of lines, in batches of rows of similar length."""
-    texts = [_encode(rewriter, part) for part in parts]
-    rows = [row for index, line in enumerate(texts) for row in _cut(rewriter, index, parts[index], line)]
-    for batch in _batches(rows, batch_tokens):
-        after, is_chosen, probabilities = (result.tolist() for result in _rewrite_rows(rewriter, batch))
-        for place, row in enumerate(batch):
-            line, inside = texts[row.line], slice(1, 1 + len(row.ids))  # without [CLS], [SEP] and padding
-            where = slice(row.first, row.first + len(row.ids))
-            line.after[where] = after[place][inside]
-            line.is_chosen[where] = is_chosen[place][inside]
-            line.probabilities[where] = probabilities[place][inside]
-    return [compose(rewriter.tokenizer, line) for line in texts]
+def rewrite(model: Engine, parts: Sequence[Part], draw: Draw) -> list[Rewritten]:
+    """Rewrite lines and parts of lines. Their numbers key the draws: a result does not depend on the other lines.
+
+    A line that holds a mask has it filled by the best prediction; DataError where such a line is too long to be read at
+    once. Other lines may be longer than the models read.
+    """
+    check(draw)
+    generator, discriminator, tokenizer = model.masked_token_model("rewrite"), model.discriminator, model.tokenizer
+    longest = min(one.config.max_position_embeddings for one in (generator, discriminator or generator))
+    lines = [_read(tokenizer, part, longest) for part in parts]
+    cuts = [cut for part, line in zip(parts, lines, strict=True) for cut in _cut(part, line, longest - 2)]
+    for (line, at, _), (after, is_chosen) in zip(cuts, _redraw(model, cuts, draw), strict=True):
+        line.after[at.start : at.stop], line.is_chosen[at.start : at.stop] = after, is_chosen
+    if discriminator is not None:
+        kept = [[position for position in at if not _follows_mask(tokenizer, line, position)] for line, at, _ in cuts]
+        pairs = zip(cuts, kept, strict=True)
+        sequences = [_sequence(tokenizer, [cut.line.after[position] for position in own]) for cut, own in pairs]
+        for cut, own, logits in zip(cuts, kept, model.detect(sequences), strict=True):
+            for position, probability in zip(own, logits[1:-1].sigmoid().tolist(), strict=True):
+                cut.line.probabilities[position] = probability
+    return [compose(tokenizer, line) for line in lines]
 
 
-def _encode(rewriter: Rewriter, part: Part) -> Line:
-    tokenizer = rewriter.tokenizer
-    text = with_own_mask(part.text, tokenizer)
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+def _read(tokenizer: Any, part: Part, longest: int) -> Line:
+    text = engine.with_own_mask(part.text, tokenizer)
+    content = text if text.strip() else ""  # some tokenizers have tokens for spaces, and a blank line stays blank
+    encoded = tokenizer(content, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     ids = list(encoded["input_ids"])
     is_filled = tokenizer.mask_token_id in ids
-    if is_filled:
-        with naming_line(part.number):
-            check_length(part.text, len(ids) + 2, rewriter.longest)
-    pieces = describe_pieces(tokenizer, ids)
-    spans = spans_of(text, pieces, encoded["offset_mapping"])
-    return Line(text, ids, pieces, spans, is_filled, list(ids), [False] * len(ids), [math.nan] * len(ids))
+    if is_filled and len(ids) + 2 > longest:
+        raise DataError(f"line {part.number}: {engine.quote(text, 0)} {engine.too_long(len(ids) + 2, longest)}")
+    tokens = describe_pieces(tokenizer, ids)
+    spans = engine.spans_of(text, tokens, encoded["offset_mapping"])
+    return Line(text, ids, tokens, spans, is_filled, list(ids), [False] * len(ids), [math.nan] * len(ids))
 
 
-def _cut(rewriter: Rewriter, index: int, part: Part, line: Line) -> Iterator[_Row]:
-    """The line in rows of as many tokens as the models read, cut before a word where there is one."""
-    room, count, first = rewriter.longest - 2, len(line.ids), 0
-    key = (part.number << 32) + part.start
+def _follows_mask(tokenizer: Any, line: Line, position: int) -> bool:
+    """Whether a token only marks a word that the tokenizer begins behind a mask, as in "[MASK].", not behind a word."""
+    if position == 0 or line.ids[position - 1] != tokenizer.mask_token_id:
+        return False
+    return line.tokens[position].text in WORD_MARKS and not line.text[line.spans[position - 1][1] :][:1].isspace()
+
+
+def _cut(part: Part, line: Line, room: int) -> Iterator[_Cut]:
+    """The line in sequences of at most `room` tokens, cut before a word where there is one."""
+    count, first = len(line.ids), 0
     while first < count:
         end = min(first + room, count)
         if end < count:
-            end = next((place for place in range(end, first, -1) if line.pieces[place].starts_word), end)
-        yield _Row(index, first, line.ids[first:end], key + first, line.is_filled)
+            end = next((at for at in range(end, first, -1) if line.tokens[at].starts_word), end)
+        yield _Cut(line, range(first, end), (part.number << 32) + part.start + first)
         first = end
 
 
-def _batches(rows: list[_Row], batch_tokens: int) -> Iterator[list[_Row]]:
-    """Rows of similar length together, no more than `batch_tokens` a batch, but one row at least."""
-    batch: list[_Row] = []
-    for row in sorted(rows, key=lambda row: len(row.ids)):
-        if batch and (len(batch) + 1) * (len(row.ids) + 2) > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch
+def _sequence(tokenizer: Any, ids: list[int]) -> TokenSequence:
+    return TokenSequence([tokenizer.cls_token_id, *ids, tokenizer.sep_token_id], [0] * (len(ids) + 2))
 
 
-@torch.no_grad()
-def _rewrite_rows(rewriter: Rewriter, rows: list[_Row]) -> tuple[Tensor, Tensor, Tensor]:
-    """The ids afterwards int64 [B, L], which were chosen bool [B, L], probability of a replacement float [B, L]."""
-    tokenizer, generator = rewriter.tokenizer, rewriter.generator
-    encoded = [torch.tensor([tokenizer.cls_token_id, *row.ids, tokenizer.sep_token_id]) for row in rows]
-    ids = torch.nn.utils.rnn.pad_sequence(encoded, batch_first=True, padding_value=tokenizer.pad_token_id)  # [B, L]
-    is_real = torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in encoded])[:, None]  # [B, L]
-    segments = torch.zeros_like(ids)
-    example_id, is_filled = (
-        torch.tensor([row.example_id for row in rows]),
-        torch.tensor([row.is_filled for row in rows]),
-    )
-    is_chosen = _choose(rewriter, ids, is_real, example_id)
-    is_chosen = torch.where(is_filled[:, None], ids == tokenizer.mask_token_id, is_chosen)
-    hidden_states = generator(ids.masked_fill(is_chosen, tokenizer.mask_token_id), is_real, segments)  # [B, L, D]
-    row, position = is_chosen.nonzero(as_tuple=True)  # [M]
-    logits = generator.logits(hidden_states[row, position])  # [M, V]
-    logits[:, tokenizer.all_special_ids] = -math.inf  # differs from pretraining: a reader is shown text only
-    drawn = sample(logits, rewriter.temperature, rewriter.seed, example_id[row], position)
-    after = ids.index_put((row, position), torch.where(is_filled[row], logits.argmax(-1), drawn))
-    if rewriter.discriminator is None:
-        return after, is_chosen, torch.full(ids.shape, math.nan)
-    return after, is_chosen, rewriter.discriminator(after, is_real, segments).sigmoid()
-
-
-def _choose(rewriter: Rewriter, ids: Tensor, is_real: Tensor, example_id: Tensor) -> Tensor:
-    """The tokens to mask, by pretraining's own rules. ids int64 [B, L], is_real bool [B, L]; returns bool [B, L]."""
-    tokenizer = rewriter.tokenizer
+def _redraw(model: Engine, cuts: Sequence[_Cut], draw: Draw) -> list[tuple[list[int], list[bool]]]:
+    """The ids of each cut afterwards, and which tokens were chosen: by pretraining's own rules, or the user's masks."""
+    tokenizer, generator = model.tokenizer, model.masked_token_model("rewrite")
     special = SpecialIds(tokenizer.mask_token_id, tuple(tokenizer.all_special_ids))
-    targets = choose_targets(ids, maskable(ids, is_real, special), rewriter.mask_rate, rewriter.seed, example_id)
-    return torch.zeros_like(is_real).scatter(1, targets.positions, targets.weight > 0)
+
+    def redraw(padded: Padded, chosen: list[int]) -> Iterator[tuple[list[int], list[bool]]]:
+        ids, is_real, types = padded
+        example_id = torch.tensor([cuts[index].example_id for index in chosen], device=ids.device)  # [B]
+        is_filled = torch.tensor([cuts[index].line.is_filled for index in chosen], device=ids.device)  # [B]
+        targets = choose_targets(ids, maskable(ids, is_real, special), draw.mask_rate, draw.seed, example_id)
+        is_chosen = torch.zeros_like(is_real).scatter(1, targets.positions, targets.weight > 0)  # [B, L]
+        is_chosen = torch.where(is_filled[:, None], ids == special.mask, is_chosen)
+        masked = generator(ids.masked_fill(is_chosen, special.mask), is_real, types)[is_chosen]  # [M, D]
+        places = is_chosen.nonzero().split(MASKS_AT_ONCE)
+        for logits, (row, position) in zip(masked_logits(generator, masked), (at.T for at in places), strict=True):
+            logits[:, tokenizer.all_special_ids] = -math.inf  # differs from pretraining: a reader is shown text only
+            drawn = sample(logits, draw.temperature, draw.seed, example_id[row], position)
+            ids[row, position] = torch.where(is_filled[row], logits.argmax(-1), drawn)
+        for index, after, is_new in zip(chosen, ids.tolist(), is_chosen.tolist(), strict=True):
+            inside = slice(1, 1 + len(cuts[index].at))  # without [CLS], [SEP] and padding
+            yield after[inside], is_new[inside]
+
+    return model.batched([_sequence(tokenizer, line.ids[at.start : at.stop]) for line, at, _ in cuts], redraw)
+
+
+def masked_logits(generator: Generator, hidden_states: Tensor) -> Iterator[Tensor]:
+    """Scores of every token, float32 [M, V], for at most MASKS_AT_ONCE of the hidden states [M, D] at a time."""
+    return (generator.logits(part).float() for part in hidden_states.split(MASKS_AT_ONCE))
+
+
+# Characters.
+
+
+def splice(text: str, replaced: Iterable[Replacement], show: Callable[[Replacement], str]) -> str:
+    """The text with `show` of each replacement in its place; replacements are apart and in order."""
+    parts, reached = [], 0
+    for replacement in replaced:
+        parts += [text[reached : replacement.start], show(replacement)]
+        reached = replacement.end
+    return "".join([*parts, text[reached:]])
+
+
+def compose(tokenizer: Any, line: Line) -> Rewritten:
+    """Replacements in the line's own characters. Tokens that share a character are shown as one."""
+    new, special = describe_pieces(tokenizer, line.after), set(tokenizer.all_special_ids)
+    replaced: list[Replacement] = []
+    for group in _groups(line.spans):
+        chosen = [at for at in group if line.is_chosen[at]]
+        if not chosen:
+            continue
+        start, end = line.spans[group[0]][0], max(line.spans[at][1] for at in group)
+        before = after = line.text[start:end]
+        is_changed = any(line.after[at] != line.ids[at] for at in chosen)
+        if is_changed:
+            touches = replaced and replaced[-1].end == start
+            preceding = replaced[-1].after[-1:] if touches else line.text[max(0, start - 1) : start]
+            runs_together = _is_word(new[group[0]]) and not _is_word(line.tokens[group[0]]) and preceding.isalnum()
+            after = " " * runs_together + _write(tokenizer, line, group, new, special)
+        probability = max(line.probabilities[at] for at in chosen)
+        scored = None if math.isnan(probability) else probability
+        replaced.append(Replacement(start, end, before, after, scored, is_changed))
+    scores = [
+        (token, probability, was != now)
+        for token, probability, was, now in zip(new, line.probabilities, line.ids, line.after, strict=True)
+        if now not in special and not math.isnan(probability)
+    ]
+    return Rewritten(line.text, replaced, line.is_filled, scores)
+
+
+def _groups(spans: list[tuple[int, int]]) -> Iterator[list[int]]:
+    """Positions of tokens, those together that share a character, as the two halves of a ligature do."""
+    group: list[int] = []
+    reached = 0
+    for position, (start, end) in enumerate(spans):
+        if group and start >= reached:
+            yield group
+            group = []
+        group.append(position)
+        reached = max(reached, end)
+    if group:
+        yield group
+
+
+def _write(tokenizer: Any, line: Line, group: list[int], new: list[Piece], special: set[int]) -> str:
+    """The text of a group's tokens: an unknown one keeps the user's, bytes of a character are decoded together."""
+    ids = [line.after[at] for at in group]
+    if special.isdisjoint(ids) and any(_BYTES.search(new[at].text) for at in group):
+        decoded = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        return " ".join(decoded.removeprefix(" ").splitlines())
+    texts = ["" if new[at].text in WORD_MARKS else " ".join(new[at].text.splitlines()) for at in group]
+    kept = [line.text[slice(*line.spans[at])] for at in group]
+    return "".join(own if token in special else text for token, own, text in zip(ids, kept, texts, strict=True))
+
+
+def _is_word(token: Piece) -> bool:
+    return token.starts_word and token.text[:1].isalnum()

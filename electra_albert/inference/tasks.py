@@ -1,4 +1,4 @@
-"""Predictions of a fine-tuned model in a program: classes, tags, answers, choices, decoded as fine-tuning does.
+"""Predictions of a fine-tuned model: classes, tags, answers, choices, decoded as fine-tuning does.
 
 Dimensions: L length, C classes, K options.
 """
@@ -9,24 +9,21 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.finetuning_config import TuningConfig
-from electra_albert.hub.load import ModelFiles, Stored, read_task, task_model_of
-from electra_albert.inference.checks import Text, name_of
-from electra_albert.inference.fill_mask import shorten
-from electra_albert.inference.rows import batches
+from electra_albert.hub.load import ModelFiles, load_task_model
+from electra_albert.inference.engine import Engine, Padded, TokenSequence, as_texts, quote
 from electra_albert.model.encoder import Body
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import span, token
-from electra_albert.tasks.encoding import EncodePlan, TextEncoder, softmax, trained_plan
+from electra_albert.tasks.encoding import Decoded, EncodePlan, TextEncoder, softmax
 from electra_albert.tasks.kinds import KINDS
-from electra_albert.tasks.rows import Rows, outputs_by_unit
+from electra_albert.tasks.rows import Rows
 from electra_albert.tasks.task import ChoiceExample, Report, SequenceExample, SpanExample, TokenExample
 
 CALLS = {"sequence": "classify", "token": "tag", "span": "answer", "choice": "choose"}  # by the kind of the head
+_PLAN = ("max_seq_length", "doc_stride", "max_answer_length", "has_null_answer", "is_regression")  # of fine-tuning
 _NUMBER = "score"  # the label of a regression, as in transformers
 
 
@@ -53,9 +50,7 @@ class SpanPrediction(NamedTuple):
     start: int  # in characters of the context
     end: int  # one past the last character
     score: float  # start logit + end logit of the best span, whether or not it is the answer; -inf without any
-    no_answer: (
-        float | None
-    )  # probability that there is none, against the best span; None for a model that always answers
+    no_answer: float | None  # probability that there is none; None for a model that always answers
 
 
 class ChoicePrediction(NamedTuple):
@@ -76,46 +71,30 @@ class FineTuned(NamedTuple):
     takes_pairs: bool | None  # None where the folder does not record it
 
 
-def fine_tuned_of(stored: Stored, files: ModelFiles, tokenizer: Any, encoder: Body) -> FineTuned | str:
-    """The fine-tuned model in files that were read, on the weights of `encoder`; else why there is none."""
+def load_fine_tuned(files: ModelFiles, tokenizer: Any, encoder: Body) -> FineTuned | str:
+    """The fine-tuned model in the files, on the weights of `encoder`; else why there is none."""
     try:
-        details, head = read_task(files)
-        model = task_model_of(stored, head, str(files.weights))
+        model, details = load_task_model(files)
     except CheckpointError as error:
         return str(error)
     model.embeddings, model.encoder = encoder.embeddings, encoder.encoder
-    usual, longest = TuningConfig(), stored.config.max_position_embeddings
-    plan = EncodePlan(
-        max_seq_length=longest,
-        doc_stride=usual.doc_stride,
-        max_answer_length=usual.max_answer_length,
-        has_null_answer=False,
-        is_regression=False,
-        double_unordered=False,
-    )
-    plan = trained_plan(plan, details)
+    usual, longest = TuningConfig(), model.config.max_position_embeddings
+    plan = EncodePlan(longest, usual.doc_stride, usual.max_answer_length, False, False, False)
+    plan = plan._replace(**{name: details[name] for name in _PLAN if name in details})
     plan = plan._replace(max_seq_length=min(plan.max_seq_length, longest))
     takes_pairs = bool(details["columns"]["pair"]) if "columns" in details else None
     return FineTuned(model, TextEncoder(tokenizer), tuple(details["labels"]), plan, takes_pairs)
 
 
-class Asked(NamedTuple):
-    """What a call asks a fine-tuned model."""
-
-    given: Any  # the texts or questions as the caller gave them, for messages
-    truncate: bool
-    batch_tokens: int  # in a batch, padding included
-
-
-def classified(task: FineTuned, texts: Sequence[Text], asked: Asked) -> list[ClassPrediction]:
+def classify(model: Engine, texts: object, truncate: bool) -> list[ClassPrediction]:
     """The classes or numbers of texts or pairs; UsageError for the one where the other was learned."""
-    if task.takes_pairs is not None and any(isinstance(text, str) == task.takes_pairs for text in texts):
+    task = _task_for(model, "classify")
+    pairs = [(text, None) if isinstance(text, str) else text for text in as_texts(texts, may_be_pairs=True)]
+    if task.takes_pairs is not None and any((second is None) == task.takes_pairs for _, second in pairs):
         learned = "pairs of texts" if task.takes_pairs else "single texts"
         raise UsageError(f"the model was fine-tuned on {learned}; give it those")
-    pairs = [(text, None) if isinstance(text, str) else text for text in texts]
-    examples = [SequenceExample(text, second, None, str(number)) for number, (text, second) in enumerate(pairs)]
-    rows, outputs = _read(task, examples, asked)
-    decoded = KINDS["sequence"].decode(outputs, rows, examples, task.labels, task.plan)
+    examples = [SequenceExample(text, other, None, str(number)) for number, (text, other) in enumerate(pairs)]
+    decoded, _, _ = _predict(model, task, examples, texts, truncate)
     if decoded.probabilities is None:
         return [ClassPrediction(_NUMBER, number, {_NUMBER: number}) for number in decoded.predictions]
     return [
@@ -124,23 +103,24 @@ def classified(task: FineTuned, texts: Sequence[Text], asked: Asked) -> list[Cla
     ]
 
 
-def tagged(task: FineTuned, texts: Sequence[str], asked: Asked) -> list[list[TagPrediction]]:
-    """The tags of the words of texts, which stand between spaces."""
-    examples = [TokenExample(tuple(text.split()), None, str(number)) for number, text in enumerate(texts)]
-    rows, outputs = _read(task, examples, asked)
-    decoded = KINDS["token"].decode(outputs, rows, examples, task.labels, task.plan)
+def tag(model: Engine, texts: object, truncate: bool) -> list[list[TagPrediction]]:
+    """The tags of the words of texts, which are between spaces."""
+    task = _task_for(model, "tag")
+    examples = [TokenExample(tuple(text.split()), None, str(number)) for number, text in enumerate(as_texts(texts))]
+    decoded, outputs, rows = _predict(model, task, examples, texts, truncate)
     scores = [softmax(logits).max(axis=1).tolist() for logits in token.word_logits(outputs, rows, examples)]
     return [
-        [TagPrediction(*word) for word in zip(example.words, tags, some, strict=True)]
-        for example, tags, some in zip(examples, decoded.predictions, scores, strict=True)
+        [TagPrediction(*word) for word in zip(example.words, *of_words, strict=True)]
+        for example, *of_words in zip(examples, decoded.predictions, scores, strict=True)
     ]
 
 
-def answered(task: FineTuned, questions: Sequence[tuple[str, str]], asked: Asked) -> list[SpanPrediction]:
-    """The answers to questions, each with its context behind it."""
-    examples = [SpanExample(context, question, None, str(n)) for n, (question, context) in enumerate(questions)]
-    rows, outputs = _read(task, examples, asked)
-    decoded = KINDS["span"].decode(outputs, rows, examples, task.labels, task.plan)
+def answer(model: Engine, questions: object, contexts: object, truncate: bool) -> list[SpanPrediction]:
+    """The answers to questions, each with its context."""
+    task = _task_for(model, "answer")
+    asked = _questions(questions, contexts)
+    examples = [SpanExample(context, question, None, str(n)) for n, (question, context) in enumerate(asked)]
+    decoded, outputs, rows = _predict(model, task, examples, questions, truncate)
     best = span.search(outputs, rows, examples, task.plan.max_answer_length)
     no_answer = decoded.probabilities or [None] * len(examples)
     return [
@@ -149,24 +129,46 @@ def answered(task: FineTuned, questions: Sequence[tuple[str, str]], asked: Asked
     ]
 
 
-def chosen_options(
-    task: FineTuned, questions: Sequence[tuple[str, str, Sequence[str]]], asked: Asked
-) -> list[ChoicePrediction]:
-    """The options that answer questions: context, question and options of each."""
+def choose(model: Engine, contexts: object, questions: object, options: Any, truncate: bool) -> list[ChoicePrediction]:
+    """The options that answer questions; UsageError where options are no list of str for each question."""
+    task = _task_for(model, "choose")
+    asked = _questions(questions, contexts)
+    lists = options if isinstance(questions, list) and isinstance(options, list) else [options]
+    if len(lists) != len(asked) or not all(isinstance(some, list) and some for some in lists):
+        raise UsageError("options are not a list of str for each question; give one or more to each")
     examples = [
-        ChoiceExample(context, question, tuple(options), None, str(number), "")
-        for number, (context, question, options) in enumerate(questions)
+        ChoiceExample(context, question, tuple(as_texts(some)), None, str(number), "")
+        for number, ((question, context), some) in enumerate(zip(asked, lists, strict=True))
     ]
-    rows, outputs = _read(task, examples, asked)
-    decoded = KINDS["choice"].decode(outputs, rows, examples, task.labels, task.plan)
+    decoded, _, _ = _predict(model, task, examples, questions, truncate)
     return [
         ChoicePrediction(number, example.options[number], scores)
         for example, number, scores in zip(examples, decoded.predictions, decoded.probabilities or [], strict=True)
     ]
 
 
-def _read(task: FineTuned, examples: Sequence[Any], asked: Asked) -> tuple[Rows, list[NDArray[np.float32]]]:
-    """The examples as rows, and the model's outputs for each unit of them.
+def _task_for(model: Engine, call: str) -> FineTuned:
+    if isinstance(model.task, str):
+        raise UsageError(f"{call} needs a fine-tuned model: {model.task}")
+    able = CALLS[model.task.model.head.kind]
+    if able != call:
+        raise UsageError(f"{call} needs a model fine-tuned for it; this one can {able}")
+    return model.task
+
+
+def _questions(questions: object, contexts: object) -> list[tuple[str, str]]:
+    """A question and its context, or lists of them, as pairs; UsageError where they do not go together."""
+    found = as_texts(questions), as_texts(contexts)
+    if isinstance(questions, list) != isinstance(contexts, list) or len(found[0]) != len(found[1]):
+        counts = f"{len(found[0])} questions and {len(found[1])} contexts"
+        raise UsageError(f"{counts}; give a str of each, or lists of the same length")
+    return list(zip(*found, strict=True))
+
+
+def _predict(
+    model: Engine, task: FineTuned, examples: Sequence[Any], given: object, truncate: bool
+) -> tuple[Decoded, list[Any], Rows]:
+    """Predictions for examples made of the texts that were `given`, with the outputs of each row, without padding.
 
     Raises DataError for a text that would be cut, unless truncate is asked for, UsageError for pairs where the model
     knows one segment.
@@ -175,25 +177,23 @@ def _read(task: FineTuned, examples: Sequence[Any], asked: Asked) -> tuple[Rows,
     rows = kind.encode(
         examples, task.text_encoder, task.labels, task.plan, report, is_training=False, where="the texts"
     )
-    if report.first_cut is not None and not asked.truncate:
-        number = int(report.first_cut)
-        text = asked.given[number] if isinstance(asked.given, list) else asked.given
-        shown = shorten(text if isinstance(text, str) else " ".join(text))
-        raise DataError(
-            f"{name_of(asked.given, number)}{shown!r} is too long: the model reads "
-            f"sequences of {task.plan.max_seq_length} tokens; shorten it or give truncate=True"
-        )
+    if report.first_cut is not None and not truncate:
+        limit = f"the model reads sequences of {task.plan.max_seq_length} tokens"
+        raise DataError(f"{quote(given, int(report.first_cut))} is too long: {limit}; shorten it or give truncate=True")
     if task.model.config.type_vocab_size < 2 and (np.diff(rows.starts) > rows.first_lengths).any():
-        raise UsageError("the model knows one segment and reads no pairs; give single texts")
-    found: dict[int, NDArray[np.float32]] = {}
-    for units in batches((rows.unit_lengths() * rows.rows_per_unit).tolist(), asked.batch_tokens):
-        found |= zip(units, outputs_by_unit(_outputs(task.model, rows, units), np.array(units), rows), strict=True)
-    return rows, [found[unit] for unit in range(rows.unit_count)]
+        raise UsageError("the model knows one segment; give single texts")
+    sequences = []
+    for start, end, first in zip(rows.starts[:-1], rows.starts[1:], rows.first_lengths, strict=True):
+        types = [0] * int(first) + [1] * int(end - start - first)
+        sequences.append(TokenSequence(rows.ids[start:end].tolist(), types))
 
+    def read(padded: Padded, chosen: list[int]) -> list[Any]:
+        found = task.model(*padded)[0].cpu().numpy()  # [B, C], of tokens [B, L, C]
+        if found.ndim == 2:
+            return list(found)
+        return [logits[: len(sequences[index].ids)] for logits, index in zip(found, chosen, strict=True)]
 
-@torch.inference_mode()
-def _outputs(model: TaskModel, rows: Rows, units: list[int]) -> NDArray[np.float32]:
-    """The model's outputs for some units, as TaskModel.forward gives them under one dropout mask, on the CPU."""
-    batch = rows.collate(units).to(model.output.weight.device)
-    outputs: NDArray[np.float32] = model(batch.input_ids, batch.attention_mask, batch.token_type_ids)[0].cpu().numpy()
-    return outputs
+    outputs = model.batched(sequences, read)
+    if rows.rows_per_unit > 1:  # a row for each option of a question
+        outputs = list(np.concatenate(outputs).reshape(-1, rows.rows_per_unit))
+    return kind.decode(outputs, rows, examples, task.labels, task.plan), outputs, rows

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.apps import export
-from electra_albert.apps.demo import main as demo
+from electra_albert.apps import demo, export
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer

@@ -140,6 +140,17 @@ def test_near_duplicates_are_on_one_side(changed: int) -> None:
     assert len(set(joined.tolist())) >= 1_000, "documents that have nothing in common were joined"
 
 
+def test_the_split_keeps_near_duplicates_together(tmp_path: Path) -> None:
+    drawn = Drawn(4)
+    originals = [drawn.words(200) for _ in range(300)]
+    part = save_part(tmp_path, 0, originals + [drawn.changed(words, 5) for words in originals])
+    for seed in range(5):
+        spans, _ = held_spans([part], [0], seed)
+        held = {number for _, start, end in spans for number in range(start // 200, end // 200)}
+        assert held
+        assert {number % 300 for number in held if number < 300} == {n % 300 for n in held if n >= 300}
+
+
 def test_every_source_has_text_held_out(tmp_path: Path) -> None:
     # Regression: a source of 80 documents had none, and every score was of the others alone.
     drawn = Drawn(3)

@@ -26,7 +26,7 @@ from tests.corpus.nasty_text import nasty_corpus
 from tests.corpus.tokenizer_kinds import KINDS, PROSE
 
 EXTENDABLE = ["albert uncased", "script-safe cased with accents", "albert with commas apart", "bert uncased"]
-NEW_WORDS = ["hemoglobin", "platelets", "septicaemia", "thrombosis"]
+NEW_WORDS = ["thrombosis", "septicaemia", "platelets", "hemoglobin"]
 
 
 def new_text(words: list[str], seed: int = 1) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,3 +126,12 @@ def test_head_of_another_kind_is_left_aside(tmp_path: Path) -> None:
         pair.discriminator.discriminator_predictions.dense.weight
     )
     assert read_stored(files).left_aside == []
+
+
+def test_false_width_of_a_relative_takes_no_memory(tmp_path: Path) -> None:
+    # Regression: the identity of the width that config.json gives, here four terabytes, was made before it was checked.
+    files = save(make("bert", "BertModel"), tmp_path)
+    contents = json.loads(files.config.read_text()) | {"hidden_size": 1 << 20, "num_attention_heads": 1}
+    files.config.write_text(json.dumps(contents))
+    with pytest.raises(CheckpointError, match="has no encoder"):
+        load_body(files)

@@ -74,13 +74,9 @@ def find_start(model: str | None, prepared_dir: str, world: World) -> Start:
     path = None if model is None else Path(model)
     if path is None:
         try:
-            default = default_model("--model")
+            path = default_model("--model")
         except UsageError as error:
             return _bare(prepared_dir, world, str(error))
-        path = default.path
-        if default.passed_over:
-            LOG.info(f"notice: {default.passed_over}")
-        LOG.info(default.told())
     files = locate_encoder(path)
     config, tokenizer = read_config(files), load_tokenizer(files.tokenizer)
     if len(tokenizer) > config.vocab_size:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from electra_albert.apps.command_line import check_can_write, print_results, report
 from electra_albert.apps.finetune.options import parse_finetuning, refuse_idle_options, with_recipe
 from electra_albert.contracts import STOPPED_BY_SIGNAL, RunResult, UsageError, UserError
+from electra_albert.files import SAMPLE_TASK
 from electra_albert.finetuning_config import CUSTOM, GLUE, PREDICT_TEST, TOPICS, FinetuneConfig, table_name
-from electra_albert.shipped import SAMPLE_TASK
 
 if TYPE_CHECKING:
     from electra_albert.apps.finetune.job import Start, TaskJob

@@ -26,8 +26,7 @@ from electra_albert.corpus.sources import Reading, Unit, find_files, identity, p
 from electra_albert.corpus.store import Store, open_store
 from electra_albert.corpus.tokenizer import TextOptions, fingerprint, load_tokenizer
 from electra_albert.data_files.finding import format_of
-from electra_albert.files import read_json, write_json
-from electra_albert.shipped import SAMPLE_TEXT
+from electra_albert.files import SAMPLE_TEXT, read_json, write_json
 
 if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer

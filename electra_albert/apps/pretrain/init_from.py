@@ -46,22 +46,12 @@ _HELD_OUT, _ALL = "validation", "train"  # sides of a store
 _NOT_OF_THE_SHAPE = ("vocab_size", "initialization", "initializer_range")  # the tokenizer's; of weights that are drawn
 
 
-class StockWeights(NamedTuple):
-    """The models of a stock folder, for the run's own vocabulary."""
-
-    name: str  # of the folder, in messages
-    encoder: Stored
-    generator: Stored | None  # a masked language model of its own beside the encoder
-    new_tokens: int
-    unused_rows: int  # of its token table, after the tokens of its tokenizer
-
-
 class Origin(NamedTuple):
     """The source of a run's first weights; neither checkpoint nor stock where the run has a checkpoint of its own."""
 
     record: dict[str, Any]  # what the new run's checkpoints keep of it
     checkpoint: Path | None = None  # of another run
-    stock: StockWeights | None = None
+    stock: tuple[Stored, ...] = ()  # the encoder and, where there is one beside it, the generator
     held_out: Rows | None = None  # of the text it was trained on, where that is still prepared
 
 
@@ -170,8 +160,8 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
     return Origin(record | {key: settings.get(key) for key in _OLD_TEXT} | {"options": shape_options(run)}, checkpoint)
 
 
-def read_weights(folder: Path, tokenizer: Tokenizer) -> StockWeights:
-    """Read the folder's models for a run with `tokenizer`, which is the folder's own or that one with more tokens."""
+def read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
+    """The folder's models for a run with `tokenizer`, which is the folder's own or that one with more tokens."""
     files = find_files(folder)
     own = load_tokenizer(files[0].tokenizer)
     shared, size = range(len(own)), len(own)
@@ -193,52 +183,53 @@ def read_weights(folder: Path, tokenizer: Tokenizer) -> StockWeights:
         raise CheckpointError(
             f"{folder}: generator and discriminator have tables of their own; move one of the two elsewhere"
         )
-    return StockWeights(str(folder), models[0], models[1] if len(models) > 1 else None, len(new), rows - size)
+    if new:
+        LOG.info(f"{len(new):,} new tokens begin as the mean of those they were split into")
+    if rows > size:
+        LOG.info(f"{rows - size} rows of the token table in {folder} belong to no token and are left out")
+    return tuple(models)
 
 
-def begin_with(origin: Origin, objective: PretrainingObjective) -> bool:
-    """Copy the origin's weights into what will be trained; whether it has a generator that is still to be trained.
+def begin_with(origin: Origin, name: str, objective: PretrainingObjective) -> bool:
+    """Copy the weights of `name` into what will be trained; whether it has a generator that is still to be trained.
 
     Raises CheckpointError where they do not fit.
     """
-    if origin.stock is not None:
-        return _begin_with_stock(origin.stock, objective)
-    if origin.checkpoint is not None:
+    lacks_generator = False
+    if origin.stock:
+        lacks_generator = _begin_with_stock(name, *origin.stock, objective=objective)
+    elif origin.checkpoint is not None:
         load_checkpoint(origin.checkpoint, objective, None)
-        LOG.info(
-            f"beginning with the weights of {origin.checkpoint.parent.parent} after step {origin.record['step']:,}; "
-            "the optimiser, the schedule and the order of rows start at step 1"
-        )
-    return False
+        LOG.info(f"beginning with the weights of {name} after step {origin.record['step']:,}")
+    if origin.stock or origin.checkpoint is not None:
+        LOG.info("the optimiser, the schedule and the order of rows start at step 1")
+    return lacks_generator
 
 
-def _begin_with_stock(weights: StockWeights, objective: PretrainingObjective) -> bool:
+def _begin_with_stock(
+    name: str, encoder: Stored, generator: Stored | None = None, *, objective: PretrainingObjective
+) -> bool:
     """The encoder becomes the discriminator where there is one.
 
     Where its own head predicts masked tokens and the generator is just as large, it becomes the generator too.
     """
-    new, unused = _take(objective.discriminator or objective.generator, weights.encoder, weights.name)
-    source, lacks_generator = weights.generator, False
+    new, unused = _take(objective.discriminator or objective.generator, encoder, name)
+    unused += [head for stored in (encoder, generator) if stored for head in stored.left_aside]
+    source, lacks_generator = generator, False
     if objective.discriminator is None:
         unused += ["generator"] if source is not None else []
     else:
         is_as_large = objective.generator.config == objective.discriminator.config
-        if source is None and is_as_large and weights.encoder.has_mlm_head:
-            source = weights.encoder
+        if source is None and is_as_large and encoder.has_mlm_head:
+            source = encoder
             unused.remove("predictions")
         lacks_generator = source is None
         way_out = "begin with the discriminator's folder alone, put elsewhere, and a generator is built for it"
-        name = f"the generator in {weights.name}"  # its heads are the discriminator's, scaled by rtd.generator_size
-        new += ["generator"] if source is None else _take(objective.generator, source, name, way_out)[0]
-    LOG.info(f"beginning with the weights of {weights.name}; new: {', '.join(new) or 'nothing'}")
-    if weights.new_tokens:
-        LOG.info(f"{weights.new_tokens:,} new tokens begin as the mean of those they were split into")
-    if weights.unused_rows:
-        LOG.info(f"{weights.unused_rows} rows of its token table belong to no token and are left out")
-    unused += [head for stored in (weights.encoder, weights.generator) if stored for head in stored.left_aside]
+        beside = f"{name}'s generator"  # its heads are the discriminator's, scaled by rtd.generator_size
+        new += ["generator"] if source is None else _take(objective.generator, source, beside, way_out)[0]
+    LOG.info(f"beginning with the weights of {name}; new: {', '.join(new) or 'nothing'}")
     if unused:
         LOG.info(f"left out: {', '.join(unused)}")
-    LOG.info("the optimiser, the schedule and the order of rows start at step 1")
     return lacks_generator
 
 

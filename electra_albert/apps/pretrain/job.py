@@ -97,7 +97,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     self_check(objective, batches.micro_batches(1)[0], training.weight_decay, begun)
     lacks_generator = False
     if origin is not None:
-        lacks_generator = begin_with(origin, objective)
+        lacks_generator = begin_with(origin, str(config.run.init_from), objective)
     if recorded is None and (origin is None or lacks_generator):
         start_at_frequencies(objective.generator, unigram)
         LOG.info(f"guesses begin at the token frequencies of the text, worth {unigram.entropy:.2f} nats a masked token")

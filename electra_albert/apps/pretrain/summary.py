@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import shlex
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from electra_albert.apps.demo.main import print_guesses, print_verdicts
+from electra_albert.apps.demo import format_proposals, format_scored
 from electra_albert.apps.machine import why_not_compiled
 from electra_albert.apps.pretrain.scores import error_lines, format_forgetting, format_scores, read_evaluations
 from electra_albert.contracts import DataError, Metrics
 from electra_albert.corpus.tokenizer import Piece, describe_pieces
-from electra_albert.inference.fill_mask import Proposal, fill_masks, judge, printable, shown
+from electra_albert.inference.engine import TokenSequence, printable, shown
+from electra_albert.inference.model import InferenceModel, Proposal
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.attention import stock_computes
 from electra_albert.objectives.registry import spec_of
@@ -135,7 +134,7 @@ def _clozes(job: Job) -> Iterator[tuple[list[int], _Cloze]]:
 
     That happens where the mask takes the place of a part of a word.
     """
-    objective, tokenizer = job.objective, job.prepared.tokenizer
+    objective, tokenizer, model = job.objective, job.prepared.tokenizer, _inference(job)
     for key, sentence in enumerate(_sentences(job.held_out)):
         words = _whole_words(describe_pieces(tokenizer, sentence)) or range(len(sentence))
         draw = bits(objective.seed, Stream.EXAMPLE, torch.tensor(key), torch.tensor(0))
@@ -143,9 +142,17 @@ def _clozes(job: Job) -> Iterator[tuple[list[int], _Cloze]]:
         before, after = tokenizer.decode(sentence[:position]), tokenizer.decode(sentence[position + 1 :])
         text = f"{before} {tokenizer.mask_token} {after}".strip()
         try:
-            yield sentence, _Cloze(text, position, fill_masks(objective.generator, tokenizer, text, _GUESSES))
+            (answer,) = model.fill_mask([text], _GUESSES)
         except DataError:
             continue
+        yield sentence, _Cloze(text, position, answer if isinstance(answer[0], list) else [answer])
+
+
+def _inference(job: Job) -> InferenceModel:
+    """The calls of inference on the models in memory."""
+    generator, device = job.objective.generator, job.objective.generator.predictions.bias.device
+    models = (generator, generator, job.objective.discriminator)
+    return InferenceModel(job.prepared.tokenizer, *models, "it is not fine-tuned", device, 4096, Path())
 
 
 def guesses_in_markdown(job: Job) -> str:
@@ -160,18 +167,19 @@ def guesses_in_markdown(job: Job) -> str:
 def _example(job: Job, sentence: list[int], cloze: _Cloze) -> str:
     """A held-out sentence with a masked word, then with the generator's guess in its place. sentence: token ids."""
     tokenizer, colours = job.prepared.tokenizer, sys.stdout.isatty()
-    with redirect_stdout(io.StringIO()) as printed:
-        print()
-        print_guesses(cloze.text, cloze.answer, colours=colours)
-        if job.objective.discriminator is not None:
-            original = sentence[cloze.position]
-            guess = next((proposal["token"] for proposal in cloze.answer[0] if proposal["token"] != original), original)
-            filled = [*sentence[: cloze.position], guess, *sentence[cloze.position + 1 :]]
-            ids = torch.tensor([[tokenizer.cls_token_id, *filled, tokenizer.sep_token_id]])
-            was, now = tokenizer.decode([original]), tokenizer.decode([guess])
-            print(f"    it was {was!r}; the discriminator's probability of a replacement, with {now!r} in its place:")
-            print_verdicts(judge(job.objective.discriminator, tokenizer, ids), colours=colours)
-    return printed.getvalue().rstrip("\n")
+    lines = ["", format_proposals(cloze.text, cloze.answer, colours=colours)]
+    if job.objective.discriminator is not None:
+        original = sentence[cloze.position]
+        guess = next((proposal["token"] for proposal in cloze.answer[0] if proposal["token"] != original), original)
+        filled = [*sentence[: cloze.position], guess, *sentence[cloze.position + 1 :]]
+        ids = [tokenizer.cls_token_id, *filled, tokenizer.sep_token_id]
+        (logits,) = _inference(job).detect([TokenSequence(ids, [0] * len(ids))])
+        scores = zip(ids, describe_pieces(tokenizer, ids), logits.sigmoid().tolist(), strict=True)
+        of_text = [(token, score) for number, token, score in scores if number not in tokenizer.all_special_ids]
+        was, now = tokenizer.decode([original]), tokenizer.decode([guess])
+        question = f"the discriminator's probability of a replacement, with {now!r} in its place:"
+        lines += [f"    it was {was!r}; {question}", format_scored(of_text, colours=colours)]
+    return "\n".join(lines)
 
 
 def _sentences(held_out: Rows) -> Iterator[list[int]]:

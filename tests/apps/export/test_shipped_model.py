@@ -11,7 +11,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 
-from electra_albert.apps.demo import main as demo
+from electra_albert.apps import demo
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.hub.weights import read_tensors, write_safetensors
 from electra_albert.inference.model import load_model

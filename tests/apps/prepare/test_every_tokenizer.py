@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from electra_albert.apps.demo import main as demo
+from electra_albert.apps import demo
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.corpus.tokenizer import load_tokenizer, special_ids
 from tests.apps.tiny_run import call, english, options, rows

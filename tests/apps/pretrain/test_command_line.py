@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.apps.demo import main as demo
+from electra_albert.apps import demo
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.prepare import command as prepare
 from electra_albert.apps.pretrain import main as pretrain

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from electra_albert.apps import show_batch
-from electra_albert.apps.demo import main as demo
+from electra_albert.apps import demo, show_batch
 from electra_albert.apps.pretrain import main as pretrain
 from tests.apps.conftest import Finished
 from tests.apps.pretrain.test_distributed_run import furthest, on_two_ranks

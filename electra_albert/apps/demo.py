@@ -1,0 +1,322 @@
+"""Fill in the [MASK]s of sentences with a pretrained generator, or mask and rewrite sentences without any.
+
+A rewritten sentence is shown before and after with the discriminator's score of each masked word, [before]->[after]
+where there are no colours.
+
+examples:
+  python LM_DEMO.py                                         newest run or shipped model, built-in sentences
+  python LM_DEMO.py sentences.txt --gen runs/mine --top_k 3 the same as --input sentences.txt
+  python LM_DEMO.py --input text.txt --output rewritten.txt
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from bisect import bisect
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from electra_albert.apps.command_line import check_can_write, make_parser, parse
+from electra_albert.apps.default_model import default_model
+from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.files import replacing
+
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
+
+    from electra_albert.corpus.tokenizer import Piece
+    from electra_albert.inference.model import InferenceModel, Proposal
+    from electra_albert.inference.rewrite import Draw, Replacement, Rewritten
+
+MASK, PIPE = "[MASK]", "-"
+LOST = "\ufffd"  # written where a drawn token is only a part of a character
+SENTENCES = (  # shown where no --input names others
+    "Paris is the [MASK] of France.",
+    "She opened the door and walked into the [MASK].",
+    "The book was written in the nineteenth [MASK].",
+    "He was born in [MASK] and died in [MASK].",
+    "The [MASK] of the country is elected for four [MASK].",
+    "The old man sat by the fire and told the children a story about the sea.",
+    "The town was founded by settlers who came from the north and built a church near the river.",
+)
+_HELP = {
+    "gen": "A run folder, a model folder, a .safetensors or .pt file (safetensors is the safer of the two); by default "
+    "the newest run, else the model that comes with the toolkit.",
+    "disc": "The discriminator; by default beside --gen.",
+    "config": "config.json of a bare weights file.",
+    "tokenizer": "Tokenizer folder of a bare weights file.",
+    "input": f"Text, one sentence a line; {PIPE} for stdin.",
+    "output": f"A file for the rewritten text, line for line, {MASK}s filled by the best guess; {PIPE} for stdout.",
+}
+_JSON_HELP = f"""Print one JSON array, one element a line of text. For a line with {MASK}s: as the fill-mask pipeline
+gives it. For any other: {{"sequence": after, "original": before, "replaced": [{{"start", "end", "before", "after",
+"probability", "is_changed"}}, ...]}}; start and end are characters of the original, the probability of having been
+replaced is the discriminator's, null without one."""
+_LIMITS, _COLOURS = (0.3, 0.6), ("\x1b[32m", "\x1b[33m", "\x1b[31m")  # probability of a replacement: green to red
+_BOLD, _RESET = "\x1b[1m", "\x1b[0m"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point of LM_DEMO.py; returns the exit code."""
+    options = _parse(argv)
+    from electra_albert.inference.rewrite import Draw, Part, check, rewrite
+
+    draw = Draw(options.mask_rate, options.temperature, options.seed)
+    check(draw)
+    if options.json:
+        _use_utf8(sys.stdout)
+    lines = enumerate(map(str.strip, _read_lines(options.input) if options.input else SENTENCES), 1)
+    parts = [] if options.output else [Part(number, text) for number, text in lines if text]
+    if not parts and not options.output:
+        raise _no_sentence(options.input)
+    model = _load(options)
+    if options.output:
+        _rewrite_file(model, options.input, options.output, draw)
+        return 0
+
+    def as_json(result: Rewritten) -> dict[str, Any]:
+        replaced = [replacement._asdict() for replacement in result.replaced]
+        return {"sequence": result.sequence, "original": result.original, "replaced": replaced}
+
+    results = rewrite(model, parts, draw)
+    masked = [result.original for result in results if result.is_filled]
+    proposals = iter(model.fill_mask(masked, options.top_k))
+    answers: list[Any] = [next(proposals) if result.is_filled else as_json(result) for result in results]
+    if options.json:
+        print(json.dumps(answers, ensure_ascii=False))
+        return 0
+    colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    for part, answer, result in zip(parts, answers, results, strict=True):
+        if result.is_filled:
+            columns = answer if isinstance(answer[0], list) else [answer]
+            print(format_proposals(part.text, columns, colours=colours))
+            if model.discriminator is not None:
+                print(format_scored(((token, score) for token, score, _ in result.scores), colours=colours))
+        else:
+            print(format_rewritten(result, colours=colours))
+        print()
+    return 0
+
+
+def _parse(argv: Sequence[str]) -> Namespace:
+    description, _, examples = str(__doc__).rpartition("\n\n")
+    parser = make_parser("LM_DEMO.py", " ".join(description.split()), epilog=examples)
+    for name, text in _HELP.items():
+        parser.add_argument(f"--{name}", type=str | None, default=None, help=text)
+    parser.add_argument("--top_k", type=int, default=5, help=f"Guesses for each {MASK}.")
+    parser.add_argument("--mask_rate", type=float, default=0.15, help=f"Share of tokens masked where no {MASK} is.")
+    parser.add_argument("--temperature", type=float, default=1.0, help="Of the draw; higher is more varied.")
+    parser.add_argument("--seed", type=int, default=42, help="Keys, with the line's number, the masks and the draws.")
+    parser.add_argument("--json", action="store_true", help=" ".join(_JSON_HELP.split()))
+    options = parse(parser, argv, of_file="input")
+    if options.top_k < 1:
+        raise UsageError(f"top_k={options.top_k} must be at least 1")
+    if options.output and options.json:
+        raise UsageError("--output writes text and --json prints JSON; give one of the two")
+    if options.output and not options.input:
+        raise UsageError(f"--output needs --input FILE, or --input {PIPE} for stdin")
+    if options.output and options.output != PIPE:
+        _check_output(options.input, Path(options.output))
+    return options
+
+
+def _check_output(source: str, target: Path) -> None:
+    """UsageError unless `target` is a file that may be written or replaced, and not the input itself."""
+    check_can_write(target.absolute().parent)
+    if target.exists() and not target.is_file():
+        raise UsageError(f"cannot write {target}: it is no regular file; name a file, or {PIPE} for stdout")
+    if source != PIPE and target.exists() and Path(source).exists() and target.samefile(source):
+        raise UsageError(f"--output {target} is the input itself, which is not overwritten; name another file")
+
+
+def _load(options: Namespace) -> InferenceModel:
+    """The generator that is named or taken by default, with the discriminator that is named or belongs to it."""
+    from electra_albert.inference.model import load_model
+
+    path = Path(options.gen) if options.gen else default_model("--gen")
+    folder = path.absolute() if path.is_dir() else path.absolute().parent
+    beside = folder.parent / "discriminator"
+    is_pair = folder.name == "generator" and beside.is_dir()
+    discriminator = options.disc or (beside if is_pair else None)
+    own = {"config": options.config, "tokenizer": options.tokenizer}
+    model = load_model(path, "cpu", discriminator=discriminator, **own)
+    if model.generator is None:
+        raise CheckpointError(f"{path} has no predictions, the masked-token head; name a model that has one")
+    if model.discriminator is None:
+        print("notice: there is no discriminator beside this generator, so no token is scored", file=sys.stderr)
+    return model
+
+
+# Files.
+
+
+def _read_lines(source: str) -> Iterator[str]:
+    """Lines of a UTF-8 file, or of stdin, with their endings; only a line feed ends one."""
+    name = "stdin" if source == PIPE else source
+    try:
+        file = sys.stdin.fileno() if source == PIPE else source
+        with open(file, encoding="utf-8-sig", newline="\n", closefd=source != PIPE) as stream:
+            yield from stream
+    except UnicodeDecodeError:
+        raise DataError(f"{name} is not UTF-8 text; convert it first") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {name} ({error.strerror}); name a text file, one sentence a line") from None
+
+
+def _no_sentence(source: str) -> DataError:
+    name = "stdin" if source == PIPE else source
+    return DataError(f"{name} holds no sentence; write one a line, with or without {MASK} for a missing word")
+
+
+@contextmanager
+def _open_output(target: str) -> Iterator[TextIO]:
+    """Stdout, or a file that appears under its name when the block has ended well, and not otherwise."""
+    if target == PIPE:
+        _use_utf8(sys.stdout)
+        yield sys.stdout
+        return
+    path = Path(target).resolve()  # of a link, what it points to is replaced
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file, TextIOWrapper(file, encoding="utf-8", newline="") as stream:
+            if path.exists():  # before a word is written, which not everybody may be allowed to read
+                Path(file.name).chmod(stat.S_IMODE(path.stat().st_mode))
+            yield stream
+    except OSError as error:
+        raise UsageError(f"cannot write {target} ({error.strerror}); name a file elsewhere") from None
+
+
+def _use_utf8(stream: TextIO) -> None:
+    """Write UTF-8 from here on, whatever the terminal's encoding: for text and JSON that another program reads."""
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(encoding="utf-8", errors="strict", newline="")
+
+
+class Tally:
+    """Counts what was done to the lines of a file."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.sums = {"changed": 0.0, "unchanged": 0.0}  # of the discriminator's probabilities
+        self._last = 0  # number of the last line in which something was replaced
+
+    def count_lines(self, lines: Iterable[str]) -> Iterator[str]:
+        """The same lines, counted as they pass."""
+        for line in lines:
+            self.counts["text" if line.strip() else "blank"] += 1
+            yield line
+
+    def add(self, number: int, result: Rewritten) -> None:
+        """Count the rewriting of a line, or of a part of one."""
+        if result.replaced:
+            self.counts["rewritten"] += number != self._last
+            self._last = number
+        self.counts["filled" if result.is_filled else "masked"] += len(result.replaced)
+        self.counts["lost"] += sum(max(0, it.after.count(LOST) - it.before.count(LOST)) for it in result.replaced)
+        if not result.is_filled:
+            changed = [it.probability or 0.0 for it in result.replaced if it.is_changed]
+            unchanged = [probability for _, probability, is_changed in result.scores if not is_changed]
+            for name, probabilities in (("changed", changed), ("unchanged", unchanged)):
+                self.counts[name] += len(probabilities)
+                self.sums[name] += sum(probabilities)
+
+    def report(self, *, is_scored: bool) -> str:
+        """The counts and, where there is a discriminator, its mean probability of a replacement, line by line."""
+        count = self.counts
+        lines = [
+            f"lines: {count['rewritten']:,} rewritten, {count['text'] - count['rewritten']:,} with nothing to mask "
+            f"left as they are, {count['blank']:,} blank",
+            f"tokens masked: {count['masked']:,}, of which changed: {count['changed']:,}; {MASK}s filled: "
+            f"{count['filled']:,}",
+        ]
+        if is_scored:
+            means = {name: f"{total / count[name]:.1%}" if count[name] else "-" for name, total in self.sums.items()}
+            lines.append(
+                f"discriminator's mean probability of a replacement: {means['changed']} at the {count['changed']:,} "
+                f"changed tokens, {means['unchanged']} at the {count['unchanged']:,} unchanged ones"
+            )
+        if count["lost"]:
+            lines.append(f"written as {LOST}, a drawn token being only a part of a character: {count['lost']:,}")
+        return "\n".join(lines)
+
+
+def _rewrite_file(model: InferenceModel, source: str, target: str, draw: Draw) -> None:
+    """Rewrite a file line by line and report what was done, on stderr where the text goes to stdout."""
+    from tqdm import tqdm
+
+    from electra_albert.inference.rewrite import rewrite_lines
+
+    tally = Tally()
+    with _open_output(target) as stream:
+        lines = tally.count_lines(tqdm(_read_lines(source), unit=" lines", disable=None, leave=False))
+        for number, text, result in rewrite_lines(model, lines, draw):
+            tally.add(number, result)
+            stream.write(text)
+        if not tally.counts["text"]:
+            raise _no_sentence(source)
+    report = tally.report(is_scored=model.discriminator is not None)
+    print(report, file=sys.stderr if target == PIPE else sys.stdout)
+    if target != PIPE:
+        print(f"written to {target}")
+
+
+# Printing.
+
+
+def format_proposals(text: str, answer: list[list[Proposal]], *, colours: bool) -> str:
+    """A small table of predictions, one column a mask."""
+    from electra_albert.inference.engine import printable, shown
+
+    columns = [[f"{p['score']:6.1%}  {shown(p['token_str'])}" for p in proposals] for proposals in answer]
+    width = max(len(cell) for column in columns for cell in column)
+    rows = ("    " + "    ".join(cell.ljust(width) for cell in row).rstrip() for row in zip(*columns, strict=True))
+    return "\n".join([f"{_BOLD}{printable(text)}{_RESET}" if colours else printable(text), *rows])
+
+
+def format_rewritten(rewritten: Rewritten, *, colours: bool) -> str:
+    """A text before and after, and each masked word: what it became, and the discriminator's score."""
+    from electra_albert.inference.engine import printable
+    from electra_albert.inference.rewrite import splice
+
+    def mark(replacement: Replacement) -> str:
+        before, after = printable(replacement.before), printable(replacement.after)
+        if not replacement.is_changed:
+            return before
+        return f"{_BOLD}{after}{_RESET}" if colours else f"[{before}]->[{after}]"
+
+    def change(replacement: Replacement) -> str:
+        before, after = (printable(text.strip()) or "(nothing)" for text in (replacement.before, replacement.after))
+        return f"{before} -> {after}" if replacement.is_changed else before
+
+    before = printable(rewritten.original)  # character for character, so that positions stay
+    if not rewritten.replaced:
+        return f"{before}\n    holds no token that may be masked: left as it is"
+    lines = [before, f"    after: {splice(before, rewritten.replaced, mark)}"]
+    words = [change(replacement) for replacement in rewritten.replaced]
+    width = max(map(len, words))
+    for word, (*_, probability, is_changed) in zip(words, rewritten.replaced, strict=True):
+        score = "" if probability is None else _colour(f"replaced? {probability:.0%}", probability, colours)
+        lines.append(f"    {word:{width}}  {'changed' if is_changed else 'kept':7}  {score}".rstrip())
+    return "\n".join(lines)
+
+
+def format_scored(scores: Iterable[tuple[Piece, float]], *, colours: bool) -> str:
+    """How likely each token is a replacement: coloured in a terminal, in per cent everywhere."""
+    from electra_albert.inference.engine import shown
+
+    cells = (
+        " " * token.starts_word + _colour(f"{shown(token.text)}({probability:.0%})", probability, colours)
+        for token, probability in scores
+    )
+    return "    replaced?" + "".join(cells)
+
+
+def _colour(text: str, probability: float, colours: bool) -> str:
+    return f"{_COLOURS[bisect(_LIMITS, probability)]}{text}{_RESET}" if colours else text

@@ -1,0 +1,238 @@
+"""Models in memory, the texts of a caller as sequences of tokens, and batches of sequences of similar length.
+
+Dimensions: B batch, L length.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from electra_albert.config import ModelConfig
+from electra_albert.contracts import DataError, UsageError
+from electra_albert.corpus.tokenizer import Piece, describe_pieces
+from electra_albert.model.electra import Discriminator, Generator
+from electra_albert.model.encoder import Body
+from electra_albert.tasks.encoding import truncate_pair
+
+MASK = "[MASK]"  # as a user writes it, whatever the tokenizer calls its mask
+WORD_MARKS = ("", "▁", "Ġ")  # tokens that mark the beginning of a word and have no other text
+
+T = TypeVar("T")
+Text = str | tuple[str, str]  # one text, or a pair of them
+Padded = tuple[Tensor, Tensor, Tensor]  # input_ids int64, attention_mask bool, token_type_ids int64, each [B, L]
+
+
+class TokenSequence(NamedTuple):
+    """A text or a pair as a model reads it, special tokens included."""
+
+    ids: list[int]
+    types: list[int]
+    text_positions: Sequence[int] = ()  # without [CLS], [SEP], padding and masks, even those written in the text
+    text: Text = ""
+    encoding: Any = None  # of `tokenizers`: knows the characters of each token
+
+
+@dataclass(frozen=True, repr=False)
+class Engine:
+    """The models that the calls of inference need, and how much they compute at once."""
+
+    tokenizer: Any
+    encoder: Body | Generator  # of the discriminator, where there is one
+    generator: Generator | None
+    discriminator: Discriminator | None
+    task: Any  # a FineTuned, or why there is none
+    device: torch.device
+    batch_tokens: int
+    path: Path
+    weights: tuple[Path, ...] = ()  # the files they were read from
+
+    def masked_token_model(self, call: str) -> Generator:
+        """The generator; UsageError that names the call where there is none."""
+        if self.generator is None:
+            way_out = "load a run's folder or its generator"
+            raise UsageError(f"{call} needs a masked-token head, and this model has none; {way_out}")
+        return self.generator
+
+    def detect(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
+        """The discriminator's logits of each sequence's tokens, special ones included: float32 [L] on the CPU."""
+        discriminator = self.discriminator
+        assert discriminator is not None
+
+        def read(padded: Padded, chosen: list[int]) -> Iterator[Tensor]:
+            logits = discriminator(*padded).cpu()  # [B, L]
+            return (row[: len(sequences[index].ids)] for row, index in zip(logits, chosen, strict=True))
+
+        return self.batched(sequences, read)
+
+    def batched(
+        self, sequences: Sequence[TokenSequence], compute: Callable[[Padded, list[int]], Iterable[T]]
+    ) -> list[T]:
+        """The results of `compute(batch, indices)` over batches of sequences of similar length, in their order."""
+        found: dict[int, T] = {}
+        for chosen in batches([len(sequence.ids) for sequence in sequences], self.batch_tokens):
+            padded = _pad([sequences[index] for index in chosen], self.tokenizer.pad_token_id, self.device)
+            with torch.no_grad():  # inference_mode would give tensors that nothing can be trained on
+                found |= zip(chosen, compute(padded, chosen), strict=True)
+        return [found[index] for index in range(len(sequences))]
+
+
+def as_texts(given: object, *, may_be_pairs: bool = False) -> list[Any]:
+    """One text, a pair where pairs make sense, or a list of them, as a list; UsageError for anything else."""
+    texts: list[Any] = given if isinstance(given, list) else [given]
+    for index, text in enumerate(texts):
+        for part in text if may_be_pairs and isinstance(text, tuple) and len(text) == 2 else (text,):
+            if not isinstance(part, str):
+                wanted = "a str, a pair (str, str)" if may_be_pairs else "a str"
+                raise UsageError(f"{quote(given, index)} is no text; give {wanted} or a list of them")
+            try:
+                part.encode()
+            except UnicodeEncodeError:
+                raise DataError(f"{quote(given, index)} holds half a character; decode it again") from None
+    return texts
+
+
+def quote(given: object, index: int) -> str:
+    """A text for a message, with its position where the caller gave a list."""
+    text = given[index] if isinstance(given, list) else given
+    short = shorten(" ".join(map(str, text)) if isinstance(text, tuple) else str(text))
+    return f"texts[{index}]: {short!r}" if isinstance(given, list) else repr(short)
+
+
+def encode(
+    tokenizer: Any, texts: Sequence[Text], config: ModelConfig, given: object, *, truncate: bool = False
+) -> list[TokenSequence]:
+    """The sequences of checked texts for a model of this shape; `given` is what the caller handed over.
+
+    Raises DataError for a text of more tokens than the model reads, unless it may be cut, and UsageError for a pair
+    where the model knows no segments.
+    """
+    longest, found = config.max_position_embeddings, []
+    special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id}
+    for index, (text, encoding) in enumerate(zip(texts, encode_all(tokenizer, texts), strict=True)):
+        if truncate and len(encoding.ids) > longest:
+            encoding = _cut(tokenizer, text, longest)
+        ids, types = encoding.ids, encoding.type_ids
+        if len(ids) > longest:
+            raise DataError(f"{quote(given, index)} {too_long(len(ids), longest)} or give truncate=True")
+        if max(types, default=0) >= config.type_vocab_size:
+            raise UsageError(f"{quote(given, index)}: the model knows one segment; give single texts")
+        positions = [position for position, token in enumerate(ids) if token not in special]
+        found.append(TokenSequence(ids, types, positions, text, encoding))
+    return found
+
+
+def encode_all(tokenizer: Any, texts: Sequence[Text], *, is_bare: bool = False) -> list[Any]:
+    """The encodings of texts, bare or with [CLS] and [SEP]. Changes nothing in the tokenizer, which threads share."""
+    found: list[Any] = tokenizer.backend_tokenizer.encode_batch(list(texts), add_special_tokens=not is_bare)
+    return found
+
+
+def _cut(tokenizer: Any, text: Text, longest: int) -> Any:
+    """The first `longest` tokens of a text; of a pair the longer text gives its last tokens, until both fit."""
+    parts = encode_all(tokenizer, [text] if isinstance(text, str) else list(text), is_bare=True)
+    room = max(0, longest - tokenizer.backend_tokenizer.num_special_tokens_to_add(len(parts) == 2))
+    lengths = truncate_pair(len(parts[0]), len(parts[1]), room) if len(parts) == 2 else (room,)
+    for part, length in zip(parts, lengths, strict=True):
+        part.truncate(length)
+    return tokenizer.backend_tokenizer.post_process(*parts)
+
+
+def with_own_mask(text: str, tokenizer: Any) -> str:
+    """The text with the tokenizer's own mask for every [MASK]."""
+    return text.replace(MASK, tokenizer.mask_token)
+
+
+def target_ids(tokenizer: Any, targets: str | Iterable[str]) -> list[int]:
+    """The ids of targets; UsageError for one that is not in the vocabulary and is cut into several tokens."""
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    found: dict[int, None] = {}
+    for target in [targets] if isinstance(targets, str) else targets:
+        is_known = target in vocabulary
+        ids = [vocabulary[target]] if is_known else encode_all(tokenizer, as_texts(target), is_bare=True)[0].ids
+        if len(ids) != 1:
+            cut = " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
+            raise UsageError(f"target {shorten(target)!r} is no token: it is cut into {cut}; give a token")
+        found[ids[0]] = None
+    if not found:
+        raise UsageError("targets is empty; name one at least, or leave it out")
+    return list(found)
+
+
+def spans_of(text: str, tokens: Sequence[Piece], offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The characters that go when a token goes: without the space before it, with the accents after it.
+
+    A token that only marks the beginning of a word has none, though the tokenizer gives it the word's first.
+    """
+    spans = []
+    following = [*(start for start, _ in offsets), len(text)][1:]
+    for token, (start, end), limit in zip(tokens, offsets, following, strict=True):
+        while start < end and text[start].isspace():
+            start += 1
+        end = start if token.text in WORD_MARKS else end
+        while start < end < limit and unicodedata.category(text[end]).startswith("M"):
+            end += 1
+        spans.append((start, end))
+    return spans
+
+
+def spans_of_sequence(tokenizer: Any, sequence: TokenSequence) -> list[tuple[int, int]]:
+    """The characters of each token in the text it comes from; (0, 0) for the special ones around the texts."""
+    described = describe_pieces(tokenizer, sequence.ids)
+    spans = [(0, 0)] * len(sequence.ids)
+    for number, text in enumerate((sequence.text,) if isinstance(sequence.text, str) else sequence.text):
+        own = [position for position, owner in enumerate(sequence.encoding.sequence_ids) if owner == number]
+        offsets = [sequence.encoding.offsets[position] for position in own]
+        for position, span in zip(own, spans_of(text, [described[at] for at in own], offsets), strict=True):
+            spans[position] = span
+    return spans
+
+
+def printable(text: str) -> str:
+    """The text without control characters, which could move the cursor or set colours of a terminal."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
+def shown(token: str) -> str:
+    """A token as people write it, without the space before it; one that only marks a word's beginning is ␣."""
+    bare = token.strip()
+    return "␣" if bare in WORD_MARKS else printable(bare)
+
+
+def shorten(text: str, longest: int = 60) -> str:
+    """The beginning of a text, for a message."""
+    clean = printable(text)
+    return clean if len(clean) <= longest else clean[: longest - 1] + "…"
+
+
+def too_long(tokens: int, longest: int) -> str:
+    """The end of a message on a text of so many tokens, special ones included, of which the model reads `longest`."""
+    return f"is {tokens} tokens long, the model reads {longest}; shorten it"
+
+
+def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Indices of sequences of similar length, at most `batch_tokens` a batch with padding, but one at least."""
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batch and (len(batch) + 1) * lengths[index] > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def _pad(sequences: Sequence[TokenSequence], pad_id: int, device: torch.device) -> Padded:
+    """The sequences as one batch, padded at their ends."""
+    lengths = torch.tensor([len(sequence.ids) for sequence in sequences])
+    longest = int(lengths.max())
+    ids = torch.tensor([one.ids + [pad_id] * (longest - len(one.ids)) for one in sequences])  # [B, L]
+    types = torch.tensor([one.types + [0] * (longest - len(one.types)) for one in sequences])  # [B, L]
+    is_real = torch.arange(longest) < lengths[:, None]  # [B, L]
+    return ids.to(device), is_real.to(device), types.to(device)

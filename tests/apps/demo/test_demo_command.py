@@ -1,0 +1,328 @@
+"""LM_DEMO.py: the fill-mask pipeline's answers and rewritten text from whatever is named; JSON, tables, files."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from electra_albert.apps import demo, export
+from electra_albert.apps.command_line import run_app
+from electra_albert.corpus.tokenizer import Piece
+from electra_albert.inference.rewrite import Replacement, Rewritten
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import Ended, assert_refused, call, finish, start
+
+ONE, SEVERAL = "The quiet [MASK] crossed the river.", "Every [MASK] owl found a [MASK] near the [MASK]."
+PLAIN = "The quiet  owl crossed the river, and every OLD cat found a lamp."
+TEXT = f"{PLAIN}\n\n  {ONE}\r\n\t\n[CLS] [SEP]\n{SEVERAL}\n  {PLAIN}"
+SCORE_TOLERANCE = 1e-5  # float32 probabilities from two implementations of the same attention
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    (file := tmp_path / "text.txt").write_bytes(TEXT.encode())
+    return file
+
+
+def run_demo(model: Path, *more: object) -> Ended:
+    ended = call(demo.main, "--gen", model, *more)
+    assert ended.code == 0, ended.err
+    return ended
+
+
+def ask(model: Path, text: Path, *more: object) -> list[Any]:
+    return json.loads(run_demo(model, "--input", text, "--json", *more).out)
+
+
+def difference(ours: Any, theirs: Any) -> str:
+    """The first difference between two pieces of the demo's JSON, scores apart by more than the tolerance; or ''."""
+    if isinstance(theirs, float):
+        return "" if abs(ours - theirs) < SCORE_TOLERANCE else f"{ours}, not {theirs}"
+    if isinstance(theirs, dict):
+        ours, theirs = (sorted(each.items()) for each in (ours, theirs))
+    if isinstance(theirs, list | tuple):
+        if len(ours) != len(theirs):
+            return f"{ours}, not {theirs}"
+        return next((found for pair in zip(ours, theirs, strict=True) if (found := difference(*pair))), "")
+    return "" if ours == theirs else f"{ours}, not {theirs}"
+
+
+def test_json_is_what_the_fill_mask_pipeline_gives(finished: Finished, tmp_path: Path) -> None:
+    from transformers import pipeline
+
+    sentences = [ONE, SEVERAL, "A 漢字 and a lamp, near the [MASK]"]
+    (file := tmp_path / "sentences.txt").write_text("\n\n".join(sentences), encoding="utf-8")
+    folder = str(finished.folder / "generator")
+    fill = pipeline("fill-mask", model=folder, tokenizer=folder, top_k=3, device=torch.device("cpu"))
+    assert difference(ask(finished.folder, file, "--top_k", 3), [fill(sentence) for sentence in sentences]) == ""
+
+
+def test_json_of_a_line_without_a_mask_tells_what_was_replaced_where(finished: Finished, text: Path) -> None:
+    first, _, nothing, _, last = ask(finished.folder, text)
+    assert nothing == {"sequence": "[CLS] [SEP]", "original": "[CLS] [SEP]", "replaced": []}
+    for answer in (first, last):
+        assert answer["original"] == PLAIN
+        sequence = PLAIN
+        for found in reversed(answer["replaced"]):
+            assert found.keys() == set(Replacement._fields)
+            assert PLAIN[found["start"] : found["end"]] == found["before"]
+            assert 0 < found["probability"] < 1
+            sequence = sequence[: found["start"]] + found["after"] + sequence[found["end"] :]
+        assert answer["sequence"] == sequence != PLAIN
+    assert first["replaced"] != last["replaced"]  # another line, other draws
+
+
+def test_options_reach_the_draw(finished: Finished, text: Path) -> None:
+    default = ask(finished.folder, text)
+    assert ask(finished.folder, text, "--seed", 42, "--mask_rate", 0.15, "--temperature", 1) == default
+    assert ask(finished.folder, text, "--seed", 1)[0] != default[0]
+    assert ask(finished.folder, text, "--temperature", 0.01)[0]["sequence"] != default[0]["sequence"]
+    assert len(ask(finished.folder, text, "--mask_rate", 0.9)[0]["replaced"]) > len(default[0]["replaced"])
+
+
+# The model.
+
+
+def export_to(folder: Path, finished: Finished, *more: object) -> Path:
+    ended = call(export.main, "--model", finished.folder, "--output_dir", folder, *more)
+    assert ended.code == 0, ended.err
+    return folder
+
+
+def stock_folder(folder: Path, finished: Finished) -> Path:
+    """What transformers itself writes of the model."""
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    source = str(finished.folder / "generator")
+    AutoModelForMaskedLM.from_pretrained(source).save_pretrained(str(folder))
+    AutoTokenizer.from_pretrained(source).save_pretrained(str(folder))
+    return folder
+
+
+SOURCES: dict[str, Callable[[Path, Finished], Path]] = {
+    "generator folder of a run": lambda folder, finished: finished.folder / "generator",
+    "checkpoint": lambda folder, finished: max((finished.folder / "checkpoints").glob("step-*")),
+    "safetensors file": lambda folder, finished: finished.folder / "generator" / "model.safetensors",
+    "pt file": lambda folder, finished: export_to(folder, finished, "--format", "pt") / "weights.pt",
+    "stock folder": stock_folder,
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_form_of_a_model_gives_the_same_answers(
+    finished: Finished, text: Path, tmp_path: Path, source: str
+) -> None:
+    """Scored by the discriminator that is beside a folder called generator, stored with it, or named."""
+    model = SOURCES[source](tmp_path / "model", finished)
+    named = ("--disc", finished.folder) if source in ("pt file", "stock folder") else ()
+    assert difference(ask(model, text, *named), ask(finished.folder, text)) == ""
+
+
+def test_a_bare_weights_file_takes_its_configuration_and_tokenizer_by_name(
+    finished: Finished, text: Path, tmp_path: Path
+) -> None:
+    source, bare = finished.folder / "generator", tmp_path / "bare" / "model.safetensors"
+    bare.parent.mkdir()
+    shutil.copyfile(source / "model.safetensors", bare)
+    own = ("--config", source / "config.json", "--tokenizer", finished.folder / "tokenizer")
+    assert difference(ask(bare, text, *own, "--disc", finished.folder), ask(finished.folder, text)) == ""
+
+
+@pytest.mark.parametrize(("name", "has_scores"), [("generator", True), ("mine", False)])
+def test_a_discriminator_is_found_beside_a_folder_of_the_name_generator_alone(
+    finished: Finished, text: Path, tmp_path: Path, name: str, has_scores: bool
+) -> None:
+    """A regression: ../discriminator was taken from wherever the file was, whatever it belonged to."""
+    model = shutil.copytree(finished.folder / "generator", tmp_path / name)
+    shutil.copytree(finished.folder / "discriminator", tmp_path / "discriminator")
+    for path in (model, model / "model.safetensors"):
+        ended = run_demo(path, "--input", text)
+        assert ("replaced?" in ended.out, "no discriminator" in ended.err) == (has_scores, not has_scores)
+    probabilities = {found["probability"] is None for found in ask(model, text)[0]["replaced"]}
+    assert probabilities == {not has_scores}
+
+
+def test_a_model_without_a_masked_token_head_is_refused(finished: Finished, text: Path) -> None:
+    refused = call(demo.main, "--gen", finished.folder / "discriminator", "--input", text)
+    assert_refused(refused, 4, "masked-token head")
+
+
+# Files.
+
+
+def rewrite_to(model: Path, text: Path, target: Path, *more: object) -> tuple[str, Ended]:
+    ended = run_demo(model, "--input", text, "--output", target, *more)
+    return target.read_bytes().decode(), ended
+
+
+def test_a_file_is_rewritten_line_for_line_and_what_was_done_is_counted(
+    finished: Finished, text: Path, tmp_path: Path
+) -> None:
+    """The same text as in JSON, in the spaces and line ends of the input."""
+    written, ended = rewrite_to(finished.folder, text, tmp_path / "new" / "out.txt")
+    first, one, _, several, last = ask(finished.folder, text)
+    filled = SEVERAL
+    for proposals in several:
+        filled = filled.replace("[MASK]", proposals[0]["token_str"], 1)
+    masked = "  " + ONE.replace("[MASK]", one[0]["token_str"]) + "\r"
+    assert written.split("\n") == [
+        *(first["sequence"], "", masked, "\t", "[CLS] [SEP]", filled, "  " + last["sequence"])
+    ]
+    changed = [found["probability"] for each in (first, last) for found in each["replaced"] if found["is_changed"]]
+    masked_count = len(first["replaced"]) + len(last["replaced"])
+    lines, tokens, scores, where = ended.out.splitlines()
+    assert lines == "lines: 4 rewritten, 1 with nothing to mask left as they are, 2 blank"
+    assert tokens == f"tokens masked: {masked_count}, of which changed: {len(changed)}; [MASK]s filled: 4"
+    mean = f"{sum(changed) / len(changed):.1%}"
+    assert scores.startswith(f"discriminator's mean probability of a replacement: {mean} at the {len(changed)} changed")
+    assert where == f"written to {tmp_path / 'new' / 'out.txt'}"
+
+
+def test_pipes_give_what_files_give(
+    finished: Finished, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, by_file = rewrite_to(finished.folder, text, tmp_path / "out.txt")
+    text.write_bytes(b"\xef\xbb\xbf" + TEXT.encode())  # without a byte order mark
+    with text.open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        ended = run_demo(finished.folder, "--input", "-", "--output", "-")
+    assert ended.out == written
+    assert ended.err.splitlines() == by_file.out.splitlines()[:-1]
+
+
+def test_the_scored_text_is_the_written_text(finished: Finished, tmp_path: Path) -> None:
+    """Token for token, in spite of tokens that run together and would be cut otherwise. Regressions: as many masks as
+    the model reads were shown filled and then refused, and other tokens were scored than were written."""
+    file, longest = tmp_path / "masks.txt", 64
+    for line in ("[MASK]" * (longest - 2), "[MASK][MASK] sees t[MASK]e, [MASK]."):
+        file.write_text(line, encoding="utf-8")
+        shown, written = run_demo(finished.folder, "--input", file), run_demo(finished.folder, file, "--output", "-")
+        scores = shown.out.strip().splitlines()[-1].removeprefix("    replaced?")
+        scored = re.sub(r"\(\d+%\)", "", scores.replace("␣", ""))
+        assert scored.replace(" ", "") == written.out.replace(" ", "")
+        assert scores.count("%)") == longest - 2 or not line.startswith("[MASK]" * 9)
+
+
+@pytest.mark.parametrize("form", [["--output", "-"], ["--json"], []])
+def test_an_ascii_terminal_gets_utf8_text_and_json_and_no_traceback(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: list[str]
+) -> None:
+    """Standard output under LC_ALL=C or PYTHONIOENCODING=ascii."""
+    source, terminal = tmp_path / "text.txt", io.TextIOWrapper(buffer := io.BytesIO(), encoding="ascii")
+    source.write_text("The owl left 漢 café.\nThe [MASK] left 漢 café.\n", encoding="utf-8")
+    monkeypatch.setattr("sys.stdout", terminal)
+    argv = ["--gen", str(finished.folder), "--input", str(source), "--mask_rate", "0.01", *form]
+    assert run_app(demo.main, argv) == 0
+    terminal.flush()
+    assert ("漢".encode() in buffer.getvalue(), b"\\u6f22" in buffer.getvalue()) == (bool(form), not form)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o444])
+def test_an_output_file_is_replaced_whole_with_its_mode_or_left_alone(
+    finished: Finished, text: Path, tmp_path: Path, mode: int
+) -> None:
+    """A regression: what only its owner might read, everybody could read afterwards."""
+    target = tmp_path / "out.txt"
+    target.write_text("precious")
+    target.chmod(mode)
+    text.write_text("The [MASK] " + "owl " * 100)
+    assert_refused(call(demo.main, "--gen", finished.folder, "--input", text, "--output", target), 3, "line 1")
+    assert target.read_text() == "precious"
+    text.write_text(PLAIN)
+    assert "precious" not in rewrite_to(finished.folder, text, target)[0]
+    assert stat.S_IMODE(target.stat().st_mode) == mode
+    assert {file.name for file in tmp_path.iterdir()} == {"out.txt", "text.txt"}
+
+
+def test_a_wrong_option_is_refused_before_a_model_is_loaded(text: Path, tmp_path: Path) -> None:
+    (link := tmp_path / "link.txt").symlink_to(text)
+    (empty := tmp_path / "empty.txt").write_bytes(b" \n\t\n")
+    (latin := tmp_path / "latin.txt").write_bytes(b"\xff\n")
+    for argv, code, word in (
+        (("--input", text, "--output", text), 2, "is the input itself"),
+        (("--input", text, "--output", link), 2, "is the input itself"),
+        (("--input", text, "--output", tmp_path), 2, "regular file"),
+        (("--input", text, "--output", "/dev/null"), 2, "regular file"),
+        (("--input", text, "--output", text / "out.txt"), 2, "is a file"),
+        (("--output", tmp_path / "out.txt"), 2, "--input"),
+        (("--input", text, "--output", tmp_path / "out.txt", "--json"), 2, "one of the two"),
+        (("--input", tmp_path / "gone.txt"), 2, "gone.txt"),
+        (("--input", empty), 3, "no sentence"),
+        (("--input", latin), 3, "UTF-8"),
+        (("--mask_rate", 0), 2, "mask_rate"),
+        (("--temperature", "nan"), 2, "temperature"),
+        (("--top_k", 0), 2, "top_k"),
+    ):
+        assert_refused(call(demo.main, "--gen", tmp_path / "gone", *argv), code, word)
+    assert text.read_bytes().decode() == TEXT
+
+
+@pytest.mark.parametrize(("content", "word"), [(b" \n\t\n", "no sentence"), (b"\xff\n", "UTF-8")])
+def test_an_input_without_text_leaves_no_output(finished: Finished, tmp_path: Path, content: bytes, word: str) -> None:
+    source, target = tmp_path / "text.txt", tmp_path / "out.txt"
+    source.write_bytes(content)
+    assert_refused(call(demo.main, "--gen", finished.folder, "--input", source, "--output", target), 3, word)
+    assert [file.name for file in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_a_line_in_parts_is_counted_once_and_what_is_no_character_is_reported() -> None:
+    half, plain = Replacement(0, 1, "a", "\ufffd", 0.5, True), Replacement(0, 1, "b", "c", 0.5, True)
+    tally = demo.Tally()
+    for number, replaced in ((1, [half]), (1, []), (2, []), (3, []), (3, [plain])):
+        tally.add(number, Rewritten("ab", replaced, False, []))
+    assert [tally.counts[name] for name in ("rewritten", "changed", "lost")] == [2, 2, 1]
+    assert tally.report(is_scored=False).splitlines()[2].endswith("part of a character: 1")
+
+
+# What is printed.
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_early_is_no_failure(finished: Finished, tmp_path: Path) -> None:
+    """As `| head` does. A regression: text left in a buffer met the closed pipe only when the interpreter ended."""
+    process = start(["LM_DEMO.py", "--gen", finished.folder], tmp_path)
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+    assert finish(process)[::2] == (0, "")
+
+
+def test_built_in_sentences_have_no_one_and_two_masks() -> None:
+    assert {sentence.count(demo.MASK) for sentence in demo.SENTENCES} == {0, 1, 2}
+
+
+def test_tokens_are_shown_as_people_write_them() -> None:
+    """A tokenizer's mark of a word's beginning is no text, nothing at all cannot be seen, and no control character
+    reaches the terminal."""
+    for token, shown in (("▁", "␣"), ("Ġ", "␣"), ("", "␣"), (" owl", "owl"), ("\x1b[3", "�[3")):
+        scores = [(Piece(token, True), 0.5), (Piece("s", False), 0.5)]
+        assert demo.format_scored(scores, colours=False) == f"    replaced? {shown}(50%)s(50%)"
+        table = demo.format_proposals("The \x07", [[{"score": 0.5, "token_str": token}]], colours=False)
+        assert table == f"The �\n     50.0%  {shown}"
+
+
+def test_a_rewritten_text_is_shown_before_and_after_in_colours_only_where_asked() -> None:
+    replaced = [Replacement(4, 7, "owl", "la\x1bmp", 0.9, True), Replacement(8, 12, "left", "left", 0.1, False)]
+    rewritten = Rewritten("The owl left\x07", replaced, False, [])
+    assert demo.format_rewritten(rewritten, colours=False).splitlines() == [
+        "The owl left�",
+        "    after: The [owl]->[la�mp] left�",
+        "    owl -> la�mp  changed  replaced? 90%",
+        "    left          kept     replaced? 10%",
+    ]
+    shown = demo.format_rewritten(rewritten, colours=True) + demo.format_scored(
+        [(Piece("owl", True), 0.45)], colours=True
+    )
+    for part in ("The \x1b[1mla�mp\x1b[0m left", "\x1b[31mreplaced? 90%", "\x1b[32mreplaced? 10%", "\x1b[33mowl(45%)"):
+        assert part in shown
+    empty = demo.format_rewritten(Rewritten("[CLS]", [], False, []), colours=False)
+    assert empty == "[CLS]\n    holds no token that may be masked: left as it is"

@@ -1,0 +1,112 @@
+"""`electra-albert score`: prints and writes what the functions give, and writes over nothing of the user's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_albert.apps import score
+from electra_albert.inference.model import load_model
+from electra_albert.inference.score_pairs import score_pairs
+from electra_albert.inference.score_text import score_text
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import assert_refused, call, english, finish, sha256, start
+
+PAIRS = [{"sentence_good": "The dog barked.", "sentence_bad": "The dog it barked.", "linguistics_term": "t"}] * 2
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    (file := tmp_path / "new.txt").write_text(english(12, seed=5) + "\nA quiet 漢 owl\n", encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    (file := tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, PAIRS)), encoding="utf-8")
+    return file
+
+
+def run(*argv: object) -> Any:
+    return call(score.main, "--device", "cpu", *argv)
+
+
+def test_the_command_prints_and_writes_what_the_functions_give(
+    finished: Finished, text: Path, pairs: Path, tmp_path: Path
+) -> None:
+    output, model = tmp_path / "new" / "scores.json", load_model(finished.folder, "cpu")
+    ended = run("--model", finished.folder, "--text", text, text, "--pairs", pairs, "--output", output)
+    assert ended.code == 0, ended.err
+    found, expected = json.loads(output.read_text(encoding="utf-8")), score_text(model, text)
+    assert found["text"] == [expected._asdict()] * 2
+    assert found["pairs"] == score_pairs(model, pairs)
+    in_python = score.score(model=finished.folder, text=[text, text], pairs=pairs, device="cpu")
+    assert {**found, "options": None} == {**in_python, "options": None}
+    weights = [finished.folder / name / "model.safetensors" for name in ("discriminator", "generator")]
+    assert found["weights"] == {str(file): sha256(file) for file in weights}
+    assert (found["model"], found["options"]["text"], found["left_out"]) == (str(finished.folder), [str(text)] * 2, [])
+    lines = ended.out.splitlines()
+    assert [line.split()[0] for line in lines if line] == [
+        *("text", "new.txt", "new.txt", "good", "pairs", "mean", "mean", "standard", "ties,")
+    ]
+    assert f"{expected.nats_per_token:.4f}" in lines[1]
+    assert len({len(line) for line in lines[:3]}) == 1
+
+
+def test_what_a_model_cannot_do_is_reported_and_the_rest_is_done(
+    finished: Finished, text: Path, pairs: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "scores.json"
+    asked = ("--text", text, "--pairs", pairs, "--output", output)
+    for part, notice, texts, way in (
+        ("discriminator", "--text is left out", 0, "detection"),
+        ("generator", "--pairs without detection", 1, "likelihood"),  # written over the earlier scores
+    ):
+        ended = run("--model", finished.folder / part, *asked)
+        assert ended.code == 0, ended.err
+        assert f"notice: {notice}: the model has no" in ended.err
+        written = json.loads(output.read_text(encoding="utf-8"))
+        assert (len(written["text"]), [*written["pairs"]]) == (texts, [way])
+    assert_refused(run("--model", finished.folder / "discriminator", "--text", text), 2, "no masked-token head")
+
+
+def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
+    heavy = ("torch", "transformers", "tokenizers", "datasets", "sklearn", "pyarrow")
+    program = (
+        "import sys\nfrom electra_albert.apps.score import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit as end:\n"
+        f"    print('code', end.code, 'loaded', [name for name in {heavy} if name in sys.modules])\n"
+    )
+    ended = finish(start(["-c", program], tmp_path))
+    assert ended.out.splitlines()[-1] == "code 0 loaded []", ended.err
+    assert "--pairs" in ended.out
+
+
+REFUSED: list[tuple[tuple[object, ...], str]] = [
+    ((), "nothing to score"),
+    (("--text", "nowhere.txt"), "--text nowhere.txt"),
+    (("--text", "."), "--text ."),
+    (("--pairs", "nowhere"), "--pairs nowhere"),
+    (("--pairs", ""), "--pairs is empty"),
+    (("--pairs", "p.jsonl", "--max_pairs", 0), "--max_pairs 0"),
+    (("--text", "p.jsonl", "--max_pairs", 3), "without --pairs"),
+    (("--pairs", "p.jsonl", "--output", "."), "--output ."),
+    (("--text", "p.jsonl", "--output", "p.jsonl"), "holds no scores"),
+    (("--pairs", "p.jsonl", "--output", "run/generator/config.json"), "holds no scores"),
+    (("--pairs", "p.jsonl", "--output", "/proc/no/s.json"), "cannot be written"),
+    (("--pairs", "p.jsonl", "--output", "p.jsonl/scores.json"), "cannot write into"),
+    (("--texts", "p.jsonl"), "--texts"),
+]
+
+
+def test_a_wrong_option_is_refused(finished: Finished, in_folder: Path) -> None:
+    (in_folder / "p.jsonl").write_text(json.dumps(PAIRS[0]), encoding="utf-8")
+    config = shutil.copytree(finished.folder, in_folder / "run") / "generator" / "config.json"
+    before = config.read_bytes()
+    for argv, word in REFUSED:
+        assert_refused(run("--model", "run", *argv), 2, word)
+    assert config.read_bytes() == before

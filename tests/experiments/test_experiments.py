@@ -1,0 +1,198 @@
+"""A plan becomes commands that a user could type, each run once, and everything found is reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_albert.apps.pretrain.options import parse_pretraining
+from electra_albert.apps.pretrain.trial import step_flops
+from electra_albert.contracts import CheckpointError, UsageError
+from experiments.__main__ import main
+from experiments.plan import Site, Stage, all_stages, read_plan, typed
+from experiments.report import report
+from experiments.running import OTHERWISE, check_recipes, is_done, run_stages, trouble, write_json
+from tests.apps.tiny_run import english, finish, start
+from tests.apps.tiny_tasks import cola
+
+ROOT = Path(__file__).parents[2]
+PLAN = """
+pretraining: {preset: tiny, objective: rtd}
+arms: {a: {seeds: [1, 2]}, r: {like: a, weights: random}, s: {like: a, weights: stock}}
+finetuning: {tasks: {cola: }}
+"""
+
+
+def stages_of(folder: Path, plan: str = PLAN, **given: Any) -> list[Stage]:
+    file = folder / "plan.yaml"
+    file.write_text(plan, encoding="utf-8")
+    return all_stages(read_plan(file), Site(**{"output_dir": str(folder / "out"), "corpus": "c.txt", **given}))
+
+
+def test_each_arm_becomes_commands_in_the_order_they_need(tmp_path: Path) -> None:
+    stages = stages_of(tmp_path, data_dir="glue", text=["t.txt"])
+    names = [(stage.arm, stage.name) for stage in stages]
+    made = [("a", "pretraining-1"), ("a", "pretraining-2"), ("s", "pretraining-1"), ("s", "pretraining-2")]
+    assert names == [*made, ("a", "scores"), ("a", "cola"), ("r", "cola"), ("s", "scores"), ("s", "cola")]
+    random = stages[6]
+    assert random.module == ["electra_albert", "finetune"]
+    assert typed(random.options)[-2:] == ["--from_scratch", "true"]
+    assert [stage.needs.output.name for stage in stages if stage.needs] == ["seed-1", "seed-2", *["seed-1"] * 5]
+    assert random.needs == stages[0]
+
+
+def test_equal_flops_give_each_arm_its_updates(tmp_path: Path) -> None:
+    arms = "pretraining: {preset: tiny, vocab_size: 30000}, arms: {d: {}, m: {objective: mlm_sop}}"
+    for stage in stages_of(tmp_path, f"{{flops: 1.0e+13, warmup_share: 0.1, {arms}}}"):
+        _, config = parse_pretraining(typed(stage.options))
+        spent = config.training.max_steps * step_flops(config, config.training.per_device_train_batch_size)
+        assert spent == pytest.approx(1e13, rel=0.01)
+        assert config.training.warmup_steps == round(0.1 * config.training.max_steps)
+
+
+def test_plans_that_come_along_are_understood(tmp_path: Path) -> None:
+    for file in sorted((ROOT / "experiments").glob("*.yaml")):
+        assert stages_of(tmp_path, file.read_text(encoding="utf-8"), data_dir="glue")
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("{arms: {a: {}, a: {}}}", "twice"),
+        ("{arms: {a: {}}, finetuning: {task: {cola: }}}", "task"),
+        ("{arms: {a: {learning_rat: 1.0e-3}}}", "learning_rat"),
+        ("{arms: {a: {output_dir: x}}}", "output_dir"),
+        ("{arms: {a: {}, b: {like: a, weights: random, seeds: [3]}}}", "no options"),
+        ("{arms: {a: {objective: mlm}, b: {like: a, weights: stock}}}", "rtd"),
+        ("{arms: {a b: {}, a/b: {}}}", "folder"),
+    ],
+)
+def test_wrong_plan_is_refused(tmp_path: Path, text: str, word: str) -> None:
+    with pytest.raises(UsageError, match=word):
+        stages_of(tmp_path, text)
+
+
+SCRIPT = """
+import os, signal, sys, time
+from pathlib import Path
+what, output = sys.argv[2], Path(sys.argv[4])
+print(what, os.environ["OMP_NUM_THREADS"], flush=True)
+if what == "wait":
+    os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(60)
+output.mkdir(parents=True, exist_ok=True)
+sys.exit(5 if what == "fail" else 0)
+"""
+
+
+def scripted(folder: Path, monkeypatch: pytest.MonkeyPatch, what: str, name: str = "cola") -> Stage:
+    (folder / "scripted.py").write_text(SCRIPT, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    output = folder / "a" / name
+    return Stage("a", name, ["scripted"], {"what": what, "output_dir": output}, output)
+
+
+def test_only_stages_that_failed_are_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done, failing = (scripted(tmp_path, monkeypatch, what, what) for what in ("work", "fail"))
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    for _ in range(2):
+        assert run_stages([stage for stage in (done, failing) if not is_done(stage)], 2) in ([5], [5])
+    assert "exit code 5" in str(trouble(failing))
+    assert done.record.with_suffix(".log").read_text(encoding="utf-8") == "work 4\n"
+    assert failing.record.with_suffix(".log").read_text(encoding="utf-8") == "fail 4\n" * 2
+    done.output.rmdir()
+    assert "has lost" in str(trouble(done))
+
+
+def test_interrupt_lets_the_command_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = scripted(tmp_path, monkeypatch, "wait")
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        run_stages([stage], 1)
+    assert trouble(stage) == "was stopped and can be resumed"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_output_of_other_options_or_weights_is_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = scripted(tmp_path, monkeypatch, "work", "pretraining-1")
+    task = scripted(tmp_path, monkeypatch, "work")._replace(needs=weights)
+    assert run_stages([weights, task], 1) == []
+    moved = task._replace(options={**task.options, "output_dir": "elsewhere", "model": "also"})
+    check_recipes([weights, task, moved])
+    other = weights._replace(options={"what": "more"})
+    later = task._replace(needs=other)
+    assert (trouble(other), trouble(later)) == (OTHERWISE, OTHERWISE)
+    with pytest.raises(UsageError, match=f"remove {tmp_path / 'a'}$"):  # the arm's folder, and with it the task's
+        check_recipes([other, later])
+    task.record.write_text("{}", encoding="utf-8")
+    with pytest.raises(CheckpointError, match=str(task.record)):
+        trouble(task)
+
+
+def test_arm_without_the_one_it_is_like_is_refused(tmp_path: Path) -> None:
+    stages_of(tmp_path)
+    words = ["--plan", tmp_path / "plan.yaml", "--corpus", "c.txt", "--output_dir", tmp_path / "out", "--arms"]
+    for arm, word in (("s", "name a too"), ("z", "no arm")):
+        with pytest.raises(UsageError, match=word):
+            main([*map(str, words), arm])
+
+
+def note(stage: Stage, exit_code: int | None = 0) -> None:
+    """A record as if the stage had been run now, and the folder of its output."""
+    write_json(stage.record, {"recipe": stage.recipe, "exit_code": exit_code})
+    folder = stage.output.parent if stage.output.suffix else stage.output
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def test_report_tells_what_was_found_of_each_arm_and_what_is_missing(tmp_path: Path) -> None:
+    stages = stages_of(tmp_path, data_dir="glue", text=["t.txt"])
+    rows = [{"step": 2, "tokens": 600, "tokens_per_second": 10.0}, {"step": 4, "tokens": 900, "tokens_per_second": 5.0}]
+    rows.append({"step": 4, "eval_generator_loss": 2.5, "eval_discriminator_auc": 0.75})
+    for stage, code in ((stages[0], 0), (stages[1], None), (stages[2], 5)):
+        note(stage, code)
+        (stage.output / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    scores, task = stages[4], stages[5]
+    for stage in (scores, task):
+        note(stage)
+    write_json(scores.output, {"text": [{"file": "t.txt", "nats_per_token": 3.25}], "pairs": None})
+    metric = {"main_metric": "matthews", "metrics": {"matthews": {"values": [0.25, 0.75]}}, "collapsed_seeds": [2]}
+    write_json(task.output / "results.json", metric)
+    text = report(read_plan(tmp_path / "plan.yaml"), Site(str(tmp_path / "out"), "c.txt"), stages)
+    flops = f"{4 * stages[0].flops:.2e}"
+    assert f"| a | 1 | 4 | 0.0 | 2.0 | {flops} | 2.500 | 0.750 | 3.250 | 50.00 ± 35.36 | 50.00 |" in text
+    assert "- a: pretraining-2 was stopped and can be resumed" in text
+    assert "- s: pretraining-1 ended with exit code 5" in text
+    found = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))["arms"]["a"]
+    assert [run["seconds"] for run in found["pretraining"]] == [120.0, 120.0]
+    assert found["collapsed_seeds"] == {"cola": [2]}
+    assert (tmp_path / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+TINY = """
+pretraining: {preset: tiny, vocab_size: 300, max_seq_length: 32, max_steps: 10, warmup_steps: 2, precision: fp32,
+  per_device_train_batch_size: 8, logging_steps: 5, eval_examples: 16, device: cpu, preprocessing_num_workers: 1}
+arms: {ours: , random: {like: ours, weights: random}, stock: {like: ours, weights: stock}}
+finetuning: {options: {max_seq_length: 32, max_steps: 2, device: cpu}, tasks: {cola: }}
+"""
+
+
+@pytest.mark.slow
+def test_experiment_of_every_kind_of_arm_is_run(tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").write_text(TINY, encoding="utf-8")
+    (tmp_path / "c.txt").write_text(english(130), encoding="utf-8")
+    words = [
+        *("--plan", "plan.yaml", "--corpus", "c.txt", "--prepared_dir", "prep", "--jobs", "2", "--output_dir", "out")
+    ]
+    ended = finish(start(["-m", "experiments", *words, "--data_dir", cola(tmp_path / "glue").folder], tmp_path))
+    assert ended.code == 0, ended.err + ended.out
+    found = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))["arms"]
+    assert [name for name, arm in found.items() if arm["tasks"]] == ["ours", "random", "stock"]
+    (run,), (stock,) = found["ours"]["pretraining"], found["stock"]["pretraining"]
+    assert stock["seconds"] == pytest.approx(run["seconds"], abs=2.0)
+    assert stock["held_out"]["generator_loss"] > 0

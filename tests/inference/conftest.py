@@ -1,0 +1,31 @@
+"""A run's two folders as stock writes them, with random weights and a tokenizer trained here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
+from electra_albert.inference.model import InferenceModel, load_model
+from tests.apps.tiny_run import english
+from tests.inference.stock import LONGEST, make_stock
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A masked-token model and a detector of replaced tokens that read as many tokens, with one tokenizer."""
+    folder = tmp_path_factory.mktemp("run")
+    tokenizer = train_tokenizer(english(60).split("\n"), 300, do_lower_case=True)
+    for part, name, size in (("generator", "AlbertForMaskedLM", 11), ("discriminator", "ElectraForPreTraining", 12)):
+        make_stock(folder / part, name, embedding_size=size, vocab_size=len(tokenizer), pad_token_id=0)
+        for file in (folder / part).glob("*token*"):
+            file.unlink()
+        save_tokenizer(tokenizer, folder / part, LONGEST)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def model(run: Path) -> InferenceModel:
+    """Both models of the run. Tests leave it as it is."""
+    return load_model(run, device="cpu")

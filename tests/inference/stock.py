@@ -1,0 +1,58 @@
+"""Stock models of a few thousand numbers in folders, and what stock gives for a text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.corpus.tokenizer_kinds import save_bert, wordpiece_vocab
+
+# Two float32 implementations of the same encoder, or one in batches of other shapes, whose sums run otherwise.
+TOLERANCE = 1e-5
+NATS_TOLERANCE = 1e-4  # of a sum of a dozen logarithms, each of a softmax over the vocabulary
+LONGEST = 43
+_SEED = 11
+
+
+def make_stock(folder: Path, name: str, **more: Any) -> Any:
+    """A folder as transformers writes it, with a BERT tokenizer; returns the stock model in it."""
+    import transformers
+
+    sizes = {"hidden_size": 28, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
+    sizes |= {"pad_token_id": wordpiece_vocab(True)["[PAD]"], "vocab_size": len(wordpiece_vocab(True))}
+    if name.startswith("Albert"):
+        sizes["embedding_size"] = 11
+    kind = getattr(transformers, name)
+    spread = {"max_position_embeddings": LONGEST, "initializer_range": 0.2}  # far from all tokens being equally likely
+    with torch.random.fork_rng():
+        torch.manual_seed(_SEED)
+        model = kind(kind.config_class(**{**sizes, **spread, **more})).eval()
+    model.save_pretrained(str(folder))
+    save_bert(folder, True)
+    return model
+
+
+def tokenizer_of(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(folder))
+
+
+def stock_inputs(folder: Path, text: str | tuple[str, str]) -> dict[str, Tensor]:
+    """One text or one pair as stock tokenises it."""
+    texts = (text,) if isinstance(text, str) else text
+    return dict(tokenizer_of(folder)(*texts, return_tensors="pt"))
+
+
+def numbers(found: Any) -> list[float]:
+    """Every number in an answer, in order."""
+    if isinstance(found, Tensor):
+        return found.flatten().tolist()
+    if isinstance(found, dict):
+        return numbers(list(found.values()))
+    if isinstance(found, list | tuple):
+        return [number for part in found for number in numbers(part)]
+    return [] if isinstance(found, str) else [found]

@@ -1,0 +1,274 @@
+"""The calls of `load_model`: stock's numbers for the same folder, whatever is asked together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from electra_albert.inference.engine import batches
+from electra_albert.inference.model import InferenceModel, Likelihood, load_model
+from tests.inference.stock import (
+    LONGEST,
+    NATS_TOLERANCE,
+    TOLERANCE,
+    make_stock,
+    numbers,
+    stock_inputs,
+    tokenizer_of,
+)
+
+SENTENCES = [
+    "The old bridge [MASK] into the river.",
+    "A [MASK] barked at the moon; [MASK] in the house heard [MASK].",
+    "[MASK]",
+]
+PLAIN: list[str | tuple[str, str]] = [
+    "The old bridge fell into the river.",
+    "",
+    "A dog",
+    ("Was it built?", "It was not; the road ends."),
+    "x" * 30,
+]
+
+
+def difference(ours: Any, theirs: Any) -> str:
+    """The first difference between two of the pipeline's answers, scores apart by more than the tolerance; or ''."""
+    if isinstance(theirs, list):
+        if not isinstance(ours, list) or len(ours) != len(theirs):
+            return f"{ours}, not {theirs}"
+        return next((found for pair in zip(ours, theirs, strict=True) if (found := difference(*pair))), "")
+    is_near = abs(ours["score"] - theirs["score"]) <= TOLERANCE
+    return "" if is_near and {**ours, "score": 0} == {**theirs, "score": 0} else f"{ours}, not {theirs}"
+
+
+def pipeline_of(folder: Path) -> Callable[..., Any]:
+    from transformers import AutoModelForMaskedLM, pipeline
+
+    stock = AutoModelForMaskedLM.from_pretrained(str(folder))
+    return pipeline("fill-mask", model=stock, tokenizer=tokenizer_of(folder), device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", ["AlbertForMaskedLM", "BertForMaskedLM", "ElectraForMaskedLM"])
+def test_masks_are_filled_as_by_the_pipeline(tmp_path: Path, name: str) -> None:
+    make_stock(tmp_path, name)
+    fill, model = pipeline_of(tmp_path), load_model(tmp_path, device="cpu")
+    assert difference(model.fill_mask(SENTENCES), fill(SENTENCES)) == ""
+    assert difference(model.fill_mask(SENTENCES[1], top_k=3), fill(SENTENCES[1], top_k=3)) == ""
+    targets = ["dog", "##e", "bridge", "dog"]
+    chosen = model.fill_mask(SENTENCES, targets=targets)
+    assert difference(chosen, fill(SENTENCES, targets=targets)) == ""
+    assert {proposal["token_str"] for proposal in chosen[0]} == {"dog", "##e", "bridge"}
+
+
+def test_masks_are_filled_as_by_the_pipeline_with_albert_s_tokenizer(model: InferenceModel, run: Path) -> None:
+    fill = pipeline_of(run / "generator")
+    assert difference(model.fill_mask(SENTENCES), fill(SENTENCES)) == ""
+    word = model.fill_mask(SENTENCES[0], targets="OWL")
+    assert difference(word, fill(SENTENCES[0], targets="OWL")) == ""
+    assert [proposal["token"] for proposal in word] == [model.tokenizer.get_vocab()["▁owl"]]
+
+
+def test_a_list_gives_a_list_even_of_one(model: InferenceModel) -> None:
+    assert model.fill_mask(SENTENCES[:1]) == [model.fill_mask(SENTENCES[0])]
+    assert model.pseudo_log_likelihood(["A dog"]) == [model.pseudo_log_likelihood("A dog")]
+    assert [len(model.features(["A dog"])), len(model.replaced_probabilities(["A dog"]))] == [1, 1]
+    assert [model.fill_mask([]), model.features([]), model.pseudo_log_likelihood([])] == [[], [], []]
+
+
+def test_more_proposals_than_tokens_are_all_tokens_and_probabilities_sum_to_one(model: InferenceModel) -> None:
+    everything = model.fill_mask(SENTENCES[0], top_k=100_000)
+    assert len(everything) == len(model.tokenizer)
+    assert math.fsum(proposal["score"] for proposal in everything) == pytest.approx(1, abs=1e-5)
+    assert model.fill_mask(SENTENCES[0], top_k=np.int64(2)) == everything[:2]
+
+
+@pytest.mark.parametrize("name", ["AlbertModel", "BertForPreTraining", "ElectraModel"])
+def test_features_are_what_the_stock_encoder_gives(tmp_path: Path, name: str) -> None:
+    stock = make_stock(tmp_path, name)
+    model = load_model(tmp_path, device="cpu")
+    pooling: Any = "mean" if name.startswith("Electra") else "pooler"
+    found, by_cls, by_mean = model.features(PLAIN, pooling), model.features(PLAIN, "cls"), model.features(PLAIN)
+    for text, ours, cls, mean in zip(PLAIN, found, by_cls, by_mean, strict=True):
+        inputs = stock_inputs(tmp_path, text)
+        with torch.no_grad():
+            theirs = getattr(stock, stock.base_model_prefix, stock)(**inputs)
+        hidden_states = theirs.last_hidden_state[0]
+        assert ours.pieces == tokenizer_of(tmp_path).convert_ids_to_tokens(inputs["input_ids"][0].tolist())
+        assert (ours.tokens - hidden_states).abs().max() <= TOLERANCE
+        is_text = torch.tensor([piece not in ("[CLS]", "[SEP]") for piece in ours.pieces])
+        expected = hidden_states[is_text if is_text.any() else ~is_text].mean(0)
+        assert (mean.pooled - expected).abs().max() <= TOLERANCE
+        assert (cls.pooled - hidden_states[0]).abs().max() <= TOLERANCE
+        if pooling == "pooler":
+            assert (ours.pooled - theirs.pooler_output[0]).abs().max() <= TOLERANCE
+
+
+def test_features_can_be_trained_on_and_keep_no_padding(model: InferenceModel) -> None:
+    """Tensors of inference mode could not: autograd refuses to keep them."""
+    for pooling in ("mean", "cls"):
+        features = model.features(["The quiet owl", "The quiet owl left the river"], pooling)[0]
+        layer = torch.nn.Linear(len(features.pooled), 1)
+        (layer(features.pooled) + layer(features.tokens).sum()).sum().backward()
+        assert layer.weight.grad is not None
+        assert features.tokens.untyped_storage().nbytes() == 4 * features.tokens.numel()
+
+
+def test_features_of_a_run_are_the_discriminators(model: InferenceModel, run: Path) -> None:
+    of_part = {part: load_model(run / part, "cpu").features("A owl").pooled for part in ("discriminator", "generator")}
+    assert torch.equal(model.features("A owl").pooled, of_part["discriminator"])
+    assert not torch.equal(of_part["generator"], of_part["discriminator"])
+
+
+@pytest.mark.parametrize(
+    "text", ["The dog fell. " * 30, ("A dog fell. " * 30, "Into the river."), ("A dog.", "x " * 90)]
+)
+def test_of_a_text_that_may_be_cut_what_stock_keeps_is_read(tmp_path: Path, text: str | tuple[str, str]) -> None:
+    make_stock(tmp_path, "BertModel")
+    stock = tokenizer_of(tmp_path)
+    kept = stock(*((text,) if isinstance(text, str) else text), truncation=True, max_length=LONGEST)["input_ids"]
+    found = load_model(tmp_path, device="cpu").features([text, "A dog"], truncate=True)
+    assert found[0].pieces == stock.convert_ids_to_tokens(kept)
+    assert len(found[1].pieces) == 4
+
+
+@pytest.mark.parametrize("call", ["fill_mask", "replaced_probabilities", "pseudo_log_likelihood"])
+def test_every_call_may_cut_texts(model: InferenceModel, call: str) -> None:
+    text, cut = "[MASK] owl. " + "owl " * 99, "[MASK] owl. " + "owl " * (LONGEST - 5)
+    assert len(model.features(cut).pieces) == LONGEST
+    ask = getattr(model, call)
+    expected = numbers(ask([cut, "[MASK]"]))
+    assert numbers(ask([text, "[MASK]"], truncate=True)) == pytest.approx(expected, abs=NATS_TOLERANCE)
+
+
+def test_probabilities_of_replacement_are_what_stock_electra_gives(tmp_path: Path) -> None:
+    stock = make_stock(tmp_path, "ElectraForPreTraining")
+    for text, ours in zip(PLAIN, load_model(tmp_path, device="cpu").replaced_probabilities(PLAIN), strict=True):
+        inputs = stock_inputs(tmp_path, text)
+        with torch.no_grad():
+            theirs = stock(**inputs).logits[0].sigmoid()
+        tokens = tokenizer_of(tmp_path).convert_ids_to_tokens(inputs["input_ids"][0].tolist())
+        positions = [position for position, token in enumerate(tokens) if token not in ("[CLS]", "[SEP]")]
+        assert [verdict.piece for verdict in ours] == [tokens[position] for position in positions]
+        assert [verdict.probability for verdict in ours] == pytest.approx(theirs[positions].tolist(), abs=TOLERANCE)
+
+
+def test_a_token_is_where_its_characters_are(model: InferenceModel) -> None:
+    text = " The  quiet Owl\u0301, near [SEP] the 漢字 and [MASK]"
+    verdicts = model.replaced_probabilities(text)
+    for piece, start, end, _ in verdicts:
+        shown = text[start:end].lower().replace("\u0301", "")
+        assert shown == piece.removeprefix("▁") or piece == "<unk>"
+    assert "漢字" in [text[verdict.start : verdict.end] for verdict in verdicts]
+    spelt = "".join(text[start:end] for _, start, end, _ in verdicts)
+    assert spelt == text.replace("[SEP]", "").replace("[MASK]", "").replace(" ", "")
+    pair = ("The owl", "left the  river")
+    found = [(verdict.start, verdict.end) for verdict in model.replaced_probabilities(pair)]
+    border = found.index((0, 4))  # of a pair, characters are counted in each text
+    assert "".join(pair[0][start:end] for start, end in found[:border]) == "Theowl"
+    assert "".join(pair[1][start:end] for start, end in found[border:]) == "lefttheriver"
+
+
+def by_hand(stock: Any, folder: Path, text: str | tuple[str, str]) -> float:
+    """The pseudo-log-likelihood by its definition: one sequence and one masked token a call."""
+    tokenizer = tokenizer_of(folder)
+    inputs = stock_inputs(folder, text)
+    total = 0.0
+    for position, token in enumerate(inputs["input_ids"][0].tolist()):
+        if token in (tokenizer.cls_token_id, tokenizer.sep_token_id):
+            continue
+        masked = inputs["input_ids"].clone()
+        masked[0, position] = tokenizer.mask_token_id
+        with torch.no_grad():
+            logits = stock(**{**inputs, "input_ids": masked}).logits
+        total += float(logits[0, position].double().log_softmax(-1)[token])
+    return total
+
+
+def test_pseudo_log_likelihood_is_its_definition_on_the_stock_model(tmp_path: Path) -> None:
+    stock = make_stock(tmp_path, "AlbertForMaskedLM")
+    found = load_model(tmp_path, device="cpu").token_log_likelihoods(PLAIN)
+    expected = [by_hand(stock, tmp_path, text) for text in PLAIN]
+    assert [likelihood.total for likelihood in found] == pytest.approx(expected, abs=NATS_TOLERANCE)
+    assert found[1] == Likelihood(0.0, [])
+    assert all(each.total == pytest.approx(math.fsum(nats for _, nats in each.tokens)) for each in found)
+
+
+def test_an_unknown_token_is_scored_and_special_ones_in_the_text_are_not(model: InferenceModel) -> None:
+    tokens = [token for token, _ in model.token_log_likelihoods("owl 漢 [MASK] owl [SEP] <pad>").tokens]
+    assert tokens.count("<unk>") == 1
+    assert tokens.count("▁owl") == 2
+    assert not {"[MASK]", "[SEP]", "<pad>", "[CLS]"} & set(tokens)
+
+
+TEXTS = ["The quiet owl crossed the river.", "One lamp", "", "Every old cat found the key near a garden, at noon."] * 3
+CALLS: dict[str, Callable[[InferenceModel], Any]] = {
+    "fill_mask": lambda model: model.fill_mask([f"{text} [MASK]" for text in TEXTS]),
+    "features": lambda model: model.features(TEXTS),
+    "replaced_probabilities": lambda model: model.replaced_probabilities(TEXTS),
+    "pseudo_log_likelihood": lambda model: model.pseudo_log_likelihood(TEXTS),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_neither_batches_nor_padding_nor_threads_change_a_result(model: InferenceModel, run: Path, call: str) -> None:
+    together = numbers(CALLS[call](model))
+    assert len(together) >= len(TEXTS)
+    others = [load_model(run, "cpu", batch_tokens) for batch_tokens in (1, 37)]
+    with ThreadPoolExecutor(4) as threads:
+        found = [*map(CALLS[call], others), *threads.map(lambda _: CALLS[call](model), range(8))]
+    for one in found:
+        assert numbers(one) == pytest.approx(together, abs=NATS_TOLERANCE if "likelihood" in call else TOLERANCE)
+
+
+def test_no_batch_is_larger_than_it_may_be(run: Path) -> None:
+    sizes: list[Any] = []
+    model = load_model(run, "cpu", 37)
+    model.encoder.embeddings.register_forward_hook(lambda *given: sizes.append(given[2].shape[:2]))
+    model.features(TEXTS)
+    assert sum(rows for rows, _ in sizes) == len(TEXTS)
+    assert all(rows * length <= 37 for rows, length in sizes)
+    assert any(rows > 1 for rows, _ in sizes)
+
+
+@pytest.mark.parametrize("call", ["fill_mask", "pseudo_log_likelihood"])
+def test_the_vocabulary_is_scored_at_masks_alone(model: InferenceModel, call: str) -> None:
+    assert model.generator is not None
+    seen: list[int] = []
+    hook = model.generator.predictions.register_forward_hook(lambda *given: seen.append(given[2].shape[0]))
+    found = CALLS[call](model)
+    hook.remove()
+    masks = len(found) if call == "fill_mask" else sum(len(each.tokens) for each in model.token_log_likelihoods(TEXTS))
+    assert sum(seen) == masks
+
+
+def test_a_batch_holds_sequences_of_similar_length_and_no_more_than_it_may() -> None:
+    lengths = [7, 3, 50, 7, 2, 9, 8, 3]
+    found = list(batches(lengths, 20))
+    assert sorted(index for batch in found for index in batch) == list(range(len(lengths)))
+    assert [lengths[index] for batch in found for index in batch] == sorted(lengths)
+    assert all(len(batch) == 1 or len(batch) * max(lengths[index] for index in batch) <= 20 for batch in found)
+    assert [len(batch) for batch in found] == [3, 2, 2, 1]
+
+
+def test_what_a_model_can_do_is_shown_and_its_device_is_the_one_asked_for(run: Path) -> None:
+    model = load_model(str(run), torch.device("cpu"))
+    assert model.device == torch.device("cpu")
+    assert f"{str(run)!r} on cpu: 2 layers, hidden size 28, vocabulary" in repr(model)
+    assert repr(model).endswith("token_log_likelihoods, rewrite, replaced_probabilities)")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("call", [*CALLS, "rewrite"])
+def test_a_gpu_gives_what_the_cpu_gives(model: InferenceModel, run: Path, call: str) -> None:
+    ask = CALLS.get(call, lambda model: [part._replace(scores=[]) for part in model.rewrite(TEXTS)])
+    on_gpu = load_model(run, "cuda")
+    assert next(on_gpu.encoder.parameters()).device.type == "cuda"
+    assert numbers(ask(on_gpu)) == pytest.approx(numbers(ask(model)), abs=1e-3)

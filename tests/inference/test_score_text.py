@@ -1,0 +1,143 @@
+"""Scores of a text: every token predicted once, stock's own numbers, and nothing that depends on the batch."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from electra_albert.contracts import Batch, DataError, UsageError
+from electra_albert.inference.model import InferenceModel, load_model
+from electra_albert.inference.score_text import ROUNDS, mask_rounds, predict_batch, score_text
+from electra_albert.objectives.masking import SpecialIds
+from tests.apps.tiny_run import english
+from tests.inference.stock import LONGEST, TOLERANCE, make_stock, tokenizer_of
+
+SENTENCE = "The old bridge fell into the river, but the dog in the house heard it 漢 and barked at the moon."
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """Many short documents, a token that is not in the vocabulary, and the text of a special token."""
+    file = tmp_path / "new.txt"
+    file.write_text(english(12, seed=5) + "\nA quiet 漢 owl\n\nand [MASK] twice\n", encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("length", [1, 7, 53])
+def test_the_rounds_mask_every_token_of_the_text_once_and_nothing_else(length: int) -> None:
+    is_text = torch.arange(3 * length).view(3, length) % 5 > 0
+    rounds = list(mask_rounds(is_text))
+    assert len(rounds) == ROUNDS
+    assert torch.equal(torch.stack(rounds).sum(0), is_text.long())
+    shares = torch.stack(rounds).sum(-1)  # [rounds, B]
+    assert int((shares.max(0).values - shares.min(0).values).max()) <= 1
+
+
+def test_no_token_is_visible_in_the_round_that_predicts_it(model: InferenceModel) -> None:
+    assert model.generator is not None
+    seen: list[torch.Tensor] = []
+    hook = model.generator.embeddings.register_forward_hook(lambda *given: seen.append(given[1][0]))
+    ids = torch.arange(5, 24)[None]
+    batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids), ids[:, 0], ids[:, 0])
+    mask = int(model.tokenizer.mask_token_id)
+    predict_batch(model.generator, batch, SpecialIds(mask, (mask, 5, 23)), unknown=None)
+    hook.remove()
+    masked = torch.cat(seen) == mask  # [rounds, L]
+    assert masked.sum(0).tolist() == [0] + 17 * [1] + [0]
+    assert torch.equal(torch.cat(seen)[~masked], ids.expand(ROUNDS, -1)[~masked])
+
+
+def test_the_score_of_a_sequence_is_what_the_stock_model_gives(tmp_path: Path) -> None:
+    stock = make_stock(tmp_path, "AlbertForMaskedLM")
+    file = tmp_path / "one.txt"
+    file.write_text(SENTENCE, encoding="utf-8")
+    found = score_text(load_model(tmp_path, device="cpu"), file)
+    tokenizer = tokenizer_of(tmp_path)
+    inputs = tokenizer(SENTENCE, return_tensors="pt")
+    ids = inputs["input_ids"][0]
+    nats, hits, unknown_nats = 0.0, 0, 0.0
+    for first in range(1, 1 + ROUNDS):
+        positions = torch.arange(first, len(ids) - 1, ROUNDS)
+        masked = ids.index_fill(0, positions, tokenizer.mask_token_id)
+        with torch.no_grad():
+            logits = stock(**{**inputs, "input_ids": masked[None]}).logits[0, positions]
+        cost = -logits.double().log_softmax(-1).gather(1, ids[positions, None]).squeeze(1)
+        nats += float(cost.sum())
+        unknown_nats += float(cost[ids[positions] == tokenizer.unk_token_id].sum())
+        hits += int((logits.argmax(-1) == ids[positions]).sum())
+    assert (found.rows, found.tokens, found.words) == (1, len(ids) - 2, len(SENTENCE.split()))
+    assert (found.nats, found.unknown_nats) == pytest.approx((nats, unknown_nats), rel=TOLERANCE)
+    assert (found.correct, found.unknown_tokens) == (hits, 1)
+
+
+def test_how_many_sequences_are_read_together_changes_nothing(model: InferenceModel, text: Path, run: Path) -> None:
+    together = score_text(model, text, 32)
+    assert together.rows > 8
+    for batch_tokens in (1, 100):
+        apart = score_text(load_model(run, "cpu", batch_tokens), text, 32)
+        assert apart[:6] == together[:6]
+        assert list(apart[6:]) == pytest.approx(list(together[6:]), rel=TOLERANCE)
+
+
+def test_all_of_the_text_is_counted_and_means_are_sums_by_their_counts(model: InferenceModel, text: Path) -> None:
+    found, raw = score_text(model, text), text.read_text(encoding="utf-8")
+    ids = [model.tokenizer(line, split_special_tokens=True)["input_ids"][1:-1] for line in raw.splitlines()]
+    flat = [number for line in ids for number in line]
+    assert (found.tokens, found.words) == (len(flat), len(raw.split()))
+    assert found.unknown_tokens == flat.count(model.tokenizer.unk_token_id) >= 1
+    share = np.unique(flat, return_counts=True)[1] / len(flat)
+    assert found.unigram_entropy == pytest.approx(float(-(share * np.log(share)).sum()))
+    known = (found.nats - found.unknown_nats) / (found.tokens - found.unknown_tokens)
+    assert (found.nats_per_token, found.nats_per_word) == (found.nats / found.tokens, found.nats / found.words)
+    assert (found.nats_per_known_token, found.accuracy) == (known, found.correct / found.tokens)
+    assert found.pseudo_perplexity == pytest.approx(np.exp(found.nats / found.words))
+
+
+def test_what_is_no_number_is_none(model: InferenceModel, tmp_path: Path) -> None:
+    """JSON knows no infinity."""
+    make_stock(tmp_path / "stock", "AlbertForMaskedLM")
+    (file := tmp_path / "a.txt").write_text("漢", encoding="utf-8")
+    assert score_text(load_model(tmp_path / "stock", "cpu"), file).nats_per_known_token is None
+    file.write_text("x" * 500, encoding="utf-8")
+    assert score_text(model, file).pseudo_perplexity is None
+
+
+def test_the_length_of_sequences_is_the_usual_or_what_the_model_reads(model: InferenceModel, text: Path) -> None:
+    assert score_text(model, text).max_seq_length == LONGEST
+    assert score_text(model, text, 16).rows > score_text(model, text, 32).rows
+
+
+def test_neither_the_form_of_the_file_nor_a_discriminator_changes_a_score(
+    model: InferenceModel, run: Path, tmp_path: Path
+) -> None:
+    documents = [document.replace("\n", " ") for document in english(9).strip().split("\n\n")]
+    plain, packed, records = tmp_path / "a.txt", tmp_path / "a.txt.xz", tmp_path / "a.jsonl"
+    plain.write_text("\n\n".join(documents), encoding="utf-8")
+    packed.write_bytes(lzma.compress(plain.read_bytes()))
+    records.write_text("\n".join(json.dumps({"body": document}) for document in documents), encoding="utf-8")
+    expected = score_text(model, plain)
+    assert score_text(model, packed)[1:] == expected[1:]
+    assert score_text(model, records, text_column="body")[1:] == expected[1:]
+    assert score_text(load_model(run / "generator", "cpu"), plain) == expected
+
+
+def test_a_model_of_one_segment_reads_sequences_of_two(tmp_path: Path, text: Path) -> None:
+    make_stock(tmp_path / "one", "BertForMaskedLM", type_vocab_size=1)
+    assert score_text(load_model(tmp_path / "one", "cpu"), text).nats > 0
+
+
+def test_what_cannot_be_scored_is_refused(model: InferenceModel, run: Path, tmp_path: Path, text: Path) -> None:
+    with pytest.raises(UsageError, match="masked-token head"):
+        score_text(load_model(run / "discriminator", "cpu"), text)
+    for length in (7, LONGEST + 1):
+        with pytest.raises(UsageError, match=f"max_seq_length={length}"):
+            score_text(model, text, length)
+    for content in (" \n\n", "\u0301\n"):  # an accent alone, which the tokenizer takes off
+        (blank := tmp_path / "blank.txt").write_text(content, encoding="utf-8")
+        with pytest.raises(DataError, match=r"blank\.txt.* no text"):
+            score_text(model, blank)
