@@ -30,9 +30,10 @@ from electra_albert.corpus.tokenizer import fingerprint, special_ids
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.compilation import Compilation, compile_for_training
 from electra_albert.model.encoder import set_gradient_checkpointing
+from electra_albert.objectives import PretrainingObjective, make_objective
 from electra_albert.objectives.evaluation import Unigram
 from electra_albert.objectives.masking import SpecialIds
-from electra_albert.objectives.registry import PretrainingObjective, make_objective, spec_of
+from electra_albert.objectives.registry import spec_of
 from electra_albert.training.distributed import World, main_first
 from electra_albert.training.optimizer import check_groups, parameter_groups
 
