@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from electra_albert.apps.run_folder import read_options
 from electra_albert.contracts import UsageError, UserError
-from electra_albert.training.run_log import console_log, is_main_process, log_shown
+from electra_albert.training.run_log import console_log, is_main_process
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser, Namespace
@@ -31,7 +31,6 @@ LOG = logging.getLogger(__name__)
 _ALL_OPTIONS = "--help-all"
 _PRINT_CONFIG = "--print_config"
 _OF_FILES = ("--corpus", "--input", "--train_file")  # options that a file without one may be meant for
-_COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _EXIT_CODES = """0 done, 1 a bug, 2 options and paths, 3 data, 4 a checkpoint, tokenizer or run folder,
 5 training diverged, 75 stopped by a signal after saving: the same command resumes"""
 
@@ -97,8 +96,7 @@ def _discard(stream: TextIO) -> None:
 
 
 def print_results(text: str) -> None:
-    """Log the closing report of a finished run and print it; a stdout that fails is only a warning."""
-    log_shown(_COLOUR.sub("", text))
+    """Print the closing report of a finished run, which log.txt has too; a stdout that fails is only a warning."""
     if text and (failure := _write_out(f"{text}\n")):
         LOG.warning(f"{failure}; the same is in the run's folder")
 

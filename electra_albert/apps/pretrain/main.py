@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 RUNS = Path("runs")
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -82,7 +84,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
     from electra_albert.training.guards import RunLock, StopSignal
     from electra_albert.training.loop import train
     from electra_albert.training.monitor import Monitor
-    from electra_albert.training.run_log import RunLog
+    from electra_albert.training.run_log import RunLog, log_shown
     from electra_albert.training.settings import RunSettings
 
     folder = run_folder(config, preset)
@@ -128,7 +130,8 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         LOG.info(f"peak memory: {peak_memory(world.device) / 1e9:.2f} GB")
         result = RunResult(folder, outcome.metrics, outcome.step, outcome.is_stopped)
         if world.is_main and not outcome.is_stopped:
-            return result._replace(summary=_export(job, result, command))
+            result = result._replace(summary=_export(job, result, command))
+            log_shown(_COLOUR.sub("", result.summary))
     return result
 
 
