@@ -223,22 +223,12 @@ OTHER, DISAGREE = "transformers computes other values than we do in {}", "do not
 FAULTS: dict[str, tuple[str, Callable[[Tensors], Tensors], str]] = {
     "query and key exchanged": ("generator", exchanged, OTHER.format("")),
     "head of masked tokens": ("generator with order", negated("predictions.dense.weight"), OTHER.format("logits")),
-    "pooler beside": ("generator with pooler", negated("albert.pooler.weight"), OTHER.format("pooler_output")),
-    "order head": ("discriminator with order", negated("sop_classifier"), OTHER.format("sop_logits")),
-    "order head's pooler": ("discriminator with order", negated("pooler.weight"), OTHER.format("sop_logits")),
-    "detection head": ("discriminator", negated("dense_prediction"), OTHER.format("logits")),
     "encoder": ("encoder with pooler", negated("value.weight"), OTHER.format("last_hidden_state")),
     "pooler": ("encoder with pooler", negated("pooler.weight"), OTHER.format("pooler_output")),
     "sequence": ("sequence", negated("classifier.weight"), OTHER.format("logits")),
     "choice": ("choice", negated("classifier.weight"), OTHER.format("logits")),
     "token": ("token", negated("classifier.weight"), OTHER.format("logits")),
     "span": ("span", negated("qa_outputs.weight"), OTHER.format("start_logits")),
-    "head of style electra": ("choice, electra", negated("electra_classifier"), OTHER.format("logits")),
-    "no bias of the order head": (
-        "discriminator with order",
-        without("sop_classifier.classifier.bias"),
-        DISAGREE.format("sop_classifier"),
-    ),
     "no bias in the encoder": ("sequence", without("albert.embeddings.LayerNorm.bias"), DISAGREE.format("")),
     "a stray tensor": ("generator", lambda tensors: {**tensors, "junk.weight": torch.ones(2)}, DISAGREE.format("junk")),
 }
