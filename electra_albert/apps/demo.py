@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 MASK, PIPE = "[MASK]", "-"
 LOST = "\ufffd"  # written where a drawn token is only a part of a character
+_LONGEST_LINE = 1 << 14  # characters that are rewritten at once: a line may be of any length, memory may not
 SENTENCES = (  # shown where no --input names others
     "Paris is the [MASK] of France.",
     "She opened the door and walked into the [MASK].",
@@ -66,10 +67,9 @@ _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 def main(argv: Sequence[str]) -> int:
     """Entry point of LM_DEMO.py; returns the exit code."""
     options = _parse(argv)
-    from electra_albert.inference.rewrite import Draw, Part, check, rewrite
+    from electra_albert.inference.rewrite import Draw, Part, rewrite
 
     draw = Draw(options.mask_rate, options.temperature, options.seed)
-    check(draw)
     if options.json:
         _use_utf8(sys.stdout)
     lines = enumerate(map(str.strip, _read_lines(options.input) if options.input else SENTENCES), 1)
@@ -81,14 +81,9 @@ def main(argv: Sequence[str]) -> int:
         _rewrite_file(model, options.input, options.output, draw)
         return 0
 
-    def as_json(result: Rewritten) -> dict[str, Any]:
-        replaced = [replacement._asdict() for replacement in result.replaced]
-        return {"sequence": result.sequence, "original": result.original, "replaced": replaced}
-
     results = rewrite(model, parts, draw)
-    masked = [result.original for result in results if result.is_filled]
-    proposals = iter(model.fill_mask(masked, options.top_k))
-    answers: list[Any] = [next(proposals) if result.is_filled else as_json(result) for result in results]
+    proposals = iter(model.fill_mask([result.original for result in results if result.is_filled], options.top_k))
+    answers: list[Any] = [next(proposals) if result.is_filled else _as_json(result) for result in results]
     if options.json:
         print(json.dumps(answers, ensure_ascii=False))
         return 0
@@ -103,6 +98,11 @@ def main(argv: Sequence[str]) -> int:
             print(format_rewritten(result, colours=colours))
         print()
     return 0
+
+
+def _as_json(result: Rewritten) -> dict[str, Any]:
+    replaced = [replacement._asdict() for replacement in result.replaced]
+    return {"sequence": result.sequence, "original": result.original, "replaced": replaced}
 
 
 def _parse(argv: Sequence[str]) -> Namespace:
@@ -143,10 +143,8 @@ def _load(options: Namespace) -> InferenceModel:
     path = Path(options.gen) if options.gen else default_model("--gen")
     folder = path.absolute() if path.is_dir() else path.absolute().parent
     beside = folder.parent / "discriminator"
-    is_pair = folder.name == "generator" and beside.is_dir()
-    discriminator = options.disc or (beside if is_pair else None)
-    own = {"config": options.config, "tokenizer": options.tokenizer}
-    model = load_model(path, "cpu", discriminator=discriminator, **own)
+    disc = options.disc or (beside if folder.name == "generator" and beside.is_dir() else None)
+    model = load_model(path, "cpu", discriminator=disc, config=options.config, tokenizer=options.tokenizer)
     if model.generator is None:
         raise CheckpointError(f"{path} has no predictions, the masked-token head; name a model that has one")
     if model.discriminator is None:
@@ -158,12 +156,12 @@ def _load(options: Namespace) -> InferenceModel:
 
 
 def _read_lines(source: str) -> Iterator[str]:
-    """Lines of a UTF-8 file, or of stdin, with their endings; only a line feed ends one."""
+    """Lines of a UTF-8 file, or of stdin, with their endings, giant ones in parts; only a line feed ends one."""
     name = "stdin" if source == PIPE else source
     try:
         file = sys.stdin.fileno() if source == PIPE else source
         with open(file, encoding="utf-8-sig", newline="\n", closefd=source != PIPE) as stream:
-            yield from stream
+            yield from iter(lambda: stream.readline(_LONGEST_LINE), "")
     except UnicodeDecodeError:
         raise DataError(f"{name} is not UTF-8 text; convert it first") from None
     except OSError as error:
@@ -199,69 +197,55 @@ def _use_utf8(stream: TextIO) -> None:
         stream.reconfigure(encoding="utf-8", errors="strict", newline="")
 
 
-class Tally:
-    """Counts what was done to the lines of a file."""
+def count(result: Rewritten) -> Counter[str]:
+    """Counts of a line for the report, and sums of the discriminator's probabilities."""
+    found: Counter[str] = Counter(lines=1, blank=not result.original.strip(), rewritten=bool(result.replaced))
+    found["filled" if result.is_filled else "masked"] = len(result.replaced)
+    found["lost"] = sum(max(0, it.after.count(LOST) - it.before.count(LOST)) for it in result.replaced)
+    if not result.is_filled:
+        changed = [it.probability or 0.0 for it in result.replaced if it.is_changed]
+        unchanged = [probability for _, probability, is_changed in result.scores if not is_changed]
+        for name, probabilities in (("changed", changed), ("unchanged", unchanged)):
+            found[name] = len(probabilities)
+            found[f"sum {name}"] = sum(probabilities)  # type: ignore[arg-type]
+    return found
 
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.sums = {"changed": 0.0, "unchanged": 0.0}  # of the discriminator's probabilities
-        self._last = 0  # number of the last line in which something was replaced
 
-    def count_lines(self, lines: Iterable[str]) -> Iterator[str]:
-        """The same lines, counted as they pass."""
-        for line in lines:
-            self.counts["text" if line.strip() else "blank"] += 1
-            yield line
-
-    def add(self, number: int, result: Rewritten) -> None:
-        """Count the rewriting of a line, or of a part of one."""
-        if result.replaced:
-            self.counts["rewritten"] += number != self._last
-            self._last = number
-        self.counts["filled" if result.is_filled else "masked"] += len(result.replaced)
-        self.counts["lost"] += sum(max(0, it.after.count(LOST) - it.before.count(LOST)) for it in result.replaced)
-        if not result.is_filled:
-            changed = [it.probability or 0.0 for it in result.replaced if it.is_changed]
-            unchanged = [probability for _, probability, is_changed in result.scores if not is_changed]
-            for name, probabilities in (("changed", changed), ("unchanged", unchanged)):
-                self.counts[name] += len(probabilities)
-                self.sums[name] += sum(probabilities)
-
-    def report(self, *, is_scored: bool) -> str:
-        """The counts and, where there is a discriminator, its mean probability of a replacement, line by line."""
-        count = self.counts
-        lines = [
-            f"lines: {count['rewritten']:,} rewritten, {count['text'] - count['rewritten']:,} with nothing to mask "
-            f"left as they are, {count['blank']:,} blank",
-            f"tokens masked: {count['masked']:,}, of which changed: {count['changed']:,}; {MASK}s filled: "
-            f"{count['filled']:,}",
-        ]
-        if is_scored:
-            means = {name: f"{total / count[name]:.1%}" if count[name] else "-" for name, total in self.sums.items()}
-            lines.append(
-                f"discriminator's mean probability of a replacement: {means['changed']} at the {count['changed']:,} "
-                f"changed tokens, {means['unchanged']} at the {count['unchanged']:,} unchanged ones"
-            )
-        if count["lost"]:
-            lines.append(f"written as {LOST}, a drawn token being only a part of a character: {count['lost']:,}")
-        return "\n".join(lines)
+def format_counts(counts: Counter[str], *, is_scored: bool) -> str:
+    """The report on a rewritten file, with the mean probabilities of a replacement where there is a discriminator."""
+    untouched = counts["lines"] - counts["blank"] - counts["rewritten"]
+    lines = [
+        f"lines: {counts['rewritten']:,} rewritten, {untouched:,} with nothing to mask left as they are, "
+        f"{counts['blank']:,} blank",
+        f"tokens masked: {counts['masked']:,}, of which changed: {counts['changed']:,}; {MASK}s filled: "
+        f"{counts['filled']:,}",
+    ]
+    if is_scored:
+        means = {name: counts[f"sum {name}"] / max(1, counts[name]) for name in ("changed", "unchanged")}
+        lines.append(
+            f"discriminator's mean probability of a replacement: {means['changed']:.1%} at the {counts['changed']:,} "
+            f"changed tokens, {means['unchanged']:.1%} at the {counts['unchanged']:,} unchanged ones"
+        )
+    if counts["lost"]:
+        lines.append(f"written as {LOST}, a drawn token being only a part of a character: {counts['lost']:,}")
+    return "\n".join(lines)
 
 
 def _rewrite_file(model: InferenceModel, source: str, target: str, draw: Draw) -> None:
-    """Rewrite a file line by line and report what was done, on stderr where the text goes to stdout."""
+    """Rewrite a file line by line and report on it, on stderr where the text goes to stdout."""
     from tqdm import tqdm
 
     from electra_albert.inference.rewrite import rewrite_lines
 
-    tally = Tally()
+    counts: Counter[str] = Counter()
     with _open_output(target) as stream:
-        lines = tally.count_lines(tqdm(_read_lines(source), unit=" lines", disable=None, leave=False))
-        for number, text, result in rewrite_lines(model, lines, draw):
-            tally.add(number, result)
+        lines = tqdm(_read_lines(source), unit=" lines", disable=None, leave=False)
+        for text, result in rewrite_lines(model, lines, draw):
+            counts.update(count(result))
             stream.write(text)
-        if not tally.counts["text"]:
+        if counts["lines"] == counts["blank"]:
             raise _no_sentence(source)
-    report = tally.report(is_scored=model.discriminator is not None)
+    report = format_counts(counts, is_scored=model.discriminator is not None)
     print(report, file=sys.stderr if target == PIPE else sys.stdout)
     if target != PIPE:
         print(f"written to {target}")
@@ -291,19 +275,14 @@ def format_rewritten(rewritten: Rewritten, *, colours: bool) -> str:
             return before
         return f"{_BOLD}{after}{_RESET}" if colours else f"[{before}]->[{after}]"
 
-    def change(replacement: Replacement) -> str:
-        before, after = (printable(text.strip()) or "(nothing)" for text in (replacement.before, replacement.after))
-        return f"{before} -> {after}" if replacement.is_changed else before
-
     before = printable(rewritten.original)  # character for character, so that positions stay
     if not rewritten.replaced:
         return f"{before}\n    holds no token that may be masked: left as it is"
     lines = [before, f"    after: {splice(before, rewritten.replaced, mark)}"]
-    words = [change(replacement) for replacement in rewritten.replaced]
-    width = max(map(len, words))
-    for word, (*_, probability, is_changed) in zip(words, rewritten.replaced, strict=True):
-        score = "" if probability is None else _colour(f"replaced? {probability:.0%}", probability, colours)
-        lines.append(f"    {word:{width}}  {'changed' if is_changed else 'kept':7}  {score}".rstrip())
+    for _, _, was, now, probability, is_changed in rewritten.replaced:
+        score = "" if probability is None else _colour(f"  replaced? {probability:.0%}", probability, colours)
+        old, new = (printable(text.strip()) or "(nothing)" for text in (was, now))
+        lines.append(f"    {f'{old} -> {new}' if is_changed else f'{old} (kept)':24}{score}".rstrip())
     return "\n".join(lines)
 
 

@@ -56,8 +56,7 @@ class Engine:
     def masked_token_model(self, call: str) -> Generator:
         """The generator; UsageError that names the call where there is none."""
         if self.generator is None:
-            way_out = "load a run's folder or its generator"
-            raise UsageError(f"{call} needs a masked-token head, and this model has none; {way_out}")
+            raise UsageError(f"{call} needs a masked-token head, and this model has none; load a run or its generator")
         return self.generator
 
     def detect(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
@@ -87,14 +86,12 @@ def as_texts(given: object, *, may_be_pairs: bool = False) -> list[Any]:
     """One text, a pair where pairs make sense, or a list of them, as a list; UsageError for anything else."""
     texts: list[Any] = given if isinstance(given, list) else [given]
     for index, text in enumerate(texts):
-        for part in text if may_be_pairs and isinstance(text, tuple) and len(text) == 2 else (text,):
-            if not isinstance(part, str):
-                wanted = "a str, a pair (str, str)" if may_be_pairs else "a str"
-                raise UsageError(f"{quote(given, index)} is no text; give {wanted} or a list of them")
-            try:
-                part.encode()
-            except UnicodeEncodeError:
-                raise DataError(f"{quote(given, index)} holds half a character; decode it again") from None
+        parts = text if may_be_pairs and isinstance(text, tuple) and len(text) == 2 else (text,)
+        if not all(isinstance(part, str) for part in parts):
+            wanted = "a str, a pair (str, str)" if may_be_pairs else "a str"
+            raise UsageError(f"{quote(given, index)} is no text; give {wanted} or a list of them")
+        if any("\ud800" <= character <= "\udfff" for part in parts for character in part):
+            raise DataError(f"{quote(given, index)} holds half a character; decode it again")
     return texts
 
 
@@ -152,17 +149,15 @@ def with_own_mask(text: str, tokenizer: Any) -> str:
 def target_ids(tokenizer: Any, targets: str | Iterable[str]) -> list[int]:
     """The ids of targets; UsageError for one that is not in the vocabulary and is cut into several tokens."""
     vocabulary: dict[str, int] = tokenizer.get_vocab()
-    found: dict[int, None] = {}
+    found: list[int] = []
     for target in [targets] if isinstance(targets, str) else targets:
         is_known = target in vocabulary
         ids = [vocabulary[target]] if is_known else encode_all(tokenizer, as_texts(target), is_bare=True)[0].ids
         if len(ids) != 1:
             cut = " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
             raise UsageError(f"target {shorten(target)!r} is no token: it is cut into {cut}; give a token")
-        found[ids[0]] = None
-    if not found:
-        raise UsageError("targets is empty; name one at least, or leave it out")
-    return list(found)
+        found += ids
+    return list(dict.fromkeys(found))
 
 
 def spans_of(text: str, tokens: Sequence[Piece], offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

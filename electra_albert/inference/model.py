@@ -32,7 +32,6 @@ LOG = logging.getLogger(__name__)
 
 Texts = Text | list[str] | list[tuple[str, str]] | list[Text]
 Proposal = dict[str, Any]  # score, token, token_str, sequence: as the fill-mask pipeline gives them
-BATCH_TOKENS = {"cpu": 4096, "cuda": 1 << 16, "mps": 4096}  # padding included
 
 
 class Features(NamedTuple):
@@ -76,10 +75,10 @@ def load_model(
     Raises UsageError for a path or device that is not there, CheckpointError for files that cannot be used.
     """
     target = _as_device(device)
-    size = BATCH_TOKENS[target.type] if batch_tokens is None else operator.index(batch_tokens)
+    size = (1 << 16 if target.type == "cuda" else 4096) if batch_tokens is None else operator.index(batch_tokens)
     if size < 1:
         raise UsageError(f"batch_tokens={size} must be at least 1")
-    files, mlm_files = _locate(Path(path), *(None if it is None else Path(it) for it in (config, tokenizer)))
+    files, mlm_files = _locate(Path(path), Path(config) if config else None, Path(tokenizer) if tokenizer else None)
     if discriminator is not None:
         files = hub.locate(Path(discriminator), "discriminator")
     stored = hub.read_stored(files)
@@ -132,15 +131,12 @@ def _without_spare_rows(stored: hub.Stored, count: int) -> hub.Stored:
 def _as_device(given: str | torch.device) -> torch.device:
     """The device, seen to work; UsageError for any other."""
     name = ("cuda" if torch.cuda.is_available() else "cpu") if str(given) == "auto" else str(given)
-    reason = "models are not computed there"
     try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-        if device.type in BATCH_TOKENS:
-            return device
+        torch.empty(0, device=name).cpu()
+        return torch.device(name)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).partition("\n")[0]
-    raise UsageError(f"device={name!r} cannot be used ({reason}); give cpu, cuda, cuda:1, mps or auto")
+        raise UsageError(f"device={name!r} cannot be used ({reason}); give cpu, cuda, cuda:1, mps or auto") from None
 
 
 @dataclass(frozen=True, repr=False)
@@ -161,11 +157,9 @@ class InferenceModel(Engine):
             calls.append("replaced_probabilities")
         if not isinstance(self.task, str):
             calls.append(tasks.CALLS[self.task.model.head.kind])
-        return (
-            f"InferenceModel({str(self.path)!r} on {self.device}: {config.num_hidden_layers} layers, "
-            f"hidden size {config.hidden_size}, vocabulary {config.vocab_size:,}, "
-            f"at most {config.max_position_embeddings} tokens; {', '.join(calls)})"
-        )
+        sizes = f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, vocabulary {config.vocab_size:,}"
+        longest = f"at most {config.max_position_embeddings} tokens"
+        return f"InferenceModel({str(self.path)!r} on {self.device}: {sizes}, {longest}; {', '.join(calls)})"
 
     def fill_mask(
         self,
@@ -234,8 +228,9 @@ class InferenceModel(Engine):
     def replaced_probabilities(self, texts: Texts, *, truncate: bool = False) -> Any:
         """A list of TokenVerdict: the probability that each token of a text or a pair was replaced."""
         if self.discriminator is None:
-            way_out = "load a run of objective rtd or an ELECTRA discriminator"
-            raise UsageError(f"replaced_probabilities needs a detection head, and this model has none; {way_out}")
+            raise UsageError(
+                "replaced_probabilities needs a detection head, and this model has none; load a run of rtd"
+            )
         sequences = self._encode(texts, self.discriminator, truncate)
         found = []
         for sequence, logits in zip(sequences, self.detect(sequences), strict=True):

@@ -25,26 +25,30 @@ from electra_albert.objectives.masking import SpecialIds, choose_targets, maskab
 
 NO_CHARACTER = "\ufffd"
 MASKS_AT_ONCE = 512  # bounds the memory that scores of the whole vocabulary take
-PARTS_AT_ONCE = 256  # lines or parts that are read together, so that sequences of similar length can be batched
-LONGEST_PART = 1 << 14  # characters that are tokenised at once: a line may be of any length, memory may not
+LINES_AT_ONCE = 256  # lines that are read together, so that sequences of similar length can be batched
 _BYTES = re.compile(f"{NO_CHARACTER}|<0x[0-9A-F]{{2}}>")  # a token of bytes that are no character by themselves
 
 
-class Draw(NamedTuple):
+@dataclass(frozen=True)
+class Draw:
     """How tokens are chosen and drawn."""
 
     mask_rate: float = 0.15
     temperature: float = 1.0
     seed: int = 42
 
+    def __post_init__(self) -> None:
+        if not 0 < self.mask_rate <= 1:
+            raise UsageError(f"mask_rate={self.mask_rate} must be above 0 and at most 1")
+        if not 0 < self.temperature < math.inf:
+            raise UsageError(f"temperature={self.temperature} must be a number above 0")
+
 
 class Part(NamedTuple):
-    """A line, or some characters of a very long one."""
+    """A line and its number, which keys its draws."""
 
-    number: int  # the line's
+    number: int
     text: str
-    start: int = 0  # its first character's position in the line
-    ending: str = ""  # of the line, which is not read
 
 
 class Replacement(NamedTuple):
@@ -74,7 +78,7 @@ class Rewritten(NamedTuple):
 
 @dataclass
 class Line:
-    """A line or a part of one as tokens, before and after."""
+    """A line as tokens, before and after."""
 
     text: str
     ids: list[int]
@@ -94,46 +98,22 @@ class _Cut(NamedTuple):
     example_id: int  # keys the draws
 
 
-def check(draw: Draw) -> None:
-    """UsageError where a number makes no sense."""
-    if not 0 < draw.mask_rate <= 1:
-        raise UsageError(f"mask_rate={draw.mask_rate} must be above 0 and at most 1")
-    if not 0 < draw.temperature < math.inf:
-        raise UsageError(f"temperature={draw.temperature} must be a number above 0")
-
-
-def rewrite_lines(model: Engine, lines: Iterable[str], draw: Draw) -> Iterator[tuple[int, str, Rewritten]]:
-    """Of each line its number, its text as it is to be written and its rewriting; in order.
-
-    Lines come and go with their endings. A very long line comes in several parts of the same number, so that memory is
-    bounded; DataError where such a line holds a mask.
-    """
-    parts = (part for number, line in enumerate(lines, 1) for part in _parts(model.tokenizer, number, line))
-    while block := list(islice(parts, PARTS_AT_ONCE)):
-        for part, result in zip(block, rewrite(model, block, draw), strict=True):
-            yield part.number, result.sequence + part.ending, result
-
-
-def _parts(tokenizer: Any, number: int, line: str) -> Iterator[Part]:
-    """The line, or parts of it that are not too long, cut before a space where there is one."""
-    text, start = line.rstrip("\r\n"), 0
-    if len(text) > LONGEST_PART and tokenizer.mask_token in engine.with_own_mask(text, tokenizer):
-        raise DataError(f"line {number} holds a mask and {len(text)} characters; shorten it")
-    while len(text) - start > LONGEST_PART:
-        space = text.rfind(" ", start + 1, start + LONGEST_PART + 1)
-        end = space if space > 0 else start + LONGEST_PART
-        yield Part(number, text[start:end], start)
-        start = end
-    yield Part(number, text[start:], start, line[len(text) :])
+def rewrite_lines(model: Engine, lines: Iterable[str], draw: Draw) -> Iterator[tuple[str, Rewritten]]:
+    """Of each line the text as it is to be written, with its ending, and its rewriting; in order."""
+    numbered = enumerate(lines, 1)
+    while block := list(islice(numbered, LINES_AT_ONCE)):
+        texts = [line.rstrip("\r\n") for _, line in block]
+        parts = [Part(number, text) for (number, _), text in zip(block, texts, strict=True)]
+        for (_, line), text, result in zip(block, texts, rewrite(model, parts, draw), strict=True):
+            yield result.sequence + line[len(text) :], result
 
 
 def rewrite(model: Engine, parts: Sequence[Part], draw: Draw) -> list[Rewritten]:
-    """Rewrite lines and parts of lines. Their numbers key the draws: a result does not depend on the other lines.
+    """Rewrite lines; a result does not depend on the other lines.
 
     A line that holds a mask has it filled by the best prediction; DataError where such a line is too long to be read at
     once. Other lines may be longer than the models read.
     """
-    check(draw)
     generator, discriminator, tokenizer = model.masked_token_model("rewrite"), model.discriminator, model.tokenizer
     longest = min(one.config.max_position_embeddings for one in (generator, discriminator or generator))
     lines = [_read(tokenizer, part, longest) for part in parts]
@@ -177,7 +157,7 @@ def _cut(part: Part, line: Line, room: int) -> Iterator[_Cut]:
         end = min(first + room, count)
         if end < count:
             end = next((at for at in range(end, first, -1) if line.tokens[at].starts_word), end)
-        yield _Cut(line, range(first, end), (part.number << 32) + part.start + first)
+        yield _Cut(line, range(first, end), (part.number << 32) + first)
         first = end
 
 
@@ -254,18 +234,16 @@ def compose(tokenizer: Any, line: Line) -> Rewritten:
     return Rewritten(line.text, replaced, line.is_filled, scores)
 
 
-def _groups(spans: list[tuple[int, int]]) -> Iterator[list[int]]:
+def _groups(spans: list[tuple[int, int]]) -> list[list[int]]:
     """Positions of tokens, those together that share a character, as the two halves of a ligature do."""
-    group: list[int] = []
+    groups: list[list[int]] = []
     reached = 0
     for position, (start, end) in enumerate(spans):
-        if group and start >= reached:
-            yield group
-            group = []
-        group.append(position)
+        if not groups or start >= reached:
+            groups.append([])
+        groups[-1].append(position)
         reached = max(reached, end)
-    if group:
-        yield group
+    return groups
 
 
 def _write(tokenizer: Any, line: Line, group: list[int], new: list[Piece], special: set[int]) -> str:

@@ -35,17 +35,14 @@ class Pair(NamedTuple):
 def score_pairs(model: InferenceModel, path: Path, max_pairs: int | None = None) -> dict[str, dict[str, Any]]:
     """The share of pairs whose good sentence scores higher, by each head the model has; a tie is not correct.
 
-    likelihood is the pseudo-log-likelihood, each token masked in turn. detection is the sum over the tokens of
-    log(1 - P(replaced)). path is a file of BLiMP's form or a folder of them; of each set the first `max_pairs` pairs
-    are taken, or all. Returns for each way of scoring what `summarize` does. Raises UsageError where the model has
-    neither head or there are no such files, DataError for what they hold.
+    likelihood is the pseudo-log-likelihood, detection the sum over the tokens of log(1 - P(replaced)). path is a file
+    of BLiMP's form or a folder of them; of each set the first `max_pairs` pairs are taken, or all. Returns for each way
+    of scoring what `summarize` does. Raises UsageError where the model has neither head or there are no such files.
     """
     heads = {"likelihood": model.generator, "detection": model.discriminator}
     found: dict[str, dict[str, Any]] = {way: {} for way, head in heads.items() if head is not None}
     if not found:
         raise UsageError("pairs need a masked-token or a detection head, and this model has neither; take another")
-    if max_pairs is not None and max_pairs < 1:
-        raise UsageError(f"max_pairs={max_pairs} must be at least 1")
     for file in pair_files(path):
         for name, (term, all_pairs) in read_pairs(file).items():
             if any(name in sets for sets in found.values()):
@@ -54,9 +51,8 @@ def score_pairs(model: InferenceModel, path: Path, max_pairs: int | None = None)
             for way, (correct, ties) in _outcomes(model, name, pairs, list(found)).items():
                 counts = {"pairs": len(pairs), "accuracy": correct / len(pairs), "correct": correct, "ties": ties}
                 found[way][name] = {"term": term, **counts}
-            LOG.info(
-                f"{name}: " + ", ".join(f"{way} {100 * sets[name]['accuracy']:.1f}" for way, sets in found.items())
-            )
+            shares = (f"{way} {sets[name]['accuracy']:.1%}" for way, sets in found.items())
+            LOG.info(f"{name}: {', '.join(shares)}")
     return {way: summarize(sets) for way, sets in found.items()}
 
 
@@ -79,11 +75,9 @@ def summarize(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def pair_files(path: Path) -> list[Path]:
     """The file, or the .jsonl files in the folder, by name. Raises UsageError where there is none."""
-    if not is_there(path, "pairs"):
-        raise UsageError(f"--pairs {path}: no such file or folder; check the path")
     files = sorted(path.glob(f"[!.]*{_SUFFIX}")) if path.is_dir() else [path]
-    if not files or files[0].suffix != _SUFFIX:
-        raise UsageError(f"--pairs {path}: pairs are read from {_SUFFIX} files; name one, or a folder of them")
+    if not files or files[0].suffix != _SUFFIX or not is_there(files[0], "pairs"):
+        raise UsageError(f"--pairs {path}: there is no {_SUFFIX} file; name one, or a folder of them")
     return files
 
 

@@ -31,7 +31,6 @@ REFUSED: dict[str, tuple[Callable[[InferenceModel], Any], type[ValueError], str]
     "no pooler": (lambda model: model.features("a", "pooler"), UsageError, "mean, cls$"),
     "top_k": (lambda model: model.fill_mask("[MASK]", top_k=0), UsageError, "top_k=0"),
     "targets": (lambda model: model.fill_mask("[MASK]", targets="owl moon"), UsageError, "cut into ▁owl "),
-    "no targets": (lambda model: model.fill_mask("[MASK]", targets=[]), UsageError, "targets is empty"),
     "no rate": (lambda model: model.rewrite("owl", mask_rate=0), UsageError, "mask_rate=0"),
     "no temperature": (lambda model: model.rewrite("owl", temperature=float("nan")), UsageError, "temperature=nan"),
     "not fine-tuned": (lambda model: model.classify("owl"), UsageError, "classify needs a fine-tuned model"),

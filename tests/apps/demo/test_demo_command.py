@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import stat
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -274,13 +275,24 @@ def test_an_input_without_text_leaves_no_output(finished: Finished, tmp_path: Pa
     assert [file.name for file in tmp_path.iterdir()] == ["text.txt"]
 
 
-def test_a_line_in_parts_is_counted_once_and_what_is_no_character_is_reported() -> None:
+def test_what_is_no_character_is_reported() -> None:
     half, plain = Replacement(0, 1, "a", "\ufffd", 0.5, True), Replacement(0, 1, "b", "c", 0.5, True)
-    tally = demo.Tally()
-    for number, replaced in ((1, [half]), (1, []), (2, []), (3, []), (3, [plain])):
-        tally.add(number, Rewritten("ab", replaced, False, []))
-    assert [tally.counts[name] for name in ("rewritten", "changed", "lost")] == [2, 2, 1]
-    assert tally.report(is_scored=False).splitlines()[2].endswith("part of a character: 1")
+    results = [Rewritten("ab", replaced, False, []) for replaced in ([half], [], [plain])]
+    counts = sum(map(demo.count, results), Counter())
+    assert [counts[name] for name in ("lines", "rewritten", "changed", "lost")] == [3, 2, 2, 1]
+    assert demo.format_counts(counts, is_scored=False).splitlines()[2].endswith("part of a character: 1")
+
+
+def test_a_giant_line_is_rewritten_part_by_part(finished: Finished, tmp_path: Path) -> None:
+    """A regression: at once it took gigabytes. Nothing of it is lost, and no part is long."""
+    line = " ".join(["owl"] * 10_000)
+    (file := tmp_path / "giant.txt").write_text(f"{line}\r\nOwl.", encoding="utf-8")
+    parts = list(demo._read_lines(str(file)))
+    assert ("".join(parts), parts[-1]) == (f"{line}\r\nOwl.", "Owl.")
+    assert max(map(len, parts)) < 20_000
+    written, _ = rewrite_to(finished.folder, file, tmp_path / "out.txt", "--mask_rate", 0.001)
+    assert written.count("\n") == 1
+    assert 0.9 * len(line) < len(written) < 1.1 * len(line)
 
 
 # What is printed.
@@ -316,13 +328,18 @@ def test_a_rewritten_text_is_shown_before_and_after_in_colours_only_where_asked(
     assert demo.format_rewritten(rewritten, colours=False).splitlines() == [
         "The owl left�",
         "    after: The [owl]->[la�mp] left�",
-        "    owl -> la�mp  changed  replaced? 90%",
-        "    left          kept     replaced? 10%",
+        "    owl -> la�mp              replaced? 90%",
+        "    left (kept)               replaced? 10%",
     ]
     shown = demo.format_rewritten(rewritten, colours=True) + demo.format_scored(
         [(Piece("owl", True), 0.45)], colours=True
     )
-    for part in ("The \x1b[1mla�mp\x1b[0m left", "\x1b[31mreplaced? 90%", "\x1b[32mreplaced? 10%", "\x1b[33mowl(45%)"):
+    for part in (
+        "The \x1b[1mla�mp\x1b[0m left",
+        "\x1b[31m  replaced? 90%",
+        "\x1b[32m  replaced? 10%",
+        "\x1b[33mowl(45%)",
+    ):
         assert part in shown
     empty = demo.format_rewritten(Rewritten("[CLS]", [], False, []), colours=False)
     assert empty == "[CLS]\n    holds no token that may be masked: left as it is"
