@@ -6,7 +6,6 @@ electra-albert score --model runs/mine --text unseen.txt --pairs blimp --output 
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -114,6 +113,8 @@ def _parse(argv: Sequence[str]) -> Namespace:
     devices = ["auto", "cpu", "cuda", "mps"]
     parser.add_argument("--device", choices=devices, default="auto", help="auto: a CUDA GPU if there is one.")
     options = parse(parser, argv)
+    if "" in (options.model, options.pairs, options.output):
+        raise UsageError("--model, --pairs and --output need a path each, and one is empty")
     if not options.text and options.pairs is None:
         raise UsageError("there is nothing to score; give --text, --pairs or both")
     if options.max_pairs is not None and (options.pairs is None or options.max_pairs < 1):

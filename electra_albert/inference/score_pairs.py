@@ -75,8 +75,9 @@ def summarize(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def pair_files(path: Path) -> list[Path]:
     """The file, or the .jsonl files in the folder, by name. Raises UsageError where there is none."""
-    files = sorted(path.glob(f"[!.]*{_SUFFIX}")) if path.is_dir() else [path]
-    if not files or files[0].suffix != _SUFFIX or not is_there(files[0], "pairs"):
+    files = [path] if is_there(path, "pairs") else []
+    files = sorted(path.glob(f"[!.]*{_SUFFIX}")) if files and path.is_dir() else files
+    if not files or files[0].suffix != _SUFFIX:
         raise UsageError(f"--pairs {path}: there is no {_SUFFIX} file; name one, or a folder of them")
     return files
 

@@ -91,7 +91,7 @@ REFUSED: list[tuple[tuple[object, ...], str]] = [
     (("--text", "nowhere.txt"), "--text nowhere.txt"),
     (("--text", "."), "--text ."),
     (("--pairs", "nowhere"), "--pairs nowhere"),
-    (("--pairs", ""), "--pairs is empty"),
+    (("--pairs", ""), "is empty"),
     (("--pairs", "p.jsonl", "--max_pairs", 0), "--max_pairs 0"),
     (("--text", "p.jsonl", "--max_pairs", 3), "without --pairs"),
     (("--pairs", "p.jsonl", "--output", "."), "--output ."),
