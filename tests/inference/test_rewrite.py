@@ -12,30 +12,17 @@ import pytest
 import torch
 
 from electra_albert.config import ModelConfig, RtdConfig
-from electra_albert.contracts import IGNORED_LABEL, Batch, DataError
+from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer, train_tokenizer
 from electra_albert.inference.engine import spans_of
 from electra_albert.inference.model import InferenceModel
-from electra_albert.inference.rewrite import (
-    LONGEST_PART,
-    NO_CHARACTER,
-    PARTS_AT_ONCE,
-    Draw,
-    Line,
-    Part,
-    Rewritten,
-    compose,
-    rewrite,
-    rewrite_lines,
-    splice,
-)
+from electra_albert.inference.rewrite import NO_CHARACTER, Line, Rewritten, compose, splice
 from electra_albert.objectives.masking import SpecialIds
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 from tests.apps.tiny_run import english
 from tests.corpus.tokenizer_kinds import KINDS, save_roberta
 
 SEED, RATE, LONGEST = 7, 0.15, 61
-DRAW = Draw(RATE, 1.0, SEED)
 TALE = "The quiet  Owl crossed the river, and Every old cat found a LAMP near the station."
 PROBABILITY_TOLERANCE = 1e-5  # float32, batches of another shape
 TEXTS = {
@@ -93,11 +80,6 @@ def model(objective: ReplacedTokenDetection, tokenizer: Any) -> InferenceModel:
     return inference_of(objective, tokenizer)
 
 
-def rewrite_one(model: InferenceModel, text: str, number: int = 1, **changes: Any) -> Rewritten:
-    (found,) = rewrite(model, [Part(number, text)], DRAW._replace(**changes))
-    return found
-
-
 def encode(tokenizer: Any, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     return encoded["input_ids"], encoded["offset_mapping"]
@@ -133,7 +115,7 @@ def test_choices_draws_and_scores_are_those_of_pretraining(
         corruption = objective.corrupt(batch)
         detected = objective.electra.discriminator(corruption.corrupted_ids, real, batch.token_type_ids).sigmoid()[0]
     positions = corruption.targets.positions[0].sort().values
-    ours = rewrite_one(model, TALE, number)
+    ours = model.rewrite([TALE] * number, seed=SEED)[-1]
     assert [r.is_changed for r in ours.replaced] == corruption.is_replaced[0, positions].tolist()
     expected = pytest.approx(detected[positions].tolist(), abs=PROBABILITY_TOLERANCE)
     assert [r.probability for r in ours.replaced] == expected
@@ -193,15 +175,15 @@ def test_how_a_token_is_written(tokenizer: Any) -> None:
 
 def test_unknown_and_special_tokens_are_neither_masked_nor_drawn(model: InferenceModel) -> None:
     """However much the generator would like to."""
-    result = rewrite_one(model, "漢字 the [SEP] owl", mask_rate=1.0)
+    result = model.rewrite("漢字 the [SEP] owl", mask_rate=1.0)
     assert {replacement.before for replacement in result.replaced} == {"", "the", "owl"}
-    result = rewrite_one(model, "[CLS] <unk>", mask_rate=1.0)
+    result = model.rewrite("[CLS] <unk>", mask_rate=1.0)
     assert [result.replaced, result.sequence] == [[], "[CLS] <unk>"]
     assert model.generator is not None
     bias, before = model.generator.predictions.bias, model.generator.predictions.bias.detach().clone()
     with torch.no_grad():
         bias[model.tokenizer.all_special_ids] += 200
-        results = [rewrite_one(model, text, mask_rate=1.0) for text in (TALE, "The [MASK] left.")]
+        results = model.rewrite([TALE, "The [MASK] left."], mask_rate=1.0)
         bias.copy_(before)
     for result in results:
         assert not any(token in result.sequence for token in model.tokenizer.all_special_tokens)
@@ -212,31 +194,30 @@ def test_a_seed_repeats_and_another_gives_another_text(model: InferenceModel) ->
     assert model.rewrite([TALE] * 3, seed=SEED) == first
     assert outcome(model.rewrite([TALE] * 3, seed=SEED + 1)) != outcome(first)
     assert len({result.sequence for result in first}) > 1
+    assert len(model.rewrite("owl", mask_rate=0.15).replaced) == 1
 
 
 def test_lines_and_batches_around_a_line_do_not_change_it(model: InferenceModel) -> None:
     texts = [*english(6).split("\n"), TALE * 3, "The [MASK] left."]
-    parts = [Part(number, text) for number, text in enumerate(texts, 1) if text]
-    together = rewrite(model, parts, DRAW)
-    alone = [rewrite(model, [part], DRAW)[0] for part in parts]
-    small = rewrite(replace(model, batch_tokens=1), parts, DRAW)
-    assert outcome(together) == outcome(alone) == outcome(small)
-    assert probabilities(together) == pytest.approx(probabilities(alone), abs=PROBABILITY_TOLERANCE)
+    together = model.rewrite(texts)
+    others = [model.rewrite([*["Owl."] * number, text])[-1] for number, text in enumerate(texts)]
+    small = replace(model, batch_tokens=1).rewrite(texts)
+    assert outcome(together) == outcome(others) == outcome(small)
+    assert probabilities(together) == pytest.approx(probabilities(small), abs=PROBABILITY_TOLERANCE)
+    bare = replace(model, discriminator=None).rewrite(texts)
+    assert (outcome(bare), {one.probability for text in bare for one in text.replaced}) == (outcome(together), {None})
 
 
 def test_a_line_longer_than_the_model_reads_is_rewritten_whole(model: InferenceModel) -> None:
     """Every part of it has its share of masks, nothing is lost, and it is cut where a word begins."""
     words = 20 * (LONGEST - 2)
     text = " ".join(["owl"] * words)
-    result = rewrite_one(model, text)
+    result = model.rewrite(text)
     assert len(result.replaced) == 20 * round(RATE * (LONGEST - 2))
     assert len(result.scores) == words
     assert splice(text, result.replaced, lambda one: one.before) == text
-    assert len(encode(model.tokenizer, " ".join(["xxxx"] * 22))[0]) == 110  # of five tokens, which fill no row evenly
-    assert len(rewrite_one(model, " ".join(["xxxx"] * 22)).replaced) == 2 * round(RATE * ((LONGEST - 2) // 5 * 5))
-
-
-# Tokenizers of every kind.
+    assert len(encode(model.tokenizer, " ".join(["xxxx"] * 22))[0]) == 110  # five tokens a word do not fill it evenly
+    assert len(model.rewrite(" ".join(["xxxx"] * 22)).replaced) == 2 * round(RATE * ((LONGEST - 2) // 5 * 5))
 
 
 @pytest.mark.parametrize("kind", ["albert uncased", "bert uncased", "roberta", "word level", "fast unigram"])
@@ -262,63 +243,14 @@ def test_every_tokenizer_fills_its_own_mask_and_writes_neither_marks_nor_unknown
         assert not any(mark in written for mark in ("▁", "Ġ", "##", "<0x")), written
 
 
-def rewrite_as(tokenizer: Any, text: str, after: list[int]) -> Rewritten:
-    """The text with the tokens `after` for its own, those that differ being drawn."""
-    ids, _ = encode(tokenizer, text)
-    pairs = zip(ids, after, strict=True)
-    return replace_by_hand(tokenizer, text, {at: now for at, (was, now) in enumerate(pairs) if was != now})
-
-
 def test_bytes_of_a_character_are_written_together(tmp_path: Path) -> None:
     """A regression: where some of a character's bytes were drawn, each was written as no character."""
     save_roberta(tmp_path)
-    byte_level = load_tokenizer(tmp_path)
-    for before, after in (
-        ("große Hütte", "gro¿e Hötte"),
-        ("中 and 🦉", "丮 and 🦊"),
-    ):
-        assert rewrite_as(byte_level, before, encode(byte_level, after)[0]).sequence == after
-    half, ids = encode(byte_level, "é")[0][0], encode(byte_level, "The house was old.")[0]
-    assert (
-        rewrite_as(byte_level, "The house was old.", [*ids[:-1], half]).sequence == f"The house was old{NO_CHARACTER}"
-    )
-
-
-# Line by line.
-
-
-def test_a_stream_gives_a_line_for_a_line_with_its_ending(model: InferenceModel) -> None:
-    lines = ["\n", "  \r\n", "The owl left.\r\n", "漢 \n", *["Owl.\n"] * PARTS_AT_ONCE, "\n", " The last  lamp"]
-    done = list(rewrite_lines(model, lines, DRAW))
-    assert [number for number, _, _ in done] == list(range(1, len(lines) + 1))
-    for line, (_, written, result) in zip(lines, done, strict=True):
-        assert written == result.sequence + line[len(line.rstrip("\r\n")) :]
-        assert written == line or line.strip()
-    parts = [Part(number, line.rstrip("\r\n")) for number, line in enumerate(lines, 1)]
-    assert outcome([result for _, _, result in done]) == outcome(rewrite(model, parts, DRAW))
-    assert list(rewrite_lines(model, [], DRAW)) == []
-
-
-@pytest.mark.parametrize(
-    ("line", "ends"),
-    [
-        ("The owl left." + " " * LONGEST_PART + "The lamp left.\r\n", [LONGEST_PART, LONGEST_PART + 27]),
-        ("漢" * 9 + " " + "漢" * LONGEST_PART, [9, LONGEST_PART + 9, LONGEST_PART + 10]),
-    ],
-    ids=["spaces", "no space"],
-)
-def test_a_giant_line_is_rewritten_part_by_part(model: InferenceModel, line: str, ends: list[int]) -> None:
-    """At once it took gigabytes. Nothing is lost where it is cut, parts are drawn apart, the last ends the line."""
-    _, *parts, _ = rewrite_lines(model, ["Owl.\n", line, "Owl.\n"], DRAW)
-    texts = [line[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
-    assert [number for number, _, _ in parts] == [2] * len(ends)
-    assert [result.original for _, _, result in parts] == texts
-    assert [splice(one.original, one.replaced, lambda each: each.before) for _, _, one in parts] == texts
-    written = [text for _, text, _ in parts]
-    assert "".join(written) == "".join(result.sequence for _, _, result in parts) + line[ends[-1] :]
-    assert len(set(written)) == len(written)
-
-
-def test_a_line_with_masks_that_is_too_long_is_refused_by_its_number(model: InferenceModel) -> None:
-    with pytest.raises(DataError, match=r"^line 2.*shorten it"):
-        list(rewrite_lines(model, ["The owl left.\n", "The [MASK] " + "owl " * 60], DRAW))
+    tokenizer = load_tokenizer(tmp_path)
+    for before, after in (("große Hütte", "gro¿e Hötte"), ("中 and 🦉", "丮 and 🦊")):
+        pairs = enumerate(zip(encode(tokenizer, before)[0], encode(tokenizer, after)[0], strict=True))
+        drawn = {position: now for position, (was, now) in pairs if was != now}
+        assert replace_by_hand(tokenizer, before, drawn).sequence == after
+    half, text = encode(tokenizer, "é")[0][0], "The house was old."
+    last = len(encode(tokenizer, text)[0]) - 1
+    assert replace_by_hand(tokenizer, text, {last: half}).sequence == f"The house was old{NO_CHARACTER}"
