@@ -60,10 +60,6 @@ def part(first: int | None, last: int | None) -> Change:
     return change
 
 
-def longer(file: Path) -> None:
-    file.write_bytes(file.read_bytes() + b"\0")
-
-
 def tensors(edit: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Change:
     """Written again without a hash, so that the fault must be seen by itself."""
 
@@ -117,11 +113,8 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" 
 
 # Each is refused as it is read.
 UNREADABLE: dict[str, Change] = {
-    "no byte": content(b""),
     "a byte less": part(None, -1),
-    "a byte more": longer,
     "header of 2^60 bytes": content(safetensors_bytes({}, length=1 << 60)),
-    "header nested": content(safetensors_bytes(b"[" * 100_000)),
     "shape of 2^124": content(safetensors_bytes({"a": entry([1 << 62, 1 << 62], 0, 4)}, bytes(4))),
     "LFS pointer": content(LFS_POINTER),
     "60,000 tensors": content(many_tensors(60_000)),
@@ -130,10 +123,7 @@ UNREADABLE: dict[str, Change] = {
 # Each is refused as it is read or put into the model; the word is in the message.
 WRONG: dict[str, tuple[Change, str]] = {
     "missing table": (tensors(lambda t: {n: x for n, x in t.items() if n != TABLE}), "word_embeddings"),
-    "transposed": (replaced(TABLE, lambda tensor: tensor.T), "has shape"),
-    "no values": (replaced("predictions.bias", lambda tensor: tensor[:0]), "has shape"),
     "float8": (replaced(MAPPING, lambda tensor: tensor.to(torch.float8_e4m3fn)), "float8"),
-    "complex": (replaced(MAPPING, lambda tensor: tensor.to(torch.complex64)), "complex64"),
     "whole numbers": (replaced(MAPPING, lambda tensor: tensor.long()), "int64"),
     "no number": (replaced(MAPPING, with_value(float("nan"))), "not finite"),
     "path in a name": (tensors(lambda t: {**t, "../../escape": torch.zeros(2)}), "../../escape"),
@@ -148,16 +138,10 @@ PICKLES: dict[str, Callable[[Path], bytes]] = {
     "code in a tar": lambda canary: tar_of(
         sys_info=pickle.dumps(Harmful(canary)), pickle=b"", storages=b"", tensors=b""
     ),
-    "code as a key": lambda canary: saved({Harmful(canary): torch.zeros(2)}),
-    "code below a wrapper": lambda canary: saved({"model": {"a": Harmful(canary)}}),
     "whole module": lambda canary: saved(Whole()),
-    "no byte": lambda canary: b"",
     "numbers as names": lambda canary: saved({1: torch.zeros(2)}),
     "sparse": lambda canary: saved({"a": torch.eye(3).to_sparse()}),
-    "quantized": lambda canary: saved({"a": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)}),
     "view of nothing": lambda canary: saved({"a": torch.zeros(1).expand(1 << 40)}),
-    "tied view of nothing": lambda canary: saved({"decoder.weight": torch.zeros(1).expand(1 << 40)}),
     "one storage fifty times": lambda canary: saved(dict.fromkeys(map(str, range(50)), torch.zeros(1000))),
     "nested 1000 deep": lambda canary: b"\x80\x02" + b"(" * 1000 + b"t" * 1000 + b".",
-    "opcode of a huge string": lambda canary: b"\x80\x04\x8d" + struct.pack("<Q", 1 << 60) + b"a.",
 }

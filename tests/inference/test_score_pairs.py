@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.contracts import CheckpointError, DataError
 from electra_albert.inference.model import InferenceModel, load_model
 from electra_albert.inference.score_pairs import originality, read_pairs, score_pairs, summarize
 
@@ -54,13 +54,7 @@ def test_a_tie_is_not_correct_whichever_of_the_two_is_the_good_one(model: Infere
         assert counts(back, way)[0] == len(good) - 2 - counts(there, way)[0]
 
 
-def test_how_many_sentences_are_read_together_changes_nothing(model: InferenceModel, run: Path) -> None:
-    texts = [text[: 9 * number] for number, text in enumerate(GOOD, start=1)]
-    apart = originality(load_model(run, "cpu", 37), texts)
-    assert apart == pytest.approx(originality(model, texts), abs=TOLERANCE)
-
-
-@pytest.mark.parametrize("logit", [-1e4, 200.0, math.nan])
+@pytest.mark.parametrize("logit", [200.0, math.nan])
 def test_detection_is_finite_however_sure_the_model_is_and_what_is_not_is_refused(
     run: Path, tmp_path: Path, logit: float
 ) -> None:
@@ -129,8 +123,6 @@ FINE = json.dumps({"sentence_good": "a", "sentence_bad": "b", "UID": "s", "lingu
 DAMAGED = {
     "{": "JSON",
     '{"sentence_good": "a"}': "'sentence_bad'",
-    '{"sentence_good": " ", "sentence_bad": "b"}': "'sentence_good'",
-    '{"sentence_good": ["a"], "sentence_bad": "b"}': "'sentence_good'",
     FINE.replace('"t"', '"u"'): "'t' and of 'u'",
     json.dumps({"sentence_good": "a " * 99, "sentence_bad": "b"}): "tokens long",
 }
@@ -141,22 +133,9 @@ def test_a_damaged_line_is_refused_by_its_number(model: InferenceModel, tmp_path
         (file := tmp_path / "pairs.jsonl").write_text(f"{FINE}\n{line}\n", encoding="utf-8")
         with pytest.raises(DataError, match=rf"pairs\.jsonl:2: .*{word}"):
             score_pairs(model, file)
-
-
-def test_files_without_pairs_and_sets_of_one_name_are_refused(model: InferenceModel, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n", encoding="utf-8")
-    (tmp_path / "other.jsonl").write_text('{"good": "a"}\n', encoding="utf-8")
     for name in ("a", "b"):
         write(tmp_path / "twice" / f"{name}.jsonl", GOOD[:1], BAD[:1], UID="same")
-    (tmp_path / "bare").mkdir()
-    (tmp_path / "pairs.tsv").write_text("x", encoding="utf-8")
-    refused: list[tuple[str, type[Exception], str]] = [
-        ("empty.jsonl", DataError, "empty"),
-        ("other.jsonl", DataError, "'sentence_good'"),
-        ("twice", DataError, "'same'"),
-        ("bare", UsageError, "jsonl"),
-        ("pairs.tsv", UsageError, "jsonl"),
-    ]
-    for name, error, word in refused:
-        with pytest.raises(error, match=word):
+    for name, word in (("empty.jsonl", "empty"), ("twice", "'same'")):
+        with pytest.raises(DataError, match=word):
             score_pairs(model, tmp_path / name)

@@ -22,7 +22,6 @@ B, L = 3, 13
 TOLERANCE = 1e-5
 SHAPES = {
     "one group": SHAPE,
-    "several groups": replace(SHAPE, num_hidden_groups=3),
     "inner groups": replace(SHAPE, num_hidden_groups=2, inner_group_num=2),
 }
 

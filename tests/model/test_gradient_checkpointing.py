@@ -9,14 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.model.electra import Electra
 from electra_albert.model.encoder import Encoder, set_gradient_checkpointing
 from tests.model.twins import SHAPE, make_pair
 
 B, L = 3, 13
 SHAPES = {
-    "one group": SHAPE,
-    "several groups": replace(SHAPE, num_hidden_groups=3),
     "inner groups": replace(SHAPE, num_hidden_groups=2, inner_group_num=2),
     "dropout": replace(SHAPE, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2),
 }
@@ -117,14 +114,3 @@ def test_evaluation_and_passes_without_gradient_compute_nothing_twice() -> None:
     assert len(calls) == 2 * SHAPE.num_hidden_layers
     encoder(embedded, mask).sum().backward()  # and this one does: the count can tell
     assert len(calls) == 4 * SHAPE.num_hidden_layers
-
-
-def test_every_encoder_of_a_model_is_switched_and_no_weight_is_added() -> None:
-    pair = make_pair(SHAPE)
-    names = list(pair.state_dict())
-    set_gradient_checkpointing(pair)
-    assert [pair.generator.encoder.gradient_checkpointing, pair.discriminator.encoder.gradient_checkpointing] == [
-        True
-    ] * 2
-    assert list(pair.state_dict()) == names
-    assert not Electra(SHAPE, SHAPE).generator.encoder.gradient_checkpointing

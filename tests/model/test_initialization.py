@@ -59,8 +59,7 @@ def assert_heads_look_at_their_offsets(attention: Tensor) -> None:
         assert min(share, weight) > LEAST_SHARE, f"head {head}, offset {offset}: {share:.2f} of queries, {weight:.2f}"
 
 
-@pytest.mark.parametrize("group", [0, 1])
-@pytest.mark.parametrize("kind", ["generator", "discriminator"])
+@pytest.mark.parametrize(("kind", "group"), [("generator", 0), ("discriminator", 1)])
 def test_heads_look_at_their_own_offsets_from_the_start(kind: str, group: int) -> None:
     assert_heads_look_at_their_offsets(first_attention(getattr(make_pair(LOCAL), kind), group))
 
@@ -71,13 +70,6 @@ def test_check_of_offsets_rejects_normal_weights_and_heads_that_look_the_other_w
         assert_heads_look_at_their_offsets(first_attention(make_pair(NORMAL).discriminator))
     with pytest.raises(AssertionError, match="head 0, offset -1: 0"):
         assert_heads_look_at_their_offsets(first_attention(make_pair(LOCAL).discriminator).flip(1))
-
-
-def test_local_start_changes_neither_word_table_nor_mlm_head() -> None:
-    one, other = make_pair(NORMAL).generator, make_pair(LOCAL).generator
-    assert torch.equal(one.embeddings.word_embeddings.weight, other.embeddings.word_embeddings.weight)
-    std = float(other.predictions.dense.weight.detach().std())
-    assert std == pytest.approx(LOCAL.initializer_range, rel=0.1)
 
 
 def test_normal_start_is_the_published_one() -> None:
@@ -91,13 +83,11 @@ def test_normal_start_is_the_published_one() -> None:
             assert torch.equal(parameter.detach(), torch.full_like(parameter, float(is_norm_weight))), name
 
 
-@pytest.mark.parametrize("initialization", ["normal", "local"])
-def test_masked_language_model_on_its_own_starts_as_a_pair_does(initialization: str) -> None:
-    config = replace(NORMAL, initialization=initialization)  # type: ignore[arg-type]
+def test_masked_language_model_on_its_own_starts_as_a_pair_does() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(4)
-        alone = masked_language_model(config, with_sentence_order=True)
-    pair = make_pair(config)
+        alone = masked_language_model(LOCAL, with_sentence_order=True)
+    pair = make_pair(LOCAL)
     assert pair.discriminator.sentence_order is not None
     heads = pair.discriminator.sentence_order.state_dict(prefix="sentence_order.")
     wanted = {**pair.generator.state_dict(), **heads}
@@ -128,10 +118,7 @@ def test_detection_starts_near_even_odds_at_the_width_of_every_preset(width: int
     assert float(loss.detach()) == pytest.approx(math.log(2), rel=START_TOLERANCE)
 
 
-@pytest.mark.parametrize(
-    ("embedding_size", "hidden_size", "heads"),
-    [(8, 8, 8), (128, 10, 5), (16, 3, 1), (1, 4, 1), (128, 1, 1)],
-)
+@pytest.mark.parametrize(("embedding_size", "hidden_size", "heads"), [(8, 8, 8), (16, 3, 1), (128, 1, 1)])
 def test_local_start_is_finite_for_every_shape(embedding_size: int, hidden_size: int, heads: int) -> None:
     # Regression: half of an odd width, and heads of one number, stopped the model from being built.
     config = replace(LOCAL, embedding_size=embedding_size, hidden_size=hidden_size, num_attention_heads=heads)
@@ -154,10 +141,9 @@ def influence(config: ModelConfig, distance: int) -> float:
     return float((one - two)[:, place].norm(dim=-1).mean() / one.norm(dim=-1).mean())
 
 
-@pytest.mark.parametrize("groups", ["shared", "unshared"])
-@pytest.mark.parametrize("layers", [3, 24])
-def test_local_start_passes_on_a_token_and_its_neighbours_at_any_depth(layers: int, groups: str) -> None:
-    config = replace(LOCAL, num_hidden_layers=layers, num_hidden_groups=1 if groups == "shared" else layers)
+@pytest.mark.parametrize(("layers", "groups"), [(3, 3), (24, 1)])
+def test_local_start_passes_on_a_token_and_its_neighbours_at_any_depth(layers: int, groups: int) -> None:
+    config = replace(LOCAL, num_hidden_layers=layers, num_hidden_groups=groups)
     own, near, far = (influence(config, distance) for distance in (0, 1, 12))
     assert own > 0.25
     assert near > 0.05
