@@ -1,8 +1,5 @@
 """Fill in the [MASK]s of sentences with a pretrained generator, or mask and rewrite sentences without any.
 
-A rewritten sentence is shown before and after with the discriminator's score of each masked word, [before]->[after]
-where there are no colours.
-
 examples:
   python LM_DEMO.py                                         newest run or shipped model, built-in sentences
   python LM_DEMO.py sentences.txt --gen runs/mine --top_k 3 the same as --input sentences.txt
@@ -13,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-import stat
+import shutil
 import sys
 from bisect import bisect
 from collections import Counter
@@ -48,18 +45,16 @@ SENTENCES = (  # shown where no --input names others
     "The town was founded by settlers who came from the north and built a church near the river.",
 )
 _HELP = {
-    "gen": "A run folder, a model folder, a .safetensors or .pt file (safetensors is the safer of the two); by default "
-    "the newest run, else the model that comes with the toolkit.",
+    "gen": "A run folder, a model folder, a .safetensors or .pt file; by default the newest run or the shipped model.",
     "disc": "The discriminator; by default beside --gen.",
     "config": "config.json of a bare weights file.",
     "tokenizer": "Tokenizer folder of a bare weights file.",
     "input": f"Text, one sentence a line; {PIPE} for stdin.",
     "output": f"A file for the rewritten text, line for line, {MASK}s filled by the best guess; {PIPE} for stdout.",
 }
-_JSON_HELP = f"""Print one JSON array, one element a line of text. For a line with {MASK}s: as the fill-mask pipeline
-gives it. For any other: {{"sequence": after, "original": before, "replaced": [{{"start", "end", "before", "after",
-"probability", "is_changed"}}, ...]}}; start and end are characters of the original, the probability of having been
-replaced is the discriminator's, null without one."""
+_JSON_HELP = f"""Print one JSON array, one element a line of text: with {MASK}s as the fill-mask pipeline gives it, else
+{{"sequence": after, "original": before, "replaced": [{{"start", "end", "before", "after", "probability",
+"is_changed"}}, ...]}}, start and end in characters of the original, the probability null without a discriminator."""
 _LIMITS, _COLOURS = (0.3, 0.6), ("\x1b[32m", "\x1b[33m", "\x1b[31m")  # probability of a replacement: green to red
 _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 
@@ -67,31 +62,30 @@ _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 def main(argv: Sequence[str]) -> int:
     """Entry point of LM_DEMO.py; returns the exit code."""
     options = _parse(argv)
-    from electra_albert.inference.rewrite import Draw, Part, rewrite
+    from electra_albert.inference.rewrite import Draw, rewrite
 
     draw = Draw(options.mask_rate, options.temperature, options.seed)
     if options.json:
         _use_utf8(sys.stdout)
     lines = enumerate(map(str.strip, _read_lines(options.input) if options.input else SENTENCES), 1)
-    parts = [] if options.output else [Part(number, text) for number, text in lines if text]
-    if not parts and not options.output:
+    numbered = [] if options.output else [(number, text) for number, text in lines if text]
+    if not numbered and not options.output:
         raise _no_sentence(options.input)
     model = _load(options)
     if options.output:
         _rewrite_file(model, options.input, options.output, draw)
         return 0
-
-    results = rewrite(model, parts, draw)
+    results = rewrite(model, numbered, draw)
     proposals = iter(model.fill_mask([result.original for result in results if result.is_filled], options.top_k))
     answers: list[Any] = [next(proposals) if result.is_filled else _as_json(result) for result in results]
     if options.json:
         print(json.dumps(answers, ensure_ascii=False))
         return 0
     colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    for part, answer, result in zip(parts, answers, results, strict=True):
+    for (_, text), answer, result in zip(numbered, answers, results, strict=True):
         if result.is_filled:
             columns = answer if isinstance(answer[0], list) else [answer]
-            print(format_proposals(part.text, columns, colours=colours))
+            print(format_proposals(text, columns, colours=colours))
             if model.discriminator is not None:
                 print(format_scored(((token, score) for token, score, _ in result.scores), colours=colours))
         else:
@@ -118,22 +112,16 @@ def _parse(argv: Sequence[str]) -> Namespace:
     options = parse(parser, argv, of_file="input")
     if options.top_k < 1:
         raise UsageError(f"top_k={options.top_k} must be at least 1")
-    if options.output and options.json:
-        raise UsageError("--output writes text and --json prints JSON; give one of the two")
-    if options.output and not options.input:
-        raise UsageError(f"--output needs --input FILE, or --input {PIPE} for stdin")
+    if options.output and (options.json or not options.input):
+        raise UsageError(f"--output needs --input FILE, or {PIPE} for stdin, and not --json")
     if options.output and options.output != PIPE:
-        _check_output(options.input, Path(options.output))
+        target = Path(options.output)
+        check_can_write(target.absolute().parent)
+        if target.exists() and not target.is_file():
+            raise UsageError(f"cannot write {target}: it is no regular file; name a file, or {PIPE} for stdout")
+        if target.resolve() == Path(options.input).resolve():
+            raise UsageError(f"--output {target} is the input itself, which is not overwritten; name another file")
     return options
-
-
-def _check_output(source: str, target: Path) -> None:
-    """UsageError unless `target` is a file that may be written or replaced, and not the input itself."""
-    check_can_write(target.absolute().parent)
-    if target.exists() and not target.is_file():
-        raise UsageError(f"cannot write {target}: it is no regular file; name a file, or {PIPE} for stdout")
-    if source != PIPE and target.exists() and Path(source).exists() and target.samefile(source):
-        raise UsageError(f"--output {target} is the input itself, which is not overwritten; name another file")
 
 
 def _load(options: Namespace) -> InferenceModel:
@@ -169,8 +157,7 @@ def _read_lines(source: str) -> Iterator[str]:
 
 
 def _no_sentence(source: str) -> DataError:
-    name = "stdin" if source == PIPE else source
-    return DataError(f"{name} holds no sentence; write one a line, with or without {MASK} for a missing word")
+    return DataError(f"--input {source} holds no sentence; write one a line, with or without {MASK} for a word")
 
 
 @contextmanager
@@ -185,7 +172,7 @@ def _open_output(target: str) -> Iterator[TextIO]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file, TextIOWrapper(file, encoding="utf-8", newline="") as stream:
             if path.exists():  # before a word is written, which not everybody may be allowed to read
-                Path(file.name).chmod(stat.S_IMODE(path.stat().st_mode))
+                shutil.copymode(path, file.name)
             yield stream
     except OSError as error:
         raise UsageError(f"cannot write {target} ({error.strerror}); name a file elsewhere") from None
@@ -202,33 +189,24 @@ def count(result: Rewritten) -> Counter[str]:
     found: Counter[str] = Counter(lines=1, blank=not result.original.strip(), rewritten=bool(result.replaced))
     found["filled" if result.is_filled else "masked"] = len(result.replaced)
     found["lost"] = sum(max(0, it.after.count(LOST) - it.before.count(LOST)) for it in result.replaced)
-    if not result.is_filled:
-        changed = [it.probability or 0.0 for it in result.replaced if it.is_changed]
-        unchanged = [probability for _, probability, is_changed in result.scores if not is_changed]
-        for name, probabilities in (("changed", changed), ("unchanged", unchanged)):
-            found[name] = len(probabilities)
-            found[f"sum {name}"] = sum(probabilities)  # type: ignore[arg-type]
+    found["changed"] = 0 if result.is_filled else sum(it.is_changed for it in result.replaced)
+    for _, probability, is_changed in () if result.is_filled else result.scores:
+        found["new" if is_changed else "old"] += 1
+        found["p new" if is_changed else "p old"] += probability  # type: ignore[assignment]
     return found
 
 
 def format_counts(counts: Counter[str], *, is_scored: bool) -> str:
     """The report on a rewritten file, with the mean probabilities of a replacement where there is a discriminator."""
     untouched = counts["lines"] - counts["blank"] - counts["rewritten"]
-    lines = [
-        f"lines: {counts['rewritten']:,} rewritten, {untouched:,} with nothing to mask left as they are, "
-        f"{counts['blank']:,} blank",
-        f"tokens masked: {counts['masked']:,}, of which changed: {counts['changed']:,}; {MASK}s filled: "
-        f"{counts['filled']:,}",
-    ]
+    report = f"""lines: {counts["rewritten"]:,} rewritten, {untouched:,} left as they are, {counts["blank"]:,} blank
+tokens masked: {counts["masked"]:,}, of which changed: {counts["changed"]:,}; {MASK}s filled: {counts["filled"]:,}"""
     if is_scored:
-        means = {name: counts[f"sum {name}"] / max(1, counts[name]) for name in ("changed", "unchanged")}
-        lines.append(
-            f"discriminator's mean probability of a replacement: {means['changed']:.1%} at the {counts['changed']:,} "
-            f"changed tokens, {means['unchanged']:.1%} at the {counts['unchanged']:,} unchanged ones"
-        )
+        new, old = (counts[f"p {name}"] / max(1, counts[name]) for name in ("new", "old"))
+        report += f"\nmean probability of a replacement: {new:.1%} at changed tokens, {old:.1%} elsewhere"
     if counts["lost"]:
-        lines.append(f"written as {LOST}, a drawn token being only a part of a character: {counts['lost']:,}")
-    return "\n".join(lines)
+        report += f"\nwritten as {LOST}, a drawn token being only a part of a character: {counts['lost']:,}"
+    return report
 
 
 def _rewrite_file(model: InferenceModel, source: str, target: str, draw: Draw) -> None:
@@ -290,11 +268,10 @@ def format_scored(scores: Iterable[tuple[Piece, float]], *, colours: bool) -> st
     """How likely each token is a replacement: coloured in a terminal, in per cent everywhere."""
     from electra_albert.inference.engine import shown
 
-    cells = (
-        " " * token.starts_word + _colour(f"{shown(token.text)}({probability:.0%})", probability, colours)
-        for token, probability in scores
-    )
-    return "    replaced?" + "".join(cells)
+    text = "    replaced?"
+    for token, probability in scores:
+        text += " " * token.starts_word + _colour(f"{shown(token.text)}({probability:.0%})", probability, colours)
+    return text
 
 
 def _colour(text: str, probability: float, colours: bool) -> str:

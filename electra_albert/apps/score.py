@@ -7,7 +7,7 @@ electra-albert score --model runs/mine --text unseen.txt --pairs blimp --output 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,6 @@ from electra_albert.contracts import UsageError
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
-
-    from electra_albert.inference.model import InferenceModel
 
 LOG = logging.getLogger(__name__)
 
@@ -63,8 +61,7 @@ def _score(options: Namespace) -> dict[str, Any]:
     from electra_albert.files import sha256, write_json
     from electra_albert.hub.weights import all_files
     from electra_albert.inference.model import load_model
-    from electra_albert.inference.score_pairs import pair_files, score_pairs
-    from electra_albert.inference.score_text import require_file, score_text
+    from electra_albert.inference.scoring import pair_files, require_file, score_pairs, score_text
 
     texts = [Path(name) for name in options.text or ()]
     for file in texts:
@@ -74,10 +71,16 @@ def _score(options: Namespace) -> dict[str, Any]:
     if options.output is not None:
         _check_output(Path(options.output))
     model = load_model(options.model, options.device)
-    left_out = _left_out(model, bool(texts), options.pairs is not None)
+    has_mlm, has_detection = model.generator is not None, model.discriminator is not None
+    if not has_mlm and not (options.pairs is not None and has_detection):
+        raise UsageError("the model has no masked-token head, so nothing asked for can be scored; name a run")
+    left_out = ["--text is left out: the model has no masked-token head"] * (not has_mlm and bool(texts))
+    if options.pairs is not None:
+        left_out += ["--pairs without likelihood: the model has no masked-token head"] * (not has_mlm)
+        left_out += ["--pairs without detection: the model has no detection head"] * (not has_detection)
     for notice in left_out:
         LOG.info(f"notice: {notice}")
-    texts = texts if model.generator is not None else []
+    texts = texts if has_mlm else []
     scored = [score_text(model, file, options.max_seq_length, options.text_column) for file in texts]
     content = {
         "model": options.model,
@@ -131,17 +134,6 @@ def _check_output(output: Path) -> None:
         raise UsageError(f"--output {output} is there and holds no scores, so it stays as it is; name another file")
 
 
-def _left_out(model: InferenceModel, has_text: bool, has_pairs: bool) -> list[str]:
-    """What the model lacks the head for; UsageError where nothing of what is asked for remains."""
-    has_mlm, has_detection = model.generator is not None, model.discriminator is not None
-    if not has_mlm and not (has_pairs and has_detection):
-        raise UsageError("the model has no masked-token head, so nothing asked for can be scored; name a run")
-    parts = {"--text is left out: the model has no masked-token head": has_text and not has_mlm}
-    parts["--pairs without likelihood: the model has no masked-token head"] = has_pairs and not has_mlm
-    parts["--pairs without detection: the model has no detection head"] = has_pairs and not has_detection
-    return [notice for notice, is_left_out in parts.items() if is_left_out]
-
-
 def format_texts(scores: Sequence[dict[str, Any]]) -> str:
     """A table of the texts, one a line."""
     rows = [["text", *_COLUMNS]]
@@ -152,27 +144,27 @@ def format_texts(scores: Sequence[dict[str, Any]]) -> str:
 
 
 def format_pairs(scores: dict[str, dict[str, Any]]) -> str:
-    """A table of the sets, of their terms, and of the mean with its standard error, in per cent."""
-    ways = list(scores.values())
-    sets, terms = ways[0]["sets"], ways[0]["terms"]
-    rows = [
-        (name, one["term"], one["pairs"], [way["sets"][name]["accuracy"] for way in ways]) for name, one in sets.items()
-    ]
-    for term in terms:
+    """A table of the sets, of their terms, and of the mean with its standard error."""
+    ways, rows = list(scores.values()), [["good above bad", "term", "pairs", *scores]]
+
+    def add(name: str, term: str, pairs: int, shares: Iterable[float]) -> None:
+        rows.append([name, term, f"{pairs:,}", *(f"{share:.1%}" for share in shares)])
+
+    sets = ways[0]["sets"]
+    for name, one in sets.items():
+        add(name, one["term"], one["pairs"], (way["sets"][name]["accuracy"] for way in ways))
+    for term in ways[0]["terms"]:
         counts = [one["pairs"] for one in sets.values() if one["term"] == term]
-        rows.append((f"mean of {len(counts)}", term, sum(counts), [way["terms"][term] for way in ways]))
-    rows.append((f"mean of {len(sets)} sets", "", ways[0]["pairs"], [way["mean"] for way in ways]))
-    table = [[name, term, f"{pairs:,}", *(f"{share:.1%}" for share in shares)] for name, term, pairs, shares in rows]
-    errors = [f"{way['standard_error']:.2%}" for way in ways]
-    ties = [f"{sum(one['ties'] for one in way['sets'].values()):,}" for way in ways]
-    last = [["standard error", "", "", *errors], ["ties, not counted as good", "", "", *ties]]
-    return _table([["good above bad", "term", "pairs", *scores], *table, *last], 2)
+        add(f"mean of {len(counts)}", term, sum(counts), (way["terms"][term] for way in ways))
+    add(f"mean of {len(sets)} sets", "", ways[0]["pairs"], (way["mean"] for way in ways))
+    ties = (f"{sum(one['ties'] for one in way['sets'].values()):,}" for way in ways)
+    rows.append(["standard error", "", "", *(f"{way['standard_error']:.2%}" for way in ways)])
+    return _table([*rows, ["ties, not counted as good", "", "", *ties]], 2)
 
 
 def _table(rows: Sequence[Sequence[str]], texts: int) -> str:
     """Columns side by side, the first `texts` of them set to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (
-        [f"{cell:{'<' if number < texts else '>'}{widths[number]}}" for number, cell in enumerate(row)] for row in rows
-    )
+    sides = "<" * texts + ">" * (len(widths) - texts)
+    lines = ([f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)] for row in rows)
     return "\n".join("  ".join(line).rstrip() for line in lines)

@@ -59,12 +59,9 @@ _ASIDE = {  # heads that AlbertModel does not have, by our names
     "electra_classifier": "`electra_classifier`, the head it was fine-tuned with, which reads [CLS] without a pooler",
 }
 _NOTES = {
-    "pt": "`weights.pt` is a flat mapping of stock names to tensors, for `torch.load(..., weights_only=True)`. Stock "
-    "classes do not look for a file of that name; `electra_albert` loads the folder.",
-    "native": "Stock `transformers` does not compute its attention: the weights have the names of `electra_albert`, "
-    "which alone loads the folder.",
-    "onnx": "`model.onnx` is the model with its heads as one graph in float32, for any batch size and any length up to "
-    "the longest. Where there is a `model.onnx.data`, it holds the weights.",
+    "pt": "`weights.pt` maps stock names to tensors. Stock classes do not find it; `electra_albert` loads the folder.",
+    "native": "Stock `transformers` does not compute its attention; `electra_albert` alone loads the folder.",
+    "onnx": "`model.onnx` is the model with its heads in float32, for any batch size and length.",
 }
 _ONNX_CODE = """import onnxruntime
 from transformers import AutoTokenizer
@@ -147,11 +144,9 @@ def describe(
 
 def describe_shape(shape: ModelConfig) -> str:
     """The sizes of an encoder in words."""
-    return (
-        f"hidden size {shape.hidden_size}, {shape.num_hidden_layers} layers in {shape.num_hidden_groups} group(s) of "
-        f"shared weights, embedding size {shape.embedding_size}, {shape.vocab_size} subwords, at most "
-        f"{shape.max_position_embeddings} tokens"
-    )
+    layers = f"{shape.num_hidden_layers} layers in {shape.num_hidden_groups} group(s) of shared weights"
+    sizes = f"hidden size {shape.hidden_size}, {layers}, embedding size {shape.embedding_size}"
+    return f"{sizes}, {shape.vocab_size} subwords, at most {shape.max_position_embeddings} tokens"
 
 
 def stock_code(loader: str, path: str = '"THIS_FOLDER"', *, with_pooler: bool = True) -> str:

@@ -79,19 +79,11 @@ def _trace(graph: _Graph) -> ONNXProgram:
 
     inputs = probe(graph.model.config, *_TRACED_SHAPE)
     length = torch.export.Dim("sequence", max=graph.model.config.max_position_embeddings)
-    shape = {0: torch.export.Dim("batch"), 1: length}
+    shapes = ({0: torch.export.Dim("batch"), 1: length},) * len(inputs)
+    options = {"opset_version": _OPSET, "optimize": False, "verbose": False, "dynamo": True}
     with torch.no_grad():
-        program = torch.onnx.export(
-            graph,
-            inputs,
-            input_names=INPUTS,
-            output_names=list(graph.named_outputs(*inputs)),
-            dynamic_shapes=(shape,) * len(inputs),
-            opset_version=_OPSET,
-            optimize=False,
-            verbose=False,
-            dynamo=True,
-        )
+        own = {"input_names": INPUTS, "output_names": list(graph.named_outputs(*inputs)), "dynamic_shapes": shapes}
+        program = torch.onnx.export(graph, inputs, **own, **options)  # type: ignore[arg-type]
     assert program is not None
     optimizer.optimize(program.model, input_size_limit=_LARGEST_FOLDED, output_size_limit=_LARGEST_FOLDED)
     ClearMetadataAndDocStringPass()(program.model)

@@ -18,7 +18,7 @@ LONG = "owl " * (LONGEST - 1)
 REFUSED: dict[str, tuple[Callable[[InferenceModel], Any], type[ValueError], str]] = {
     "too long": (lambda model: model.features(["owl", LONG]), DataError, r"^texts\[1\]: 'owl.*truncate=True"),
     "no mask": (lambda model: model.fill_mask(["[MASK]", "owl"]), DataError, r"^texts\[1\]: 'owl' .*\[MASK\]"),
-    "a number": (lambda model: model.features([3]), UsageError, r"texts\[0\]: '3' is no text"),
+    "a number": (lambda model: model.features([3]), UsageError, r"texts\[0\]: 3 is no text"),
     "a list in a list": (lambda model: model.replaced_probabilities([["owl"]]), UsageError, r"texts\[0\]"),
     "a pair to fill": (lambda model: model.fill_mask([("a", "b")]), UsageError, "give a str or"),
     "half a character": (lambda model: model.features(["a", "\ud800"]), DataError, r"texts\[1\].*half"),

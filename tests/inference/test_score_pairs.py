@@ -13,7 +13,7 @@ import torch
 
 from electra_albert.contracts import CheckpointError, DataError
 from electra_albert.inference.model import InferenceModel, load_model
-from electra_albert.inference.score_pairs import originality, read_pairs, score_pairs, summarize
+from electra_albert.inference.scoring import originality, read_pairs, score_pairs, summarize
 
 TOLERANCE = 1e-4  # nats, float32, of a sum over a dozen tokens
 WAYS = ("likelihood", "detection")

@@ -12,7 +12,7 @@ import torch
 
 from electra_albert.contracts import Batch, DataError, UsageError
 from electra_albert.inference.model import InferenceModel, load_model
-from electra_albert.inference.score_text import ROUNDS, mask_rounds, predict_batch, score_text
+from electra_albert.inference.scoring import ROUNDS, mask_rounds, predict_batch, score_text
 from electra_albert.objectives.masking import SpecialIds
 from tests.apps.tiny_run import english
 from tests.inference.stock import LONGEST, TOLERANCE, make_stock, tokenizer_of

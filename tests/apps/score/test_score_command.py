@@ -11,8 +11,7 @@ import pytest
 
 from electra_albert.apps import score
 from electra_albert.inference.model import load_model
-from electra_albert.inference.score_pairs import score_pairs
-from electra_albert.inference.score_text import score_text
+from electra_albert.inference.scoring import score_pairs, score_text
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call, english, finish, sha256, start
 
