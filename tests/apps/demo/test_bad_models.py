@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -14,12 +13,11 @@ import pytest
 from electra_albert.apps import demo, export
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.pretrain import main as pretrain
-from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import ROOT, Ended, assert_refused, call, english, environment
+from tests.apps.tiny_run import ROOT, Ended, assert_refused, call, environment
 from tests.apps.tiny_tasks import cola
 from tests.corpus.tokenizer_kinds import edit
-from tests.hub.hostile_files import PICKLES, UNREADABLE, WRONG, safetensors_bytes
+from tests.hub.hostile_files import PICKLES, safetensors_bytes
 
 SECONDS = 120.0
 ADDRESS_SPACE_BYTES = 6 << 30  # what torch alone reserves is a third of it
@@ -40,12 +38,6 @@ def as_pickle(name: str) -> Harm:
     return harm
 
 
-def as_index(model: Path) -> None:
-    """The weights one folder up, and an index that names them."""
-    (model / WEIGHTS).rename(model.parent / "outside.safetensors")
-    (model / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": {"a": "../outside.safetensors"}}))
-
-
 def flip_a_bit(model: Path) -> None:
     whole = bytearray((model / WEIGHTS).read_bytes())
     whole[-4] ^= 1
@@ -61,13 +53,9 @@ def grow_text(model: Path) -> None:
 
 
 HARM: dict[str, tuple[Harm, str]] = {
-    "file cut short": (lambda model: UNREADABLE["a byte less"](model / WEIGHTS), WEIGHTS),
     "flipped bit": (flip_a_bit, WEIGHTS),
-    "colours in a name": (lambda model: WRONG["line break in a name"][0](model / WEIGHTS), "name"),
     "code in a pickle": (as_pickle("code"), "pytorch_model.bin"),
-    "index of files elsewhere": (as_index, "no file beside it"),
     "code in config.json": (in_config(auto_map={"AutoModel": "evil.Model"}), "auto_map"),
-    "sizes in text": (in_config(hidden_size="32"), "hidden_size"),
     "colours in config.json": (in_config(model_type="\x1b[31m\nalbert"), "type"),
     "tokenizer that makes text grow": (grow_text, "tokenizer"),
 }
@@ -94,10 +82,7 @@ def run(command: str, finished: Finished, model: Path, folder: Path) -> Ended:
 
 @pytest.mark.parametrize(
     ("name", "command"),
-    [
-        *((name, COMMANDS[number % len(COMMANDS)]) for number, name in enumerate(HARM)),
-        *(("code in a pickle", command) for command in COMMANDS if command != "finetune"),
-    ],
+    [*((name, "demo") for name in HARM), *(("code in a pickle", command) for command in COMMANDS[1:])],
 )
 def test_bad_model_is_refused_by_every_command(
     finished: Finished, model: Path, tmp_path: Path, name: str, command: str
@@ -110,21 +95,6 @@ def test_bad_model_is_refused_by_every_command(
     assert not (model / "canary").exists()
     assert not (tmp_path / "out").exists()
     assert not [*tmp_path.glob("tuned/seed-*"), *tmp_path.glob("run/checkpoints/*")]
-
-
-def test_sound_model_passes_the_same_commands(finished: Finished, model: Path, tmp_path: Path) -> None:
-    # So that what is refused above is refused for what was done to it.
-    for command in ("demo", "export"):
-        assert run(command, finished, model, tmp_path).code == 0
-
-
-@pytest.mark.parametrize("place", ["a file", "below a file"])
-def test_an_export_into_a_folder_that_cannot_be_made_is_refused(finished: Finished, tmp_path: Path, place: str) -> None:
-    file = tmp_path / "file"
-    file.write_text("kept")
-    folder = file if place == "a file" else file / "below"
-    assert_refused(call(export.main, "--model", finished.folder, "--output_dir", folder), 2, "cannot write into")
-    assert file.read_text() == "kept"
 
 
 USAGE: dict[str, tuple[Harm, str]] = {
@@ -145,21 +115,13 @@ def test_path_without_a_whole_model_is_refused(finished: Finished, model: Path, 
     assert_refused(run("demo", finished, model, tmp_path), 2, word)
 
 
-def test_a_tokenizer_of_another_model_is_refused(finished: Finished, tmp_path: Path) -> None:
-    other = train_tokenizer(english(20, seed=2).splitlines(), 60, True)
-    save_tokenizer(other, tmp_path / "other", 40)
-    ended = call(demo.main, "--gen", finished.folder, "--tokenizer", tmp_path / "other")
-    assert_refused(ended, 4, str(len(other)), "--tokenizer")
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (b"The owl.\n\nThe [MASK] " + b"quiet owl " * 40 + b"left.\n", "line 3"),
-        (b" \n\n", "holds no sentence"),
         ("The [MASK] left.\n".encode("utf-16"), "is not UTF-8"),
     ],
-    ids=["too long", "blank", "UTF-16"],
+    ids=["too long", "UTF-16"],
 )
 def test_a_sentence_that_cannot_be_filled_is_refused(
     finished: Finished, tmp_path: Path, content: bytes, words: str
@@ -174,10 +136,8 @@ def claim_terabytes(model: Path) -> None:
 
 
 BOUNDED: dict[str, tuple[Harm, int]] = {
-    "nothing": (lambda model: None, 0),
     "a table of terabytes": (in_config(vocab_size=2**31 - 1, embedding_size=1 << 20), 4),
     "a header of 100 MB": (claim_terabytes, 4),
-    "view of nothing": (as_pickle("view of nothing"), 4),
 }
 
 
@@ -203,13 +163,3 @@ def test_script_refuses_within_bounded_memory(model: Path, tmp_path: Path, name:
     ended = bounded("LM_DEMO.py", "--gen", model, "--input", tmp_path / "sentences.txt")
     assert ended.code == code, ended.err
     assert not code or len(ended.err.splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_pretraining_from_a_false_configuration_takes_bounded_memory(
-    finished: Finished, model: Path, tmp_path: Path
-) -> None:
-    # Regression: the table that config.json describes was made, gigabyte by gigabyte, before the weights were read.
-    BOUNDED["a table of terabytes"][0](model)
-    more = ("--init_from", model, "--output_dir", tmp_path / "run")
-    assert_refused(bounded("Pretraining.py", "--corpus", finished.corpus, *more), 4, "config")
