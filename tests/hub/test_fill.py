@@ -11,7 +11,7 @@ from torch import Tensor
 from electra_albert.contracts import CheckpointError
 from electra_albert.hub.fill import TABLE, adopt, resize_vocabulary
 from electra_albert.model.electra import Generator
-from tests.model.twins import SHAPE, make_body, make_masked_lm, make_pair
+from tests.model.twins import SHAPE, make_body, make_masked_lm
 
 BIAS, ORIGIN = "predictions.bias", "the old model"
 
@@ -66,14 +66,6 @@ def test_a_pooler_without_an_order_head_is_taken_over(state: dict[str, Tensor], 
     assert adopt(model, state, ORIGIN) == ["sentence_order.classifier"]
     pooler = "sentence_order.pooler.weight"
     assert torch.equal(model.state_dict()[pooler], state[pooler])
-
-
-def test_shared_tables_stay_shared(state: dict[str, Tensor]) -> None:
-    pair = make_pair(SHAPE, seed=8)
-    adopt(pair.discriminator, state, ORIGIN)
-    table = pair.generator.embeddings.word_embeddings.weight
-    assert table.data_ptr() == pair.discriminator.embeddings.word_embeddings.weight.data_ptr()
-    assert torch.equal(table, state[TABLE])
 
 
 def test_a_body_that_is_not_whole_is_refused(state: dict[str, Tensor], model: Generator) -> None:

@@ -84,14 +84,6 @@ def test_normal_start_is_the_published_one() -> None:
             assert torch.equal(parameter.detach(), torch.full_like(parameter, float(is_norm_weight))), name
 
 
-def test_local_start_leaves_the_order_of_segments_undecided() -> None:
-    head = make_pair(LOCAL).discriminator.sentence_order
-    assert head is not None
-    logits = head(torch.ones(3, 5, LOCAL.hidden_size))
-    assert torch.equal(logits, torch.zeros(3, 2))
-    assert float(head.pooler.weight.detach().std()) == pytest.approx(LOCAL.hidden_size**-0.5, rel=0.1)
-
-
 @pytest.mark.parametrize("width", [32, max(preset.model.hidden_size for preset in PRESETS.values())])
 def test_detection_starts_near_even_odds_at_the_width_of_every_preset(width: int) -> None:
     """Law 5. The published start of the last layer has a loss of 1.0 nats for ln 2 in the widest preset."""

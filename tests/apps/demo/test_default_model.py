@@ -51,16 +51,6 @@ def test_with_runs_the_newest_is_taken_and_not_the_shipped_model(finished: Finis
     assert default_model.newest_run(in_folder / "runs").name == "older"
 
 
-@pytest.mark.parametrize("name", ["unfinished", "deeper/mine"])
-def test_a_run_that_is_not_finished_or_is_deeper_is_not_taken(finished: Finished, in_folder: Path, name: str) -> None:
-    ship(finished, in_folder)
-    run = in_folder / "runs" / name
-    shutil.copytree(finished.folder, run)
-    if name == "unfinished":
-        shutil.rmtree(run / "generator")
-    assert default_model.default_model("--gen") == Path("data/models/little")
-
-
 def spoil(run: Path, flaw: str) -> None:
     """Make of a run that learned one that did not, or of which that is not known."""
     if flaw == "stopped at step 20 of 40":

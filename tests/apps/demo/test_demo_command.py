@@ -152,13 +152,12 @@ def test_a_file_is_rewritten_line_for_line_and_what_was_done_is_counted(
         *(first["sequence"], "", masked, "\t", "[CLS] [SEP]", filled, "  " + last["sequence"])
     ]
     changed = [found["probability"] for each in (first, last) for found in each["replaced"] if found["is_changed"]]
-    masked_count = len(first["replaced"]) + len(last["replaced"])
     lines, tokens, scores, where = ended.out.splitlines()
-    assert lines == "lines: 4 rewritten, 1 with nothing to mask left as they are, 2 blank"
-    assert tokens == f"tokens masked: {masked_count}, of which changed: {len(changed)}; [MASK]s filled: 4"
-    mean = f"{sum(changed) / len(changed):.1%}"
-    assert scores.startswith(f"discriminator's mean probability of a replacement: {mean} at the {len(changed)} changed")
-    assert where == f"written to {tmp_path / 'new' / 'out.txt'}"
+    assert re.findall(r"\d+", lines) == ["4", "1", "2"]  # rewritten, with nothing to mask, blank
+    masked_count = len(first["replaced"]) + len(last["replaced"])
+    assert re.findall(r"\d+", tokens) == [str(masked_count), str(len(changed)), "4"]
+    assert f"{sum(changed) / len(changed):.1%}" in scores
+    assert where.endswith(str(tmp_path / "new" / "out.txt"))
 
 
 def test_pipes_give_what_files_give(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,6 @@ import torch
 from huggingface_hub import ModelCard
 
 from electra_albert.apps import export
-from electra_albert.contracts import UsageError
-from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.hub.load import load_discriminator, load_generator, locate
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call, sha256
@@ -82,18 +79,6 @@ def test_a_half_precision_copy_has_the_licence_and_gives_the_numbers_of_its_roun
         assert all(torch.equal(found[name], tensor.half().float()) for name, tensor in exact.items())
 
 
-@pytest.mark.parametrize(("rows_less", "code"), [(1, 4), (-1, 0)])
-def test_a_tokenizer_may_have_fewer_tokens_than_the_model_never_more(
-    finished: Finished, tmp_path: Path, rows_less: int, code: int
-) -> None:
-    tokens = len(load_tokenizer(finished.folder / "generator"))
-    write_stock(tmp_path / "stock", "AlbertForMaskedLM", vocab_size=tokens - rows_less)
-    for name in TOKENIZER:
-        shutil.copy(finished.folder / "generator" / name, tmp_path / "stock")
-    ended = run(tmp_path / "stock", tmp_path / "out")
-    assert (ended.code, (tmp_path / "out").exists()) == (code, not code), ended.err
-
-
 def test_a_runs_folder_and_those_in_it_are_not_written_into(finished: Finished, tmp_path: Path) -> None:
     (tmp_path / "environment.json").touch()
     for folder in (tmp_path, tmp_path / "generator"):
@@ -124,14 +109,3 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(
     assert_refused(call(export.main, "--model", "stock", "--output_dir", "out", *options), code, word)
     assert files_in(Path("stock")) == before
     assert {path.name for path in tmp_path.iterdir()} == {"nowhere", "stock"}
-
-
-def test_export_in_a_program_takes_the_same_options_and_returns_folder_and_kind(tmp_path: Path) -> None:
-    import electra_albert as ea
-
-    write_stock(tmp_path / "stock", "ElectraForPreTraining")
-    done = ea.export(model=str(tmp_path / "stock"), output_dir=tmp_path / "out", format="pt", dtype="bfloat16")
-    assert done == (tmp_path / "out", "discriminator")
-    assert (tmp_path / "out" / "weights.pt").is_file()
-    with pytest.raises(UsageError, match="--format"):
-        ea.export(tmp_path / "stock", tmp_path / "no", format="gguf")
