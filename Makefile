@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: pretrain test lint stats clean
+.PHONY: pretrain test test-slow lint stats clean
 
 pretrain: .venv/.ready
 	$(BIN)/python Pretraining.py
 
 test: .venv/.ready-dev
-	$(BIN)/python -m pytest -q -n auto
+	$(BIN)/python -m pytest -q -n auto -m "not slow"
+
+test-slow: .venv/.ready-dev
+	$(BIN)/python -m pytest -q -n auto -m slow
 
 lint: .venv/.ready-dev
 	$(BIN)/ruff check .

@@ -1,11 +1,11 @@
 """Every setting of a fine-tuning run as frozen dataclasses; the command line is derived from them.
 
-What the training itself can be told stands in config.TrainingConfig, which all runs share.
+The settings of the training itself are config.TrainingConfig, which all runs share.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +16,9 @@ from electra_albert.data_files import canonical_encoding
 DERIVED = frozenset({"max_steps", "warmup_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit"})
 
 PREDICT_TEST = "test"  # --predict test: the task's own test sets
-CUSTOM = "custom"  # the task of a table of one's own
+CUSTOM = "custom"  # the task of a user's own table
 TOPICS = "topics"  # the task that ships, taken where none is named
+GLUE = "glue"  # all tasks of GLUE
 
 
 def _require(claim: bool, message: str) -> None:
@@ -25,13 +26,24 @@ def _require(claim: bool, message: str) -> None:
         raise ValueError(message)
 
 
+def _require_filled(config: Any, *names: str) -> None:
+    for name in names:
+        _require(getattr(config, name) != "", f"{name} is empty; leave it out or give it a value")
+
+
+def _require_positive(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        _require(value is None or value >= 1, f"{name}={value} must be at least 1")
+
+
 @dataclass(frozen=True)
 class DataConfig:
-    """Which task, and where its data lies."""
+    """The task and its data."""
 
     task: str | None = None
     """cola sst2 mrpc stsb qqp mnli qnli rte wnli ax squad squad_v2 race ner chunking, glue for all of GLUE, or custom
-    (any table with --train_file and --validation_file); by default a task made from the documentation installed."""
+    (any table, by --train_file and --validation_file); by default a small task that ships with the toolkit."""
     data_dir: str | None = None
     """Folder of the task in its official layout, or of all of GLUE; or OWNER/NAME of a dataset on the hub."""
     train_file: str | None = None
@@ -58,39 +70,36 @@ class DataConfig:
     race_level: Literal["all", "middle", "high"] = "all"
     """Which of RACE's two levels to train and score on."""
     unknown_labels: Literal["error", "skip"] = "error"
-    """Rows to score with a label that the training data lack: error refuses the file, skip leaves them out, counted."""
+    """Examples to score with a label that the training data lack: error refuses the file, skip leaves them out."""
     max_train_examples: int | None = None
     """Train on so many examples, drawn by the seed of the data; all by default."""
     max_eval_examples: int | None = None
     """Score on so many examples, drawn the same for every seed; all by default."""
     prepared_dir: str = "data/prepared"
-    """Where the task made from the documentation is kept."""
+    """Folder of the tokenizer where there is no model to begin with."""
 
     def __post_init__(self) -> None:
-        for name in ("max_train_examples", "max_eval_examples"):
-            value = getattr(self, name)
-            _require(value is None or value >= 1, f"{name}={value} must be at least 1")
+        _require_positive(self, "max_train_examples", "max_eval_examples")
+        _require_filled(self, "task", "data_dir", "train_file", "validation_file", "test_file", "prepared_dir")
         share = self.validation_split
         _require(share is None or 0 < share < 1, f"validation_split={share} must be between 0 and 1")
         _require(share is None or self.validation_file is None, "give validation_split or validation_file, not both")
         object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
-        names = (self.column_names or "column").split(",")
-        is_whole = all(map(str.strip, names)) and len(set(names)) == len(names)
+        names = [name.strip() for name in (self.column_names or "column").split(",")]
+        is_whole = all(names) and len(set(names)) == len(names)
         _require(
-            is_whole, f"column_names={self.column_names}: a name is empty or stands twice; give each column its own"
+            is_whole, f"column_names={self.column_names}: a name is empty or twice there; give each column its own"
         )
-        for name in ("task", "data_dir", "train_file", "validation_file", "test_file", "prepared_dir"):
-            _require(getattr(self, name) != "", f"{name} is empty; leave it out or give it a value")
 
 
 def table_name(data: DataConfig) -> str:
-    """What a table of one's own is called: by the name of its file, or of its folder."""
+    """The name of a user's own table: of its file, or of its folder."""
     return Path(data.train_file or data.validation_file or data.data_dir or CUSTOM).resolve().stem
 
 
 @dataclass(frozen=True)
 class TuningConfig:
-    """What is fine-tuned, and how often."""
+    """What is fine-tuned, how, and how often."""
 
     model: str | None = None
     """A run's folder, a folder of a stock ALBERT, or a fine-tuned one of ours; by default the newest run."""
@@ -107,7 +116,7 @@ class TuningConfig:
     """Published settings for the model and the task; auto takes ELECTRA's for discriminators, and for all models of its
     small size or less, where ALBERT has none; ALBERT's for others."""
     num_train_epochs: float = 3.0
-    """Passes over the training examples; 0 only scores a model that is fine-tuned already."""
+    """Epochs over the training examples; 0 only scores a model that is fine-tuned already."""
     max_steps: int | None = None
     """Updates, instead of num_train_epochs."""
     warmup_ratio: float = 0.1
@@ -135,13 +144,13 @@ class TuningConfig:
     seeds: int = 1
     """Runs that differ in their seed: seed, seed + 1, …; all of them are reported."""
     evals_per_epoch: int = 1
-    """Scorings on the evaluation set in one pass."""
+    """Evaluations in one epoch."""
     class_weights: Literal["none", "balanced"] = "none"
     """balanced: in training each class counts as much as any other, however many examples it has."""
     metric_for_best_model: str | None = None
     """The metric of the task that chooses the best seed and stops early; by default ELECTRA's for the task."""
     early_stopping_patience: int | None = None
-    """Stop after so many scorings without a better one and keep the best weights; without it the last ones are kept."""
+    """Stop after so many evaluations without a better score and keep the best weights; else the last ones are kept."""
     predict: str | None = None
     """A file of new text to label, or test for the task's own test set (GLUE: files to hand in)."""
     compare: list[str] | None = None
@@ -149,34 +158,25 @@ class TuningConfig:
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute; auto takes a GPU where there is one."""
     resume: Literal["auto", "never"] = "auto"
-    """auto goes on with a sweep found in output_dir; never refuses a folder that holds one."""
+    """auto resumes a sweep found in output_dir; never refuses a folder that holds one."""
     dry_run: bool = False
     """Read, encode, build and print what would be trained, then stop."""
 
     def __post_init__(self) -> None:
-        for name in ("model", "output_dir", "predict"):
-            _require(getattr(self, name) != "", f"{name} is empty; leave it out or give it a value")
-        for name in ("seeds", "evals_per_epoch", "dropout_samples", "max_answer_length", "doc_stride"):
-            _require(getattr(self, name) >= 1, f"{name}={getattr(self, name)} must be at least 1")
-        for name in ("max_steps", "early_stopping_patience"):
-            value = getattr(self, name)
-            _require(value is None or value >= 1, f"{name}={value} must be at least 1")
+        _require_filled(self, "model", "output_dir", "predict")
+        _require_positive(self, "seeds", "evals_per_epoch", "dropout_samples", "max_answer_length", "doc_stride")
+        _require_positive(self, "max_steps", "early_stopping_patience")
         for name in ("classifier_dropout_prob", "hidden_dropout_prob", "attention_probs_dropout_prob"):
             value = getattr(self, name)
-            _require(value is None or 0 <= value < 1, f"{name}={value} must lie in [0, 1)")
-        is_number = 0 <= self.num_train_epochs <= 1_000_000
-        _require(is_number, f"num_train_epochs={self.num_train_epochs} must lie between 0 and 1,000,000")
-        _require(0 <= self.warmup_ratio <= 1, f"warmup_ratio={self.warmup_ratio} must lie between 0 and 1")
-        _require(
-            self.warmup_steps is None or self.warmup_steps >= 0,
-            f"warmup_steps={self.warmup_steps} must not be negative",
-        )
-        _require(0 < self.layer_decay <= 1, f"layer_decay={self.layer_decay} must lie in (0, 1]")
+            _require(value is None or 0 <= value < 1, f"{name}={value} must be in [0, 1)")
+        epochs, warmup, decay = self.num_train_epochs, self.warmup_steps, self.layer_decay
+        _require(0 <= epochs <= 1_000_000, f"num_train_epochs={epochs} must be between 0 and 1,000,000")
+        _require(0 <= self.warmup_ratio <= 1, f"warmup_ratio={self.warmup_ratio} must be between 0 and 1")
+        _require(warmup is None or warmup >= 0, f"warmup_steps={warmup} must not be negative")
+        _require(0 < decay <= 1, f"layer_decay={decay} must be in (0, 1]")
         _require(self.max_seq_length >= 8, f"max_seq_length={self.max_seq_length} must be at least 8")
-        _require(
-            self.compare is None or len(self.compare) == 2,
-            "compare takes two folders: --compare runs/cola-a runs/cola-b",
-        )
+        is_pair = self.compare is None or len(self.compare) == 2
+        _require(is_pair, "compare takes two folders: --compare runs/cola-a runs/cola-b")
 
     @property
     def is_training(self) -> bool:
@@ -186,23 +186,47 @@ class TuningConfig:
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """Everything `Finetuning.py` can be told."""
+    """All settings of fine-tuning. `chosen` are the options that the user gave: published settings replace the others.
+
+    Without it they are those that differ from their defaults.
+    """
 
     data: DataConfig = field(default_factory=DataConfig)
     tuning: TuningConfig = field(default_factory=TuningConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    chosen: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.chosen is None:
+            usual = _options(DataConfig(), TuningConfig(), TrainingConfig())
+            now = _options(self.data, self.tuning, self.training)
+            object.__setattr__(self, "chosen", frozenset(name for name in now if now[name] != usual[name]))
+
+    def with_defaults(self, defaults: dict[str, Any]) -> FinetuneConfig:
+        """The settings with these values, by name, for every option that was not chosen."""
+        free = {name: value for name, value in defaults.items() if name not in (self.chosen or ())}
+        parts = {}
+        for name in ("data", "tuning", "training"):
+            part = getattr(self, name)
+            mine = {field.name for field in fields(part)} - (DERIVED if name == "training" else set())
+            parts[name] = replace(part, **{option: value for option, value in free.items() if option in mine})
+        return replace(self, **parts)
 
     @property
     def only_predicts(self) -> bool:
         """Whether new text is to be labelled and no labelled data is given: the model is a fine-tuned one."""
         data = self.data
         is_given = any((data.data_dir, data.train_file, data.validation_file, data.test_file))
-        return self.tuning.predict not in (None, PREDICT_TEST) and not is_given and data.task != "glue"
+        return self.tuning.predict not in (None, PREDICT_TEST) and not is_given and data.task != GLUE
 
 
 def as_flat_settings(config: FinetuneConfig) -> dict[str, Any]:
-    """The settings as they are written to config.yaml: flat, as on the command line, without what is left open."""
-    pieces = asdict(config)
-    training = {name: value for name, value in pieces.pop("training").items() if name not in DERIVED}
-    flat = {name: value for piece in (*pieces.values(), training) for name, value in piece.items()}
-    return {name: value for name, value in flat.items() if value is not None}
+    """The settings as they are written to config.yaml: flat, as on the command line, without options that are None."""
+    options = _options(config.data, config.tuning, config.training)
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _options(data: DataConfig, tuning: TuningConfig, training: TrainingConfig) -> dict[str, Any]:
+    """All options of a command by name."""
+    shared = {name: value for name, value in vars(training).items() if name not in DERIVED}
+    return {**vars(data), **vars(tuning), **shared}

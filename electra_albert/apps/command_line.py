@@ -14,8 +14,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
@@ -95,18 +94,6 @@ def _write_out(text: str = "") -> str:
 def _discard(stream: TextIO) -> None:
     """Let what is left of a stream lead nowhere, for the flush that ends the interpreter."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-@contextmanager
-def last_output() -> Iterator[None]:
-    """Log what a finished run prints to stdout and print it at once; a stdout that fails is only a warning."""
-    held = io.StringIO()
-    held.isatty = sys.stdout.isatty  # type: ignore[method-assign]
-    try:
-        with redirect_stdout(held):
-            yield
-    finally:
-        print_results(held.getvalue().removesuffix("\n"))
 
 
 def print_results(text: str) -> None:

@@ -18,9 +18,9 @@ from electra_albert.model.encoder import Body
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import span, token
 from electra_albert.tasks.encoding import Decoded, EncodePlan, TextEncoder, softmax
-from electra_albert.tasks.examples import ChoiceExample, Report, SequenceExample, SpanExample, TokenExample
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.task import ChoiceExample, Report, SequenceExample, SpanExample, TokenExample
 
 CALLS = {"sequence": "classify", "token": "tag", "span": "answer", "choice": "choose"}  # by the kind of the head
 _PLAN = ("max_seq_length", "doc_stride", "max_answer_length", "has_null_answer", "is_regression")  # of fine-tuning

@@ -12,7 +12,6 @@ from electra_albert.contracts import IGNORED_LABEL, DataError, UsageError
 from electra_albert.data_files.finding import format_of
 from electra_albert.data_files.streams import text_lines
 from electra_albert.data_files.tables import Table
-from electra_albert.tasks.examples import Answer, ChoiceExample, SequenceExample, SpanExample, TokenExample
 from electra_albert.tasks.read_rules import (
     SHOWN_CHARACTERS,
     Item,
@@ -23,6 +22,7 @@ from electra_albert.tasks.read_rules import (
     parse_json,
     require_column,
 )
+from electra_albert.tasks.task import Answer, ChoiceExample, SequenceExample, SpanExample, TokenExample
 
 _LEVELS = ("middle", "high")  # of RACE
 _DOCUMENT_START = "-DOCSTART-"

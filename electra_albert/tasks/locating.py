@@ -14,10 +14,9 @@ from electra_albert.data_files.finding import is_there
 from electra_albert.data_files.remote import fetch, is_url, load_from_hub
 from electra_albert.data_files.tables import Table, dataset_table
 from electra_albert.finetuning_config import DataConfig
-from electra_albert.tasks.examples import Report
 from electra_albert.tasks.read_rules import shown
 from electra_albert.tasks.registry import GLUE, TASKS
-from electra_albert.tasks.task import Patterns, Task
+from electra_albert.tasks.task import Patterns, Report, Task
 
 Source = Path | Table
 _VALIDATION = ("validation", "dev", "valid")

@@ -1,79 +1,68 @@
-"""The metrics of every kind of task, from one row of numbers an example; degenerate predictions have defined scores.
+"""Metrics of every kind of task, how sure they are, and the comparison of two models.
 
-What each kind's columns hold stands at its function. A score is a fraction from 0 to 1, a correlation one from -1 to 1.
-Dimensions: N examples, C classes.
+All of it follows from tables of numbers, one row an example, one table a seed; each metric's function says which
+columns its kind has. A score is a fraction from 0 to 1, a correlation one from -1 to 1; degenerate predictions have
+defined scores. Dimensions: N examples, C classes, R resamples.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from electra_albert.tasks.choice import GROUPS
+from electra_albert.contracts import DataError, Metrics
+from electra_albert.keyed_random import Stream, derived_seed
+from electra_albert.tasks.sequence import GROUPS
 
 Values = NDArray[np.float64]  # [N, columns]
 Scores = dict[str, float]
+Interval = tuple[float, float]
 
+RESAMPLES = 1000
+LEVEL = 0.95
 LOWER_IS_BETTER = frozenset({"mean_squared_error"})
 # Columns that hold what is right: equal for any two models scored on the same examples.
-GOLD_COLUMNS: dict[str, tuple[int, ...]] = {
-    "classification": (1,),
-    "regression": (1,),
-    "choice": (1, 2),
-    "span": (2,),
-    "span_with_null": (2,),
-    "token": (2, 4),
+GOLD_COLUMNS: dict[str, list[int]] = {
+    "classification": [1],
+    "regression": [1],
+    "choice": [1, 2],
+    "span": [2],
+    "span_with_null": [2],
+    "token": [2, 4],
 }
 _LEAST_SPREAD = 1e-3  # predicted numbers that spread less than this share of the right ones' spread are constant
-
-
-def confusion_matrix(predicted: Values, gold: Values) -> NDArray[np.int64]:
-    """int64 [C, C], gold classes down and predicted ones across, from class numbers [N]."""
-    pairs = np.stack([gold, predicted]).astype(np.int64)  # [2, N]
-    if (pairs < 0).any() or (pairs != [gold, predicted]).any():
-        raise ValueError("class numbers must be integers from 0 on")
-    class_count = int(pairs.max()) + 1
-    counts = np.bincount(pairs[0] * class_count + pairs[1], minlength=class_count**2)
-    return counts.reshape(class_count, class_count)  # [C, C]
 
 
 def classification(values: Values) -> Scores:
     """Columns: predicted class, gold class.
 
-    Counted here, with scikit-learn's results: each of its functions takes some 30 times as long, and the bootstrap
-    calls this a thousand times a seed.
-
-    `f1` is that of class 1 and stands only where no class above it occurs; `macro_f1` is the mean over the classes that
-    occur. A class never predicted has F1 0, and predictions that are all alike have a correlation of 0.
+    `f1` is that of class 1 and is given only where no class above it occurs; `macro_f1` is the mean over the classes
+    that occur. A class never predicted has F1 0, and predictions that are all alike have a correlation of 0.
     """
-    predicted, gold = _columns(values, 2)
-    counts = confusion_matrix(predicted, gold)
-    right, has_gold, has_predicted = np.diagonal(counts), counts.sum(axis=1), counts.sum(axis=0)  # [C]
-    total = has_gold + has_predicted
-    class_f1 = 2 * right / np.maximum(total, 1)  # [C]
+    # Not by scikit-learn, which takes some thirty times as long: the bootstrap calls this a thousand times a seed.
+    classes = np.stack(_columns(values, 2)).astype(np.int64)  # [2, N]
+    if (classes < 0).any() or (classes != values.T).any():
+        raise ValueError("class numbers must be integers from 0 on")
+    count, size = int(classes.max()) + 1, len(values)
+    confusion = np.bincount(classes[1] * count + classes[0], minlength=count**2).reshape(count, count)  # [gold, found]
+    right, gold, predicted = np.diagonal(confusion), confusion.sum(axis=1), confusion.sum(axis=0)  # [C]
+    class_f1 = 2 * right / np.maximum(gold + predicted, 1)  # [C]
+    # Python's integers: the product of the spreads overflows.
+    covariance = int(right.sum()) * size - int(gold @ predicted)
+    spread = (size**2 - int(gold @ gold)) * (size**2 - int(predicted @ predicted))
     scores = {
-        "accuracy": float(right.sum() / len(values)),
-        "macro_f1": float(class_f1[total > 0].mean()),
-        "matthews_correlation": _matthews(right, has_gold, has_predicted),
+        "accuracy": float(right.sum() / size),
+        "macro_f1": float(class_f1[gold + predicted > 0].mean()),
+        "matthews_correlation": covariance / math.sqrt(spread) if spread else 0.0,
     }
-    if len(counts) <= 2:
-        scores["f1"] = float(class_f1[1]) if len(counts) == 2 else 0.0
+    if count <= 2:
+        scores["f1"] = float(class_f1[1]) if count == 2 else 0.0
     return scores
-
-
-def _matthews(right: NDArray[np.int64], gold: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
-    """Correlation of predicted and gold classes from counts by class [C]; Python integers, for products overflow."""
-    size = int(gold.sum())
-    covariance = int(right.sum()) * size - sum(int(g) * int(p) for g, p in zip(gold, predicted, strict=True))
-    gold_spread = size**2 - sum(int(g) ** 2 for g in gold)
-    predicted_spread = size**2 - sum(int(p) ** 2 for p in predicted)
-    if gold_spread == 0 or predicted_spread == 0:
-        return 0.0
-    return covariance / math.sqrt(gold_spread * predicted_spread)
 
 
 def regression(values: Values) -> Scores:
@@ -90,14 +79,14 @@ def regression(values: Values) -> Scores:
 
 
 def choice(values: Values) -> Scores:
-    """Columns: predicted option, gold option, group (see choice.GROUPS). A group that does not occur has no score."""
+    """Columns: predicted option, gold option, group (see sequence.GROUPS). A group that does not occur has no score."""
     predicted, gold, group = _columns(values, 3)
     is_right = predicted == gold
-    scores = {"accuracy": float(is_right.mean())}
-    for name, number in GROUPS.items():
-        if (group == number).any():
-            scores[f"accuracy_{name}"] = float(is_right[group == number].mean())
-    return scores
+    there = {name: group == number for name, number in GROUPS.items() if (group == number).any()}
+    return {
+        "accuracy": float(is_right.mean()),
+        **{f"accuracy_{name}": float(is_right[chosen].mean()) for name, chosen in there.items()},
+    }
 
 
 def span(values: Values) -> Scores:
@@ -119,31 +108,26 @@ def span_with_null(values: Values) -> Scores:
         if chosen.any():
             scores[f"{name}_exact_match"] = float(matches[chosen].mean())
             scores[f"{name}_f1"] = float(overlaps[chosen].mean())
-    order = np.argsort(difference)
-    score_of_none = float((answered == 0).sum())
-    for best, threshold, of_span in (
-        ("best_exact_match", "best_exact_threshold", span_matches),
-        ("best_f1", "best_f1_threshold", span_overlaps),
-    ):
+    order, score_of_none = np.argsort(difference), float((answered == 0).sum())
+    for best, of_span in (("best_exact", span_matches), ("best_f1", span_overlaps)):
         # As in the official script, any span at all is wrong where there is no answer, even if nothing is left of it
         # once it is normalised.
         gain = np.where(answered > 0, of_span, -1.0)
-        total, scores[threshold] = _best_threshold(difference[order], gain[order], score_of_none)
-        scores[best] = total / len(values)
+        total, scores[f"{best}_threshold"] = _best_threshold(difference[order], gain[order], score_of_none)
+        scores[f"{best}_match" if best == "best_exact" else best] = total / len(values)
     return scores
 
 
 def _best_threshold(difference: Values, gain: Values, score_of_none: float) -> tuple[float, float]:
     """The highest sum and its threshold. difference [N] ascending; gain [N]: what answering adds to the score."""
     # Differs from the official script: examples of equal difference are answered together or not at all, for no
-    # threshold parts them; the script can stop between two and report a score that cannot be had.
+    # threshold separates them; the script can stop between two and report a score that cannot be had.
     is_last = np.append(difference[1:] != difference[:-1], True)
-    reached = score_of_none + np.cumsum(gain)
-    candidates = np.where(is_last, reached, -np.inf)
+    candidates = np.where(is_last, score_of_none + np.cumsum(gain), -np.inf)
     best = int(candidates.argmax())
     if candidates[best] > score_of_none:
         return float(candidates[best]), float(difference[best])
-    # Best without any answer: the script's 0.0 stands only where it does that.
+    # Best without any answer, which the script's 0.0 means only where every difference is above it.
     return score_of_none, 0.0 if difference[0] > 0 else float(np.nextafter(difference[0], -np.inf))
 
 
@@ -168,34 +152,146 @@ MEASURES: dict[str, Callable[[Values], Scores]] = {
 }
 
 
-def is_collapsed(kind: str, values: Values) -> bool:
-    """Whether a model says the same of every example though the examples differ: training failed, whatever it scores.
+def is_collapsed(measure: str, values: Values) -> bool:
+    """Whether a model gives every example the same answer though the examples differ: training failed.
 
     For regression: the numbers hardly spread. For answers that may be missing: always one, or never. For tags: no
     entity at all. For answers that are always there nothing can be seen.
     """
-    if kind == "token":
-        _, predicted, gold = (column.sum() for column in _columns(values, 5)[:3])
-        return bool(predicted == 0 and gold > 0)
-    if kind == "regression":
-        predicted, gold = _columns(values, 2)
-        return bool(np.ptp(gold) > 0 and predicted.std() < _LEAST_SPREAD * gold.std())
-    if kind == "span_with_null":
-        columns = _columns(values, 6)
-        predicted, gold = columns[3] > 0, columns[2] > 0
-    elif kind == "span":
+    if measure == "span":
         return False
-    else:
-        predicted, gold = _columns(values, 3 if kind == "choice" else 2)[:2]
-    return bool(np.ptp(predicted.astype(np.float64)) == 0 and np.ptp(gold.astype(np.float64)) > 0)
+    columns = values.T
+    if measure == "token":
+        return bool(columns[1].sum() == 0 and columns[2].sum() > 0)
+    if measure == "regression":
+        return bool(np.ptp(columns[1]) > 0 and columns[0].std() < _LEAST_SPREAD * columns[1].std())
+    predicted, gold = (columns[3] > 0, columns[2] > 0) if measure == "span_with_null" else columns[:2]
+    return len(np.unique(predicted)) == 1 < len(np.unique(gold))
 
 
 def _columns(values: Values, count: int) -> list[Values]:
     """The columns [N] of a table that is neither empty nor holds a number that is not finite."""
-    if values.ndim != 2 or values.shape[1] != count:
-        raise ValueError(f"a table of shape {list(values.shape)} does not have {count} columns")
-    if len(values) == 0:
-        raise ValueError("there are no examples to score")
+    if values.ndim != 2 or values.shape[1] != count or not len(values):
+        raise ValueError(f"a table of shape {list(values.shape)} does not have {count} columns of examples to score")
     if not np.isfinite(values).all():
         raise ValueError("a prediction is not finite")
     return [np.ascontiguousarray(column) for column in values.T]
+
+
+def summarize(values: Sequence[float], *, is_lower_better: bool = False) -> Metrics:
+    """Every seed's score with median, mean, sample standard deviation (None for one seed) and best."""
+    scores = np.asarray(values, dtype=np.float64)
+    if len(scores) == 0 or not np.isfinite(scores).all():
+        raise ValueError(f"scores {list(values)}: at least one is needed, and all finite")
+    return {
+        "values": scores.tolist(),
+        "median": float(np.median(scores)),
+        "mean": float(scores.mean()),
+        "std": float(scores.std(ddof=1)) if len(scores) > 1 else None,
+        "best": float(scores.min() if is_lower_better else scores.max()),
+    }
+
+
+def bootstrap_intervals(
+    per_seed: Sequence[Values], measure: Callable[[Values], Scores], seed: int, resamples: int = RESAMPLES
+) -> dict[str, Interval]:
+    """The 95 % interval of each metric's mean over seeds if other such examples had been drawn (percentiles).
+
+    All seeds see the same draw. Only metrics that every seed has on all examples have an interval; one that some draw
+    does not have, such as that of a group nobody was drawn from, is taken over the draws that have it.
+    """
+    tables = _stacked(per_seed)
+    whole = [measure(table) for table in tables]
+    drawn: dict[str, list[float]] = {name: [] for name in whole[0] if all(name in scores for scores in whole)}
+    for chosen in _draws(tables.shape[1], seed, resamples):
+        scores = [measure(table[chosen]) for table in tables]
+        for name, means in drawn.items():
+            if all(name in score for score in scores):
+                means.append(sum(score[name] for score in scores) / len(scores))
+    return {name: _interval(means) for name, means in drawn.items() if means}
+
+
+class Comparison(NamedTuple):
+    """How much better the first of two models is, and whether that may be chance."""
+
+    difference: float  # of the means over seeds, first minus second
+    low: float  # 95 % interval of the difference, over examples and seeds
+    high: float
+    p_value: float  # two-sided: how often resampling alone would reverse the difference
+    difference_in_stds: float | None  # the difference in standard deviations over seeds; None where they have none
+
+
+def compare(
+    first: Sequence[Values],
+    second: Sequence[Values],
+    measure: Callable[[Values], float],
+    seed: int,
+    gold_columns: Sequence[int],
+    resamples: int = RESAMPLES,
+) -> Comparison:
+    """How two models differ that were scored on the same examples, each over its own seeds.
+
+    gold_columns: GOLD_COLUMNS of the kind. Each resample draws examples, the same for both models, and then seeds of
+    each model on its own (the pigeonhole bootstrap, Owen 2007). That errs on the safe side where seeds differ little;
+    of two seeds a side that differ much it is too sure. Raises DataError where the examples differ.
+    """
+    sides = _stacked(first), _stacked(second)
+    gold = sides[0][0][:, list(gold_columns)]
+    for table in (*sides[0], *sides[1]):
+        if table.shape != sides[0][0].shape or (table[:, list(gold_columns)] != gold).any():
+            raise DataError("the two were scored on different examples and cannot be compared; score the same data")
+    means = [np.array([measure(table) for table in side]) for side in sides]
+    generator = np.random.default_rng(derived_seed(seed, Stream.RESAMPLE, 1))
+    differences: list[float] = []  # [2 R]
+    for chosen in _draws(sides[0].shape[1], seed, resamples):
+        mine, theirs = (np.array([measure(table[chosen]) for table in side]) for side in sides)
+        # Each draw of seeds serves in both directions, so that exchanging the models only changes the sign.
+        one, other = generator.random((2, max(map(len, sides))))
+        differences += (
+            _seed_mean(mine, draw) - _seed_mean(theirs, rest) for draw, rest in ((one, other), (other, one))
+        )
+    reversed_count = min(sum(d <= 0 for d in differences), sum(d >= 0 for d in differences))
+    p_value = min(1.0, 2 * (reversed_count + 1) / (len(differences) + 1))
+    difference = float(means[0].mean() - means[1].mean())
+    return Comparison(difference, *_interval(differences), p_value, distance_in_stds(means[0], means[1]))
+
+
+def distance_in_stds(first: Sequence[float] | Values, second: Sequence[float] | Values) -> float | None:
+    """The difference of the means over the standard deviation pooled over both sides' seeds; None without a spread."""
+    sides = [np.asarray(scores, dtype=np.float64) for scores in (first, second)]
+    freedom = sum(map(len, sides)) - len(sides)
+    if freedom == 0:
+        return None
+    pooled = math.sqrt(sum(float(np.square(scores - scores.mean()).sum()) for scores in sides) / freedom)
+    return (float(sides[0].mean()) - float(sides[1].mean())) / pooled if pooled > 0 else None
+
+
+def _seed_mean(scores: Values, uniform: Values) -> float:
+    """Mean score of seeds drawn with replacement. scores [seeds], uniform [at least as many] in [0, 1)."""
+    count, mean = len(scores), float(scores.mean())
+    if count == 1:
+        return mean
+    drawn = float(scores[(uniform[:count] * count).astype(np.int64)].mean())
+    # Drawing n seeds from themselves shows only (n - 1) / n of their variance, half of it for two seeds.
+    return mean + (drawn - mean) * math.sqrt(count / (count - 1))
+
+
+def _stacked(per_seed: Sequence[Values]) -> Values:
+    """Tables of several seeds as one [seeds, N, columns]."""
+    if len(per_seed) == 0 or len(per_seed[0]) == 0:
+        raise ValueError("nothing was scored: no seed or no example")
+    if any(values.shape != per_seed[0].shape for values in per_seed):
+        raise DataError("the seeds were scored on different examples; score all of them on the same data")
+    return np.stack([np.asarray(values, dtype=np.float64) for values in per_seed])
+
+
+def _draws(size: int, seed: int, resamples: int) -> Iterator[NDArray[np.int64]]:
+    """The examples of each resample: as many as there are, with replacement, a function of the seed alone."""
+    generator = np.random.default_rng(derived_seed(seed, Stream.RESAMPLE))
+    for _ in range(resamples):
+        yield generator.integers(size, size=size)
+
+
+def _interval(drawn: Sequence[float]) -> Interval:
+    low, high = np.quantile(np.array(drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)

@@ -15,8 +15,7 @@ from electra_albert.data_files.streams import read_text
 from electra_albert.data_files.tables import Table, open_table
 from electra_albert.finetuning_config import DataConfig
 from electra_albert.hub.config import are_unnamed, name_the_labels
-from electra_albert.tasks.examples import Report
-from electra_albert.tasks.task import Task
+from electra_albert.tasks.task import Report, Task
 
 Purpose = Literal["train", "evaluation", "test"]
 _COLUMN_OPTIONS = ("text_column", "text_pair_column", "label_column", "column_names")

@@ -14,12 +14,11 @@ from electra_albert.contracts import DataError
 from electra_albert.data_files.tables import Table
 from electra_albert.finetuning_config import DataConfig
 from electra_albert.keyed_random import Stream, bits, derived_seed, permute
-from electra_albert.tasks.examples import Example, Report, TaskData
 from electra_albert.tasks.formats import read_examples
 from electra_albert.tasks.locating import Source, local_path, locate
 from electra_albert.tasks.read_rules import Reading, as_label, shown
 from electra_albert.tasks.registry import as_configured
-from electra_albert.tasks.task import Task
+from electra_albert.tasks.task import Example, Report, Task, TaskData
 
 T = TypeVar("T")
 _EVALUATION_SEED = 0  # not the run's: sweeps of other seeds score the same examples

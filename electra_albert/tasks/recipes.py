@@ -1,4 +1,4 @@
-"""Published fine-tuning settings of ELECTRA and of ALBERT, as rows of data.
+"""Published fine-tuning settings of ELECTRA and of ALBERT.
 
 They were found for published sizes and full data. Steps and warm-ups are kept as shares of the training examples, so
 that they mean the same on a part of the data. Two things differ. Adam's moments are corrected for their start at zero,
@@ -27,11 +27,6 @@ class AlbertRow(NamedTuple):
     max_seq_length: int
     train_examples: int  # of the task's published training set
 
-    @property
-    def epochs(self) -> float:
-        """The published steps as passes over the training set."""
-        return self.steps * self.batch_size / self.train_examples
-
 
 ALBERT_ROWS: dict[str, AlbertRow] = {
     "cola": AlbertRow(1e-5, 16, 0.0, 5336, 320, 512, 8_551),
@@ -49,37 +44,29 @@ ALBERT_ROWS: dict[str, AlbertRow] = {
     "race": AlbertRow(1e-5, 32, 0.0, 12000, 1000, 512, 87_866),
 }
 
-# From ELECTRA's code and paper: all other tasks take 3 passes and rows of 128 tokens.
+# From ELECTRA's code and paper: all other tasks take 3 epochs and rows of 128 tokens.
 ELECTRA_EPOCHS: dict[str, float] = {"rte": 10.0, "stsb": 10.0, "squad": 2.0, "squad_v2": 2.0}
 ELECTRA_LENGTHS: dict[str, int] = {"squad": 512, "squad_v2": 512, "chunking": 256, "race": 512}  # RACE is ours
 UNORDERED_PAIRS = frozenset({"mrpc", "stsb"})
-
-# Nothing is published for tagging and for tables of one's own: the middle of what BERT's authors recommend.
-_ALBERT_OTHERS: dict[str, Any] = {
-    "learning_rate": 3e-5,
-    "per_device_train_batch_size": 32,
-    "num_train_epochs": 3.0,
-    "warmup_ratio": 0.1,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
+# Nothing is published for tagging and for custom tasks: the middle of what BERT's authors recommend.
+_OTHERS = {"learning_rate": 3e-5, "per_device_train_batch_size": 32, "num_train_epochs": 3.0, "warmup_ratio": 0.1}
 _OTHERS_LENGTH = 128
-_DATA_OF = {"ax": "mnli"}  # scored with a model of another task
-_WITH_WINDOWS = frozenset({"squad", "squad_v2"})
-_DOC_STRIDE = 128
-_MAX_ANSWER_LENGTH = 30
 
 
 def recipe(family: Family, task_name: str, model: ModelConfig) -> dict[str, Any]:
     """Defaults for options of fine-tuning and training, by name; rows are never longer than the model's positions."""
-    task_name = _DATA_OF.get(task_name, task_name)
+    task_name = {"ax": "mnli"}.get(task_name, task_name)  # scored with a model of another task
+    has_windows = task_name in ("squad", "squad_v2")
     options = _electra(task_name, model) if family == "electra" else _albert(task_name)
-    options |= {"classifier_dropout_prob": 0.0 if task_name in _WITH_WINDOWS else 0.1, "adam_epsilon": 1e-6}
     length = min(options["max_seq_length"], model.max_position_embeddings)
-    options["max_seq_length"] = length
-    if task_name in _WITH_WINDOWS:
+    options |= {
+        "max_seq_length": length,
+        "classifier_dropout_prob": 0.0 if has_windows else 0.1,
+        "adam_epsilon": 1e-6,
+    }
+    if has_windows:
         # In rows shorter than the published ones the windows move on by a third, as they do in rows of 384 tokens.
-        options |= {"doc_stride": min(_DOC_STRIDE, length // 3), "max_answer_length": _MAX_ANSWER_LENGTH}
+        options |= {"doc_stride": min(128, length // 3), "max_answer_length": 30}
     return options
 
 
@@ -106,20 +93,15 @@ def _electra(task_name: str, model: ModelConfig) -> dict[str, Any]:
 
 
 def _albert(task_name: str) -> dict[str, Any]:
-    common = {
-        "max_seq_length": _OTHERS_LENGTH,
-        "lr_scheduler_type": "bert",
-        "weight_decay": 0.01,
-        "layer_decay": 1.0,
-        "double_unordered": False,
-    }
     row = ALBERT_ROWS.get(task_name)
+    options = {"lr_scheduler_type": "bert", "weight_decay": 0.01, "layer_decay": 1.0, "double_unordered": False}
+    options |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "max_seq_length": _OTHERS_LENGTH}
     if row is None:
-        return common | _ALBERT_OTHERS
-    return common | {
+        return options | _OTHERS
+    return options | {
         "learning_rate": row.learning_rate,
         "per_device_train_batch_size": row.batch_size,
-        "num_train_epochs": row.epochs,
+        "num_train_epochs": row.steps * row.batch_size / row.train_examples,
         "warmup_ratio": row.warmup_steps / row.steps,
         "hidden_dropout_prob": row.dropout,
         "attention_probs_dropout_prob": row.dropout,

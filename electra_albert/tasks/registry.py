@@ -1,4 +1,4 @@
-"""Every task as a row of data: its files and columns, its labels, how it is scored and handed in."""
+"""Every task as data: its files and columns, its labels, how it is scored and submitted."""
 
 from __future__ import annotations
 
@@ -18,86 +18,22 @@ def _tables(*stems: str) -> Patterns:
     return tuple(f"{stem}{star}{suffix}" for stem in stems for star in ("", "*") for suffix in TABLE_SUFFIXES)
 
 
-def _glue(
-    name: str,
-    folder: str,
-    columns: Columns,
-    metrics: tuple[str, ...] = ("accuracy",),
-    labels: tuple[str, ...] = ("0", "1"),
-    hub_labels: tuple[str, ...] = (),
-) -> Task:
-    """A task of GLUE with the layout that most of them share; `hub_labels` in the order of `labels`."""
-    return Task(
-        name,
-        kind="sequence",
-        metrics=metrics,
-        main=metrics[0],
-        columns=columns,
-        files=Files((folder, name), _tables("train"), {"dev": _tables("dev", "validation")}, {folder: _tables("test")}),
-        hub=Hub("nyu-mll/glue", name, test={folder: "test"}),
-        labels=labels,
-        label_aliases=dict(zip(hub_labels, labels, strict=True)) if hub_labels else {},
-        submission={folder: f"{folder}.tsv"},
-    )
+def _glue(name: str, folder: str, columns: Columns, hub_labels: tuple[str, ...] = (), **fields: Any) -> Task:
+    """A task of GLUE: `fields` are what differs from accuracy on two classes; `hub_labels` in the order of labels."""
+    labels, metrics = fields.pop("labels", ("0", "1")), fields.pop("metrics", ("accuracy",))
+    shared: dict[str, Any] = {
+        "files": Files((folder, name), _tables("train"), {"dev": _tables("dev", "validation")}, {folder: _TEST}),
+        "hub": Hub("nyu-mll/glue", name, test={folder: "test"}),
+        "label_aliases": dict(zip(hub_labels, labels, strict=False)),
+        "submission": {folder: f"{folder}.tsv"},
+    }
+    return Task(name, "sequence", metrics, metrics[0], columns, labels=labels, **(shared | fields))
 
 
-_TWO_SENTENCES = Columns(("sentence1",), ("sentence2",))
-_MNLI_COLUMNS = Columns(("sentence1", "premise"), ("sentence2", "hypothesis"), ("gold_label", "label"))
-_AX_COLUMNS = Columns(
-    ("sentence1", "Premise", "premise"), ("sentence2", "Hypothesis", "hypothesis"), ("gold_label", "Label", "label")
-)
-_ENTAILMENT = ("entailment", "not_entailment")
-_MNLI_LABELS = ("contradiction", "entailment", "neutral")  # in the order of Google's code
-
-_COLA = _glue(
-    "cola",
-    "CoLA",
-    Columns(("sentence",), without_header=("source", "label", "mark", "sentence")),
-    ("matthews_correlation",),
-    hub_labels=("unacceptable", "acceptable"),
-)
-_MRPC = _glue(
-    "mrpc",
-    "MRPC",
-    Columns(("#1 String", "sentence1"), ("#2 String", "sentence2"), ("Quality", "label")),
-    ("accuracy", "f1"),
-    hub_labels=("not_equivalent", "equivalent"),
-)
-_MNLI = _glue("mnli", "MNLI", _MNLI_COLUMNS, labels=_MNLI_LABELS)
-
-# What the corpus of paraphrases itself calls its two files.
-_MRPC_FILES = replace(
-    _MRPC.files,
-    train=(*_MRPC.files.train, "msr_paraphrase_train.txt"),
-    evaluation={"dev": (*_MRPC.files.evaluation["dev"], "msr_paraphrase_test.txt")},
-    test={"MRPC": (*_MRPC.files.test["MRPC"], "msr_paraphrase_test.txt")},
-)
-_MNLI_FILES = replace(
-    _MNLI.files,
-    evaluation={
-        "matched": (*_tables("dev_matched", "validation_matched"), "dev.tsv"),
-        "mismatched": _tables("dev_mismatched", "validation_mismatched"),
-    },
-    test={"MNLI-m": _tables("test_matched"), "MNLI-mm": _tables("test_mismatched")},
-)
-_MNLI_HUB = Hub(
-    "nyu-mll/glue",
-    "mnli",
-    evaluation={"matched": "validation_matched", "mismatched": "validation_mismatched"},
-    test={"MNLI-m": "test_matched", "MNLI-mm": "test_mismatched"},
-)
-
-_CONLL_SETS: tuple[Patterns, dict[str, Patterns], dict[str, Patterns]] = (
-    ("train.txt", "train.conll", "*train*"),
-    {"dev": ("dev.txt", "dev.conll", "valid.txt", "*testa*", "*dev*", "*valid*")},
-    {"test": ("test.txt", "test.conll", "*testb*", "*test*")},
-)
-
-
-def _squad(name: str, has_null_answer: bool) -> Task:
+def _squad(name: str, version: str) -> Task:
     def json_files(stem: str) -> Patterns:
-        official = f"{stem}-v{'2.0' if has_null_answer else '1.1'}"
-        return (f"{official}.json", f"{official}*.json", f"{stem}.json", f"{stem}*.json", *_tables(stem))
+        endings = (f"-v{version}.json", f"-v{version}*.json", ".json", "*.json")
+        return (*(f"{stem}{ending}" for ending in endings), *_tables(stem))
 
     return Task(
         name,
@@ -106,62 +42,114 @@ def _squad(name: str, has_null_answer: bool) -> Task:
         main="f1",
         columns=Columns(("context",), ("question",), ("answers",), ("id",)),
         files=Files(
-            ("squad", name, "SQuAD"),
-            json_files("train"),
-            {"dev": json_files("dev")},
-            {"test": json_files("test")},
+            ("squad", name, "SQuAD"), json_files("train"), {"dev": json_files("dev")}, {"test": json_files("test")}
         ),
-        hub=Hub("rajpurkar/squad_v2" if has_null_answer else "rajpurkar/squad", test={}),
-        has_null_answer=has_null_answer,
+        hub=Hub(f"rajpurkar/{name}", test={}),
+        has_null_answer=version == "2.0",
         submission={"test": "predictions.json"},
     )
 
 
 def _tagging(name: str, folders: tuple[str, ...], labels: tuple[str, ...], tag_column: int) -> Task:
-    train, evaluation, test = _CONLL_SETS
     return Task(
         name,
         kind="token",
         metrics=("f1", "precision", "recall", "accuracy"),
         main="f1",
         columns=Columns(("tokens", "words"), label=labels, identity=("id",)),
-        files=Files(folders, train, evaluation, test),
+        files=Files(
+            folders,
+            ("train.txt", "train.conll", "*train*"),
+            {"dev": ("dev.txt", "dev.conll", "valid.txt", "*testa*", "*dev*", "*valid*")},
+            {"test": ("test.txt", "test.conll", "*testb*", "*test*")},
+        ),
         tag_column=tag_column,
         submission={"test": f"{name}.conll"},
     )
 
 
-_QQP = _glue(
-    "qqp",
-    "QQP",
-    Columns(("question1",), ("question2",), ("is_duplicate", "label")),
-    ("accuracy", "f1"),
-    hub_labels=("not_duplicate", "duplicate"),
-)
-_STSB = replace(
-    _glue("stsb", "STS-B", Columns(("sentence1",), ("sentence2",), ("score", "label")), ("spearman", "pearson"), ()),
-    is_regression=True,
-    is_symmetric=True,
-    score_range=(0.0, 5.0),
-    no_label=("-", "-1", "-1.0"),
-)
+_TEST = _tables("test")
+_TWO_SENTENCES = Columns(("sentence1",), ("sentence2",))
+_ENTAILMENT = ("entailment", "not_entailment")
+_MNLI_LABELS = ("contradiction", "entailment", "neutral")  # in the order of Google's code
 
 _ROWS = (
-    _COLA,
-    _glue("sst2", "SST-2", Columns(("sentence",)), hub_labels=("negative", "positive")),
-    replace(_MRPC, files=_MRPC_FILES, is_symmetric=True),
-    _STSB,
-    replace(_QQP, is_symmetric=True),
-    replace(_MNLI, files=_MNLI_FILES, hub=_MNLI_HUB, submission={"MNLI-m": "MNLI-m.tsv", "MNLI-mm": "MNLI-mm.tsv"}),
+    _glue(
+        "cola",
+        "CoLA",
+        Columns(("sentence",), without_header=("source", "label", "mark", "sentence")),
+        ("unacceptable", "acceptable"),
+        metrics=("matthews_correlation",),
+    ),
+    _glue("sst2", "SST-2", Columns(("sentence",)), ("negative", "positive")),
+    _glue(
+        "mrpc",
+        "MRPC",
+        Columns(("#1 String", "sentence1"), ("#2 String", "sentence2"), ("Quality", "label")),
+        ("not_equivalent", "equivalent"),
+        metrics=("accuracy", "f1"),
+        is_symmetric=True,
+        files=Files(  # the corpus of paraphrases itself has two files
+            ("MRPC", "mrpc"),
+            (*_tables("train"), "msr_paraphrase_train.txt"),
+            {"dev": (*_tables("dev", "validation"), "msr_paraphrase_test.txt")},
+            {"MRPC": (*_TEST, "msr_paraphrase_test.txt")},
+        ),
+    ),
+    _glue(
+        "stsb",
+        "STS-B",
+        Columns(("sentence1",), ("sentence2",), ("score", "label")),
+        labels=(),
+        metrics=("spearman", "pearson"),
+        is_regression=True,
+        is_symmetric=True,
+        score_range=(0.0, 5.0),
+        no_label=("-", "-1", "-1.0"),
+    ),
+    _glue(
+        "qqp",
+        "QQP",
+        Columns(("question1",), ("question2",), ("is_duplicate", "label")),
+        ("not_duplicate", "duplicate"),
+        metrics=("accuracy", "f1"),
+        is_symmetric=True,
+    ),
+    _glue(
+        "mnli",
+        "MNLI",
+        Columns(("sentence1", "premise"), ("sentence2", "hypothesis"), ("gold_label", "label")),
+        labels=_MNLI_LABELS,
+        files=Files(
+            ("MNLI", "mnli"),
+            _tables("train"),
+            {
+                "matched": (*_tables("dev_matched", "validation_matched"), "dev.tsv"),
+                "mismatched": _tables("dev_mismatched", "validation_mismatched"),
+            },
+            {"MNLI-m": _tables("test_matched"), "MNLI-mm": _tables("test_mismatched")},
+        ),
+        hub=Hub(
+            "nyu-mll/glue",
+            "mnli",
+            {"matched": "validation_matched", "mismatched": "validation_mismatched"},
+            {"MNLI-m": "test_matched", "MNLI-mm": "test_mismatched"},
+        ),
+        submission={"MNLI-m": "MNLI-m.tsv", "MNLI-mm": "MNLI-mm.tsv"},
+    ),
     _glue("qnli", "QNLI", Columns(("question",), ("sentence",)), labels=_ENTAILMENT),
     _glue("rte", "RTE", _TWO_SENTENCES, labels=_ENTAILMENT),
-    _glue("wnli", "WNLI", _TWO_SENTENCES, hub_labels=("not_entailment", "entailment")),
-    Task(
+    _glue("wnli", "WNLI", _TWO_SENTENCES, ("not_entailment", "entailment")),
+    _glue(
         "ax",
-        kind="sequence",
+        "diagnostic",
+        Columns(
+            ("sentence1", "Premise", "premise"),
+            ("sentence2", "Hypothesis", "hypothesis"),
+            ("gold_label", "Label", "label"),
+        ),
+        labels=_MNLI_LABELS,
         metrics=("matthews_correlation", "accuracy"),
-        main="matthews_correlation",
-        columns=_AX_COLUMNS,
         files=Files(
             ("diagnostic", "AX", "ax"),
             (),
@@ -169,12 +157,11 @@ _ROWS = (
             {"AX": _tables("diagnostic", "test", "AX")},
         ),
         hub=Hub("nyu-mll/glue", "ax", evaluation={}, test={"AX": "test"}),
-        labels=_MNLI_LABELS,
         trained_by="mnli",
         submission={"AX": "AX.tsv"},
     ),
-    _squad("squad", has_null_answer=False),
-    _squad("squad_v2", has_null_answer=True),
+    _squad("squad", "1.1"),
+    _squad("squad_v2", "2.0"),
     Task(
         "race",
         kind="choice",
@@ -193,7 +180,7 @@ _ROWS = (
         metrics=("accuracy", "macro_f1", "matthews_correlation"),
         main="accuracy",
         columns=Columns(("text", "sentence")),
-        files=Files(("custom",), _tables("train"), {"dev": _tables("dev", "validation")}, {"test": _tables("test")}),
+        files=Files(("custom",), _tables("train"), {"dev": _tables("dev", "validation")}, {"test": _TEST}),
         no_label=(),  # any sign may be the name of a class
         submission={"test": "test.tsv"},
     ),
@@ -207,27 +194,14 @@ _GENERAL = {"sequence": "custom", "choice": "race", "span": "squad", "token": "n
 _MOST_DIGITS = 9  # of the number of a column, more than any file has
 _ALL = "glue"
 _SPELLINGS = {  # besides the names themselves; letters and digits only
-    "sst": "sst2",
-    "sts": "stsb",
-    "mnlimatched": "mnli",
-    "diagnostic": "ax",
-    "squad1": "squad",
-    "squadv1": "squad",
-    "squad11": "squad",
-    "squadv11": "squad",
-    "squad2": "squad_v2",
-    "squadv2": "squad_v2",
-    "squad20": "squad_v2",
-    "squadv20": "squad_v2",
-    "conll": "ner",
-    "conll2003": "ner",
-    "conll03": "ner",
-    "wnut": "ner",
-    "wnut17": "ner",
-    "tagging": "ner",
-    "chunk": "chunking",
-    "chunks": "chunking",
-    "conll2000": "chunking",
+    **dict.fromkeys(("sst",), "sst2"),
+    **dict.fromkeys(("sts",), "stsb"),
+    **dict.fromkeys(("mnlimatched",), "mnli"),
+    **dict.fromkeys(("diagnostic",), "ax"),
+    **dict.fromkeys(("squad1", "squadv1", "squad11", "squadv11"), "squad"),
+    **dict.fromkeys(("squad2", "squadv2", "squad20", "squadv20"), "squad_v2"),
+    **dict.fromkeys(("conll", "conll2003", "conll03", "wnut", "wnut17", "tagging"), "ner"),
+    **dict.fromkeys(("chunk", "chunks", "conll2000"), "chunking"),
 }
 
 
@@ -239,18 +213,12 @@ def find_task(name: str) -> Task:
             return found
     if name == _ALL:
         raise UsageError(f"--task {name}: this takes one task; choose one of {' '.join(GLUE)}")
-    meant = _nearest(plain)
+    near = difflib.get_close_matches(plain, [*TASKS, *_SPELLINGS, _ALL], n=1)
+    meant = _SPELLINGS.get(near[0], near[0]) if near else None
+    if level := re.fullmatch(r"race(m|h)\w*", plain):
+        meant = f"race with --race_level {'middle' if level[1] == 'm' else 'high'}"
     there_are = f"did you mean {meant}? There are" if meant else "there are"
     raise UsageError(f"--task {name}: no such task; {there_are} {' '.join(TASKS)}, and {_ALL} for all of GLUE")
-
-
-def _nearest(plain: str) -> str | None:
-    """What a name that is no task's may have meant, as it would be given."""
-    level = re.fullmatch(r"race(m|h)\w*", plain)
-    if level:
-        return f"race with --race_level {'middle' if level[1] == 'm' else 'high'}"
-    near = difflib.get_close_matches(plain, [*TASKS, *_SPELLINGS, _ALL], n=1)
-    return _SPELLINGS.get(near[0], near[0]) if near else None
 
 
 def task_of_model(details: Mapping[str, Any], asked: Task | None) -> Task:
@@ -265,15 +233,12 @@ def task_of_model(details: Mapping[str, Any], asked: Task | None) -> Task:
         task = replace(task, columns=replace(task.columns, text=tuple(columns["text"]), pair=tuple(columns["pair"])))
     if asked is not None and asked.name != general.name:
         return task
-    return replace(
-        task,
-        is_regression=bool(details.get("is_regression")),
-        has_null_answer=bool(details.get("has_null_answer")),
-    )
+    flags = [bool(details.get(name)) for name in ("is_regression", "has_null_answer")]
+    return replace(task, is_regression=flags[0], has_null_answer=flags[1])
 
 
 def as_configured(task: Task, config: DataConfig) -> Task:
-    """The task with what the options change in it: the names of columns, and numbers for labels.
+    """The task with the columns that the options name, and numbers for labels.
 
     Raises UsageError where an option does not fit the task.
     """

@@ -1,4 +1,4 @@
-"""Encoded examples in flat arrays, and batches padded to their own longest row.
+"""Encoded examples in flat arrays, their batches for training as a pure function of the step, and for evaluation.
 
 A unit is what is drawn and scored as one: a row, or the rows of one multiple-choice question.
 Dimensions: R rows, U units, B batch, L length.
@@ -6,8 +6,10 @@ Dimensions: R rows, U units, B batch, L length.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -15,8 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from electra_albert.contracts import IGNORED_LABEL, Batch
+from electra_albert.keyed_random import Stream, bits, derived_seed, permute
 
 Integers = NDArray[np.int64]
+_STEPS_SORTED_TOGETHER = 64
 
 
 @dataclass(frozen=True)
@@ -27,9 +31,7 @@ class Rows:
     starts: Integers  # [R + 1] where each row begins in ids
     first_lengths: Integers  # [R] tokens of segment 0: `[CLS] A [SEP]`
     examples: Integers  # [U] which example each unit comes from; a long one may give several
-    labels: (
-        NDArray[np.generic] | None
-    )  # [U] int64 or float32, [U, 2] int64, or [tokens] int64 beside ids; None: unknown
+    labels: NDArray[np.generic] | None  # [U] int64 or float32, [U, 2] int64, or [tokens] int64; None: unknown
     pad_id: int
     rows_per_unit: int = 1
     has_token_labels: bool = False
@@ -48,10 +50,10 @@ class Rows:
         chosen = np.asarray(units, dtype=np.int64)
         rows = (chosen[:, None] * self.rows_per_unit + np.arange(self.rows_per_unit)).ravel()  # [B]
         starts, lengths = self.starts[rows], self.starts[rows + 1] - self.starts[rows]
-        place = np.arange(lengths.max())  # [L]
-        mask = place < lengths[:, None]  # [B, L]
-        source = np.where(mask, starts[:, None] + place, 0)  # [B, L]
-        segments = (place >= self.first_lengths[rows, None]) & mask
+        position = np.arange(lengths.max())  # [L]
+        mask = position < lengths[:, None]  # [B, L]
+        source = np.where(mask, starts[:, None] + position, 0)  # [B, L]
+        segments = (position >= self.first_lengths[rows, None]) & mask
         return Batch(
             input_ids=torch.from_numpy(np.where(mask, self.ids[source], self.pad_id).astype(np.int64)),
             attention_mask=torch.from_numpy(mask),
@@ -66,3 +68,103 @@ class Rows:
             return None
         chosen = np.where(mask, self.labels[source], IGNORED_LABEL) if self.has_token_labels else self.labels[units]
         return torch.from_numpy(chosen)
+
+    def slices(self) -> list[slice]:
+        """The position of each row in `ids` and in the arrays of `token_info`."""
+        return [slice(start, end) for start, end in pairwise(self.starts.tolist())]
+
+
+@dataclass(frozen=True)
+class TaskBatches:
+    """The micro-batches of one rank; implements contracts.StepBatches. The run ends at update `max_steps`.
+
+    Position i of a run is (epoch, k) = divmod(i, U), and a keyed bijection of the epoch sends k to a unit: nothing is
+    dropped, and batches straddle epochs. The units of some updates are sorted by length and dealt to these updates, so
+    that an update takes the same units however they are split over ranks and micro-batches.
+    """
+
+    rows: Rows
+    per_device_train_batch_size: int
+    gradient_accumulation_steps: int
+    seed: int
+    max_steps: int
+    rank: int = 0
+    world_size: int = 1
+    pin_memory: bool = False
+
+    @property
+    def global_batch_size(self) -> int:
+        """Units of one update, over all ranks and micro-batches."""
+        return self.world_size * self.gradient_accumulation_steps * self.per_device_train_batch_size
+
+    @cached_property
+    def _lengths(self) -> Integers:
+        return self.rows.unit_lengths()
+
+    def steps(self, first_step: int) -> Iterator[list[Batch]]:
+        """Yield this rank's micro-batches of update `first_step`, counted from 1, and those after it."""
+        chunk = self._chunk(first_step)
+        while True:
+            turns = bits(self.seed, Stream.BUCKET, torch.arange(chunk.start, chunk.stop), torch.tensor(2)).tolist()
+            for step, units, turn in zip(chunk, self._deal(chunk), turns, strict=True):
+                if step >= first_step:
+                    yield self._micro_batches(units, turn)
+            chunk = self._chunk(chunk.stop)
+
+    def epoch(self, step: int) -> float:
+        """How many epochs updates 1 to `step` are."""
+        return step * self.global_batch_size / self.rows.unit_count
+
+    def _chunk(self, step: int) -> range:
+        """The updates whose units are sorted together with those of `step`: at most an epoch, none beyond the end.
+
+        More would shuffle small sets across epochs.
+        """
+        size = min(_STEPS_SORTED_TOGETHER, max(1, self.rows.unit_count // self.global_batch_size))
+        first = (step - 1) // size * size + 1
+        chunk = range(first, first + size)
+        if self.max_steps not in chunk:
+            return chunk
+        return range(first, self.max_steps + 1) if step <= self.max_steps else range(self.max_steps + 1, first + size)
+
+    def _deal(self, chunk: range) -> Integers:
+        """The units of each update of a chunk, sorted by length: [steps, global batch]."""
+        size, unit_count = self.global_batch_size, self.rows.unit_count
+        position = torch.arange((chunk.start - 1) * size, (chunk.stop - 1) * size)
+        epochs = position // unit_count
+        units = permute(position % unit_count, unit_count, derived_seed(self.seed, Stream.TASK_ORDER), epochs).numpy()
+        tie = bits(self.seed, Stream.BUCKET, position, torch.tensor(0)).numpy()
+        # Each epoch for itself: by length alone a unit of two epochs would be twice in one update.
+        order = np.lexsort((tie, self._lengths[units], epochs.numpy()))
+        turn = bits(self.seed, Stream.BUCKET, torch.arange(chunk.start, chunk.stop), torch.tensor(1)).numpy()
+        return units[order].reshape(len(chunk), size)[turn.argsort()]
+
+    def _micro_batches(self, units: Integers, turn: int) -> list[Batch]:
+        """This rank's micro-batches of an update.
+
+        Ranks at the same micro-batch have neighbours in length, and take turns at the longer ones.
+        """
+        parts = units.reshape(self.gradient_accumulation_steps, self.world_size, -1)
+        mine = [part[(self.rank + turn + number) % self.world_size] for number, part in enumerate(parts)]
+        batches = [self.rows.collate(part) for part in mine]
+        return [batch.map(torch.Tensor.pin_memory) for batch in batches] if self.pin_memory else batches
+
+
+def eval_batches(rows: Rows, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
+    """Every unit once over all ranks, longest first, in batches of at most `batch_size` units.
+
+    The longest first, so that a batch too large for the memory shows at once. The units of a batch are its
+    example_id[:: rows.rows_per_unit].
+    """
+    order = (-rows.unit_lengths()).argsort(kind="stable")
+    for start in range(rank * batch_size, len(order), world_size * batch_size):
+        yield rows.collate(order[start : start + batch_size])
+
+
+def outputs_by_unit(outputs: NDArray[np.float32], units: Integers, rows: Rows) -> list[NDArray[np.float32]]:
+    """The outputs [B, ...] of a batch by unit, without those of the padding."""
+    if rows.rows_per_unit > 1:
+        return list(outputs.reshape(len(units), rows.rows_per_unit))
+    if outputs.ndim == 2:  # one vector a row
+        return list(outputs)
+    return [output[:length] for output, length in zip(outputs, rows.unit_lengths()[units], strict=True)]

@@ -1,12 +1,12 @@
-"""What is known of a task: the names of its files and columns, its labels, how it is scored and handed in."""
+"""A fine-tuning task as data, its examples once they are read, and the report on how they were read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
-Kind = Literal["sequence", "choice", "span", "token"]
 Patterns = tuple[str, ...]  # names of a file, the best first; a * stands for any text
 
 TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
@@ -25,7 +25,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Files:
-    """What the files of a task are called; evaluation and test sets by the names of the sets."""
+    """File names of a task; evaluation and test sets by the names of the sets."""
 
     folders: tuple[str, ...]  # the official name of the task's folder first
     train: Patterns
@@ -35,7 +35,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Hub:
-    """Where the task lies on the hub, and the splits that hold its sets."""
+    """The task's dataset on the hub, and the splits that hold its sets."""
 
     dataset: str
     config: str | None = None
@@ -48,14 +48,14 @@ class Task:
     """A task. `main` is the metric that ELECTRA reports, `metrics` are the official ones."""
 
     name: str
-    kind: Kind
+    kind: Literal["sequence", "choice", "span", "token"]
     metrics: tuple[str, ...]
     main: str
     columns: Columns
     files: Files
     hub: Hub | None = None
     labels: tuple[str, ...] = ()  # in the order of their numbers; empty: found in the training data, or none
-    no_label: tuple[str, ...] = ("-", "-1")  # what stands for a label that is missing, besides nothing
+    no_label: tuple[str, ...] = ("-", "-1")  # values that mean a missing label, besides nothing
     label_aliases: Mapping[str, str] = field(default_factory=dict)  # as the hub spells them
     is_regression: bool = False
     is_symmetric: bool = False  # the two texts of a pair may change places
@@ -63,7 +63,7 @@ class Task:
     has_null_answer: bool = False
     tag_column: int = -1  # of CoNLL files
     trained_by: str | None = None  # the task whose model scores this one, which has no training data
-    submission: Mapping[str, str] = field(default_factory=dict)  # file to hand in for each test set
+    submission: Mapping[str, str] = field(default_factory=dict)  # submission file of each test set
 
     @property
     def folder(self) -> str:
@@ -73,3 +73,83 @@ class Task:
     @property
     def takes_pairs(self) -> bool:
         return bool(self.columns.pair)
+
+
+class SequenceExample(NamedTuple):
+    """A text, or two, with one label."""
+
+    text: str
+    text_pair: str | None
+    label: str | float | None  # a number where the task is a regression; None where there is none
+    identity: str  # the example's own index, or else its number, from 0
+
+
+class ChoiceExample(NamedTuple):
+    """A passage, a question on it, and the options one of which answers it."""
+
+    context: str
+    question: str  # may hold a gap, `_`, that the option fills
+    options: tuple[str, ...]
+    label: int | None
+    identity: str
+    group: str  # such as `middle` or `high`; scored apart as well
+
+
+class Answer(NamedTuple):
+    """An answer as it is in the passage."""
+
+    text: str
+    start: int  # in characters
+
+
+class SpanExample(NamedTuple):
+    """A passage and a question that is answered by a span of it, or by nothing."""
+
+    context: str
+    question: str
+    answers: tuple[Answer, ...] | None  # all that count as right; empty: no answer; None: unlabelled
+    identity: str
+
+
+class TokenExample(NamedTuple):
+    """The words of a sentence, each with its tag."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+    identity: str
+
+
+Example = SequenceExample | ChoiceExample | SpanExample | TokenExample
+
+
+@dataclass
+class Report:
+    """Counts of what was left out, changed or odd, and where each was first seen."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    first_seen: dict[str, str] = field(default_factory=dict)
+    first_cut: str | None = None  # the first example that lost tokens
+
+    def note(self, what: str, where: str, count: int = 1) -> None:
+        """Count something; `what` completes the sentence `N …`, such as `rows left out: no label`."""
+        self.counts[what] += count
+        self.first_seen.setdefault(what, where)
+
+    def note_cut(self, what: str, where: str, count: int = 1) -> None:
+        """Count examples of which some tokens are not read."""
+        self.first_cut = self.first_cut or where
+        self.note(what, where, count)
+
+    def lines(self) -> list[str]:
+        """One sentence for each thing noted."""
+        return [f"{count:,} {what} (first: {self.first_seen[what]})" for what, count in self.counts.items()]
+
+
+class TaskData(NamedTuple):
+    """All examples of a task. The first of the evaluation sets is the one that decides."""
+
+    train: Sequence[Any]
+    evaluation: Mapping[str, Sequence[Any]]  # by name: `dev`, or `matched` and `mismatched`
+    test: Mapping[str, Sequence[Any]]  # without labels, by the name of the submission file
+    labels: tuple[str, ...]  # names of the classes in the order of their numbers; empty for numbers and spans
+    report: Report

@@ -1,11 +1,11 @@
-"""Words with tags: rows of whole words, a label on the first token of each, and tags out of logits.
+"""Words with tags: rows of whole words, a label on the first token of each, tags out of logits, and their entities.
 
 Dimensions: U windows (units), L length, C tags.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,13 +20,16 @@ from electra_albert.tasks.encoding import (
     are_labelled,
     lay_out,
     number_of_label,
-    row_slices,
 )
-from electra_albert.tasks.entities import entities, is_entity_tagging
-from electra_albert.tasks.examples import Report, TokenExample
 from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.task import Report, TokenExample
+
+Entity = tuple[int, int, str]  # first word, one past the last word, type
 
 _NO_WORD = -1
+_OUTSIDE = "O"
+_PREFIXES = frozenset("BIESLU")
+_AS_IOBES = str.maketrans("LU", "ES")  # BILOU, which seqeval does not know
 
 
 class _Window(NamedTuple):
@@ -47,13 +50,14 @@ def encode(
     is_training: bool,
     where: str,
 ) -> Rows:
-    """Rows `[CLS] words [SEP]`. A sentence too long for one goes on in the next, no word lost and none twice."""
+    """Rows `[CLS] words [SEP]`. A sentence too long for one continues in the next, no word lost and none twice."""
     tags = _tag_numbers(examples, labels, where)
     room = plan.max_seq_length - 2
-    pieces = _word_pieces(examples, encoder)
+    distinct = sorted({word for example in examples for word in example.words})
+    ids_of = dict(zip(distinct, encoder.encode([" " + word for word in distinct]), strict=True))
     windows: list[_Window] = []
     for number, example in enumerate(examples):
-        words = [pieces[word] for word in example.words]
+        words = [ids_of[word] for word in example.words]
         if empty := sum(not len(word) for word in words):
             report.note(f"words of {where} that give no token, read as unknown", example.identity, empty)
             words = [word if len(word) else np.array([encoder.filler_id], dtype=np.int32) for word in words]
@@ -67,19 +71,12 @@ def encode(
     return _rows(windows, tags, encoder)
 
 
-def _word_pieces(examples: Sequence[TokenExample], encoder: TextEncoder) -> dict[str, Ids]:
-    """The tokens of each distinct word as they are behind a space."""
-    distinct = sorted({word for example in examples for word in example.words})
-    return dict(zip(distinct, encoder.encode([" " + word for word in distinct]), strict=True))
-
-
 def _windows(number: int, words: list[Ids], room: int) -> list[_Window]:
     """A sentence cut before each word that does not fit any more."""
-    found = [_Window(number, 0, [])]
-    used = 0
-    for place, word in enumerate(words):
+    found, used = [_Window(number, 0, [])], 0
+    for position, word in enumerate(words):
         if used + len(word) > room:
-            found.append(_Window(number, place, []))
+            found.append(_Window(number, position, []))
             used = 0
         found[-1].words.append(word)
         used += len(word)
@@ -88,23 +85,19 @@ def _windows(number: int, words: list[Ids], room: int) -> list[_Window]:
 
 def _tag_numbers(examples: Sequence[TokenExample], labels: tuple[str, ...], where: str) -> list[list[int]] | None:
     """The number of each word's tag; None where there are no tags."""
-    if not are_labelled([e.tags for e in examples], [e.identity for e in examples], where):
+    if not are_labelled(examples, "tags", where):
         return None
     numbers = {label: number for number, label in enumerate(labels)}
-    found = []
-    for example in examples:
-        tags = example.tags or ()
-        if len(tags) != len(example.words):
+    for words, tags, identity in examples:
+        if len(tags or ()) != len(words):
             raise DataError(
-                f"{where}, {example.identity}: {len(tags)} tags for {len(example.words)} words; give each word one tag"
+                f"{where}, {identity}: {len(tags or ())} tags for {len(words)} words; give each word one tag"
             )
-        found.append([number_of_label(tag, numbers, example.identity, where) for tag in tags])
-    return found
+    return [[number_of_label(tag, numbers, e.identity, where) for tag in e.tags or ()] for e in examples]
 
 
 def _rows(windows: list[_Window], tags: list[list[int]] | None, encoder: TextEncoder) -> Rows:
-    texts = [np.concatenate([np.zeros(0, dtype=np.int32), *window.words]) for window in windows]
-    layout = lay_out(encoder, [(text, None) for text in texts])
+    layout = lay_out(encoder, [(np.concatenate([np.zeros(0, dtype=np.int32), *w.words]), None) for w in windows])
     words = np.full(len(layout.ids), _NO_WORD, dtype=np.int32)
     labels = np.full(len(layout.ids), IGNORED_LABEL, dtype=np.int64)
     for window, row_start in zip(windows, layout.starts.tolist(), strict=False):
@@ -128,10 +121,10 @@ def word_logits(
     outputs: list[NDArray[np.float32]], rows: Rows, examples: Sequence[TokenExample]
 ) -> list[NDArray[np.float32]]:
     """Of each example the logits [words, C] at the first token of each word. outputs: [L, C] of each unit."""
-    info = rows.token_info["words"].astype(np.int64)
     found: list[list[NDArray[np.float32]]] = [[] for _ in examples]
-    for number, at, logits in zip(rows.examples.tolist(), row_slices(rows.starts), outputs, strict=True):
-        found[number].append(logits[info[at] >= 0])  # words are in order, as are the windows of an example
+    for number, at, logits in zip(rows.examples.tolist(), rows.slices(), outputs, strict=True):
+        # Words are in order, as are the windows of an example.
+        found[number].append(logits[rows.token_info["words"][at].astype(np.int64) >= 0])
     return [np.concatenate(windows) for windows in found]
 
 
@@ -146,9 +139,8 @@ def decode(
 
     Where the tags are no entity tags, the first three are 0.
     """
-    chosen = [
-        [labels[tag] for tag in logits.argmax(axis=1).tolist()] for logits in word_logits(outputs, rows, examples)
-    ]
+    logits = word_logits(outputs, rows, examples)
+    chosen = [[labels[tag] for tag in of_words.argmax(axis=1).tolist()] for of_words in logits]
     if rows.labels is None:
         return Decoded(chosen, None, None)
     is_entities = is_entity_tagging(labels)
@@ -160,3 +152,23 @@ def decode(
             row[:3] = (len(found & wanted), len(found), len(wanted))
         row[3:] = (sum(mine == theirs for mine, theirs in zip(predicted, gold, strict=True)), len(gold))
     return Decoded(chosen, values, None)
+
+
+def entities(tags: Sequence[str]) -> set[Entity]:
+    """All entities of one sentence in IOB1, IOB2, IOBES or BILOU tags, by the rules of the CoNLL tasks' script.
+
+    Faulty rows mean what that script makes of them: a tag that should continue an entity begins one where none is open
+    or the open one has another type, and an entity that is not closed ends where the next tag leaves it.
+    """
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    found = get_entities([tag[0].translate(_AS_IOBES) + tag[1:] for tag in tags])
+    return {(first, last + 1, kind) for kind, first, last in found}
+
+
+def is_entity_tagging(labels: Collection[str]) -> bool:
+    """Whether the tags mark entities, so that they can be counted; plain tags, such as parts of speech, do not."""
+    marks = [label for label in labels if label != _OUTSIDE]
+    # A bare B or I without a type counts only beside O: it may be a tag of its own.
+    is_marked = all(mark[:1] in _PREFIXES and (mark[1:2] == "-" or mark[1:] == "") for mark in marks)
+    return is_marked and bool(marks) and (_OUTSIDE in labels or all("-" in mark for mark in marks))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.apps import tiny_run
 from tests.apps.tiny_run import Ended, finish, start
 
 # Words that the tiny run has met too.
@@ -71,6 +72,11 @@ def results(folder: Path) -> dict[str, Any]:
     """results.json of a sweep."""
     found: dict[str, Any] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     return found
+
+
+def losses(folder: Path) -> list[float]:
+    """The losses that a seed's log holds."""
+    return [row["loss"] for row in tiny_run.rows(folder / f"seed-{SEED}") if "loss" in row]
 
 
 def interrupt(argv: Sequence[str], log: Path, count: int, number: signal.Signals) -> Ended:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from electra_albert.contracts import CheckpointError
-from electra_albert.hub.fill import TABLE, adopt, resize_vocabulary, same_tables
+from electra_albert.hub.fill import TABLE, adopt, resize_vocabulary
 from electra_albert.model.electra import Generator
-from tests.model.twins import SHAPE, make_body, make_masked_lm, make_pair
+from tests.model.twins import SHAPE, make_body, make_masked_lm
 
 BIAS, ORIGIN = "predictions.bias", "the old model"
 
@@ -68,14 +68,6 @@ def test_a_pooler_without_an_order_head_is_taken_over(state: dict[str, Tensor], 
     assert torch.equal(model.state_dict()[pooler], state[pooler])
 
 
-def test_shared_tables_stay_shared(state: dict[str, Tensor]) -> None:
-    pair = make_pair(SHAPE, seed=8)
-    adopt(pair.discriminator, state, ORIGIN)
-    table = pair.generator.embeddings.word_embeddings.weight
-    assert table.data_ptr() == pair.discriminator.embeddings.word_embeddings.weight.data_ptr()
-    assert torch.equal(table, state[TABLE])
-
-
 def test_a_body_that_is_not_whole_is_refused(state: dict[str, Tensor], model: Generator) -> None:
     del state[TABLE]
     with pytest.raises(CheckpointError, match=f"{ORIGIN} has no {TABLE}"):
@@ -87,14 +79,3 @@ def test_another_shape_is_refused_and_nothing_is_copied(model: Generator) -> Non
     with pytest.raises(CheckpointError, match=r"ffn.* has shape"):
         adopt(model, state_of(make_masked_lm(replace(SHAPE, intermediate_size=41))), ORIGIN)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-
-
-def test_tables_are_the_same_only_where_every_number_is(state: dict[str, Tensor]) -> None:
-    other = {name: tensor.clone() for name, tensor in state.items()}
-    other["encoder.embedding_hidden_mapping_in.bias"] += 1
-    assert same_tables(state, other)
-    other["embeddings.token_type_embeddings.weight"][1, 2] += 1e-6
-    assert not same_tables(state, other)
-    del other["embeddings.token_type_embeddings.weight"]
-    assert not same_tables(state, other)
-    assert not same_tables(other, state)

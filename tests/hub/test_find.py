@@ -76,16 +76,6 @@ def test_encoder_of_a_run_is_the_discriminators_where_there_is_one(
         assert locate_encoder(path) == ModelFiles(folder / WEIGHTS, folder / "config.json", folder)
 
 
-def test_weights_without_a_configuration_name_the_option_that_gives_it(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "model")
-    config = (folder / "config.json").rename(tmp_path / "elsewhere.json")
-    with pytest.raises(UsageError, match="--config"):
-        locate(folder, "generator")
-    files = locate(folder / WEIGHTS, "generator", config=config, tokenizer=tmp_path)
-    assert load_generator(files).config == SHAPE
-    assert files.tokenizer == tmp_path
-
-
 @pytest.mark.parametrize(
     ("made", "word"),
     [

@@ -91,8 +91,12 @@ def test_shared_weights_and_the_tied_table_are_stored_once(tmp_path: Path) -> No
     assert sum(int(np.prod(dims)) for dims in matrices) == sum(p.numel() for p in model.parameters() if p.ndim > 1)
 
 
-def test_inputs_are_the_stock_ones_and_longer_sequences_are_refused(tmp_path: Path) -> None:
+def test_inputs_are_the_stock_ones_and_nothing_is_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
     written = write_onnx(make_body(ONE_BLOCK, with_pooler=True), tmp_path)
+    assert (*capfd.readouterr(), [str(warning.message) for warning in recwarn]) == ("", "", [])
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
     onnx.checker.check_model(str(written), full_check=True)
     assert b".py" not in written.read_bytes()  # no trace of the code and the folders of the machine
     session = open_session(written)
@@ -115,14 +119,6 @@ def test_training_model_in_bfloat16_stays_as_it_was_and_is_written_in_float32(tm
     assert all(after[name].dtype == torch.bfloat16 and torch.equal(after[name], before[name]) for name in before)
     rows = make_rows(TOY, 2, 5)
     assert_same(run(session, rows), in_float32, rows)
-
-
-def test_nothing_is_printed(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
-) -> None:
-    write_onnx(make_body(ONE_BLOCK, with_pooler=False), tmp_path)
-    assert (*capfd.readouterr(), [str(warning.message) for warning in recwarn]) == ("", "", [])
-    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
 
 
 class OtherWhenTraced(nn.Module):

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,6 @@ from electra_albert.hub.weights import DIGEST, read_tensors, write_safetensors
 from tests.hub.hostile_files import PICKLES, UNREADABLE, WRONG, Harmful, saved, zip_of
 from tests.model.twins import SHAPE, SPECIAL_IDS, make_masked_lm
 
-SECONDS = 10.0
 LONGEST_LINE = 450
 WEIGHTS = "model.safetensors"
 
@@ -43,11 +41,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def refusal(call: Callable[[], object]) -> str:
-    """The message of the CheckpointError of `call`: one short line without colours, soon."""
-    started = time.monotonic()
+    """The message of the CheckpointError of `call`: one short line without colours."""
     with pytest.raises(CheckpointError) as raised:
         call()
-    assert time.monotonic() - started < SECONDS
     message = str(raised.value)
     assert message.isprintable()
     assert len(message) < LONGEST_LINE
@@ -108,25 +104,11 @@ def test_configuration_of_other_sizes_than_its_weights_is_refused_at_once(folder
         assert refusal(lambda: load_generator(locate(folder, "generator")))
 
 
-# The hash in files of ours.
-
-
-def offsets(file: Path) -> list[int]:
-    """A byte of each tensor's name, of its first and last number, of the hash and of the header's size."""
-    whole = file.read_bytes()
-    data = 8 + int.from_bytes(whole[:8], "little")
-    header = json.loads(whole[8:data])
-    found = [0, whole.index(header.pop("__metadata__")[DIGEST].encode()) + 5]
-    for name, entry in header.items():
-        start, end = entry["data_offsets"]
-        found += [whole.index(f'"{name}"'.encode()) + 1, data + start, data + end - 1]
-    return found
-
-
 def test_flipped_bit_in_a_file_of_ours_is_seen(folder: Path) -> None:
     file = folder / WEIGHTS
     whole = file.read_bytes()
-    for offset in offsets(file):
+    data, digest = 8 + int.from_bytes(whole[:8], "little"), whole.index(DIGEST.encode()) + len(DIGEST) + 5
+    for offset in (0, digest, *range(data, len(whole), 1 + len(whole) // 400)):
         file.write_bytes(whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :])
         with pytest.raises(CheckpointError):
             read_tensors(file)
@@ -139,16 +121,6 @@ def test_a_flipped_bit_in_a_file_without_our_hash_is_not_seen(folder: Path) -> N
     whole = file.read_bytes()
     file.write_bytes(whole[:-4] + bytes([whole[-4] ^ 1]) + whole[-3:])
     assert read_tensors(file).keys()
-
-
-def test_the_same_tensors_give_the_same_bytes(folder: Path) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    for _ in range(9):
-        write_safetensors(dict(reversed(tensors.items())), folder / "again.safetensors")
-        assert (folder / "again.safetensors").read_bytes() == (folder / WEIGHTS).read_bytes()
-
-
-# Pickles that torch.load alone would read.
 
 
 def test_packed_file_that_would_unpack_to_a_thousand_times_its_size_is_refused(folder: Path) -> None:
@@ -174,9 +146,6 @@ def test_tuple_nested_without_end_as_a_name_does_not_end_the_process(tmp_path: P
     ended = subprocess.run(command, env={**os.environ}, capture_output=True, text=True, check=False, timeout=120)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("CheckpointError")
-
-
-# An index of several files.
 
 
 def with_index(folder: Path, text: str) -> None:

@@ -20,16 +20,14 @@ from torch import Tensor
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from electra_albert.hub import names
-from electra_albert.hub.load import load_generator, load_task_model, locate, locate_encoder
+from electra_albert.hub.load import load_task_model, locate_encoder
 from electra_albert.hub.outputs import outputs
 from electra_albert.hub.save import save_model
 from electra_albert.hub.weights import DIGEST, read_tensors
-from electra_albert.model.task_model import TaskHead
 from tests.apps.tiny_run import environment
 from tests.corpus.tokenizer_kinds import KINDS, NASTY, PROSE
-from tests.hub.forms import FORMS, LABELS, save
+from tests.hub.forms import FORMS, save
 from tests.hub.read_stock_folders import encode, read
-from tests.model.test_task_model import make_task_model
 from tests.model.twins import SHAPE
 
 READER = Path(__file__).parent / "read_stock_folders.py"
@@ -152,20 +150,6 @@ def test_a_fine_tuned_folder_is_loaded_here_with_head_and_details(tokenizer: Any
     assert list(config.get("id2label", {}).values()) == names
 
 
-def test_a_pooler_that_a_generator_came_with_is_loaded_by_stock_and_by_us(saved: Saved) -> None:
-    from transformers import AutoModel
-
-    folder, model = saved.folder / "generator with pooler", saved.models["generator with pooler"]
-    stock, report = AutoModel.from_pretrained(str(folder), output_loading_info=True)
-    assert not report["missing_keys"]
-    with torch.no_grad():
-        ours, theirs = outputs(model, *inputs())["pooler_output"], stock.eval()(*inputs()).pooler_output
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-    again, wanted = load_generator(locate(folder, "generator")).state_dict(), model.state_dict()
-    assert again.keys() == wanted.keys()
-    assert all(torch.equal(again[key], tensor) for key, tensor in wanted.items())
-
-
 def test_weights_in_half_precision_are_rounded_once_or_refused(tokenizer: Any, tmp_path: Path) -> None:
     half = torch.float16
     model = save("discriminator with order", tokenizer, tmp_path / "half", dtype=half)
@@ -239,12 +223,3 @@ def test_a_full_disk_is_a_usage_error_and_leaves_nothing(tokenizer: Any, tmp_pat
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list((tmp_path / "full").iterdir()) == []
-
-
-def test_details_of_another_head_and_a_folder_that_is_a_file_are_refused(tokenizer: Any, tmp_path: Path) -> None:
-    model = make_task_model(TaskHead("sequence", 3), SHAPE)
-    with pytest.raises(ValueError, match="none of a head of kind sequence with 3"):
-        save_model(model, tokenizer, tmp_path, {"labels": LABELS[:2]})
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="cannot write"):
-        save("generator", tokenizer, tmp_path / "file")

@@ -214,14 +214,3 @@ def test_a_pooler_without_an_order_head_is_handed_on_to_the_bit(tmp_path: Path) 
     assert model.sentence_order is None
     assert written.keys() == stored.keys()
     assert all(torch.equal(written[name], tensor) for name, tensor in stored.items())
-
-
-@pytest.mark.parametrize(
-    "case", [("albert", "AlbertForPreTraining"), ("albert", "AlbertForQuestionAnswering")], ids=ids
-)
-def test_stock_albert_comes_out_as_it_came_in_bit_for_bit(case: tuple[str, str], tmp_path: Path) -> None:
-    files = save(make(*case), tmp_path)
-    wanted = without_prefix(load_file(files.weights))
-    found = without_prefix(to_stock(CASES[case][0](files).state_dict()))
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())

@@ -80,19 +80,6 @@ def test_encoder_of_ours_is_taken_over_and_what_is_new_is_named(
         assert torch.equal(model.pooler.weight, pooler.weight)
 
 
-@pytest.mark.parametrize(
-    ("name", "new"), [("AlbertModel", ["classifier"]), ("BertForMaskedLM", ["pooler", "classifier"])]
-)
-def test_stock_encoder_is_taken_over(tmp_path: Path, name: str, new: list[str]) -> None:
-    family = name[:4].lower() if name.startswith("Bert") else "albert"
-    twin, batch = make(family, name), padded_batch()
-    save(twin, tmp_path)
-    model, found = build(tmp_path)
-    assert found == new
-    wanted = getattr(twin, family, twin)(batch.input_ids, batch.attention_mask.long(), batch.token_type_ids)
-    torch.testing.assert_close(hidden_states(model.eval()), wanted.last_hidden_state, rtol=1e-5, atol=1e-5)
-
-
 def test_seed_gives_the_head_the_same_weights_whatever_is_below(tmp_path: Path) -> None:
     head = ALL_HEADS["sequence"]
     below_others = [
@@ -107,15 +94,6 @@ def test_seed_gives_the_head_the_same_weights_whatever_is_below(tmp_path: Path) 
         assert not any(parameter.is_meta or not parameter.requires_grad for parameter in model.parameters())
     other = build(tmp_path / "one", head, seed=4)[0]
     assert not torch.equal(other.output.weight, from_scratch.output.weight)
-
-
-@pytest.mark.parametrize("head", ALL_HEADS.values(), ids=ALL_HEADS)
-def test_fine_tuned_folder_gives_the_model_back_with_what_is_known_of_its_task(tmp_path: Path, head: TaskHead) -> None:
-    model = make_task_model(head)
-    loaded, details = load_task_model(locate_encoder(write_fine_tuned(tmp_path, model)))
-    assert (loaded.head, details["task"], loaded.training) == (head, "mine", False)
-    assert loaded.state_dict().keys() == model.state_dict().keys()
-    assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
 
 
 @pytest.mark.parametrize(

@@ -103,16 +103,6 @@ def test_features_are_what_the_stock_encoder_gives(tmp_path: Path, name: str) ->
             assert (ours.pooled - theirs.pooler_output[0]).abs().max() <= TOLERANCE
 
 
-def test_features_can_be_trained_on_and_keep_no_padding(model: InferenceModel) -> None:
-    """Tensors of inference mode could not: autograd refuses to keep them."""
-    for pooling in ("mean", "cls"):
-        features = model.features(["The quiet owl", "The quiet owl left the river"], pooling)[0]
-        layer = torch.nn.Linear(len(features.pooled), 1)
-        (layer(features.pooled) + layer(features.tokens).sum()).sum().backward()
-        assert layer.weight.grad is not None
-        assert features.tokens.untyped_storage().nbytes() == 4 * features.tokens.numel()
-
-
 def test_of_a_text_that_may_be_cut_what_stock_keeps_is_read_by_every_call(
     tmp_path: Path, model: InferenceModel
 ) -> None:
@@ -201,16 +191,6 @@ def test_neither_batches_nor_padding_nor_threads_change_a_result(model: Inferenc
         assert numbers(one) == pytest.approx(together, abs=NATS_TOLERANCE if "likelihood" in call else TOLERANCE)
 
 
-def test_no_batch_is_larger_than_it_may_be(run: Path) -> None:
-    sizes: list[Any] = []
-    model = load_model(run, "cpu", 37)
-    model.encoder.embeddings.register_forward_hook(lambda *given: sizes.append(given[2].shape[:2]))
-    model.features(TEXTS)
-    assert sum(rows for rows, _ in sizes) == len(TEXTS)
-    assert all(rows * length <= 37 for rows, length in sizes)
-    assert any(rows > 1 for rows, _ in sizes)
-
-
 def test_the_vocabulary_is_scored_at_masks_alone(model: InferenceModel) -> None:
     assert model.generator is not None
     seen: list[int] = []
@@ -218,13 +198,6 @@ def test_the_vocabulary_is_scored_at_masks_alone(model: InferenceModel) -> None:
     tokens = [len(each.tokens) for each in model.token_log_likelihoods(TEXTS)]
     hook.remove()
     assert sum(seen) == sum(tokens)
-
-
-def test_what_a_model_can_do_is_shown_and_its_device_is_the_one_asked_for(run: Path) -> None:
-    model = load_model(str(run), torch.device("cpu"))
-    assert model.device == torch.device("cpu")
-    assert f"{str(run)!r} on cpu: 2 layers, hidden size 28, vocabulary" in repr(model)
-    assert repr(model).endswith("token_log_likelihoods, rewrite, replaced_probabilities)")
 
 
 @pytest.mark.gpu

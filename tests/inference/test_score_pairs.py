@@ -13,7 +13,7 @@ import torch
 
 from electra_albert.contracts import CheckpointError, DataError
 from electra_albert.inference.model import InferenceModel, load_model
-from electra_albert.inference.scoring import originality, read_pairs, score_pairs, summarize
+from electra_albert.inference.scoring import originality, score_pairs, summarize
 
 TOLERANCE = 1e-4  # nats, float32, of a sum over a dozen tokens
 WAYS = ("likelihood", "detection")
@@ -85,17 +85,6 @@ def test_sets_of_a_term_and_all_sets_count_the_same_whatever_their_size() -> Non
     assert (found["pairs"], found["sets"]) == (52, sets)
 
 
-def test_a_set_is_named_by_its_uid_or_by_its_file(tmp_path: Path) -> None:
-    named = write(tmp_path / "named.jsonl", GOOD[:2], BAD[:2], UID="word_order", linguistics_term="order")
-    mixed = write(tmp_path / "mixed.jsonl", GOOD[2:5], BAD[2:5])
-    with mixed.open("a", encoding="utf-8") as file:
-        file.write("\n" + json.dumps({"sentence_good": "a", "sentence_bad": "b", "UID": "other"}))
-    assert [(name, term, len(pairs)) for name, (term, pairs) in read_pairs(named).items()] == [
-        ("word_order", "order", 2)
-    ]
-    assert {name: len(pairs) for name, (_, pairs) in read_pairs(mixed).items()} == {"mixed": 3, "other": 1}
-
-
 def test_all_files_of_a_folder_are_read_and_the_first_pairs_of_each_set(
     model: InferenceModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -110,13 +99,6 @@ def test_all_files_of_a_folder_are_read_and_the_first_pairs_of_each_set(
     assert [line.partition(":")[0] for line in caplog.messages] == ["a", "b"]
     first = score_pairs(model, write(tmp_path / "first.jsonl", GOOD[:3], BAD[:3]))
     assert scores["likelihood"]["sets"]["b"] == first["likelihood"]["sets"]["first"]
-
-
-def test_a_model_of_one_head_scores_in_one_way(run: Path, tmp_path: Path, model: InferenceModel) -> None:
-    file = write(tmp_path / "order.jsonl", GOOD, BAD)
-    both = score_pairs(model, file)
-    for part, way in (("generator", "likelihood"), ("discriminator", "detection")):
-        assert score_pairs(load_model(run / part, "cpu"), file) == {way: both[way]}
 
 
 FINE = json.dumps({"sentence_good": "a", "sentence_bad": "b", "UID": "s", "linguistics_term": "t"})

@@ -53,14 +53,6 @@ def test_spare_rows_are_never_predicted_and_change_no_answer(tmp_path: Path, nam
     assert all(map(torch.equal, *([each.tokens for each in one.features(PLAIN)] for one in (padded, plain))))
 
 
-def test_a_detector_may_have_spare_rows_too(tmp_path: Path) -> None:
-    stock = twins(tmp_path, "ElectraForPreTraining")
-    with torch.no_grad():
-        expected = stock(**stock_inputs(tmp_path / "padded", PLAIN[0])).logits[0, 1:-1].sigmoid()
-    found = [verdict.probability for verdict in load_model(tmp_path / "padded", "cpu").replaced_probabilities(PLAIN[0])]
-    assert found == pytest.approx(expected.tolist(), abs=TOLERANCE)
-
-
 @pytest.mark.parametrize("spare", [SPARE, -1])
 def test_a_table_of_too_few_rows_is_refused(tmp_path: Path, spare: int) -> None:
     """For the tokenizer, or for its configuration: rows are left out where they are there."""

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from electra_albert.config import ModelConfig, RtdConfig
-from electra_albert.model.electra import Discriminator, Electra, Generator
+from electra_albert.model.electra import Electra, Generator
 from electra_albert.model.encoder import Body, Embeddings
 from electra_albert.presets import PRESETS
 
@@ -28,14 +27,6 @@ def count(*modules: nn.Module) -> int:
     return sum(parameter.numel() for parameter in {p for module in modules for p in module.parameters()})
 
 
-# ELECTRA's own shapes, whose blocks share nothing, at the 30,522 pieces of BERT: width, layers, heads, width of the
-# tables; the encoder, with its detection head, and the generator with its share of the width.
-ELECTRA = {
-    "small": ((256, 12, 4, 128), 13_483_008, 13_549_057, (1 / 4, 4_620_026)),
-    "large": ((1024, 24, 16, 1024), 334_092_288, 335_142_913, (1 / 4, 51_295_290)),
-}
-
-
 def build_pair(preset: str) -> Electra:
     config = PRESETS[preset]
     with torch.device("meta"):
@@ -55,34 +46,6 @@ def test_encoder_and_pretraining_models_are_as_large_as_published(preset: str) -
         bodies = [Body(config, with_pooler=with_pooler) for with_pooler in (True, False)]
         models = [Generator(config, Embeddings(config), with_sentence_order=has_order) for has_order in (True, False)]
     assert tuple(map(count, (*bodies, *models))) == ALBERT[preset]
-
-
-def test_blocks_run_once_for_each_layer_and_inner_block() -> None:
-    config = ModelConfig(hidden_size=12, num_hidden_layers=6, num_hidden_groups=2, inner_group_num=2)
-    with torch.device("meta"):
-        model = Discriminator(config, Embeddings(config))
-    calls: list[str] = []
-    for name, module in model.named_modules():
-        if name.endswith("ffn_output"):
-            module.register_forward_hook(lambda *_, name=name: calls.append(".".join(name.split(".")[2:5:2])))
-    ids = torch.zeros(2, 5, dtype=torch.int64, device="meta")
-    model(ids, ids.bool(), ids)
-    assert calls == ["0.0", "0.1"] * 3 + ["1.0", "1.1"] * 3
-
-
-@pytest.mark.parametrize("size", ELECTRA)
-def test_unshared_variant_is_as_large_as_electra_but_for_a_mapping_between_equal_widths(size: str) -> None:
-    (width, layers, heads, embedding_size), body, detector, (share, generator) = ELECTRA[size]
-    depth = {"num_hidden_layers": layers, "num_hidden_groups": layers, "num_attention_heads": heads}
-    widths = {"embedding_size": embedding_size, "hidden_size": width, "intermediate_size": 4 * width}
-    config = ModelConfig(vocab_size=30_522, **depth, **widths)
-    with torch.device("meta"):
-        pair = Electra(RtdConfig(generator_size=share).generator(config), config)
-    # ELECTRA maps the width of the tables to its own only where the two differ, we always do.
-    mapping = width * (width + 1) if config.embedding_size == width else 0
-    assert count(pair.discriminator.embeddings, pair.discriminator.encoder) == body + mapping
-    assert count(pair.discriminator) == detector + mapping
-    assert count(pair.generator) == generator
 
 
 # Planted: a table of its own for each model. The counts must tell a shared table from two.

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from electra_albert.model.electra import Electra
-from electra_albert.model.encoder import Embeddings
 from electra_albert.model.heads import SentenceOrderHead
 from electra_albert.training.optimizer import check_gradients, check_groups, parameter_groups
 from tests.model.twins import SHAPE, make_pair, padded_batch
@@ -112,22 +111,6 @@ def test_check_of_ties_rejects_equal_tables_in_two_places() -> None:
     pair = make_pair(SHAPE)
     pair.discriminator.embeddings = copy.deepcopy(pair.discriminator.embeddings)
     with pytest.raises(AssertionError, match="is not shared"):
-        assert_tied(pair)
-
-
-def test_check_of_the_decoder_rejects_a_head_that_kept_the_old_table() -> None:
-    # Planted: embeddings are exchanged after the head was tied to the first ones.
-    pair = make_pair(SHAPE)
-    old, new = pair.generator.embeddings, Embeddings(SHAPE)
-    pair.discriminator.embeddings = new
-    head = pair.generator.predictions
-    pair.generator.embeddings = new
-
-    def stale(hidden_states: Tensor, table: Tensor, forward: Callable[..., Tensor] = head.forward) -> Tensor:
-        return forward(hidden_states, old.word_embeddings.weight)
-
-    head.forward = stale  # type: ignore[method-assign]
-    with pytest.raises(AssertionError, match="decoder"):
         assert_tied(pair)
 
 

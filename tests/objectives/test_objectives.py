@@ -10,11 +10,11 @@ from torch import Tensor
 
 from electra_albert.config import MlmConfig, RtdConfig, SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, Term
+from electra_albert.objectives import PretrainingObjective
 from electra_albert.objectives.evaluation import Detections, Unigram
 from electra_albert.objectives.mlm import MaskedLanguageModeling
 from electra_albert.objectives.prediction import order_terms
 from electra_albert.objectives.registry import OBJECTIVES as BUILT
-from electra_albert.objectives.registry import PretrainingObjective
 from electra_albert.objectives.rtd import Corruption, DetectionOutput, ReplacedTokenDetection
 from electra_albert.training.optimizer import check_gradients, check_groups, parameter_groups
 from tests.objectives.toy import (

@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from electra_albert.contracts import Batch, Term
-from electra_albert.objectives import rtd
+from electra_albert.objectives import PretrainingObjective, rtd
 from electra_albert.objectives.masking import SpecialIds, sample
-from electra_albert.objectives.registry import PretrainingObjective
 from electra_albert.objectives.rtd import Corruption, DetectionOutput, ReplacedTokenDetection
 from tests.objectives.toy import MODEL, OBJECTIVES, SPECIAL, STEP, build, make_batch, make_objective, ordered
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from electra_albert import objectives
 from electra_albert.config import (
     CorpusConfig,
     MlmConfig,
@@ -20,9 +21,8 @@ from electra_albert.config import (
 )
 from electra_albert.contracts import IGNORED_LABEL, Batch, Term
 from electra_albert.keyed_random import Stream, bits, gumbel
-from electra_albert.objectives import registry
+from electra_albert.objectives import PretrainingObjective
 from electra_albert.objectives.masking import SpecialIds
-from electra_albert.objectives.registry import PretrainingObjective
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 
 PAD, UNKNOWN, CLS, SEP, MASK = range(5)
@@ -75,7 +75,7 @@ def build(name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: i
     )
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
-        return registry.make_objective(config, SPECIAL)
+        return objectives.make_objective(config, SPECIAL)
 
 
 def sample_plainly(logits: Tensor, temperature: float, seed: int, example_id: Tensor, position: Tensor) -> Tensor:

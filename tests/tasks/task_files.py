@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from electra_albert.finetuning_config import DataConfig
-from electra_albert.tasks.examples import Report, TaskData
 from electra_albert.tasks.reading import read_data
 from electra_albert.tasks.registry import find_task
-from electra_albert.tasks.task import Task
+from electra_albert.tasks.task import Report, Task, TaskData
 
 
 def write(path: Path, content: str | bytes) -> Path:

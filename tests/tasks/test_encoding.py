@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from electra_albert.contracts import DataError
-from electra_albert.tasks.encoding import TextEncoder, are_labelled, cover, lay_out, softmax, truncate_pair
+from electra_albert.tasks.encoding import TextEncoder, cover, lay_out, truncate_pair
 from electra_albert.tasks.rows import Rows
 from tests.corpus.tokenizer_kinds import FAIRSEQ_SPECIALS, PROSE, STOCK_SPECIALS
 from tests.tasks.small_tokenizers import KINDS, encoder, plain_texts, steady, texts, tokenizer
@@ -60,14 +59,7 @@ def test_text_never_becomes_a_special_token(kind: str, text: str, special: str) 
     for pieces in encoder(kind).encode_with_offsets([text + special, f"{special} {text}{special}"]):
         assert not forbidden & set(pieces.ids.tolist())
         assert len(pieces.ids) == len(pieces.starts) == len(pieces.ends)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@steady
-@given(text=texts)
-def test_ids_are_the_same_with_offsets_and_without(kind: str, text: str) -> None:
-    (pieces,) = encoder(kind).encode_with_offsets([text])
-    assert pieces.ids.tolist() == encoder(kind).encode([text])[0].tolist()
+    assert pieces.ids.tolist() == encoder(kind).encode([f"{special} {text}{special}"])[0].tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,13 +102,6 @@ def test_characters_a_normaliser_drops_belong_to_a_piece_of_their_word(
     assert cover(text, offsets) == wanted
 
 
-def test_albert_quotation_marks_and_accents_keep_their_characters() -> None:
-    text = "the ``house'' e\u0301"
-    (pieces,) = encoder("albert").encode_with_offsets([text])
-    covered = {at for a, b in zip(pieces.starts.tolist(), pieces.ends.tolist(), strict=True) for at in range(a, b)}
-    assert covered == {at for at, character in enumerate(text) if character != " "}
-
-
 def test_truncation_and_padding_told_to_the_tokenizer_do_not_act_and_stay_as_they_were() -> None:
     from electra_albert.corpus.tokenizer import train_tokenizer
 
@@ -135,14 +120,3 @@ def test_the_text_of_a_special_token_is_read_in_pieces_and_not_as_unknown(kind: 
     assert tokenizer(kind).unk_token_id not in pieces.ids.tolist()
     inside = (pieces.starts >= len("the ")) & (pieces.ends <= len("the <pad>")) & (pieces.starts < pieces.ends)
     assert (pieces.ends - pieces.starts)[inside].max() <= len("pad")
-
-
-def test_examples_of_which_only_some_have_labels_are_refused() -> None:
-    assert are_labelled(["a", "b"], ["1", "2"], "dev")
-    assert not are_labelled([None, None], ["1", "2"], "dev")
-    with pytest.raises(DataError, match=r"dev: 1 of 2 examples have no label \(first: row 7\)"):
-        are_labelled(["a", None], ["row 6", "row 7"], "dev")
-
-
-def test_softmax_of_large_logits_is_finite() -> None:
-    np.testing.assert_allclose(softmax(np.array([[1e4, 1e4, -1e4]])), [[0.5, 0.5, 0.0]], atol=1e-15)

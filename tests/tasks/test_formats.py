@@ -14,10 +14,10 @@ from pyarrow import parquet
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.finetuning_config import DataConfig
-from electra_albert.tasks.examples import Answer, ChoiceExample, Report, SpanExample, TaskData, TokenExample
 from electra_albert.tasks.formats import nearest
 from electra_albert.tasks.reading import read_unlabelled
 from electra_albert.tasks.registry import find_task
+from electra_albert.tasks.task import Answer, ChoiceExample, Report, SpanExample, TaskData, TokenExample
 from tests.tasks.task_files import noticed, race_file, read, squad_file, write
 
 NO_ANSWER: dict[str, Any] = {"answers": [], "is_impossible": True}

@@ -7,8 +7,8 @@ import datasets
 import pytest
 
 from electra_albert.contracts import DataError, UsageError
-from electra_albert.tasks.examples import SequenceExample, TokenExample
 from electra_albert.tasks.registry import TASKS
+from electra_albert.tasks.task import SequenceExample, TokenExample
 from tests.tasks.task_files import noticed, read, read_task, write
 
 HF_ORDER = ["entailment", "neutral", "contradiction"]

@@ -12,7 +12,7 @@ from torch import Tensor
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.model.task_model import TaskHead, TaskModel
-from electra_albert.tasks.objective import TaskObjective
+from electra_albert.tasks.kinds import TaskObjective
 
 SHAPE = ModelConfig(
     vocab_size=53,
@@ -148,11 +148,6 @@ def test_classification_starts_at_the_loss_of_guessing(name: str) -> None:
     term = objective(make_batch(name), STEP)[next(iter(objective.weights))]
     # Logits are of the order of the weights' spread; the loss differs from ln C by no more than twice the largest.
     assert float(term.sum) / int(term.count) == pytest.approx(math.log(3), abs=2e-2)
-
-
-def test_a_batch_without_labels_is_refused() -> None:
-    with pytest.raises(ValueError, match="without labels"):
-        make_objective("sequence").counts(make_batch("sequence")._replace(labels=None))
 
 
 def test_class_weights_weight_the_loss_of_training_over_the_same_count() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.finetuning_config import DataConfig
-from electra_albert.tasks.examples import Report, SequenceExample
 from electra_albert.tasks.reading import read_unlabelled
 from electra_albert.tasks.registry import TASKS, find_task
+from electra_albert.tasks.task import Report, SequenceExample
 from tests.tasks.task_files import (
     custom_files,
     noticed,

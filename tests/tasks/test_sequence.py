@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra_albert.contracts import DataError
-from electra_albert.tasks.examples import Report, SequenceExample
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.task import Report, SequenceExample
 from tests.tasks.small_tokenizers import PLAN, encoder, steady, texts, tokenizer
 
 LABELS = ("no", "yes")
@@ -54,13 +54,6 @@ def test_rows_hold_both_texts_from_their_beginning_and_fit(pairs: list[tuple[str
     assert report.counts["examples of dev cut to 32 tokens (--max_seq_length)"] == cut
 
 
-def test_an_empty_second_text_keeps_its_separator() -> None:
-    sep = tokenizer("albert").sep_token_id
-    found = row(encode([SequenceExample("the house", "", "no", "1")]), 0)
-    assert found[-2:] == [sep, sep]
-    assert row(encode([SequenceExample("the house", None, "no", "1")]), 0) == found[:-1]
-
-
 def test_training_pairs_come_exchanged_as_well_where_told() -> None:
     examples = [SequenceExample("old", "house", "yes", "1"), SequenceExample("x", None, "no", "2")]
     report = Report()
@@ -72,6 +65,9 @@ def test_training_pairs_come_exchanged_as_well_where_told() -> None:
     assert report.counts["pairs of dev taken a second time with their texts exchanged"] == 1
     assert encode(examples, is_training=False, double_unordered=True).unit_count == 2
     assert encode(examples, is_training=True).unit_count == 2
+    long = [SequenceExample("the house " * 30, "x", "yes", "1")]
+    encode(long, report, is_training=True, double_unordered=True)
+    assert report.counts["examples of dev cut to 32 tokens (--max_seq_length)"] == 1  # as an example, not as two rows
 
 
 def test_logits_give_classes_their_probabilities_and_the_gold_beside() -> None:
@@ -105,13 +101,12 @@ def test_examples_without_labels_are_predicted_but_have_no_values() -> None:
     assert (rows.labels, decoded.values, decoded.predictions) == (None, None, ["no"])
 
 
-def test_a_label_outside_the_set_is_refused_with_its_place() -> None:
-    with pytest.raises(DataError, match=r"dev, file\.tsv:3: label 'maybe' is none of no, yes"):
-        encode([SequenceExample("a", None, "maybe", "file.tsv:3")])
+@pytest.mark.parametrize("labels", [("maybe",), ("yes", None)], ids=["of no class", "on some only"])
+def test_labels_that_do_not_fit_are_refused_with_their_example(labels: tuple[str | None, ...]) -> None:
+    with pytest.raises(DataError, match=r"file\.tsv:"):
+        encode([SequenceExample("a", None, label, f"file.tsv:{n}") for n, label in enumerate(labels)])
 
 
-def test_no_examples_give_no_rows() -> None:
+def test_no_examples_give_no_rows_and_no_predictions() -> None:
     rows = encode([])
-    assert rows.unit_count == 0
-    assert rows.unit_lengths().tolist() == []
-    assert SEQUENCE.decode([], rows, [], LABELS, PLAN).predictions == []
+    assert rows.unit_lengths().tolist() == SEQUENCE.decode([], rows, [], LABELS, PLAN).predictions == []

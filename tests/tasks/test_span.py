@@ -12,14 +12,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from electra_albert.contracts import DataError
 from electra_albert.tasks.encoding import EncodePlan
-from electra_albert.tasks.examples import Answer, Report, SpanExample
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.rows import Rows
 from electra_albert.tasks.span import best_span, slide
+from electra_albert.tasks.task import Answer, Report, SpanExample
 from tests.tasks.small_tokenizers import KINDS as TOKENIZERS
-from tests.tasks.small_tokenizers import PLAN, encoder, steady, texts, tokenizer
+from tests.tasks.small_tokenizers import PLAN, encoder, steady, texts
 
 SHARED = Path(os.environ.get("ELECTRA_ALBERT_DATA") or Path(__file__).parents[3] / "shared" / "data")
 SPAN = KINDS["span"]
@@ -126,15 +125,6 @@ def test_any_answer_is_widened_and_counted_or_counted_as_lost(kind: str, context
         assert report.counts["answers of dev that no tokens cover whole"] == (answer.strip() not in found)
 
 
-@pytest.mark.parametrize("answer", ["river", ",", "people"])
-def test_tokens_that_only_touch_an_answer_are_not_part_of_it(answer: str) -> None:
-    report = Report()
-    examples = [ask("the river,people", answer)]
-    rows = encode(examples, report=report, kind="bert")
-    assert SPAN.decode(peaked(rows), rows, examples, (), PLAN).predictions == [answer]
-    assert report.counts == {}
-
-
 @steady
 @given(st.lists(st.sampled_from(WORDS), min_size=20, max_size=60), st.data())
 def test_labels_spell_the_answer_in_exactly_the_windows_that_hold_it(words: list[str], data: st.DataObject) -> None:
@@ -199,30 +189,6 @@ def test_decoding_is_the_best_of_all_pairs_in_all_windows(word_count: int, seed:
     assert (decoded.probabilities[1] > 0.5) == (null_score > best)
 
 
-def test_no_answer_scores_as_in_the_window_least_sure_of_it() -> None:
-    plan, examples = PLAN._replace(has_null_answer=True), [ask("river " * 60, None)]
-    rows = encode(examples, plan)
-    outputs = [np.zeros((length, 2), np.float32) for length in np.diff(rows.starts)]
-    for number, output in enumerate(outputs, 2):
-        output[0] = number
-    assert len(outputs) > 2
-    decoded = SPAN.decode(outputs, rows, examples, (), plan)
-    assert decoded.values is not None
-    assert decoded.values[:, 3].tolist() == [2 + 2]  # start and end of the first window; every span scores 0
-
-
-def test_labels_point_at_the_answer_and_at_cls_where_it_is_not() -> None:
-    context = (
-        "the house on the hill was old and the people in it were older still in 1912 said a dog" + " the river" * 9
-    )
-    rows = encode([ask(context, "older still")])
-    assert rows.labels is not None
-    assert rows.unit_count > 1
-    names = [tokenizer("albert").convert_ids_to_tokens(row.tolist()) for row in np.split(rows.ids, rows.starts[1:-1])]
-    found = {"".join(row[a : b + 1]) for row, (a, b) in zip(names, rows.labels.tolist(), strict=True)}
-    assert found == {"▁older▁still", "[CLS]"}
-
-
 def test_windows_without_the_answer_are_left_out_of_training_unless_no_answer_is_one() -> None:
     context = " ".join(["the house on the hill"] * 12 + ["dog"])
     report = Report()
@@ -252,23 +218,6 @@ def test_an_answer_longer_than_any_window_is_counted_and_its_question_still_scor
     assert decoded.values[:, 0].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(("longest", "too_long"), [(4, 0), (3, 1)])
-def test_an_answer_of_more_than_the_longest_length_is_counted(longest: int, too_long: int) -> None:
-    report = Report()
-    encode([ask("the house on the hill", "house on the hill")], PLAN._replace(max_answer_length=longest), report)
-    assert report.counts[f"answers of dev longer than {longest} tokens, which none predicted is"] == too_long
-
-
-def test_an_answer_that_does_not_stand_in_its_place_is_counted_and_its_question_kept() -> None:
-    examples = [SpanExample("the house", "who?", (Answer("dog", 4),), "1")]
-    report = Report()
-    rows = encode(examples, report=report)
-    assert rows.labels is not None
-    assert (rows.unit_count, rows.labels.tolist()) == (1, [[0, 0]])
-    assert report.counts == {"answers of dev not found in their passage": 1}
-    assert encode(examples, PLAN._replace(has_null_answer=True), is_training=True).unit_count == 0
-
-
 def test_no_answer_is_given_where_it_scores_higher_than_every_span_in_some_window() -> None:
     plan = PLAN._replace(has_null_answer=True)
     examples = [ask("this old house", None), ask("the old house", "old"), ask("the old house", "old")]
@@ -294,29 +243,11 @@ def test_a_passage_without_text_is_answered_by_nothing_and_its_numbers_are_finit
         assert decoded.values[:, 0].tolist() == [1, 0]
 
 
-@steady
-@given(st.lists(st.tuples(texts, texts), max_size=3), plans)
-def test_rows_fit_and_every_question_has_one(pairs: list[tuple[str, str]], plan: EncodePlan) -> None:
-    examples = [SpanExample(context, question, None, "1") for context, question in pairs]
-    rows = encode(examples, plan)
-    assert rows.labels is None or not pairs
-    assert sorted(set(rows.examples.tolist())) == list(range(len(pairs)))
-    assert (np.diff(rows.starts) <= plan.max_seq_length).all()
-    decoded = SPAN.decode([np.zeros((n, 2), np.float32) for n in np.diff(rows.starts)], rows, examples, (), plan)
-    assert decoded.values is None or not pairs
-    assert all(text in example.context for text, example in zip(decoded.predictions, examples, strict=True))
-
-
 def test_a_long_question_is_cut_and_counted() -> None:
     report = Report()
     rows = encode([ask("the old house", "old", "the river " * 100)], PLAN._replace(max_seq_length=200), report)
     assert report.counts == {"questions of dev cut to 64 tokens": 1}
     assert rows.first_lengths.tolist() == [66]
-
-
-def test_questions_of_which_only_some_are_answered_are_refused() -> None:
-    with pytest.raises(DataError, match="1 of 2 examples have no label"):
-        encode([ask("a", "a"), SpanExample("a", "who?", None, "1")])
 
 
 @pytest.mark.parametrize("version", ["1.1", "2.0"])

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from electra_albert.apps.finetune.glue import glue_average
 from electra_albert.contracts import DataError
-from electra_albert.tasks.examples import ChoiceExample, SequenceExample, SpanExample, TokenExample
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, TASKS, Task, find_task
-from electra_albert.tasks.submission import MISMATCHED, NO_ANSWER_FILE, glue_average, write_submission
+from electra_albert.tasks.submission import NO_ANSWER_FILE, write_submission
+from electra_albert.tasks.task import ChoiceExample, SequenceExample, SpanExample, TokenExample
 
 LAW = settings(max_examples=40, deadline=None, derandomize=True)
+MISMATCHED = "mismatched_accuracy"
 OFFICIAL_FILES = {
     "cola": ["CoLA.tsv"],
     "sst2": ["SST-2.tsv"],
@@ -51,35 +53,26 @@ def test_every_glue_task_writes_its_official_files_with_its_own_labels(name: str
     assert {path.read_text() for path in paths} == {f"index\tprediction\n0\t{spelled}\n"}
 
 
-def test_mnli_and_the_diagnostic_set_are_handed_in_as_words(tmp_path: Path) -> None:
-    words = ["entailment", "neutral", "contradiction"]
-    for name in ("mnli", "ax"):
-        lines = written(find_task(name), words, texts("0", "1", "2"), tmp_path)
-        assert lines == ["index\tprediction", "0\tentailment", "1\tneutral", "2\tcontradiction"]
-
-
-def test_rows_keep_their_order_and_the_index_of_the_file(tmp_path: Path) -> None:
-    lines = written(find_task("cola"), ["1", "0", "1"], texts("7", "3", "11"), tmp_path)
-    assert lines[1:] == ["7\t1", "3\t0", "11\t1"]
-
-
-@pytest.mark.parametrize("identities", [("test.tsv:2", "test.tsv:3"), ("5", "5"), ("5", "test.tsv:3")])
-def test_rows_are_counted_from_zero_where_the_file_has_no_index(identities: tuple[str, ...], tmp_path: Path) -> None:
-    assert written(find_task("cola"), ["1", "0"], texts(*identities), tmp_path)[1:] == ["0\t1", "1\t0"]
-
-
 @pytest.mark.parametrize(
-    ("prediction", "spelled"), [(-0.3, "0.000"), (5.2, "5.000"), (3.14159, "3.142"), (0.0, "0.000"), (5, "5.000")]
+    ("name", "identities", "index"),
+    [
+        ("cola", ("7", "3"), ("7", "3")),
+        ("cola", ("test.tsv:2", "test.tsv:3"), ("0", "1")),  # GLUE asks for numbers, each once
+        ("cola", ("5", "5"), ("0", "1")),
+        ("custom", ("row-b", "3"), ("row-b", "3")),  # the ids of a custom table are kept
+        ("custom", ("3", "3"), ("3", "3")),
+    ],
 )
+def test_examples_keep_their_order_and_the_index_of_the_file(
+    name: str, identities: tuple[str, ...], index: tuple[str, ...], tmp_path: Path
+) -> None:
+    lines = written(find_task(name), ["1", "0"], texts(*identities), tmp_path)
+    assert lines[1:] == [f"{index[0]}\t1", f"{index[1]}\t0"]
+
+
+@pytest.mark.parametrize(("prediction", "spelled"), [(-0.3, "0.000"), (5.2, "5.000"), (3.14159, "3.142")])
 def test_similarity_is_kept_between_0_and_5(prediction: float, spelled: str, tmp_path: Path) -> None:
     assert written(find_task("stsb"), [prediction], texts("0"), tmp_path)[1:] == [f"0\t{spelled}"]
-
-
-def test_numbers_of_a_task_without_a_range_are_written_as_they_are(tmp_path: Path) -> None:
-    from dataclasses import replace
-
-    task = replace(TASKS["custom"], is_regression=True)
-    assert written(task, [-7.25], texts("0"), tmp_path)[1:] == ["0\t-7.250"]
 
 
 def test_answers_of_squad_are_an_object_by_id(tmp_path: Path) -> None:
@@ -90,11 +83,6 @@ def test_answers_of_squad_are_an_object_by_id(tmp_path: Path) -> None:
     assert json.loads(content) == {"b": "Café", "a": ""}
     assert "Café" in content  # to be read by eye as well
     assert json.loads((tmp_path / NO_ANSWER_FILE).read_text()) == {"b": 0.125, "a": 1.0}
-
-
-def test_squad_without_null_answers_has_no_second_file(tmp_path: Path) -> None:
-    written(find_task("squad"), ["x"], [SpanExample("x", "?", None, "a")], tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["predictions.json"]
 
 
 def test_options_are_handed_in_as_letters_by_question(tmp_path: Path) -> None:
@@ -115,45 +103,28 @@ def test_a_test_set_the_task_does_not_name_is_written_under_its_own_name(tmp_pat
     assert path.read_text() == "index\tprediction\n0\tyes\n"
 
 
-@pytest.mark.parametrize("identities", [("row-b", "row-a"), ("7", "x"), ("3", "3")])
-def test_the_ids_of_a_custom_table_are_kept_whatever_they_are(identities: tuple[str, ...], tmp_path: Path) -> None:
-    lines = written(TASKS["custom"], ["yes", "no"], texts(*identities), tmp_path)
-    assert lines[1:] == [f"{identities[0]}\tyes", f"{identities[1]}\tno"]
-
-
 # Refused
 
-
-def test_a_prediction_that_is_no_label_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'2' is no label of cola"):
-        write_submission(find_task("cola"), "CoLA", ["2"], texts("0"), tmp_path)
+TWO_WORDS, SAME_ID = TokenExample(("a", "b"), None, "1"), [SpanExample("x", "?", None, "a")] * 2
 
 
-def test_a_prediction_that_is_not_finite_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not finite"):
-        write_submission(find_task("stsb"), "STS-B", [float("nan")], texts("0"), tmp_path)
-
-
-def test_fewer_predictions_than_examples_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="1 predictions for 2 examples"):
-        write_submission(find_task("cola"), "CoLA", ["1"], texts("0", "1"), tmp_path)
-
-
-def test_fewer_tags_than_words_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="zip"):
-        write_submission(find_task("ner"), "test", [["O"]], [TokenExample(("a", "b"), None, "1")], tmp_path)
-
-
-def test_questions_that_share_an_id_are_refused_for_one_would_be_lost(tmp_path: Path) -> None:
-    examples = [SpanExample("x", "?", None, "a"), SpanExample("y", "?", None, "a")]
-    with pytest.raises(DataError, match="two questions have the id a"):
-        write_submission(find_task("squad"), "test", ["x", "y"], examples, tmp_path)
-
-
-@pytest.mark.parametrize("label", ["a\tb", "a\nb", "a\rb"])
-def test_a_label_that_would_break_the_table_is_refused(label: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="tab or a line break"):
-        write_submission(TASKS["custom"], "test", [label], texts("0"), tmp_path)
+@pytest.mark.parametrize(
+    ("name", "predictions", "examples", "error", "word"),
+    [
+        ("cola", ["2"], texts("0"), ValueError, "no label"),
+        ("stsb", [float("nan")], texts("0"), ValueError, "not finite"),
+        ("cola", ["1"], texts("0", "1"), ValueError, "1 predictions for 2"),
+        ("ner", [["O"]], [TWO_WORDS], ValueError, "zip"),
+        ("squad", ["x", "y"], SAME_ID, DataError, "two questions have the id a"),  # one would be lost
+        ("custom", ["a\tb"], texts("0"), DataError, "tab or a line break"),
+        ("custom", ["a\rb"], texts("0"), DataError, "tab or a line break"),
+    ],
+)
+def test_predictions_that_the_form_cannot_hold_are_refused(
+    name: str, predictions: list[Any], examples: list[Any], error: type[Exception], word: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=word):
+        write_submission(find_task(name), "test", predictions, examples, tmp_path)
 
 
 # Averages

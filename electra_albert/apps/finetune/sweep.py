@@ -1,4 +1,4 @@
-"""The seeds of a sweep, one after the other, each trained by the loop that pretraining uses; the best is kept.
+"""The seeds of a sweep, each trained by the loop that pretraining uses; the best one's model is exported.
 
 A seed's folder holds its log and, until it is done, its checkpoints; result.json is written last and closes it.
 """
@@ -9,30 +9,33 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from electra_albert.apps.finetune.files import export_best
 from electra_albert.apps.finetune.job import TaskJob, build_objective, data_fingerprint
-from electra_albert.apps.finetune.scoring import Scored, inference, score
+from electra_albert.apps.finetune.results import export_best
 from electra_albert.apps.machine import one_line_errors
 from electra_albert.apps.run_folder import write_whole, writing
 from electra_albert.contracts import CheckpointError, Metrics
 from electra_albert.hub.load import load_task_model
 from electra_albert.model.task_model import depth_scales
-from electra_albert.tasks.batches import TaskBatches
-from electra_albert.tasks.metrics import is_collapsed
-from electra_albert.tasks.objective import TaskObjective
+from electra_albert.tasks.encoding import Decoded
+from electra_albert.tasks.kinds import KINDS, TaskObjective
+from electra_albert.tasks.metrics import MEASURES, is_collapsed
+from electra_albert.tasks.rows import Rows, TaskBatches, eval_batches, outputs_by_unit
 from electra_albert.training.checkpoint import find_checkpoint, read_state
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.guards import StopSignal
-from electra_albert.training.loop import train
+from electra_albert.training.loop import Outcome
 from electra_albert.training.monitor import EVALUATION_PREFIX, Monitor, read_metrics
 from electra_albert.training.settings import RunSettings
+from electra_albert.training.step import autocast
 
 LOG = logging.getLogger(__name__)
 
@@ -41,7 +44,7 @@ _BEST_WEIGHTS = "best.safetensors"
 
 
 class SeedResult(NamedTuple):
-    """What came of one seed."""
+    """The outcome of one seed, as its result.json holds it."""
 
     seed: int
     step: int
@@ -49,44 +52,68 @@ class SeedResult(NamedTuple):
     values: dict[str, list[list[float]]]  # by evaluation set: the numbers all metrics follow from, one row an example
     predictions: dict[str, list[Any]]  # by evaluation set
     probabilities: dict[str, list[Any] | None]
-    is_collapsed: bool  # the same answer whatever was asked
+    is_collapsed: bool  # the same answer for every example
     new_parts: list[str]  # of the model, that began with random weights
 
 
-def run_seeds(job: TaskJob, folder: Path, world: World, stop: StopSignal) -> list[SeedResult] | None:
-    """Train, or read, every seed's result; None where it was told to stop. The best one's model is exported.
+class Scored(NamedTuple):
+    """One evaluation of a model."""
 
-    Seeds that were begun by an earlier command belong to the sweep, whether or not this one asks for them: the model
-    may be theirs.
+    metrics: Metrics  # `loss`, then every metric of the deciding set by its name and of the others as set_name
+    decoded: dict[str, Decoded]  # by evaluation set
+
+
+def score(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal) -> Scored | None:
+    """Score all evaluation sets, the same result on every rank; None where one process alone was stopped."""
+    metrics: Metrics = {}
+    decoded: dict[str, Decoded] = {}
+    for name, rows in job.evaluation.items():
+        found = model_outputs(rows, objective, job.training.per_device_eval_batch_size, world, stop)
+        if found is None:
+            return None
+        examples = job.data.evaluation[name]
+        decoded[name] = KINDS[job.task.kind].decode(found[0], rows, examples, job.data.labels, job.plan)
+        values = decoded[name].values
+        if values is None:
+            raise ValueError(f"evaluation set {name} has no labels to score by")
+        prefix = "" if name == job.deciding_set else f"{name}_"
+        metrics |= {f"{prefix}{metric}": v for metric, v in {"loss": found[1], **MEASURES[job.measure](values)}.items()}
+    return Scored(metrics, decoded)
+
+
+def model_outputs(
+    rows: Rows, objective: TaskObjective, batch_size: int, world: World, stop: StopSignal
+) -> tuple[list[np.ndarray], float | None] | None:
+    """One float32 array of outputs a unit, cut to its row, and the mean loss, None without labels; all ranks share.
+
+    batch_size is in rows. None where one process alone was stopped.
     """
-    results: dict[int, SeedResult] = {}
-    seeds = _all_seeds(job, folder, world)
-    with main_first(world):
-        if world.is_main:
-            found = {seed: read_result(_place(folder, seed)) for seed in seeds}
-            results = {seed: result for seed, result in found.items() if result is not None}
-    results = gather_objects(results, world)[0]
-    for seed in seeds:
-        if seed not in results:
-            result = _run_seed(job, seed, folder, world, stop, results)
-            if result is None:
-                return None
-            results[seed] = result
-    return [results[seed] for seed in seeds]
+    device = next(objective.parameters()).device
+    mine: dict[int, np.ndarray] = {}
+    loss, count = 0.0, 0
+    for on_host in eval_batches(rows, max(1, batch_size // rows.rows_per_unit), world.rank, world.world_size):
+        if world.world_size == 1 and stop.requested:
+            return None
+        units, batch = on_host.example_id[:: rows.rows_per_unit].numpy(), on_host.to(device)
+        outputs = objective.outputs(batch)
+        if batch.labels is not None:
+            term = objective.terms(outputs, batch)[next(iter(objective.weights))]
+            loss, count = loss + float(term.sum), count + int(term.count)
+        mine |= dict(zip(units.tolist(), outputs_by_unit(outputs[0].float().cpu().numpy(), units, rows), strict=True))
+    gathered = gather_objects((mine, loss, count), world)
+    by_unit = {unit: output for part, _, _ in gathered for unit, output in part.items()}
+    total, counted = sum(part[1] for part in gathered), sum(part[2] for part in gathered)
+    return [by_unit[unit] for unit in range(rows.unit_count)], total / counted if counted else None
 
 
-def _place(folder: Path, seed: int) -> Path:
-    return folder / f"seed-{seed}"
-
-
-def _all_seeds(job: TaskJob, folder: Path, world: World) -> list[int]:
-    first = job.config.training.seed
-    asked = set(range(first, first + job.config.tuning.seeds))
-    begun = {int(path.name.removeprefix("seed-")) for path in folder.glob("seed-*") if path.name[5:].isdecimal()}
-    begun = gather_objects(begun, world)[0]
-    if begun - asked:
-        LOG.info(f"seeds begun earlier belong to this sweep too: {', '.join(map(str, sorted(begun - asked)))}")
-    return sorted(asked | begun)
+@contextmanager
+def inference(objective: TaskObjective, job: TaskJob) -> Iterator[None]:
+    """Without gradients and dropout, in the arithmetic of the training. UsageError where a GPU's memory is full."""
+    was_training, device = objective.training, next(objective.parameters()).device
+    objective.eval()
+    with one_line_errors(job.training, "none"), torch.no_grad(), autocast(device, job.arithmetic):
+        yield
+    objective.train(was_training)
 
 
 def best_of(job: TaskJob, results: Sequence[SeedResult]) -> SeedResult:
@@ -94,83 +121,117 @@ def best_of(job: TaskJob, results: Sequence[SeedResult]) -> SeedResult:
     return max(results, key=lambda result: result.metrics[job.task.main])
 
 
-def read_result(place: Path) -> SeedResult | None:
+def read_result(folder: Path) -> SeedResult | None:
     """The result in a seed's folder; None where it is not done."""
-    file = place / RESULT
+    file = folder / RESULT
     try:
         return SeedResult(**json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{file} cannot be read ({error}); remove {place} to train this seed again") from None
+        raise CheckpointError(f"{file} cannot be read ({error}); remove {folder} to train this seed again") from None
 
 
-def _run_seed(
-    job: TaskJob, seed: int, folder: Path, world: World, stop: StopSignal, others: Mapping[int, SeedResult]
-) -> SeedResult | None:
-    """Train one seed to its end and put its result down; None where it was told to stop.
+@dataclass
+class Sweep:
+    """The seeds of one task in a folder, and their results so far.
 
-    The model is exported where no seed that is done has a better one.
+    Seeds that were begun by an earlier command belong to the sweep, whether or not this one asks for them: the exported
+    model may be theirs.
     """
-    place = _place(folder, seed)
-    objective, new = build_objective(job, seed, world.device)
-    training = replace(job.training, seed=seed)
-    with Monitor(place, training.max_steps, is_main=world.is_main) as monitor:
-        found = find_checkpoint(place / "checkpoints", "auto")
-        start_step = read_state(found)["step"] if found else 0
-        LOG.info(f"{job.task.name}, seed {seed}: {training.max_steps:,} updates, {', '.join(new)} with new weights")
-        watch = _Watch(job, objective, place, world, stop)
-        watch.recall(start_step)
-        run = RunSettings(
-            place,
-            training,
-            world,
-            monitor,
-            stop,
-            job.arithmetic,
-            found,
-            rate_scales=_rate_scales(job, objective),
-            is_enough=watch.is_enough,
-            settings={"seed": seed, "data": data_fingerprint(job)},
-        )
-        with one_line_errors(training, "none"):
-            outcome = train(objective, _batches(job, seed, world), watch.evaluate, run)
-        scored = None if outcome.is_stopped else watch.settle()
+
+    job: TaskJob
+    folder: Path
+    world: World
+    stop: StopSignal
+    results: dict[int, SeedResult] = field(default_factory=dict)
+    is_stopped: bool = False
+
+    def seeds_left(self) -> Iterator[int]:
+        """The seeds without a result, until one is stopped; results of earlier commands are read."""
+        first = self.job.config.training.seed
+        asked = set(range(first, first + self.job.config.tuning.seeds))
+        begun = {int(path.name[5:]) for path in self.folder.glob("seed-*") if path.name[5:].isdecimal()}
+        begun = gather_objects(begun, self.world)[0]
+        if begun - asked:
+            LOG.info(f"seeds begun earlier belong to this sweep too: {', '.join(map(str, sorted(begun - asked)))}")
+        with main_first(self.world):
+            if self.world.is_main:
+                found = {seed: read_result(self.folder / f"seed-{seed}") for seed in sorted(begun)}
+                self.results = {seed: result for seed, result in found.items() if result is not None}
+        self.results = gather_objects(self.results, self.world)[0]
+        for seed in sorted((asked | begun) - self.results.keys()):
+            if not self.is_stopped:
+                yield seed
+
+    @contextmanager
+    def open_seed(self, seed: int) -> Iterator[Trial]:
+        """Everything that the training loop needs for one seed, resumed where it was left."""
+        job, folder, world = self.job, self.folder / f"seed-{seed}", self.world
+        objective, new = build_objective(job, seed, world.device)
+        training = replace(job.training, seed=seed)
+        with Monitor(folder, training.max_steps, is_main=world.is_main) as monitor:
+            found = find_checkpoint(folder / "checkpoints", "auto")
+            LOG.info(f"{job.task.name}, seed {seed}: {training.max_steps:,} updates, {', '.join(new)} with new weights")
+            scales, decay = None, job.config.tuning.layer_decay
+            if decay != 1:
+                names = [name for name, _ in objective.model.named_parameters()]
+                scales = {f"model.{name}": scale for name, scale in depth_scales(names, job.shape, decay).items()}
+            run = RunSettings(
+                folder,
+                training,
+                world,
+                monitor,
+                self.stop,
+                job.arithmetic,
+                found,
+                rate_scales=scales,
+                settings={"seed": seed, "data": data_fingerprint(job)},
+            )
+            trial = Trial(job, objective, new, run)
+            trial.recall(read_state(found)["step"] if found else 0)
+            trial.run = replace(run, is_enough=trial.is_enough)
+            with one_line_errors(training, "none"):
+                yield trial
+
+    def close_seed(self, trial: Trial, outcome: Outcome) -> None:
+        """Write a seed's result, and export its model where no seed that is done has a better one."""
+        scored = None if outcome.is_stopped else trial.settle()
         if scored is None:
-            return None
-    result = seed_result(job, seed, outcome.step, scored, new)
-    with main_first(world):
-        if world.is_main:
-            rivals = sorted([*others.values(), result], key=lambda rival: rival.seed)
-            _close(job, objective, place, result, is_best=best_of(job, rivals) is result)
-    return result
+            self.is_stopped = True
+            return
+        result = seed_result(self.job, trial.run.config.seed, outcome.step, scored, trial.new_parts)
+        self.results[result.seed] = result
+        with main_first(self.world):
+            if self.world.is_main:
+                folder = trial.run.folder
+                if best_of(self.job, self.in_order()) is result:
+                    export_best(self.job, trial.objective, result.seed, self.folder, result.metrics)
+                with writing(folder):
+                    write_whole(folder / RESULT, json.dumps(result._asdict()) + "\n")
+                shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+                (folder / _BEST_WEIGHTS).unlink(missing_ok=True)
 
+    def in_order(self) -> list[SeedResult]:
+        """The results by seed."""
+        return [self.results[seed] for seed in sorted(self.results)]
 
-def _rate_scales(job: TaskJob, objective: TaskObjective) -> dict[str, float] | None:
-    decay = job.config.tuning.layer_decay
-    if decay == 1:
-        return None
-    scales = depth_scales([name for name, _ in objective.model.named_parameters()], job.shape, decay)
-    return {f"model.{name}": scale for name, scale in scales.items()}
-
-
-def _batches(job: TaskJob, seed: int, world: World) -> TaskBatches:
-    if job.train is None:
-        raise ValueError("a sweep without training rows has nothing to train on")
-    return TaskBatches(
-        job.train,
-        job.training.per_device_train_batch_size,
-        job.training.gradient_accumulation_steps,
-        seed,
-        job.training.max_steps,
-        world.rank,
-        world.world_size,
-        pin_memory=world.device.type == "cuda",
-    )
+    def score_start(self) -> None:
+        """Score a fine-tuned model that is not trained any further."""
+        job = self.job
+        assert job.start.files is not None  # make_task_job refuses it
+        model, _ = load_task_model(job.start.files)
+        objective = TaskObjective(model, is_regression=job.plan.is_regression).to(self.world.device)
+        with inference(objective, job):
+            scored = score(job, objective, self.world, self.stop)
+        self.is_stopped = scored is None
+        if scored is not None:
+            seed = job.config.training.seed
+            self.results[seed] = seed_result(job, seed, 0, scored, [])
 
 
 def seed_result(job: TaskJob, seed: int, step: int, scored: Scored, new: list[str]) -> SeedResult:
-    """A scoring as it is put down."""
+    """An evaluation as it is written to result.json."""
     values = {name: found.values.tolist() for name, found in scored.decoded.items() if found.values is not None}
     return SeedResult(
         seed,
@@ -184,89 +245,81 @@ def seed_result(job: TaskJob, seed: int, step: int, scored: Scored, new: list[st
     )
 
 
-def _close(job: TaskJob, objective: TaskObjective, place: Path, result: SeedResult, *, is_best: bool) -> None:
-    """Export the model if it is the best so far, write the result, and remove what was needed to get there."""
-    if is_best:
-        export_best(job, objective, result.seed, place.parent, result.metrics)
-    with writing(place):
-        write_whole(place / RESULT, json.dumps(result._asdict()) + "\n")
-    shutil.rmtree(place / "checkpoints", ignore_errors=True)
-    (place / _BEST_WEIGHTS).unlink(missing_ok=True)
-
-
 @dataclass
-class _Watch:
-    """Scores a seed as it is trained; where it may stop early, keeps its best weights."""
+class Trial:
+    """One seed while it is trained. Where it may stop early, its best weights are kept."""
 
     job: TaskJob
     objective: TaskObjective
-    place: Path
-    world: World
-    stop: StopSignal
+    new_parts: list[str]
+    run: RunSettings
     last: Scored | None = None
     scores: list[float] = field(default_factory=list)  # of the deciding metric, one an evaluation
 
-    def recall(self, step: int) -> None:
-        """Take up the scores from before the checkpoint of `step`; the evaluation at that step is made again."""
-        name = f"{EVALUATION_PREFIX}{self.job.task.main}"
-        with main_first(self.world):
-            rows = read_metrics(self.place / "metrics.jsonl") if self.world.is_main else []
-        mine = [row[name] for row in rows if row.get(name) is not None and row["step"] < step]
-        self.scores = gather_objects(mine, self.world)[0]
-
-    def evaluate(self, step: int) -> Metrics | None:
-        """What the loop asks for at an evaluation."""
-        self.last = score(self.job, self.objective, self.world, lambda: self.stop.requested)
-        if self.last is None:
-            return None
-        current = self.last.metrics[self.job.task.main]
-        if self._patience is not None and all(current > past for past in self.scores):
-            with main_first(self.world):
-                if self.world.is_main:
-                    self._save()
-        self.scores.append(current)
-        return self.last.metrics
+    @property
+    def batches(self) -> TaskBatches:
+        """This rank's share of the training rows."""
+        assert self.job.train is not None
+        return TaskBatches(
+            self.job.train,
+            self.job.training.per_device_train_batch_size,
+            self.job.training.gradient_accumulation_steps,
+            self.run.config.seed,
+            self.job.training.max_steps,
+            self.run.world.rank,
+            self.run.world.world_size,
+            pin_memory=self.run.world.device.type == "cuda",
+        )
 
     @property
     def _patience(self) -> int | None:
         return self.job.config.tuning.early_stopping_patience
 
+    def recall(self, step: int) -> None:
+        """Read the scores from before the checkpoint of `step`; the evaluation at that step is made again."""
+        name, world = f"{EVALUATION_PREFIX}{self.job.task.main}", self.run.world
+        with main_first(world):
+            rows = read_metrics(self.run.folder / "metrics.jsonl") if world.is_main else []
+        mine = [row[name] for row in rows if row.get(name) is not None and row["step"] < step]
+        self.scores = gather_objects(mine, world)[0]
+
+    def evaluate(self, step: int) -> Metrics | None:
+        """Score the evaluation sets, as the loop asks for; None where it was stopped."""
+        self.last = score(self.job, self.objective, self.run.world, self.run.stop)
+        if self.last is None:
+            return None
+        current = self.last.metrics[self.job.task.main]
+        if self._patience is not None and all(current > past for past in self.scores):
+            with main_first(self.run.world):
+                if self.run.world.is_main:
+                    self._save()
+        self.scores.append(current)
+        return self.last.metrics
+
     def is_enough(self) -> bool:
-        """Whether the last evaluations, as many as there is patience for, brought nothing better."""
+        """Whether the last evaluations, as many as the patience, were no better than the best before."""
         if self._patience is None:
             return False
-        best = self.scores.index(max(self.scores))
-        return len(self.scores) - 1 - best >= self._patience
+        return len(self.scores) - 1 - self.scores.index(max(self.scores)) >= self._patience
 
     def _save(self) -> None:
         from safetensors.torch import save_file
 
-        beside = self.place / f"{_BEST_WEIGHTS}.writing"
-        with writing(self.place):
-            save_file({name: tensor.contiguous() for name, tensor in self.objective.state_dict().items()}, str(beside))
-            os.replace(beside, self.place / _BEST_WEIGHTS)
+        file = self.run.folder / _BEST_WEIGHTS
+        temporary = file.with_name(f"{_BEST_WEIGHTS}.writing")
+        with writing(self.run.folder):
+            weights = {name: tensor.contiguous() for name, tensor in self.objective.state_dict().items()}
+            save_file(weights, str(temporary))
+            os.replace(temporary, file)
 
     def settle(self) -> Scored | None:
-        """The scoring of the weights that are kept, which the objective holds afterwards; None if told to stop."""
+        """The evaluation of the weights that are kept, which the objective holds afterwards; None if stopped."""
         if self._patience is not None:
             from safetensors.torch import load_file
 
-            with main_first(self.world):  # the others read what the main rank has written
-                self.objective.load_state_dict(load_file(str(self.place / _BEST_WEIGHTS)))
+            with main_first(self.run.world):  # the others read what the main rank has written
+                self.objective.load_state_dict(load_file(str(self.run.folder / _BEST_WEIGHTS)))
             with inference(self.objective, self.job):
-                self.last = score(self.job, self.objective, self.world, lambda: self.stop.requested)
+                self.last = score(self.job, self.objective, self.run.world, self.run.stop)
         self.objective.eval()
         return self.last
-
-
-def score_model(job: TaskJob, world: World, stop: StopSignal) -> SeedResult | None:
-    """The result of a fine-tuned model that is not trained any further; None where it was told to stop."""
-    if job.start.files is None:
-        raise ValueError("only a fine-tuned model can be scored as it is")
-    model, _ = load_task_model(job.start.files)
-    objective = TaskObjective(model, is_regression=job.plan.is_regression).to(world.device)
-    with inference(objective, job):
-        scored = score(job, objective, world, lambda: stop.requested)
-    if scored is None:
-        return None
-    return seed_result(job, job.config.training.seed, 0, scored, [])

@@ -36,7 +36,7 @@ from electra_albert.training.distributed import World, gather_objects, main_firs
 if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
     from electra_albert.model.electra import Discriminator, Generator
-    from electra_albert.objectives.registry import PretrainingObjective
+    from electra_albert.objectives import PretrainingObjective
 
 LOG = logging.getLogger(__name__)
 

@@ -30,9 +30,10 @@ from electra_albert.corpus.tokenizer import fingerprint, special_ids
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.compilation import Compilation, compile_for_training
 from electra_albert.model.encoder import set_gradient_checkpointing
+from electra_albert.objectives import PretrainingObjective, make_objective
 from electra_albert.objectives.evaluation import Unigram
 from electra_albert.objectives.masking import SpecialIds
-from electra_albert.objectives.registry import PretrainingObjective, make_objective, spec_of
+from electra_albert.objectives.registry import spec_of
 from electra_albert.training.distributed import World, main_first
 from electra_albert.training.optimizer import check_groups, parameter_groups
 
@@ -88,7 +89,11 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     if spec_of(config).has_sentence_order:
         share = _order_share(batches.rows)
         LOG.info(f"order can be told in {share:.1%} of the rows: those that hold two whole sentences to swap")
-    origin = _origin(config, tokenizer, world, recorded)
+    origin = None
+    if recorded is not None:
+        origin = known_origin(recorded)
+    elif config.run.init_from is not None:
+        origin = find_origin(Path(config.run.init_from), config, tokenizer, world)
     if origin is not None:
         origin = with_old_text(origin, config, prepared.tokenizer_dir, held_out, world, begins=recorded is None)
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
@@ -117,45 +122,32 @@ def self_check(objective: PretrainingObjective, batch: Batch, weight_decay: floa
     `batch` is one of the run's own. Raises UsageError where the losses are off, which settings can cause, and
     AssertionError where a law is broken, which they cannot.
     """
-    check_ties(objective)
-    groups = parameter_groups(objective, weight_decay)
-    check_groups(objective, groups)
-    losses = start_losses(objective, batch)
-    for name, loss in losses.items():
-        wanted = objective.guessing.get(name, math.nan)
-        tolerance = ORDER_TOLERANCE if name == "sop_loss" else START_TOLERANCE
-        if not abs(loss - wanted) <= tolerance * wanted:
-            raise UsageError(
-                f"{name} starts at {loss:.3f}, but guessing[{name!r}] of {type(objective).__name__} is {wanted:.3f}: "
-                "declare its loss at chance level there or, where that is right, choose another "
-                "--model.initializer_range"
-            )
-    told = ", ".join(
-        f"{name.replace('_', ' ')} {loss:.2f} (guessing: {objective.guessing[name]:.2f})"
-        for name, loss in losses.items()
-    )
-    LOG.info(f"self-check: tables shared, every parameter in one group; {begun} {told}")
-
-
-def check_ties(objective: PretrainingObjective) -> None:
-    """AssertionError unless generator and discriminator, where there are two, read the very same tables."""
-    if objective.discriminator is None:
-        return
-    tables = {name: tensor.data_ptr() for name, tensor in objective.generator.embeddings.named_parameters()}
-    for name, tensor in objective.discriminator.embeddings.named_parameters():
-        assert tables[name] == tensor.data_ptr(), f"generator and discriminator do not share {name}"
-
-
-def start_losses(objective: PretrainingObjective, batch: Batch) -> dict[str, float]:
-    """Mean in nats of each weighted term that counts anything in one batch."""
+    if objective.discriminator is not None:
+        tables = {name: tensor.data_ptr() for name, tensor in objective.generator.embeddings.named_parameters()}
+        for name, tensor in objective.discriminator.embeddings.named_parameters():
+            assert tables[name] == tensor.data_ptr(), f"generator and discriminator do not share {name}"
+    check_groups(objective, parameter_groups(objective, weight_decay))
     device = objective.generator.predictions.bias.device
     with torch.no_grad():
         terms = objective(batch.to(device), torch.zeros((), dtype=torch.int64, device=device))
-    return {name: float(terms[name].sum / terms[name].count) for name in objective.weights if terms[name].count}
+    seen = []
+    for name in objective.weights:
+        if not terms[name].count:
+            continue
+        loss, chance = float(terms[name].sum / terms[name].count), objective.guessing.get(name, math.nan)
+        tolerance = ORDER_TOLERANCE if name == "sop_loss" else START_TOLERANCE
+        if not abs(loss - chance) <= tolerance * chance:
+            raise UsageError(
+                f"{name} starts at {loss:.3f}, but guessing[{name!r}] of {type(objective).__name__} is {chance:.3f}: "
+                "declare its loss at chance level there or, where that is right, choose another "
+                "--model.initializer_range"
+            )
+        seen.append(f"{name.replace('_', ' ')} {loss:.2f} (at chance {chance:.2f})")
+    LOG.info(f"self-check: tables shared, every parameter in one group; {begun} {', '.join(seen)}")
 
 
 def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[TrainBatches, Rows]:
-    """What to train on and the rows held out; DataError where there are too few."""
+    """Training batches and held-out examples; DataError where there are too few."""
     training, store = config.training, prepared.store
     rows = rows_for(store.train, prepared.train_table, config, prepared.tokenizer)
     held_out = rows_for(store.validation, prepared.validation_table, config, prepared.tokenizer)
@@ -168,22 +160,17 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
         world.world_size,
         pin_memory=world.device.type == "cuda",
     )
-    _require_rows(config, batches, held_out, world)
+    if batches.global_batch_size > batches.order.pass_length:
+        raise DataError(
+            f"the corpus gives {batches.order.pass_length} examples, one update takes {batches.global_batch_size}; "
+            "lower --per_device_train_batch_size or give more text"
+        )
+    if min(held_out.table.count, training.eval_examples) < world.world_size:
+        raise DataError(
+            f"{held_out.table.count} examples are held out, --eval_examples takes {training.eval_examples}, "
+            f"and each of {world.world_size} processes needs one; give more text or evaluate more"
+        )
     return batches, held_out
-
-
-def _origin(
-    config: PretrainConfig,
-    tokenizer: Tokenizer,
-    world: World,
-    recorded: Mapping[str, Any] | None,
-) -> Origin | None:
-    """What to begin with, or what the run which goes on began with."""
-    if recorded is not None:
-        return known_origin(recorded)
-    if config.run.init_from is None:
-        return None
-    return find_origin(Path(config.run.init_from), config, tokenizer, world)
 
 
 def start_at_frequencies(generator: Generator, unigram: Unigram) -> None:
@@ -230,20 +217,6 @@ def rows_for(stream: TokenStream, table: ExampleTable, config: PretrainConfig, t
         swap_rate=SWAP_RATE if has_order else 0.0,
         one_segment_rate=0.0 if has_order else ONE_SEGMENT_RATE,
     )
-
-
-def _require_rows(config: PretrainConfig, batches: TrainBatches, held_out: Rows, world: World) -> None:
-    """DataError where there are too few rows for an update, or for every process to evaluate one."""
-    if batches.global_batch_size > batches.order.pass_length:
-        raise DataError(
-            f"the corpus gives {batches.order.pass_length} rows, one update takes {batches.global_batch_size}; "
-            "lower --per_device_train_batch_size or give more text"
-        )
-    if min(held_out.table.count, config.training.eval_examples) < world.world_size:
-        raise DataError(
-            f"{held_out.table.count} rows are held out, --eval_examples takes {config.training.eval_examples}, "
-            f"and each of {world.world_size} processes needs one; give more text or evaluate more"
-        )
 
 
 def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:

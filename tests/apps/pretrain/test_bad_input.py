@@ -117,7 +117,7 @@ def test_special_tokens_in_the_text_are_words_and_counted(tmp_path: Path) -> Non
 
 
 def test_a_corpus_smaller_than_the_vocabulary_gives_fewer_pieces_and_says_so(finished: Finished) -> None:
-    assert "pieces of the 300 asked for by --vocab_size" in finished.ended.err
+    assert "subwords of the --vocab_size 300" in finished.ended.err
     pieces = json.loads((finished.folder / "tokenizer" / "tokenizer.json").read_text())["model"]["vocab"]
     assert json.loads((finished.folder / "generator" / "config.json").read_text())["vocab_size"] == len(pieces) < 300
 

@@ -139,7 +139,7 @@ FEW = ("--max_train_examples", 24, "--max_eval_examples", 24)
 ANSWERS = ("--task", "squad", "--data_dir", "{tasks}/squad", "--classifier_dropout_prob", 0, *FEW)
 WORSE = ("--learning_rate", 1e-12, "--evals_per_epoch", 3)  # no scoring is better than the one before
 FINETUNING: Table = {
-    "data.task": "is what the other options belong to; test_finetuning.py trains every kind",
+    "data.task": "is what the other options belong to; finetune/test_learning.py trains every kind",
     "data.data_dir": To("{tasks}/other/RTE", shared=("--task", "rte", "--data_dir", "{tasks}/RTE", *FEW)),
     "data.train_file": To("{tables}/dev.csv"),
     "data.validation_file": To("{tables}/train.csv", changes="scores"),
@@ -176,14 +176,14 @@ FINETUNING: Table = {
     "tuning.attention_probs_dropout_prob": To(0.7),
     "tuning.dropout_samples": To(3),
     "tuning.class_weights": To("balanced"),
-    "tuning.metric_for_best_model": "decides between seeds: test_finetuning_own_tables.py",
+    "tuning.metric_for_best_model": "decides between seeds: finetune/test_own_tables.py",
     "tuning.seeds": To(2),
     "tuning.evals_per_epoch": To(3, changes="scores"),
     "tuning.early_stopping_patience": To(1, shared=(*CUSTOM, *WORSE)),
     "tuning.predict": To("{tables}/train.csv", changes="scores"),
-    "tuning.compare": "trains nothing: test_finetuning_sweep.py",
+    "tuning.compare": "trains nothing: finetune/test_sweep.py",
     "tuning.device": "needs a GPU",
-    "tuning.resume": "never refuses what auto continues: test_finetuning_sweep.py",
+    "tuning.resume": "never refuses what auto continues: finetune/test_sweep.py",
     "tuning.dry_run": To("true"),
     **{name: entry for name, entry in TRAINING.items() if name.split(".")[1] not in DERIVED},
     "training.lr_scheduler_type": To("linear", shared=("--warmup_steps", 2)),

@@ -92,7 +92,7 @@ def test_an_objective_of_one_file_and_one_entry_is_trained_exported_and_told(des
     )
     assert trained.code == 0, trained.err
     assert "objective mlm_count, mask rate 0.3," in trained.err
-    assert "count loss 1.61 (guessing: 1.61)" in trained.err
+    assert "count loss 1.61 (at chance 1.61)" in trained.err
     assert "count loss (nats)" in trained.out
     assert "count_loss" in rows(desk.folder / "count")[0]
     card = (desk.folder / "count" / "README.md").read_text(encoding="utf-8")

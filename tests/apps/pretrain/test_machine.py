@@ -17,7 +17,7 @@ from electra_albert.apps.pretrain.job import choose_compilation
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import UsageError
 from electra_albert.objectives.rtd import ReplacedTokenDetection
-from electra_albert.tasks.objective import TaskObjective
+from electra_albert.tasks.kinds import TaskObjective
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import assert_refused, call, finish, start
 from tests.apps.tiny_tasks import cola

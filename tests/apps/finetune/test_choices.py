@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import yaml
 
+import electra_albert as ea
+from electra_albert import contracts as ea_errors
 from electra_albert.apps.finetune import main as finetune
-from electra_albert.corpus import installed_docs
+from electra_albert.apps.finetune.options import parse_finetuning
 from electra_albert.hub.load import load_task_model, locate_encoder
+from electra_albert.training import loop
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, call, copy_as_learned, rows, untimed_rows
-from tests.apps.tiny_tasks import SEED, Tiny, cola, mnli, options, results, rte, stories, stsb
+from tests.apps.tiny_tasks import SEED, Tiny, cola, losses, mnli, options, results, rte, stories, stsb
 
 QUICK: tuple[object, ...] = ("--max_steps", 3, "--logging_steps", 1)
 
@@ -31,19 +35,7 @@ def train(tiny: Tiny, model: Path, output: Path, *more: object) -> Ended:
     return ended
 
 
-def losses(folder: Path) -> list[float]:
-    return [row["loss"] for row in rows(folder / f"seed-{SEED}") if "loss" in row]
-
-
 # What it begins with.
-
-
-@pytest.mark.parametrize("part", ["", "discriminator", "generator", "discriminator/model.safetensors"])
-def test_a_run_its_folders_and_their_weights_can_be_fine_tuned(
-    finished: Finished, tiny: Tiny, tmp_path: Path, part: str
-) -> None:
-    train(tiny, finished.folder / part, tmp_path / "out")
-    assert (tmp_path / "out" / "model" / "model.safetensors").is_file()
 
 
 def test_a_run_begins_with_its_discriminator(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
@@ -70,14 +62,6 @@ def test_the_newest_run_is_taken_and_named_where_none_is(finished: Finished, tin
     assert ended.code == 0, ended.err
     assert "runs/mine" in ended.err
     assert (in_folder / "runs" / "cola-mine" / "results.json").is_file()
-
-
-def test_a_small_task_begins_with_the_model_of_another(finished: Finished, tmp_path: Path) -> None:
-    """Three classes go, two come: the head is new, the rest is that of the other task."""
-    train(mnli(tmp_path / "tasks"), finished.folder, tmp_path / "mnli")
-    ended = train(rte(tmp_path / "tasks"), tmp_path / "mnli", tmp_path / "rte")
-    assert results(tmp_path / "rte")["metrics"]["accuracy"]["values"]
-    assert "classifier" in ended.err
 
 
 # What it is told.
@@ -199,7 +183,7 @@ def write_table(file: Path, columns: dict[str, list[Any]]) -> None:
         file.write_text("".join(mark.join(f"{quote}{cell}{quote}" for cell in line) + "\n" for line in lines))
 
 
-@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_table_of_ones_own_gives_the_same_in_every_format(finished: Finished, tmp_path: Path, suffix: str) -> None:
     found = stories(60, 1)
     kinds = sorted({story.place for story in found})
@@ -228,7 +212,65 @@ def test_a_table_of_ones_own_gives_the_same_in_every_format(finished: Finished, 
     assert alone == evaluated
 
 
-# All of GLUE, and nothing at all.
+# From a program, and nothing at all.
+
+
+def as_options(argv: list[str]) -> dict[str, Any]:
+    """The same options as a program gives them; numbers stay text, which is read as on the command line."""
+    return {name.removeprefix("--"): yaml.safe_load(value) for name, value in zip(argv[::2], argv[1::2], strict=True)}
+
+
+def test_a_program_gets_what_the_command_reports(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
+    train(tiny, finished.folder, tmp_path / "command")
+    named = as_options(tiny.options(finished.folder, tmp_path / "program", *QUICK))
+    run = ea.finetune(**named)
+    assert losses(tmp_path / "program") == losses(tmp_path / "command")
+    assert (run.folder, run.step, run.is_stopped) == (tmp_path / "program", 3, False)
+    of_command = results(tmp_path / "command")["metrics"]
+    assert run.metrics == {name: metric["values"][0] for name, metric in of_command.items()}
+    config = parse_finetuning(tiny.options(finished.folder, tmp_path / "config", *QUICK))
+    assert ea.finetune(config).metrics == run.metrics
+
+
+@pytest.mark.parametrize(
+    ("named", "error"),
+    [
+        ({"learning_rat": 1}, ea_errors.UsageError),
+        ({"task": "custom"}, ea_errors.UsageError),
+        ({"compare": ["a", "b"]}, ea_errors.UsageError),
+        ({"task": "cola", "from_mnli": True}, ea_errors.UsageError),  # an option without effect
+        ({"train_file": "no.jsonl", "validation_file": "no.jsonl"}, ea_errors.DataError),
+    ],
+)
+def test_a_program_gets_an_exception(
+    finished: Finished, in_folder: Path, named: dict[str, Any], error: type[Exception]
+) -> None:
+    Path("no.jsonl").write_text("[")
+    with pytest.raises(error):
+        ea.finetune(**{"model": str(finished.folder), "output_dir": "out", "device": "cpu"} | named)
+    assert not Path("out").exists()
+
+
+def test_the_command_is_four_calls_from_backward(
+    finished: Finished, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any, **__: Any) -> NoReturn:
+        raise EOFError
+
+    monkeypatch.setattr(loop, "backward", stop)
+    with pytest.raises(EOFError) as reached:
+        finetune.main(tiny.options(finished.folder, tmp_path / "out", *QUICK))
+    frames = [frame for frame in traceback.extract_tb(reached.value.__traceback__) if "tests" not in frame.filename]
+    assert [frame.name for frame in frames][:4] == ["main", "run_finetuning", "train", "update"]  # a rehearsal first
+
+
+def test_without_data_the_task_that_ships_is_taken(finished: Finished, in_folder: Path) -> None:
+    ended = call(finetune.main, "--model", finished.folder, "--device", "cpu", *QUICK, "--max_train_examples", 64)
+    assert ended.code == 0, ended.err
+    assert results(in_folder / "runs" / "topics-run")["task"] == "topics"
+
+
+# All of GLUE.
 
 
 @pytest.fixture
@@ -262,14 +304,6 @@ def test_glue_runs_what_is_there_and_says_what_is_not(finished: Finished, glue: 
     assert "updates," not in "".join(line for line in again.err.splitlines() if "new weights" in line)
 
 
-def test_glue_can_begin_small_tasks_with_the_model_of_mnli(finished: Finished, glue: Path, tmp_path: Path) -> None:
-    for name, more in (("plain", ()), ("mnli", ("--from_mnli",))):
-        run_glue(finished, glue, tmp_path / name, *more)
-    assert losses(tmp_path / "plain" / "cola") == losses(tmp_path / "mnli" / "cola")
-    for task in ("rte", "stsb"):
-        assert losses(tmp_path / "plain" / task) != losses(tmp_path / "mnli" / task)
-
-
 @pytest.mark.parametrize("has_labels", [True, False])
 def test_the_diagnostic_set_is_labelled_by_the_model_of_mnli_and_scored_where_it_can_be(
     finished: Finished, glue: Path, tmp_path: Path, has_labels: bool
@@ -290,25 +324,3 @@ def test_the_diagnostic_set_is_labelled_by_the_model_of_mnli_and_scored_where_it
         of_mnli, found = (results(tmp_path / name)["metrics"] for name in ("mnli", "ax"))
         assert found["matthews_correlation"]["values"] == of_mnli["matthews_correlation"]["values"]
     assert not list((tmp_path / "ax").glob("seed-*/metrics.jsonl"))
-
-
-PACKAGES = ("joblib/", "absl/", "packaging/", "click/", "markdown/", "fsspec/")
-
-
-@pytest.mark.slow
-def test_the_bare_command_makes_a_task_and_a_model_of_its_own(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine with few packages, for time."""
-    sources = [source for source in installed_docs.installed_sources() if source.name.startswith(PACKAGES)]
-    monkeypatch.setattr(installed_docs, "installed_sources", lambda: sources)
-    ended = call(finetune.main)
-    assert ended.code == 0, ended.err
-    assert "random weights" in ended.err
-    folder = next((in_folder / "runs").glob("docs-*"))
-    assert results(folder)["task"] == "docs"
-    assert {path.name for path in (in_folder / "data" / "prepared" / "docs-task").iterdir()} >= {
-        "train.jsonl",
-        "dev.jsonl",
-    }
-    labels = (folder / "confusion.tsv").read_text().split("\n")[0].split("\t")[1:]
-    assert len(labels) >= 3
-    assert call(finetune.main, "--dry_run").code == 0

@@ -1,0 +1,361 @@
+"""The folder of a sweep: settings, results.json (fractions), tables (times 100), predictions, a model and its card."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import string
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from electra_albert.apps.run_folder import (
+    CARD,
+    COMMAND,
+    CONFIG,
+    ENVIRONMENT,
+    compare_settings,
+    environment,
+    recorded_settings,
+    write_whole,
+    writing,
+)
+from electra_albert.contracts import CheckpointError, Metrics, UsageError
+from electra_albert.corpus.tokenizer import fingerprint
+from electra_albert.finetuning_config import CUSTOM, FinetuneConfig, as_flat_settings, table_name
+from electra_albert.hub.load import TASK_FILE
+from electra_albert.hub.save import save_model
+from electra_albert.model.attention import stock_computes
+from electra_albert.tasks.metrics import LEVEL, LOWER_IS_BETTER, MEASURES, bootstrap_intervals, summarize
+from electra_albert.tasks.task import ChoiceExample, SequenceExample, SpanExample, TokenExample
+from electra_albert.training.run_log import LOG_FILE
+
+if TYPE_CHECKING:
+    from electra_albert.apps.finetune.job import TaskJob
+    from electra_albert.apps.finetune.sweep import SeedResult
+    from electra_albert.hub.card import Facts
+    from electra_albert.tasks.kinds import TaskObjective
+
+RESULTS, TABLE, MODEL = "results.json", "results.md", "model"
+PREDICTIONS, CONFUSION, SUBMISSION, PREDICTED = "predictions{}.tsv", "confusion{}.tsv", "submission", "predicted.tsv"
+PREDICTIONS_HEADER = "id\tgold\tpredicted\t"
+_WRITTEN = (CONFIG, COMMAND, CARD, RESULTS, TABLE, "predictions.tsv", "confusion.tsv", SUBMISSION, PREDICTED, LOG_FILE)
+_OF_THE_CALL = frozenset({"predict", "compare", "resume", "dry_run"})  # they leave the sweep as it is
+DATA_FILES = ("data_dir", "train_file", "validation_file")
+# Settings that are paths, compared by fingerprint, and others that leave what is trained as it is.
+_MAY_CHANGE = frozenset(
+    {
+        *("model", "output_dir", *DATA_FILES, "unknown_labels", "test_file", "prepared_dir", "encoding", "seeds"),
+        *("device", "from_mnli", "arithmetic", "logging_steps", "per_device_eval_batch_size", "gradient_checkpointing"),
+        *("per_device_train_batch_size", "gradient_accumulation_steps"),  # the batch is compared as a whole
+    }
+)
+_AUTO = {
+    "sequence": "AutoModelForSequenceClassification",
+    "choice": "AutoModelForMultipleChoice",
+    "span": "AutoModelForQuestionAnswering",
+    "token": "AutoModelForTokenClassification",
+}
+_SHOWN_CHARACTERS = 500  # of a text in predictions.tsv
+
+
+def check_is_ours(folder: Path) -> None:
+    """UsageError where the folder holds what a sweep would overwrite and was not made by one."""
+    if any((folder / taken).exists() for taken in ("checkpoints", "generator")):
+        raise UsageError(f"{folder} is the folder of a pretraining run; choose another --output_dir")
+    taken_names = [name for name in (*_WRITTEN, MODEL) if (folder / name).exists()]
+    if taken_names and not (folder / ENVIRONMENT).is_file():
+        raise UsageError(f"{folder} is not of Finetuning.py and holds {taken_names[0]}; choose another --output_dir")
+
+
+def open_folder(job: TaskJob, folder: Path, command: Sequence[str], data: str) -> list[str]:
+    """Record the sweep in its folder; returns what changed since it began. `data` is the fingerprint of the data.
+
+    Raises CheckpointError where the folder holds a sweep with other settings, UsageError where it holds one and
+    --resume never, or cannot be written.
+    """
+    import yaml
+
+    options = {name: value for name, value in as_flat_settings(job.config).items() if name not in _OF_THE_CALL}
+    settings = {
+        **options,
+        "task": job.task.name,  # however it was spelt
+        "is_trained": job.train is not None,
+        "arithmetic": job.arithmetic,
+        "updates": job.training.max_steps,
+        "weights": job.start.fingerprint,
+        "tokenizer_fingerprint": fingerprint(job.start.tokenizer),
+        "data": data,
+        "global_batch_size": job.global_batch_size,
+    }
+    recorded, changes = recorded_settings(folder), []
+    if recorded:
+        if job.config.tuning.resume == "never":
+            raise UsageError(f"--resume never, but {folder} holds a sweep; choose another --output_dir")
+        if job.train is not None or recorded.get("is_trained") is not False:  # a scoring replaces a scoring
+            changes = _changes(recorded, settings, folder)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        # First of all: a folder that holds it is known to be a sweep's.
+        write_whole(folder / ENVIRONMENT, json.dumps({**environment(), "settings": settings}, indent=2) + "\n")
+        write_whole(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
+        write_whole(folder / COMMAND, shlex.join(["python", *command]) + "\n")
+    return changes
+
+
+def _changes(recorded: Mapping[str, Any], settings: Mapping[str, Any], folder: Path) -> list[str]:
+    """What changed since the sweep in the folder began; CheckpointError where it would train on something else."""
+    defaults = as_flat_settings(FinetuneConfig())  # of options that an older version did not record
+    then = {name: value for name, value in {**defaults, **recorded}.items() if name not in _OF_THE_CALL}
+    changes = compare_settings({**then, "data": settings["data"]}, settings, folder, _MAY_CHANGE)
+    if then.get("data") != settings["data"]:
+        files = [", ".join(str(side[name]) for name in DATA_FILES if side.get(name)) for side in (then, settings)]
+        was = "changed since" if files[0] == files[1] else f"now, {files[0]} then"
+        raise CheckpointError(f"{folder} was made with other data ({files[1]} {was}); choose another --output_dir")
+    return changes
+
+
+def export_best(job: TaskJob, objective: TaskObjective, seed: int, folder: Path, metrics: Metrics) -> None:
+    """Write the fine-tuned model of a seed as a stock folder that records its task and scores."""
+    plan = job.plan._asdict()
+    details = {
+        "task": job.task.name,
+        "family": job.start.family,
+        "seed": seed,
+        "labels": list(job.data.labels),
+        "columns": {"text": list(job.task.columns.text), "pair": list(job.task.columns.pair)},
+        **{name: plan[name] for name in ("is_regression", "has_null_answer")},
+        **{name: plan[name] for name in ("max_seq_length", "doc_stride", "max_answer_length")},
+    }
+    facts = task_facts(job, metrics, f"seed {seed}")
+    save_model(objective.model.cpu(), job.start.tokenizer, folder / MODEL, details, facts)
+
+
+def check_model(folder: Path, seed: int) -> None:
+    """CheckpointError unless the model in the folder is that of a seed."""
+    try:
+        found = json.loads((folder / MODEL / TASK_FILE).read_text(encoding="utf-8"))["seed"]
+    except (OSError, ValueError, LookupError, TypeError):
+        found = None
+    if found != seed:
+        what = "is gone or damaged" if found is None else f"is that of seed {found}"
+        raise CheckpointError(
+            f"{folder / MODEL} {what}, the best seed is {seed}; remove {folder / f'seed-{seed}'} to train it again"
+        )
+
+
+def task_facts(job: TaskJob, metrics: Metrics, of: str) -> Facts:
+    """The card's facts on a fine-tuned model: task, data, model it began with, labels and official scores.
+
+    `of` names what the scores are of, such as one seed.
+    """
+    from huggingface_hub import EvalResult
+
+    from electra_albert.hub.card import HUB_TASKS, Facts
+
+    data, examples = job.config.data, len(job.data.evaluation[job.deciding_set])
+    name = table_name(data) if job.task.name == CUSTOM else job.task.name
+    own = (data.train_file, data.validation_file, data.validation_split, data.max_eval_examples)
+    hub = None if any(own) else job.task.hub  # of other data than the task's own, or a part, scores are no comparison
+    is_from_scratch = job.start.files is None or (job.train is not None and job.config.tuning.from_scratch)
+    base = None if is_from_scratch else job.start.name
+    scores = {metric: metrics[metric] for metric in job.task.metrics if metrics.get(metric) is not None}
+    results = [
+        EvalResult(
+            task_type=HUB_TASKS[job.task.kind],
+            dataset_type=hub.dataset if hub else name,
+            dataset_name=name,
+            dataset_config=hub.config if hub else None,
+            dataset_split=hub.evaluation.get(job.deciding_set) if hub else None,
+            metric_type=metric,
+            metric_value=value,
+            metric_name=f"{metric} ({of})",
+        )
+        for metric, value in scores.items()
+    ]
+    begun = "with random weights" if base is None else f"with the weights of `{base}`"
+    made = f"Fine-tuned on `{name}` ({len(job.data.train):,} examples), beginning {begun}."
+    if job.train is None:
+        made = f"Scores of `{base}`, which was not trained any further, on `{name}`."
+    labels = f" Labels: {', '.join(f'`{label}`' for label in job.data.labels)}." if job.data.labels else ""
+    reached = ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items())
+    text = f"{made}{labels} On {examples:,} examples of {job.deciding_set} ({of}): {reached}."
+    known = {"base_model": base, "datasets": [hub.dataset] if hub else None, "metrics": list(scores)}
+    return Facts({**known, "model_name": f"{job.start.name}-{name}", "eval_results": results}, text)
+
+
+def summarize_sweep(job: TaskJob, results: Sequence[SeedResult], best: SeedResult) -> dict[str, Any]:
+    """The contents of results.json."""
+    tuning = job.config.tuning
+    metrics: dict[str, Any] = {}
+    for name in best.metrics:
+        values = [result.metrics.get(name) for result in results]
+        if None not in values:  # else, such as the F1 of a class only some seeds named, it is no metric of the sweep
+            is_lower_better = name.endswith("loss") or name in LOWER_IS_BETTER
+            metrics[name] = summarize(values, is_lower_better=is_lower_better)  # type: ignore[arg-type]
+    for set_name in best.values:
+        per_seed = [np.asarray(result.values[set_name], dtype=np.float64) for result in results]
+        prefix = "" if set_name == job.deciding_set else f"{set_name}_"
+        for name, interval in bootstrap_intervals(per_seed, MEASURES[job.measure], job.config.training.seed).items():
+            if f"{prefix}{name}" in metrics:
+                metrics[f"{prefix}{name}"]["interval"] = list(interval)
+    commonest_share = None  # the accuracy of always the commonest gold label
+    if job.measure in ("classification", "choice"):
+        _, counts = np.unique(np.asarray(best.values[job.deciding_set])[:, 1], return_counts=True)
+        commonest_share = float(counts.max() / counts.sum())
+    return {
+        "task": job.task.name,
+        "model": tuning.model or job.start.name,
+        "from_scratch": job.train is not None and (tuning.from_scratch or job.start.files is None),
+        "head": job.head.style,
+        "seeds": [result.seed for result in results],
+        "best_seed": best.seed,
+        "collapsed_seeds": [result.seed for result in results if result.is_collapsed],
+        "commonest_share": commonest_share,
+        "class_weights": tuning.class_weights,
+        "main_metric": job.task.main,
+        "official_metrics": list(job.task.metrics),
+        "measure": job.measure,
+        "deciding_set": job.deciding_set,
+        "interval_level": LEVEL,
+        "updates": [result.step for result in results],
+        "train_examples": len(job.data.train),
+        "evaluation_examples": {name: len(examples) for name, examples in job.data.evaluation.items()},
+        "noticed": job.data.report.lines(),
+        "metrics": metrics,
+    }
+
+
+def write_results(job: TaskJob, folder: Path, results: Mapping[str, Any], best: SeedResult) -> None:
+    """Write results.json, the table, the best seed's predictions and the card; UsageError where that fails."""
+    with writing(folder):
+        for name, examples in job.data.evaluation.items():
+            suffix = "" if name == job.deciding_set else f"_{name}"
+            predicted = predictions_table(examples, best.predictions[name], best.probabilities[name])
+            write_whole(folder / PREDICTIONS.format(suffix), predicted)
+            if job.measure in ("classification", "token"):
+                confusion = confusion_table(job.data.labels, examples, best.predictions[name])
+                write_whole(folder / CONFUSION.format(suffix), confusion)
+        write_whole(folder / TABLE, format_results(results) + "\n")
+        _write_card(job, folder, results)
+        write_whole(folder / RESULTS, json.dumps(results, indent=2) + "\n")
+
+
+def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> None:
+    """Write the folder's card: scores, how to load the model, how to make it again."""
+    from electra_albert.hub import card
+
+    head, is_stock = job.head, stock_computes(job.shape)
+    loader = _AUTO[head.kind] if head.output_name != "electra_classifier" else "AutoModel"
+    path, own_path = f'"THIS_FOLDER", subfolder="{MODEL}"', f"THIS_FOLDER/{MODEL}"
+    choice = (
+        f"the model is that of the best seed, {results['best_seed']}, chosen on the set it is scored on: its score is "
+        "optimistic, the median is not."
+    )
+    if job.train is None and job.start.files is not None:
+        own_path = str(job.start.files.weights.parent)
+        path, choice = f'"{own_path}"', "the model was fine-tuned elsewhere and only scored here."
+    medians = {name: metric["median"] for name, metric in results["metrics"].items()}
+    facts = task_facts(job, medians, f"median of {len(results['seeds'])} seed(s)")
+    tags, library = ["albert", "electra", job.task.name], "transformers" if is_stock else None
+    note = f"Fractions of the same numbers, with every seed, are in results.json; {choice}"
+    text = f"{facts.text}\n\n{format_results(results)}\n\n{note}"
+    code = card.stock_code(loader, path) if is_stock else card.OWN_CODE.replace("THIS_FOLDER", own_path)
+    command = (folder / COMMAND).read_text(encoding="utf-8").strip()
+    card.write_card(folder, card.Facts({"library_name": library, "tags": tags, **facts.fields}, text), code, command)
+
+
+def format_results(results: Mapping[str, Any]) -> str:
+    """The results as a Markdown table: the official metrics and ELECTRA's, for every evaluation set."""
+    sizes = ", ".join(f"{count:,} {name}" for name, count in results["evaluation_examples"].items())
+    begun = " with random weights" if results["from_scratch"] else ""
+    lines = [
+        f"{results['task']}, {results['model']}{begun}: {results['train_examples']:,} examples to train on, "
+        f"{sizes} to score, {len(results['seeds'])} seed(s)",
+        "",
+        "| metric, x 100 | median | mean | std | best | 95 % interval of the mean | each seed |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name in shown_metrics(results):
+        found = results["metrics"][name]
+        title = f"**{name}**" if name == results["main_metric"] else name
+        median, mean, std, best = (percent(found[key]) for key in ("median", "mean", "std", "best"))
+        low, high = map(percent, found["interval"])
+        each = " ".join(map(percent, found["values"]))
+        lines.append(f"| {title} | {median} | {mean} | {std} | {best} | {low} to {high} | {each} |")
+    if results["commonest_share"] is not None:
+        lines += ["", f"always the commonest label: accuracy {percent(results['commonest_share'])}"]
+    if len(results["seeds"]) == 1:
+        lines += ["", "one seed shows nothing of the spread between seeds: --seeds 5"]
+    if results["collapsed_seeds"]:
+        seeds = ", ".join(map(str, results["collapsed_seeds"]))
+        collapsed = f"warning: collapsed, the same answer for every example: seed {seeds}"
+        advice = "; try a lower --learning_rate" if any(results["updates"]) else ""  # of a model trained here
+        if advice and results["measure"] == "classification" and results["class_weights"] == "none":
+            advice += ", or --class_weights balanced where one label is far more frequent than the others"
+        lines += ["", collapsed + advice]
+    return "\n".join(lines)
+
+
+def shown_metrics(results: Mapping[str, Any]) -> list[str]:
+    """The official metrics and ELECTRA's, on every evaluation set."""
+    wanted = dict.fromkeys([results["main_metric"], *results["official_metrics"]])
+    sets = [name for name in results["evaluation_examples"] if name != results["deciding_set"]]
+    names = [*wanted, *(f"{set_name}_{name}" for set_name in sets for name in wanted)]
+    return [name for name in names if name in results["metrics"]]
+
+
+def percent(value: float | None) -> str:
+    """A fraction times 100 with two decimals."""
+    return "-" if value is None else f"{100 * value:.2f}"
+
+
+def predictions_table(examples: Sequence[Any], predictions: Sequence[Any], probabilities: Sequence[Any] | None) -> str:
+    """One line an example: its id, its gold label, the predicted one and its probability, and the text.
+
+    Probabilities are lists, one for each label, or numbers: of there being no answer.
+    """
+    is_of_none = probabilities is not None and isinstance(next(iter(probabilities), None), float)
+    lines = [f"{PREDICTIONS_HEADER}{'no_answer' if is_of_none else 'probability'}\ttext"]
+    for example, predicted, found in zip(examples, predictions, probabilities or [None] * len(examples), strict=True):
+        gold, text = _gold_and_text(example)
+        is_choice = isinstance(example, ChoiceExample)
+        shown = string.ascii_uppercase[predicted] if is_choice else _spelled(predicted)
+        score = "" if found is None else f"{found if isinstance(found, float) else max(found):.4f}"
+        cells = (" ".join(cell.split()) for cell in (example.identity, gold, shown, score, text))
+        lines.append("\t".join(c if len(c) <= _SHOWN_CHARACTERS else f"{c[:_SHOWN_CHARACTERS]} …" for c in cells))
+    return "\n".join(lines) + "\n"
+
+
+def _spelled(label: Any) -> str:
+    if isinstance(label, float):
+        return f"{label:.4f}"
+    return " ".join(map(str, label)) if isinstance(label, list | tuple) else str("" if label is None else label)
+
+
+def _gold_and_text(example: Any) -> tuple[str, str]:
+    match example:
+        case SequenceExample():
+            pair = "" if example.text_pair is None else f" ||| {example.text_pair}"
+            return _spelled(example.label), f"{example.text}{pair}"
+        case TokenExample():
+            return _spelled(example.tags), " ".join(example.words)
+        case SpanExample():
+            gold = " / ".join(dict.fromkeys(answer.text for answer in example.answers or ()))
+        case _:
+            gold = "" if example.label is None else string.ascii_uppercase[example.label]
+    return gold, f"{example.question} ||| {example.context}"
+
+
+def confusion_table(labels: Sequence[str], examples: Sequence[Any], predictions: Sequence[Any]) -> str:
+    """How often each gold label (lines) was given each label (columns), of texts or of words."""
+    from sklearn.metrics import confusion_matrix
+
+    gold = [(example.tags or ()) if isinstance(example, TokenExample) else [example.label] for example in examples]
+    found = [one if isinstance(one, list) else [one] for one in predictions]
+    counts = confusion_matrix([*chain(*gold)], [*chain(*found)], labels=labels)
+    rows = ["\t".join([label, *map(str, row)]) for label, row in zip(labels, counts, strict=True)]
+    return "\n".join(["\t".join(["gold \\ predicted", *labels]), *rows]) + "\n"

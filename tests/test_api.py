@@ -1,0 +1,96 @@
+"""The Python interface as documented: functions that return results, raise errors and leave the process alone."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import electra_albert as ea
+from electra_albert.config import RunConfig
+from electra_albert.contracts import CheckpointError, DataError, RunResult, UsageError
+from electra_albert.presets import PRESETS
+from tests.apps.tiny_run import english, environment
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = re.compile(r"```python\n(.*?)```", re.S)
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_example_files(folder: Path) -> None:
+    (folder / "my.txt").write_text(english(130), encoding="utf-8")
+    (folder / "unseen.txt").write_text(english(20, seed=2), encoding="utf-8")
+    for name, seed in (("train", 3), ("dev", 4)):
+        sentences = [line for line in english(20, seed).splitlines() if " cat " in line or " owl " in line]
+        rows = [f'"{line}",{"cat" if " cat " in line else "owl"}' for line in sentences]
+        (folder / f"{name}.csv").write_text("\n".join(["text,animal", *rows, '"The cat",cat', '"The owl",owl\n']))
+
+
+def test_the_documented_example_runs(in_folder: Path) -> None:
+    write_example_files(in_folder)
+    (code,) = EXAMPLE.findall((ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
+    names: dict[str, object] = {}
+    exec(code, names)
+    run = names["run"]
+    assert isinstance(run, RunResult)
+    assert (run.step, run.is_stopped) == (20, False)
+    assert "discriminator ROC-AUC" in run.summary
+    assert (in_folder / "exported" / "model.safetensors").is_file()
+
+
+def test_the_same_call_finds_a_finished_run_and_repeats_its_numbers(in_folder: Path) -> None:
+    write_example_files(in_folder)
+    sizes = {"max_steps": 4, "vocab_size": 300, "max_seq_length": 32, "per_device_train_batch_size": 8}
+    first, again = (ea.pretrain(corpus="my.txt", output_dir="run", **sizes) for _ in range(2))
+    assert again.step == 4
+    assert again.metrics == first.metrics
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "word"),
+    [
+        ({"corpus": "gone.txt"}, UsageError, "gone.txt"),
+        ({"corpus": "empty.txt"}, DataError, "no text"),
+        ({"lerning_rate": 1}, UsageError, "learning_rate"),
+        ({"model": {"hiden_size": 1}}, UsageError, "hidden_size"),
+        ({"max_steps": "many"}, UsageError, "max_steps"),
+        ({"tokenizer": "damaged"}, CheckpointError, "tokenizer"),
+    ],
+)
+def test_a_mistake_is_an_exception(
+    in_folder: Path, options: dict[str, object], error: type[Exception], word: str
+) -> None:
+    (in_folder / "empty.txt").touch()
+    (in_folder / "damaged").mkdir()
+    (in_folder / "damaged" / "tokenizer.json").write_text("{")
+    write_example_files(in_folder)
+    with pytest.raises(error, match=word):
+        ea.pretrain(**{"corpus": "my.txt", "output_dir": "run", **options})
+
+
+def test_a_config_object_stands_for_all_options(in_folder: Path) -> None:
+    with pytest.raises(UsageError, match="not both"):
+        ea.pretrain(PRESETS["tiny"], corpus="my.txt")
+    with pytest.raises(TypeError):
+        ea.pretrain(RunConfig(), "my.txt")  # type: ignore[call-arg]
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, electra_albert as ea; print(sorted({'torch', 'transformers'} & set(sys.modules)), dir(ea) != [])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert run.stdout.split("]")[0] == "["
+
+
+def test_what_is_not_public_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="nothing_of_ours"):
+        _ = ea.nothing_of_ours
