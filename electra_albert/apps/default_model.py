@@ -12,39 +12,30 @@ from electra_albert.files import MODELS as SHIPPED
 LOG = logging.getLogger(__name__)
 
 RUNS = Path("runs")  # where the commands are typed
-_NAMED = 3  # runs in one line
 
 
 def default_model(option: str) -> Path:
     """The newest run in RUNS that finished its plan and is clear of the baselines, else the shipped model; logged.
 
-    Raises UsageError, with what to type, where there is neither. `option` is the one that names a model. Only folders
-    directly below RUNS are looked at.
+    `option` names a model, for the notice of a run that is passed over.
     """
-    found, flaws = None, {}
-    for run in _finished_runs(RUNS):
+    runs = _finished_runs(RUNS)
+    for run in runs:
         if not (flaw := _flaw(run)):
-            found = run
-            break
-        flaws[run] = f"{run} ({flaw})"
-    listed = ", ".join(list(flaws.values())[:_NAMED]) + f" and {len(flaws) - _NAMED} more" * (len(flaws) > _NAMED)
-    notice = f"not taken by default: {listed}; to take it: {option} {next(iter(flaws))}" if flaws else ""
+            LOG.info(f"model: {run}, the newest run")
+            return run
+        LOG.info(f"notice: not taken by default: {run} ({flaw}); to take it: {option} {run}")
     shipped = sorted(SHIPPED.glob("*/generator/config.json"))
-    if found is None and not shipped:
-        raise UsageError(notice) if notice else _no_run(RUNS)
-    if notice:
-        LOG.info(f"notice: {notice}")
-    if found is not None:
-        LOG.info(f"model: {found}, the newest run")
-        return found
+    if not shipped:
+        raise _no_run(RUNS)
     folder, here = shipped[-1].parents[1], Path.cwd()  # of several the last by name
     folder = folder.relative_to(here) if folder.is_relative_to(here) else folder
-    LOG.info(f"model: {folder}, which comes with the toolkit ({RUNS}/ holds no {'other ' * bool(flaws)}finished run)")
+    LOG.info(f"model: {folder}, which comes with the toolkit ({RUNS}/ holds no {'other ' * bool(runs)}finished run)")
     return folder
 
 
 def newest_run(runs: Path) -> Path:
-    """The run whose generator was written last; UsageError, with what to type, where there is none."""
+    """The run whose generator was written last; UsageError where there is none."""
     found = _finished_runs(runs)
     if not found:
         raise _no_run(runs)
@@ -71,9 +62,6 @@ def _flaw(run: Path) -> str:
         last = read_evaluations(run, "eval_")[-1]
         if last["step"] < planned:
             return f"stopped at step {last['step']:,} of {planned:,}"
-        learned = has_learned(last)
-        if learned is None:
-            return "its objective has no baseline to be compared with"
-        return "" if learned else f"not clear of the baselines after {last['step']:,} steps"
+        return "" if has_learned(last) else f"not clear of the baselines after {last['step']:,} steps"
     except (UsageError, OSError, LookupError, TypeError):
         return "its files do not say what it learned"

@@ -1,8 +1,5 @@
 """Fill in the [MASK]s of sentences with a pretrained generator, or mask and rewrite sentences without any.
 
-A rewritten sentence is shown before and after with the discriminator's score of each masked word, [before]->[after]
-where there are no colours.
-
 examples:
   python LM_DEMO.py                                         newest run or shipped model, built-in sentences
   python LM_DEMO.py sentences.txt --gen runs/mine --top_k 3 the same as --input sentences.txt
@@ -13,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-import stat
+import shutil
 import sys
 from bisect import bisect
 from collections import Counter
@@ -37,6 +34,7 @@ if TYPE_CHECKING:
 
 MASK, PIPE = "[MASK]", "-"
 LOST = "\ufffd"  # written where a drawn token is only a part of a character
+_LONGEST_LINE = 1 << 14  # characters that are rewritten at once: a line may be of any length, memory may not
 SENTENCES = (  # shown where no --input names others
     "Paris is the [MASK] of France.",
     "She opened the door and walked into the [MASK].",
@@ -47,18 +45,16 @@ SENTENCES = (  # shown where no --input names others
     "The town was founded by settlers who came from the north and built a church near the river.",
 )
 _HELP = {
-    "gen": "A run folder, a model folder, a .safetensors or .pt file (safetensors is the safer of the two); by default "
-    "the newest run, else the model that comes with the toolkit.",
+    "gen": "A run folder, a model folder, a .safetensors or .pt file; by default the newest run or the shipped model.",
     "disc": "The discriminator; by default beside --gen.",
     "config": "config.json of a bare weights file.",
     "tokenizer": "Tokenizer folder of a bare weights file.",
     "input": f"Text, one sentence a line; {PIPE} for stdin.",
     "output": f"A file for the rewritten text, line for line, {MASK}s filled by the best guess; {PIPE} for stdout.",
 }
-_JSON_HELP = f"""Print one JSON array, one element a line of text. For a line with {MASK}s: as the fill-mask pipeline
-gives it. For any other: {{"sequence": after, "original": before, "replaced": [{{"start", "end", "before", "after",
-"probability", "is_changed"}}, ...]}}; start and end are characters of the original, the probability of having been
-replaced is the discriminator's, null without one."""
+_JSON_HELP = f"""Print one JSON array, one element a line of text: with {MASK}s as the fill-mask pipeline gives it, else
+{{"sequence": after, "original": before, "replaced": [{{"start", "end", "before", "after", "probability",
+"is_changed"}}, ...]}}, start and end in characters of the original, the probability null without a discriminator."""
 _LIMITS, _COLOURS = (0.3, 0.6), ("\x1b[32m", "\x1b[33m", "\x1b[31m")  # probability of a replacement: green to red
 _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 
@@ -66,43 +62,41 @@ _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 def main(argv: Sequence[str]) -> int:
     """Entry point of LM_DEMO.py; returns the exit code."""
     options = _parse(argv)
-    from electra_albert.inference.rewrite import Draw, Part, check, rewrite
+    from electra_albert.inference.rewrite import Draw, rewrite
 
     draw = Draw(options.mask_rate, options.temperature, options.seed)
-    check(draw)
     if options.json:
         _use_utf8(sys.stdout)
     lines = enumerate(map(str.strip, _read_lines(options.input) if options.input else SENTENCES), 1)
-    parts = [] if options.output else [Part(number, text) for number, text in lines if text]
-    if not parts and not options.output:
+    numbered = [] if options.output else [(number, text) for number, text in lines if text]
+    if not numbered and not options.output:
         raise _no_sentence(options.input)
     model = _load(options)
     if options.output:
         _rewrite_file(model, options.input, options.output, draw)
         return 0
-
-    def as_json(result: Rewritten) -> dict[str, Any]:
-        replaced = [replacement._asdict() for replacement in result.replaced]
-        return {"sequence": result.sequence, "original": result.original, "replaced": replaced}
-
-    results = rewrite(model, parts, draw)
-    masked = [result.original for result in results if result.is_filled]
-    proposals = iter(model.fill_mask(masked, options.top_k))
-    answers: list[Any] = [next(proposals) if result.is_filled else as_json(result) for result in results]
+    results = rewrite(model, numbered, draw)
+    proposals = iter(model.fill_mask([result.original for result in results if result.is_filled], options.top_k))
+    answers: list[Any] = [next(proposals) if result.is_filled else _as_json(result) for result in results]
     if options.json:
         print(json.dumps(answers, ensure_ascii=False))
         return 0
     colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    for part, answer, result in zip(parts, answers, results, strict=True):
+    for (_, text), answer, result in zip(numbered, answers, results, strict=True):
         if result.is_filled:
             columns = answer if isinstance(answer[0], list) else [answer]
-            print(format_proposals(part.text, columns, colours=colours))
+            print(format_proposals(text, columns, colours=colours))
             if model.discriminator is not None:
                 print(format_scored(((token, score) for token, score, _ in result.scores), colours=colours))
         else:
             print(format_rewritten(result, colours=colours))
         print()
     return 0
+
+
+def _as_json(result: Rewritten) -> dict[str, Any]:
+    replaced = [replacement._asdict() for replacement in result.replaced]
+    return {"sequence": result.sequence, "original": result.original, "replaced": replaced}
 
 
 def _parse(argv: Sequence[str]) -> Namespace:
@@ -118,22 +112,16 @@ def _parse(argv: Sequence[str]) -> Namespace:
     options = parse(parser, argv, of_file="input")
     if options.top_k < 1:
         raise UsageError(f"top_k={options.top_k} must be at least 1")
-    if options.output and options.json:
-        raise UsageError("--output writes text and --json prints JSON; give one of the two")
-    if options.output and not options.input:
-        raise UsageError(f"--output needs --input FILE, or --input {PIPE} for stdin")
+    if options.output and (options.json or not options.input):
+        raise UsageError(f"--output needs --input FILE, or {PIPE} for stdin, and not --json")
     if options.output and options.output != PIPE:
-        _check_output(options.input, Path(options.output))
+        target = Path(options.output)
+        check_can_write(target.absolute().parent)
+        if target.exists() and not target.is_file():
+            raise UsageError(f"cannot write {target}: it is no regular file; name a file, or {PIPE} for stdout")
+        if target.resolve() == Path(options.input).resolve():
+            raise UsageError(f"--output {target} is the input itself, which is not overwritten; name another file")
     return options
-
-
-def _check_output(source: str, target: Path) -> None:
-    """UsageError unless `target` is a file that may be written or replaced, and not the input itself."""
-    check_can_write(target.absolute().parent)
-    if target.exists() and not target.is_file():
-        raise UsageError(f"cannot write {target}: it is no regular file; name a file, or {PIPE} for stdout")
-    if source != PIPE and target.exists() and Path(source).exists() and target.samefile(source):
-        raise UsageError(f"--output {target} is the input itself, which is not overwritten; name another file")
 
 
 def _load(options: Namespace) -> InferenceModel:
@@ -143,10 +131,8 @@ def _load(options: Namespace) -> InferenceModel:
     path = Path(options.gen) if options.gen else default_model("--gen")
     folder = path.absolute() if path.is_dir() else path.absolute().parent
     beside = folder.parent / "discriminator"
-    is_pair = folder.name == "generator" and beside.is_dir()
-    discriminator = options.disc or (beside if is_pair else None)
-    own = {"config": options.config, "tokenizer": options.tokenizer}
-    model = load_model(path, "cpu", discriminator=discriminator, **own)
+    disc = options.disc or (beside if folder.name == "generator" and beside.is_dir() else None)
+    model = load_model(path, "cpu", discriminator=disc, config=options.config, tokenizer=options.tokenizer)
     if model.generator is None:
         raise CheckpointError(f"{path} has no predictions, the masked-token head; name a model that has one")
     if model.discriminator is None:
@@ -158,12 +144,12 @@ def _load(options: Namespace) -> InferenceModel:
 
 
 def _read_lines(source: str) -> Iterator[str]:
-    """Lines of a UTF-8 file, or of stdin, with their endings; only a line feed ends one."""
+    """Lines of a UTF-8 file, or of stdin, with their endings, giant ones in parts; only a line feed ends one."""
     name = "stdin" if source == PIPE else source
     try:
         file = sys.stdin.fileno() if source == PIPE else source
         with open(file, encoding="utf-8-sig", newline="\n", closefd=source != PIPE) as stream:
-            yield from stream
+            yield from iter(lambda: stream.readline(_LONGEST_LINE), "")
     except UnicodeDecodeError:
         raise DataError(f"{name} is not UTF-8 text; convert it first") from None
     except OSError as error:
@@ -171,8 +157,7 @@ def _read_lines(source: str) -> Iterator[str]:
 
 
 def _no_sentence(source: str) -> DataError:
-    name = "stdin" if source == PIPE else source
-    return DataError(f"{name} holds no sentence; write one a line, with or without {MASK} for a missing word")
+    return DataError(f"--input {source} holds no sentence; write one a line, with or without {MASK} for a word")
 
 
 @contextmanager
@@ -187,7 +172,7 @@ def _open_output(target: str) -> Iterator[TextIO]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file, TextIOWrapper(file, encoding="utf-8", newline="") as stream:
             if path.exists():  # before a word is written, which not everybody may be allowed to read
-                Path(file.name).chmod(stat.S_IMODE(path.stat().st_mode))
+                shutil.copymode(path, file.name)
             yield stream
     except OSError as error:
         raise UsageError(f"cannot write {target} ({error.strerror}); name a file elsewhere") from None
@@ -199,69 +184,46 @@ def _use_utf8(stream: TextIO) -> None:
         stream.reconfigure(encoding="utf-8", errors="strict", newline="")
 
 
-class Tally:
-    """Counts what was done to the lines of a file."""
+def count(result: Rewritten) -> Counter[str]:
+    """Counts of a line for the report, and sums of the discriminator's probabilities."""
+    found: Counter[str] = Counter(lines=1, blank=not result.original.strip(), rewritten=bool(result.replaced))
+    found["filled" if result.is_filled else "masked"] = len(result.replaced)
+    found["lost"] = sum(max(0, it.after.count(LOST) - it.before.count(LOST)) for it in result.replaced)
+    found["changed"] = 0 if result.is_filled else sum(it.is_changed for it in result.replaced)
+    for _, probability, is_changed in () if result.is_filled else result.scores:
+        found["new" if is_changed else "old"] += 1
+        found["p new" if is_changed else "p old"] += probability  # type: ignore[assignment]
+    return found
 
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.sums = {"changed": 0.0, "unchanged": 0.0}  # of the discriminator's probabilities
-        self._last = 0  # number of the last line in which something was replaced
 
-    def count_lines(self, lines: Iterable[str]) -> Iterator[str]:
-        """The same lines, counted as they pass."""
-        for line in lines:
-            self.counts["text" if line.strip() else "blank"] += 1
-            yield line
-
-    def add(self, number: int, result: Rewritten) -> None:
-        """Count the rewriting of a line, or of a part of one."""
-        if result.replaced:
-            self.counts["rewritten"] += number != self._last
-            self._last = number
-        self.counts["filled" if result.is_filled else "masked"] += len(result.replaced)
-        self.counts["lost"] += sum(max(0, it.after.count(LOST) - it.before.count(LOST)) for it in result.replaced)
-        if not result.is_filled:
-            changed = [it.probability or 0.0 for it in result.replaced if it.is_changed]
-            unchanged = [probability for _, probability, is_changed in result.scores if not is_changed]
-            for name, probabilities in (("changed", changed), ("unchanged", unchanged)):
-                self.counts[name] += len(probabilities)
-                self.sums[name] += sum(probabilities)
-
-    def report(self, *, is_scored: bool) -> str:
-        """The counts and, where there is a discriminator, its mean probability of a replacement, line by line."""
-        count = self.counts
-        lines = [
-            f"lines: {count['rewritten']:,} rewritten, {count['text'] - count['rewritten']:,} with nothing to mask "
-            f"left as they are, {count['blank']:,} blank",
-            f"tokens masked: {count['masked']:,}, of which changed: {count['changed']:,}; {MASK}s filled: "
-            f"{count['filled']:,}",
-        ]
-        if is_scored:
-            means = {name: f"{total / count[name]:.1%}" if count[name] else "-" for name, total in self.sums.items()}
-            lines.append(
-                f"discriminator's mean probability of a replacement: {means['changed']} at the {count['changed']:,} "
-                f"changed tokens, {means['unchanged']} at the {count['unchanged']:,} unchanged ones"
-            )
-        if count["lost"]:
-            lines.append(f"written as {LOST}, a drawn token being only a part of a character: {count['lost']:,}")
-        return "\n".join(lines)
+def format_counts(counts: Counter[str], *, is_scored: bool) -> str:
+    """The report on a rewritten file, with the mean probabilities of a replacement where there is a discriminator."""
+    untouched = counts["lines"] - counts["blank"] - counts["rewritten"]
+    report = f"""lines: {counts["rewritten"]:,} rewritten, {untouched:,} left as they are, {counts["blank"]:,} blank
+tokens masked: {counts["masked"]:,}, of which changed: {counts["changed"]:,}; {MASK}s filled: {counts["filled"]:,}"""
+    if is_scored:
+        new, old = (counts[f"p {name}"] / max(1, counts[name]) for name in ("new", "old"))
+        report += f"\nmean probability of a replacement: {new:.1%} at changed tokens, {old:.1%} elsewhere"
+    if counts["lost"]:
+        report += f"\nwritten as {LOST}, a drawn token being only a part of a character: {counts['lost']:,}"
+    return report
 
 
 def _rewrite_file(model: InferenceModel, source: str, target: str, draw: Draw) -> None:
-    """Rewrite a file line by line and report what was done, on stderr where the text goes to stdout."""
+    """Rewrite a file line by line and report on it, on stderr where the text goes to stdout."""
     from tqdm import tqdm
 
     from electra_albert.inference.rewrite import rewrite_lines
 
-    tally = Tally()
+    counts: Counter[str] = Counter()
     with _open_output(target) as stream:
-        lines = tally.count_lines(tqdm(_read_lines(source), unit=" lines", disable=None, leave=False))
-        for number, text, result in rewrite_lines(model, lines, draw):
-            tally.add(number, result)
+        lines = tqdm(_read_lines(source), unit=" lines", disable=None, leave=False)
+        for text, result in rewrite_lines(model, lines, draw):
+            counts.update(count(result))
             stream.write(text)
-        if not tally.counts["text"]:
+        if counts["lines"] == counts["blank"]:
             raise _no_sentence(source)
-    report = tally.report(is_scored=model.discriminator is not None)
+    report = format_counts(counts, is_scored=model.discriminator is not None)
     print(report, file=sys.stderr if target == PIPE else sys.stdout)
     if target != PIPE:
         print(f"written to {target}")
@@ -291,19 +253,14 @@ def format_rewritten(rewritten: Rewritten, *, colours: bool) -> str:
             return before
         return f"{_BOLD}{after}{_RESET}" if colours else f"[{before}]->[{after}]"
 
-    def change(replacement: Replacement) -> str:
-        before, after = (printable(text.strip()) or "(nothing)" for text in (replacement.before, replacement.after))
-        return f"{before} -> {after}" if replacement.is_changed else before
-
     before = printable(rewritten.original)  # character for character, so that positions stay
     if not rewritten.replaced:
         return f"{before}\n    holds no token that may be masked: left as it is"
     lines = [before, f"    after: {splice(before, rewritten.replaced, mark)}"]
-    words = [change(replacement) for replacement in rewritten.replaced]
-    width = max(map(len, words))
-    for word, (*_, probability, is_changed) in zip(words, rewritten.replaced, strict=True):
-        score = "" if probability is None else _colour(f"replaced? {probability:.0%}", probability, colours)
-        lines.append(f"    {word:{width}}  {'changed' if is_changed else 'kept':7}  {score}".rstrip())
+    for _, _, was, now, probability, is_changed in rewritten.replaced:
+        score = "" if probability is None else _colour(f"  replaced? {probability:.0%}", probability, colours)
+        old, new = (printable(text.strip()) or "(nothing)" for text in (was, now))
+        lines.append(f"    {f'{old} -> {new}' if is_changed else f'{old} (kept)':24}{score}".rstrip())
     return "\n".join(lines)
 
 
@@ -311,11 +268,10 @@ def format_scored(scores: Iterable[tuple[Piece, float]], *, colours: bool) -> st
     """How likely each token is a replacement: coloured in a terminal, in per cent everywhere."""
     from electra_albert.inference.engine import shown
 
-    cells = (
-        " " * token.starts_word + _colour(f"{shown(token.text)}({probability:.0%})", probability, colours)
-        for token, probability in scores
-    )
-    return "    replaced?" + "".join(cells)
+    text = "    replaced?"
+    for token, probability in scores:
+        text += " " * token.starts_word + _colour(f"{shown(token.text)}({probability:.0%})", probability, colours)
+    return text
 
 
 def _colour(text: str, probability: float, colours: bool) -> str:

@@ -8,7 +8,7 @@ electra-albert export --model runs/mine --dtype float16 --license mit --output_d
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +28,8 @@ _DTYPES = ("float32", "float16", "bfloat16")
 _CHECKPOINTS = "checkpoints"
 _OF_A_RUN = ("generator", "discriminator", "model", "tokenizer", _CHECKPOINTS)
 _TASK_HEADS = {"classifier", "electra_classifier", "qa_outputs"}
+_KIND_HELP = """generator fills masks, discriminator is the one to fine-tune, task was fine-tuned, encoder has no head.
+By default the generator of a run, and of another folder what it holds."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,18 +37,11 @@ def main(argv: Sequence[str]) -> int:
     parser = make_parser("electra-albert export", "Write stock Hugging Face folders, or ONNX files.")
     parser.add_argument("--model", type=str, required=True, help="A run folder or a model folder, ours or stock.")
     parser.add_argument("--output_dir", type=str, required=True, help="Folder to write the model into.")
-    parser.add_argument(
-        "--kind",
-        choices=[*KINDS],
-        default=None,
-        help="generator fills masks, discriminator is the one to fine-tune, task was fine-tuned, encoder has no head. "
-        "By default the generator of a run, and of another folder what it holds.",
-    )
-    parser.add_argument("--format", choices=[*_FORMATS], default="safetensors", help="Of the weights.")
-    parser.add_argument("--dtype", choices=[*_DTYPES], default="float32", help="Of the stored weights.")
+    parser.add_argument("--kind", choices=KINDS, default=None, help=_KIND_HELP)
+    parser.add_argument("--format", choices=_FORMATS, default="safetensors", help="Of the weights.")
+    parser.add_argument("--dtype", choices=_DTYPES, default="float32", help="Of the stored weights.")
     parser.add_argument("--license", type=str | None, default=None, help="Of the weights, by its id, as mit.")
-    options = parse(parser, argv)
-    done = export(options.model, options.output_dir, options.kind, options.format, options.dtype, options.license)
+    done = export(**parse(parser, argv).as_dict())
     print(f"wrote the {done.kind} to {done.folder}")
     return 0
 
@@ -70,18 +65,19 @@ def export(
 
     Raises UsageError for paths and options that cannot be, CheckpointError for files that hold no such model.
     """
-    choices = {"kind": (kind, (None, *KINDS)), "format": (format, _FORMATS), "dtype": (dtype, _DTYPES)}
-    for name, (value, known) in choices.items():
+    for name, value, known in (("kind", kind, (None, *KINDS)), ("format", format, _FORMATS), ("dtype", dtype, _DTYPES)):
         if value not in known:
             raise UsageError(f"--{name} {value} is none of {', '.join(filter(None, known))}")
-    for name, place in (("model", model), ("output_dir", output_dir)):
-        if not str(place):
-            raise UsageError(f"--{name} is empty; give a path")
+    if not str(model) or not str(output_dir):
+        raise UsageError("--model and --output_dir need a path each")
     if format == "onnx" and dtype != "float32":
         raise UsageError(f"an ONNX file holds float32; leave out --dtype {dtype} or --format onnx")
-    path, folder = Path(model), Path(output_dir)
+    folder = Path(output_dir)
     check_can_write(folder)
-    _refuse_a_runs_folder(folder)
+    place = folder.resolve()
+    for run in (place, place.parent) if place.name in _OF_A_RUN else (place,):
+        if (run / ENVIRONMENT).is_file() or (run / _CHECKPOINTS).is_dir():
+            raise UsageError(f"{folder} belongs to a run and would be overwritten; choose another --output_dir")
     import torch
 
     from electra_albert.corpus.tokenizer import load_tokenizer
@@ -91,27 +87,24 @@ def export(
     from electra_albert.hub.save import save_model
     from electra_albert.model.attention import stock_computes
 
-    files = _locate(path, kind)
-    if files.weights.parent.resolve() == folder.resolve():
+    files = _locate(Path(model), kind)
+    if files.weights.parent.resolve() == place:
         raise UsageError(f"{folder} is where the model comes from; choose another --output_dir")
     if format == "onnx":
         require_packages()
     stored = read_stored(files)
     if not stock_computes(stored.config):
-        raise CheckpointError(
-            f"transformers has no attention {stored.config.attention}, so {files.weights} cannot be exported; this "
-            "toolkit loads it where it is, and a copy of its run's folder elsewhere"
-        )
+        attention = f"transformers has no attention {stored.config.attention}"
+        raise CheckpointError(f"{attention}, so {files.weights} cannot be exported; copy its run's folder instead")
     tokenizer = load_tokenizer(files.tokenizer)
     if len(tokenizer) > stored.config.vocab_size:
-        raise CheckpointError(
-            f"the tokenizer in {files.tokenizer} has {len(tokenizer)} subwords, the model {stored.config.vocab_size}; "
-            "put the tokenizer it was trained with into its folder"
-        )
+        sizes = f"has {len(tokenizer)} subwords, the model {stored.config.vocab_size}"
+        raise CheckpointError(f"the tokenizer in {files.tokenizer} {sizes}; put the one it was trained with there")
     kind = kind or _kind_of(stored)
     built, details = _build(kind, stored, files)
-    left_aside = _left_aside(stored, built)
-    if left_aside:
+    parts = {name for name, _ in built.named_children()}
+    parts |= {"pooler"} if "sentence_order" in parts else set()
+    if left_aside := sorted({name.split(".")[0] for name in stored.tensors} - parts) + sorted(stored.left_aside):
         LOG.warning(f"left aside, as a model of kind {kind} has no place for it: {', '.join(left_aside)}")
     facts = Facts({"license": license} if license else {})
     save_model(built, tokenizer, folder, details, facts, file_format=format, dtype=getattr(torch, dtype))
@@ -131,40 +124,19 @@ def _locate(path: Path, kind: str | None) -> ModelFiles:
 
 def _kind_of(stored: Stored) -> str:
     """The kind of a model by the heads in its file."""
-    heads = {name.split(".")[0] for name in stored.tensors}
-    if heads & _TASK_HEADS:
+    if {name.split(".")[0] for name in stored.tensors} & _TASK_HEADS:
         return "task"
-    found = {"discriminator_predictions": "discriminator", "predictions": "generator"}
-    return next((kind for head, kind in found.items() if head in heads), "encoder")
+    return "discriminator" if stored.has_detection_head else "generator" if stored.has_mlm_head else "encoder"
 
 
 def _build(kind: str, stored: Stored, files: ModelFiles) -> tuple[Model, dict[str, Any] | None]:
     """The model, and the details of its task where it has one."""
     from electra_albert.hub import load
 
+    origin = str(files.weights)
     if kind == "task":
         details, head = load.read_task(files)
-        return load.task_model_of(stored, head, str(files.weights)), details
-    builders: dict[str, Callable[[Stored, str], Model]] = {
-        "generator": load.generator_of,
-        "discriminator": load.discriminator_of,
-        "encoder": load.body_of,
-    }
-    return builders[kind](stored, str(files.weights)), None
-
-
-def _left_aside(stored: Stored, model: Model) -> list[str]:
-    """Heads in a model's files that `model` is without."""
-    parts = {name for name, _ in model.named_children()}
-    parts |= {"pooler"} if "sentence_order" in parts else set()
-    return sorted({name.split(".")[0] for name in stored.tensors} - parts) + sorted(stored.left_aside)
-
-
-def _refuse_a_runs_folder(folder: Path) -> None:
-    """UsageError for the folder of a run or a fine-tuning, and for those in it that are its own."""
-    place = folder.resolve()
-    for run in (place, place.parent) if place.name in _OF_A_RUN else (place,):
-        if (run / ENVIRONMENT).is_file() or (run / _CHECKPOINTS).is_dir():
-            raise UsageError(
-                f"{folder} belongs to a run, whose files would be overwritten; choose another --output_dir"
-            )
+        return load.task_model_of(stored, head, origin), details
+    if kind == "generator":
+        return load.generator_of(stored, origin), None
+    return (load.discriminator_of if kind == "discriminator" else load.body_of)(stored, origin), None

@@ -6,9 +6,8 @@ electra-albert score --model runs/mine --text unseen.txt --pairs blimp --output 
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +17,17 @@ from electra_albert.contracts import UsageError
 if TYPE_CHECKING:
     from jsonargparse import Namespace
 
-    from electra_albert.inference.model import InferenceModel
-
 LOG = logging.getLogger(__name__)
 
 _OPTIONS = ("text", "pairs", "max_seq_length", "text_column", "max_pairs", "device")
-_COLUMNS = {
-    "text": ("file", ""),
+_COLUMNS = {  # of a text: the key of the number, and how it is written
     "tokens": ("tokens", "{:,}"),
     "words": ("words", "{:,}"),
     "unknown": ("unknown_tokens", "{:,}"),
     "nats a token": ("nats_per_token", "{:.4f}"),
     "of known ones": ("nats_per_known_token", "{:.4f}"),
     "frequencies alone": ("unigram_entropy", "{:.4f}"),
-    "accuracy %": ("accuracy", "{:.2f}"),
+    "accuracy": ("accuracy", "{:.2%}"),
     "nats a word": ("nats_per_word", "{:.4f}"),
     "pseudo-perplexity a word": ("pseudo_perplexity", "{:,.1f}"),
 }
@@ -65,8 +61,7 @@ def _score(options: Namespace) -> dict[str, Any]:
     from electra_albert.files import sha256, write_json
     from electra_albert.hub.weights import all_files
     from electra_albert.inference.model import load_model
-    from electra_albert.inference.score_pairs import pair_files, score_pairs
-    from electra_albert.inference.score_text import require_file, score_text
+    from electra_albert.inference.scoring import pair_files, require_file, score_pairs, score_text
 
     texts = [Path(name) for name in options.text or ()]
     for file in texts:
@@ -76,10 +71,16 @@ def _score(options: Namespace) -> dict[str, Any]:
     if options.output is not None:
         _check_output(Path(options.output))
     model = load_model(options.model, options.device)
-    left_out = _left_out(model, bool(texts), options.pairs is not None)
+    has_mlm, has_detection = model.generator is not None, model.discriminator is not None
+    if not has_mlm and not (options.pairs is not None and has_detection):
+        raise UsageError("the model has no masked-token head, so nothing asked for can be scored; name a run")
+    left_out = ["--text is left out: the model has no masked-token head"] * (not has_mlm and bool(texts))
+    if options.pairs is not None:
+        left_out += ["--pairs without likelihood: the model has no masked-token head"] * (not has_mlm)
+        left_out += ["--pairs without detection: the model has no detection head"] * (not has_detection)
     for notice in left_out:
         LOG.info(f"notice: {notice}")
-    texts = texts if model.generator is not None else []
+    texts = texts if has_mlm else []
     scored = [score_text(model, file, options.max_seq_length, options.text_column) for file in texts]
     content = {
         "model": options.model,
@@ -115,79 +116,55 @@ def _parse(argv: Sequence[str]) -> Namespace:
     devices = ["auto", "cpu", "cuda", "mps"]
     parser.add_argument("--device", choices=devices, default="auto", help="auto: a CUDA GPU if there is one.")
     options = parse(parser, argv)
-    for name in ("model", "pairs", "output"):
-        if options[name] == "":
-            raise UsageError(f"--{name} is empty; give a path")
+    if "" in (options.model, options.pairs, options.output):
+        raise UsageError("--model, --pairs and --output need a path each, and one is empty")
     if not options.text and options.pairs is None:
         raise UsageError("there is nothing to score; give --text, --pairs or both")
-    if options.max_pairs is not None and options.pairs is None:
-        raise UsageError("--max_pairs has no effect without --pairs; leave it out")
-    if options.max_pairs is not None and options.max_pairs < 1:
-        raise UsageError(f"--max_pairs {options.max_pairs} must be at least 1")
+    if options.max_pairs is not None and (options.pairs is None or options.max_pairs < 1):
+        raise UsageError(f"--max_pairs {options.max_pairs} must be at least 1, and has no effect without --pairs")
     return options
 
 
 def _check_output(output: Path) -> None:
     """UsageError unless `output` can be written and is new, or holds scores: a text or a model is not written over."""
+    from electra_albert.files import read_json
+
     check_can_write(output.absolute().parent)
-    if not output.exists():
-        return
-    try:
-        content = json.loads(output.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict) or not {"weights", "tokenizer", "options"} <= content.keys():
+    if output.exists() and not (output.is_file() and {"weights", "tokenizer", "options"} <= read_json(output).keys()):
         raise UsageError(f"--output {output} is there and holds no scores, so it stays as it is; name another file")
-
-
-def _left_out(model: InferenceModel, has_text: bool, has_pairs: bool) -> list[str]:
-    """What the model lacks the head for; UsageError where nothing of what is asked for remains."""
-    has_mlm, has_detection = model.generator is not None, model.discriminator is not None
-    if not has_mlm and not (has_pairs and has_detection):
-        heads = "no masked-token head" + " and no detection head" * (not has_detection)
-        raise UsageError(f"the model has {heads}, so nothing asked for can be scored; name a run or its generator")
-    left_out = ["--text is left out: the model has no masked-token head"] * (has_text and not has_mlm)
-    left_out += ["--pairs without likelihood: the model has no masked-token head"] * (has_pairs and not has_mlm)
-    return left_out + ["--pairs without detection: the model has no detection head"] * (has_pairs and not has_detection)
 
 
 def format_texts(scores: Sequence[dict[str, Any]]) -> str:
     """A table of the texts, one a line."""
-    rows = [list(_COLUMNS)]
+    rows = [["text", *_COLUMNS]]
     for one in scores:
-        cells = [Path(one["file"]).name]
-        for name, form in list(_COLUMNS.values())[1:]:
-            cells.append("-" if one[name] is None else form.format(one[name] * (100 if name == "accuracy" else 1)))
-        rows.append(cells)
+        cells = ["-" if one[name] is None else form.format(one[name]) for name, form in _COLUMNS.values()]
+        rows.append([Path(one["file"]).name, *cells])
     return _table(rows, 1)
 
 
 def format_pairs(scores: dict[str, dict[str, Any]]) -> str:
-    """A table of the sets, of their terms, and of the mean with its standard error, in per cent."""
+    """A table of the sets, of their terms, and of the mean with its standard error."""
+    ways, rows = list(scores.values()), [["good above bad", "term", "pairs", *scores]]
 
-    ways = list(scores.values())
-    sets, terms = ways[0]["sets"], ways[0]["terms"]
-    rows = [
-        [name, one["term"], one["pairs"], *(way["sets"][name]["accuracy"] for way in ways)]
-        for name, one in sets.items()
-    ]
-    for term in terms:
+    def add(name: str, term: str, pairs: int, shares: Iterable[float]) -> None:
+        rows.append([name, term, f"{pairs:,}", *(f"{share:.1%}" for share in shares)])
+
+    sets = ways[0]["sets"]
+    for name, one in sets.items():
+        add(name, one["term"], one["pairs"], (way["sets"][name]["accuracy"] for way in ways))
+    for term in ways[0]["terms"]:
         counts = [one["pairs"] for one in sets.values() if one["term"] == term]
-        rows.append([f"mean of {len(counts)}", term, sum(counts), *(way["terms"][term] for way in ways)])
-    rows.append([f"mean of {len(sets)} sets", "", ways[0]["pairs"], *(way["mean"] for way in ways)])
-    table = [
-        [name, term, f"{pairs:,}", *(f"{100 * share:.1f}" for share in shares)] for name, term, pairs, *shares in rows
-    ]
-    errors = [f"{100 * way['standard_error']:.2f}" for way in ways]
-    ties = [f"{sum(one['ties'] for one in way['sets'].values()):,}" for way in ways]
-    last = [["standard error", "", "", *errors], ["ties, not counted as good", "", "", *ties]]
-    return _table([["good above bad, %", "term", "pairs", *scores], *table, *last], 2)
+        add(f"mean of {len(counts)}", term, sum(counts), (way["terms"][term] for way in ways))
+    add(f"mean of {len(sets)} sets", "", ways[0]["pairs"], (way["mean"] for way in ways))
+    ties = (f"{sum(one['ties'] for one in way['sets'].values()):,}" for way in ways)
+    rows.append(["standard error", "", "", *(f"{way['standard_error']:.2%}" for way in ways)])
+    return _table([*rows, ["ties, not counted as good", "", "", *ties]], 2)
 
 
 def _table(rows: Sequence[Sequence[str]], texts: int) -> str:
     """Columns side by side, the first `texts` of them set to the left, the others to the right."""
-    columns = []
-    for number, column in enumerate(zip(*rows, strict=True)):
-        width = max(map(len, column))
-        columns.append([cell.ljust(width) if number < texts else cell.rjust(width) for cell in column])
-    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = "<" * texts + ">" * (len(widths) - texts)
+    lines = ([f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)] for row in rows)
+    return "\n".join("  ".join(line).rstrip() for line in lines)

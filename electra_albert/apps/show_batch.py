@@ -16,7 +16,7 @@ from typing import Any
 from electra_albert.apps.command_line import make_parser, parse
 from electra_albert.apps.default_model import RUNS, newest_run
 from electra_albert.apps.pretrain.options import parse_pretraining
-from electra_albert.config import PretrainConfig
+from electra_albert.apps.run_folder import CONFIG
 from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
 from electra_albert.objectives.registry import spec_of
 
@@ -33,8 +33,8 @@ def main(argv: Sequence[str]) -> int:
     folder = Path(options.run) if options.run else newest_run(RUNS)
     if options.step < 1 or options.rows < 1:
         raise UsageError("--step and --rows count from 1")
-    if not (folder / "config.yaml").is_file():
-        raise UsageError(f"{folder} holds no run (no config.yaml); name a run's folder")
+    if not (folder / CONFIG).is_file():
+        raise UsageError(f"{folder} holds no run (no {CONFIG}); name a run's folder")
     return _show(folder, options.step, options.rows)
 
 
@@ -42,19 +42,21 @@ def _show(folder: Path, step: int, rows: int) -> int:
     import torch
 
     from electra_albert.apps.pretrain.job import job_settings, make_job
-    from electra_albert.apps.run_folder import compare_settings, recorded_settings
+    from electra_albert.apps.run_folder import GLOBAL_BATCH, compare_settings, recorded_settings
     from electra_albert.training.checkpoint import find_problem, list_checkpoints, load_checkpoint, read_state
     from electra_albert.training.distributed import World
     from electra_albert.training.step import autocast
 
-    argv = ["--config", str(folder / "config.yaml"), "--output_dir", str(folder)]
-    preset, config = parse_pretraining(argv, "show_batch")
-    config = _in_one_process(config, folder)
-    world = World(0, 1, 0, torch.device("cpu"))
+    preset, config = parse_pretraining(["--config", str(folder / CONFIG), "--output_dir", str(folder)], "show_batch")
+    recorded, training, world = recorded_settings(folder), config.training, World(0, 1, 0, torch.device("cpu"))
+    # In one process: the rows of the run's other processes become further micro-batches.
+    own = training.per_device_train_batch_size * training.gradient_accumulation_steps
+    micro_batches = recorded.get(GLOBAL_BATCH, own) // training.per_device_train_batch_size
+    config = replace(config, training=replace(training, gradient_accumulation_steps=micro_batches))
     checkpoints = list_checkpoints(folder / "checkpoints")
     before = [(at, path) for at, path in checkpoints if at < step and not find_problem(path)]
     job = make_job(config, world, read_state(before[-1][1])["settings"] if before else None)
-    compare_settings(recorded_settings(folder), job_settings(preset, job, world), folder)
+    compare_settings(recorded, job_settings(preset, job, world), folder)
     if before:
         load_checkpoint(before[-1][1], job.objective, None)
     origin = f"checkpoint of step {before[-1][0]}" if before else config.run.init_from or "initial weights"
@@ -70,16 +72,6 @@ def _show(folder: Path, step: int, rows: int) -> int:
     return 0
 
 
-def _in_one_process(config: PretrainConfig, folder: Path) -> PretrainConfig:
-    """The same updates without the run's other processes: their rows become further micro-batches."""
-    from electra_albert.apps.run_folder import GLOBAL_BATCH, recorded_settings
-
-    training = config.training
-    own = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    micro_batches = recorded_settings(folder).get(GLOBAL_BATCH, own) // training.per_device_train_batch_size
-    return replace(config, training=replace(training, gradient_accumulation_steps=micro_batches))
-
-
 def _format_row(batch: Batch, corruption: Any, row: int, tokenizer: Any) -> str:
     """One line a token: position, segment, token, what the model saw; what a discriminator saw, and its label."""
     targets = set(corruption.targets.positions[row][corruption.targets.weight[row] > 0].tolist())
@@ -89,11 +81,9 @@ def _format_row(batch: Batch, corruption: Any, row: int, tokenizer: Any) -> str:
         shown["discriminator saw"] = corruption.corrupted_ids
         labels = ["replaced" if is_replaced else "original " for is_replaced in corruption.is_replaced[row].tolist()]
     columns = [tokenizer.convert_ids_to_tokens(ids[row].tolist()) for ids in shown.values()]
-    segments, real = batch.token_type_ids[row].tolist(), batch.attention_mask[row].tolist()
     lines = [f"{'at':>4} {'seg':>3}  " + "".join(f"{title:<18}" for title in shown) + "label"]
-    for position, tokens in enumerate(zip(*columns, strict=True)):
-        if real[position]:
-            label = labels[position] + ("(target)" if position in targets and labels[position] != "replaced" else "")
-            cells = "".join(f"{token:<18}" for token in tokens)
-            lines.append(f"{position:>4} {segments[position]:>3}  {cells}{label}".rstrip())
+    for position in batch.attention_mask[row].nonzero().flatten().tolist():
+        label = labels[position] + ("(target)" if position in targets and labels[position] != "replaced" else "")
+        cells = "".join(f"{column[position]:<18}" for column in columns)
+        lines.append(f"{position:>4} {int(batch.token_type_ids[row, position]):>3}  {cells}{label}".rstrip())
     return "\n".join(lines)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from electra_albert.files import write_text
 
 if TYPE_CHECKING:
     import torch
@@ -53,18 +53,15 @@ _PURPOSES = {  # by stock class: the hub's task, and what the model does
     "AlbertForQuestionAnswering": (HUB_TASKS["span"], "finds an answer in a text"),
     "AlbertModel": ("feature-extraction", "gives a vector for each token"),
 }
-_ASIDE = {  # heads that AlbertModel has no place for
-    "discriminator_predictions": "a head that detects replaced tokens, under the names it has in stock ELECTRA",
-    "sop_classifier": "a head that predicts whether two segments changed places, as in stock `AlbertForPreTraining`",
-    "electra_classifier": "the head it was fine-tuned with, which reads [CLS] without a pooler",
+_ASIDE = {  # heads that AlbertModel does not have, by our names
+    "discriminator_predictions": "`discriminator_predictions`, the head of stock ELECTRA that detects replaced tokens",
+    "sentence_order": "`sop_classifier`, the head of `AlbertForPreTraining` that predicts the order of two segments",
+    "electra_classifier": "`electra_classifier`, the head it was fine-tuned with, which reads [CLS] without a pooler",
 }
 _NOTES = {
-    "pt": "`weights.pt` is a flat mapping of stock names to tensors, for `torch.load(..., weights_only=True)`. Stock "
-    "classes do not look for a file of that name; `electra_albert` loads the folder.",
-    "native": "Stock `transformers` does not compute its attention: the weights have the names of `electra_albert`, "
-    "which alone loads the folder.",
-    "onnx": "`model.onnx` is the model with its heads as one graph in float32, for any batch size and any length up to "
-    "the longest. Where there is a `model.onnx.data`, it holds the weights.",
+    "pt": "`weights.pt` maps stock names to tensors. Stock classes do not find it; `electra_albert` loads the folder.",
+    "native": "Stock `transformers` does not compute its attention; `electra_albert` alone loads the folder.",
+    "onnx": "`model.onnx` is the model with its heads in float32, for any batch size and length.",
 }
 _ONNX_CODE = """import onnxruntime
 from transformers import AutoTokenizer
@@ -100,10 +97,7 @@ def write_card(folder: Path, facts: Facts, code: str, command: str = "") -> None
         return
     contents = {"title": folder.resolve().name, "text": facts.text, "code": code, "command": command}
     body = f"{ModelCard.from_template(ModelCardData(**facts.fields), template_str=_TEMPLATE, **contents)}\n"
-    with NamedTemporaryFile("w", encoding="utf-8", newline="", dir=folder, delete=False) as beside:
-        beside.write(f"{body}{_mark(body)}\n")
-    os.chmod(beside.name, 0o644)
-    os.replace(beside.name, file)
+    write_text(file, f"{body}{_mark(body)}\n")
 
 
 def _is_ours(file: Path) -> bool:
@@ -129,14 +123,11 @@ def describe(
     facts = facts or Facts()
     is_stock, has_pooler = file_format == "safetensors", pooler_of(model) is not None
     notes = [_NOTES[file_format]] if file_format in _NOTES else []
-    parts = {name for name, _ in model.named_children()}
-    parts |= {"sop_classifier"} if "sentence_order" in parts else set()
     if architecture == "AlbertModel" and file_format != "onnx":
         notes += [
-            f"The weights also hold {told} (`{head}`). Stock ALBERT classes report it as unexpected; `electra_albert` "
-            "computes it."
-            for head, told in _ASIDE.items()
-            if head in parts
+            f"The weights also hold {head}. Stock ALBERT classes report it as unexpected; `electra_albert` computes it."
+            for part, head in _ASIDE.items()
+            if getattr(model, part, None) is not None
         ]
     if is_stock and architecture == "AlbertForMaskedLM" and has_pooler:
         notes.append("The weights also hold a pooler, which `AutoModel` loads and `AlbertForMaskedLM` ignores.")
@@ -147,27 +138,21 @@ def describe(
     library = "transformers" if is_stock else None
     fields = {"library_name": library, "pipeline_tag": tag, "tags": ["albert", "electra"], **facts.fields}
     code = stock_code(architecture, with_pooler=has_pooler) if is_stock else OWN_CODE
-    text = "\n\n".join([text, *notes, *([facts.text] if facts.text else [])])
+    text = "\n\n".join(filter(None, [text, *notes, facts.text]))
     return Facts(fields, text), _ONNX_CODE if file_format == "onnx" else code
 
 
 def describe_shape(shape: ModelConfig) -> str:
     """The sizes of an encoder in words."""
-    return (
-        f"hidden size {shape.hidden_size}, {shape.num_hidden_layers} layers in {shape.num_hidden_groups} group(s) of "
-        f"shared weights, embedding size {shape.embedding_size}, {shape.vocab_size} subwords, at most "
-        f"{shape.max_position_embeddings} tokens"
-    )
+    layers = f"{shape.num_hidden_layers} layers in {shape.num_hidden_groups} group(s) of shared weights"
+    sizes = f"hidden size {shape.hidden_size}, {layers}, embedding size {shape.embedding_size}"
+    return f"{sizes}, {shape.vocab_size} subwords, at most {shape.max_position_embeddings} tokens"
 
 
 def stock_code(loader: str, path: str = '"THIS_FOLDER"', *, with_pooler: bool = True) -> str:
     """Python that loads a model and its tokenizer with the class `loader` of transformers from `path`, as written."""
     options = ", add_pooling_layer=False" if loader in ("AlbertModel", "AutoModel") and not with_pooler else ""
-    return "\n".join(
-        [
-            f"from transformers import {loader}, AutoTokenizer",
-            "",
-            f"model = {loader}.from_pretrained({path}{options})",
-            f"tokenizer = AutoTokenizer.from_pretrained({path})",
-        ]
-    )
+    return f"""from transformers import {loader}, AutoTokenizer
+
+model = {loader}.from_pretrained({path}{options})
+tokenizer = AutoTokenizer.from_pretrained({path})"""

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,24 +42,18 @@ def require_packages() -> None:
 
 
 def write_onnx(model: Model, folder: Path) -> Path:
-    """Write `model.onnx`, in float32 and for inference, into a folder that exists; the model stays as it is.
+    """Write `model.onnx`, in float32 and for inference, into a new folder; the model stays as it is.
 
     Inputs are INPUTS, int64 [B, L], any B, L up to max_position_embeddings, attention_mask 1 where a token takes part.
     Outputs are those of `hub.outputs.outputs`, last_hidden_state of a Body alone. A model above 1.5 GiB keeps its
     weights in `model.onnx.data`. Raises UsageError without the packages, CheckpointError where onnxruntime computes
-    other values, OSError where the folder cannot be written; what was there before then stays.
+    other values.
     """
     require_packages()
     graph = _Graph(copy.deepcopy(model).cpu().float()).eval()
-    with TemporaryDirectory(prefix=".writing-", dir=folder) as name:
-        beside = Path(name)
-        with _quiet():
-            _trace(graph).save(beside / ONNX_FILE)
-        _check(graph, beside / ONNX_FILE)
-        if not (beside / DATA_FILE).exists():
-            (folder / DATA_FILE).unlink(missing_ok=True)  # of a larger model that was here
-        for file in sorted(beside.iterdir(), reverse=True):  # the weights before the graph that refers to them
-            os.replace(file, folder / file.name)
+    with _quiet():
+        _trace(graph).save(folder / ONNX_FILE)
+    _check(graph, folder / ONNX_FILE)
     return folder / ONNX_FILE
 
 
@@ -87,19 +79,11 @@ def _trace(graph: _Graph) -> ONNXProgram:
 
     inputs = probe(graph.model.config, *_TRACED_SHAPE)
     length = torch.export.Dim("sequence", max=graph.model.config.max_position_embeddings)
-    shape = {0: torch.export.Dim("batch"), 1: length}
+    shapes = ({0: torch.export.Dim("batch"), 1: length},) * len(inputs)
+    options = {"opset_version": _OPSET, "optimize": False, "verbose": False, "dynamo": True}
     with torch.no_grad():
-        program = torch.onnx.export(
-            graph,
-            inputs,
-            input_names=INPUTS,
-            output_names=list(graph.named_outputs(*inputs)),
-            dynamic_shapes=(shape,) * len(inputs),
-            opset_version=_OPSET,
-            optimize=False,
-            verbose=False,
-            dynamo=True,
-        )
+        own = {"input_names": INPUTS, "output_names": list(graph.named_outputs(*inputs)), "dynamic_shapes": shapes}
+        program = torch.onnx.export(graph, inputs, **own, **options)  # type: ignore[arg-type]
     assert program is not None
     optimizer.optimize(program.model, input_size_limit=_LARGEST_FOLDED, output_size_limit=_LARGEST_FOLDED)
     ClearMetadataAndDocStringPass()(program.model)
@@ -108,12 +92,11 @@ def _trace(graph: _Graph) -> ONNXProgram:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporter on packages it does without and on what PyTorch will change some day."""
+    """Silence warnings of the exporter on optional packages and on coming changes of PyTorch."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logging.disable(disabled)

@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import save_tokenizer
@@ -38,6 +37,7 @@ LOG = logging.getLogger(__name__)
 _PT_FILE, _READ_BY_STOCK_AS = "weights.pt", "pytorch_model.bin"
 _NUMBER_LABEL = "score"  # the one output of a regression
 _CHECKED_LENGTH = 24
+_ASIDE = ("albert.pooler.", "discriminator_predictions.", "electra_classifier.", "sop_classifier.")  # known here alone
 
 
 def save_model(
@@ -52,23 +52,19 @@ def save_model(
 ) -> None:
     """Write model, tokenizer and card; `file_format` is safetensors, pt or onnx, `dtype` that of the stored weights.
 
-    `details` describe the task of a TaskModel: labels (and is_regression) of its head, and what else `load_task_model`
-    shall return. `facts` are for the card. Older weights of another format are removed, which is logged. Raises
-    CheckpointError where stock classes or onnxruntime compute other values than the model, UsageError where the folder
-    cannot be written. Leaves the model in eval mode, with its weights as they were.
+    `details` are for `load_task_model`, among them the labels (and is_regression) of a task's head. Older weights of
+    another format are removed. Leaves the model in eval mode. Raises CheckpointError where stock classes or onnxruntime
+    compute other values than the model, UsageError where the folder cannot be written.
     """
     architecture, is_stock = _architecture(model), stock_computes(model.config)
     settings, details = _task_settings(model, details)
     model.eval()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".writing-", dir=folder) as name:
-            beside = Path(name)
-            ids = {
-                "pad_token_id": tokenizer.pad_token_id,
-                "bos_token_id": tokenizer.cls_token_id,
-                "eos_token_id": tokenizer.sep_token_id,
-            }
+        with TemporaryDirectory(prefix=".writing-", dir=folder) as temporary:
+            beside = Path(temporary)
+            names_of_ids = {"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep"}
+            ids = {key: getattr(tokenizer, f"{name}_token_id") for key, name in names_of_ids.items()}
             config = stock_config(model.config, architecture, ids) if is_stock else native_config(model.config, ids)
             _write_json({**config, **settings}, beside / CONFIG_FILE)
             if details is not None:
@@ -91,7 +87,7 @@ def save_model(
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence progress bars and reports of heads that a stock class has no place for."""
+    """Silence progress bars and reports of heads that a stock class does not have."""
     from transformers.utils import logging as stock_logging
 
     verbosity, had_bars = stock_logging.get_verbosity(), stock_logging.is_progress_bar_enabled()
@@ -113,7 +109,7 @@ def _architecture(model: Model) -> str:
 
 
 def _task_settings(model: Model, details: Mapping[str, Any] | None) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
-    """The head's settings in config.json, and the contents of TASK_FILE; ValueError where they are of another head."""
+    """The head's settings in config.json, and the contents of TASK_FILE."""
     if not isinstance(model, TaskModel) or details is None:
         return {}, details
     head = model.head
@@ -150,28 +146,16 @@ def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> 
         weights.write_bytes(content.getbuffer())
     else:
         write_safetensors(tensors, weights)
-    written = read_tensors(weights)
-    other = sorted(tensors.keys() ^ written.keys())
-    other = other or [name for name, tensor in tensors.items() if not torch.equal(tensor.float(), written[name])]
-    if other:
-        raise CheckpointError(f"{folder.parent} is not written: {other[0]} is read otherwise than it was saved")
+    for name, tensor in read_tensors(weights).items():
+        if not torch.equal(tensors[name].float(), tensor):
+            raise CheckpointError(f"{folder.parent} is not written: {name} is read otherwise than it was saved")
     if is_stock:
-        _check_against_stock(model if dtype == torch.float32 else _rounded(model, dtype), written, folder)
+        _check_against_stock(model if dtype == torch.float32 else copy.deepcopy(model).to(dtype).float(), folder)
     return weights.rename(folder / _PT_FILE) if file_format == "pt" else weights
 
 
-def _rounded(model: Model, dtype: torch.dtype) -> Model:
-    rounded = copy.deepcopy(model)
-    for parameter in rounded.parameters():
-        parameter.data = parameter.data.to(dtype).to(parameter.dtype)
-    return rounded
-
-
-def _check_against_stock(model: Model, written: Mapping[str, Tensor], folder: Path) -> None:
-    """CheckpointError unless the stock class loads all of its weights and computes what `model` does.
-
-    The file may hold nothing else but heads that the class has no place for, which stock's own layers compute.
-    """
+def _check_against_stock(model: Model, folder: Path) -> None:
+    """CheckpointError unless the stock class loads all weights but those of _ASIDE and computes what `model` does."""
     import transformers
 
     refusal, architecture = f"{folder.parent} is not written", _architecture(model)
@@ -180,56 +164,17 @@ def _check_against_stock(model: Model, written: Mapping[str, Tensor], folder: Pa
         stock, report = getattr(transformers, architecture).from_pretrained(
             str(folder), local_files_only=True, dtype=torch.float32, output_loading_info=True, **options
         )
-    heads = _heads_aside(model, stock.config)
-    known = {f"{prefix}.{name}" for prefix, head in heads.items() for name in head.state_dict()}
-    faults = sorted({*report["missing_keys"], *(known - written.keys())} | ({*report["unexpected_keys"]} - known))
+    faults = [*report["missing_keys"], *(key for key in report["unexpected_keys"] if not key.startswith(_ASIDE))]
     if faults:
-        raise CheckpointError(f"{refusal}: its weights and {architecture} do not agree on {faults[0]}")
-    for prefix, head in heads.items():
-        head.load_state_dict({name: written[f"{prefix}.{name}"] for name in head.state_dict()})
+        raise CheckpointError(f"{refusal}: its weights and {architecture} do not agree on {min(faults)}")
     inputs = probe(model.config, 2, min(_CHECKED_LENGTH, model.config.max_position_embeddings))
     device = next(model.parameters()).device
     with torch.no_grad():
         ours = outputs(model, *(row.to(device) for row in inputs))
         is_choice = architecture == "AlbertForMultipleChoice"
         found = stock.eval()(*(row[None] if is_choice else row for row in inputs), output_hidden_states=True)
-        theirs = _all_outputs(dict(found), {prefix: head.eval() for prefix, head in heads.items()})
+    theirs = {"last_hidden_state": found["hidden_states"][-1], "logits": found.get("prediction_logits"), **found}
     for name, value in ours.items():
-        same = theirs[name].view(value.shape) if is_choice else theirs[name]
-        require_equal(value.cpu(), same, f"{refusal}: transformers computes other values than we do in {name}")
-
-
-def _heads_aside(model: Model, config: Any) -> dict[str, nn.Module]:
-    """Stock's own layers for the parts of a model that its stock class leaves aside, by their names in the file."""
-    from transformers import ElectraConfig
-    from transformers.models.albert.modeling_albert import AlbertSOPHead
-    from transformers.models.electra.modeling_electra import ElectraDiscriminatorPredictions
-
-    parts, width = {name for name, _ in model.named_children()}, model.config.hidden_size
-    heads: dict[str, nn.Module] = {}
-    if isinstance(model, Generator):
-        return {"albert.pooler": nn.Linear(width, width)} if "pooler" in parts else heads
-    if "discriminator_predictions" in parts:
-        electra = ElectraConfig(hidden_size=width, hidden_act=model.config.hidden_act)
-        heads["discriminator_predictions"] = ElectraDiscriminatorPredictions(electra)
-    if "sentence_order" in parts:
-        heads["sop_classifier"] = AlbertSOPHead(config)
-    if isinstance(model, TaskModel) and "electra_classifier" in parts:
-        heads["electra_classifier"] = nn.Linear(width, model.head.num_labels)
-    return heads
-
-
-def _all_outputs(found: dict[str, Any], heads: Mapping[str, nn.Module]) -> dict[str, Tensor]:
-    """The outputs of a stock class under our names, with those of the heads beside it."""
-    last = found.get("last_hidden_state", found.get("hidden_states", (None,))[-1])  # [B, L, D]
-    theirs = {**found, "last_hidden_state": last}
-    if "prediction_logits" in found:
-        theirs["logits"] = found["prediction_logits"]
-    for prefix, head in heads.items():
-        if prefix == "albert.pooler":
-            theirs["pooler_output"] = head(last[:, 0]).tanh()
-        elif prefix == "sop_classifier":
-            theirs["sop_logits"] = head(found["pooler_output"])
-        else:
-            theirs["logits"] = head(last[:, 0] if prefix == "electra_classifier" else last)
-    return theirs
+        if theirs.get(name) is not None:
+            same = theirs[name].view(value.shape) if is_choice else theirs[name]
+            require_equal(value.cpu(), same, f"{refusal}: transformers computes other values than we do in {name}")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import DataError, UsageError
@@ -56,14 +57,12 @@ class Engine:
     def masked_token_model(self, call: str) -> Generator:
         """The generator; UsageError that names the call where there is none."""
         if self.generator is None:
-            way_out = "load a run's folder or its generator"
-            raise UsageError(f"{call} needs a masked-token head, and this model has none; {way_out}")
+            raise UsageError(f"{call} needs a masked-token head, and this model has none; load a run or its generator")
         return self.generator
 
     def detect(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
         """The discriminator's logits of each sequence's tokens, special ones included: float32 [L] on the CPU."""
-        discriminator = self.discriminator
-        assert discriminator is not None
+        discriminator: Any = self.discriminator
 
         def read(padded: Padded, chosen: list[int]) -> Iterator[Tensor]:
             logits = discriminator(*padded).cpu()  # [B, L]
@@ -87,22 +86,18 @@ def as_texts(given: object, *, may_be_pairs: bool = False) -> list[Any]:
     """One text, a pair where pairs make sense, or a list of them, as a list; UsageError for anything else."""
     texts: list[Any] = given if isinstance(given, list) else [given]
     for index, text in enumerate(texts):
-        for part in text if may_be_pairs and isinstance(text, tuple) and len(text) == 2 else (text,):
-            if not isinstance(part, str):
-                wanted = "a str, a pair (str, str)" if may_be_pairs else "a str"
-                raise UsageError(f"{quote(given, index)} is no text; give {wanted} or a list of them")
-            try:
-                part.encode()
-            except UnicodeEncodeError:
-                raise DataError(f"{quote(given, index)} holds half a character; decode it again") from None
+        parts = text if may_be_pairs and isinstance(text, tuple) and len(text) == 2 else (text,)
+        if not all(isinstance(part, str) for part in parts):
+            wanted = "a str, a pair (str, str)" if may_be_pairs else "a str"
+            raise UsageError(f"{quote(given, index)} is no text; give {wanted} or a list of them")
+        if any("\ud800" <= character <= "\udfff" for part in parts for character in part):
+            raise DataError(f"{quote(given, index)} holds half a character; decode it again")
     return texts
 
 
 def quote(given: object, index: int) -> str:
-    """A text for a message, with its position where the caller gave a list."""
-    text = given[index] if isinstance(given, list) else given
-    short = shorten(" ".join(map(str, text)) if isinstance(text, tuple) else str(text))
-    return f"texts[{index}]: {short!r}" if isinstance(given, list) else repr(short)
+    """The beginning of a text for a message, with its position where the caller gave a list."""
+    return f"texts[{index}]: {given[index]!r:.60}" if isinstance(given, list) else f"{given!r:.60}"
 
 
 def encode(
@@ -110,8 +105,7 @@ def encode(
 ) -> list[TokenSequence]:
     """The sequences of checked texts for a model of this shape; `given` is what the caller handed over.
 
-    Raises DataError for a text of more tokens than the model reads, unless it may be cut, and UsageError for a pair
-    where the model knows no segments.
+    Raises DataError for a text that is too long, unless it may be cut, UsageError for a pair of one segment.
     """
     longest, found = config.max_position_embeddings, []
     special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id}
@@ -130,8 +124,7 @@ def encode(
 
 def encode_all(tokenizer: Any, texts: Sequence[Text], *, is_bare: bool = False) -> list[Any]:
     """The encodings of texts, bare or with [CLS] and [SEP]. Changes nothing in the tokenizer, which threads share."""
-    found: list[Any] = tokenizer.backend_tokenizer.encode_batch(list(texts), add_special_tokens=not is_bare)
-    return found
+    return list(tokenizer.backend_tokenizer.encode_batch(list(texts), add_special_tokens=not is_bare))
 
 
 def _cut(tokenizer: Any, text: Text, longest: int) -> Any:
@@ -144,31 +137,24 @@ def _cut(tokenizer: Any, text: Text, longest: int) -> Any:
     return tokenizer.backend_tokenizer.post_process(*parts)
 
 
-def with_own_mask(text: str, tokenizer: Any) -> str:
-    """The text with the tokenizer's own mask for every [MASK]."""
-    return text.replace(MASK, tokenizer.mask_token)
-
-
 def target_ids(tokenizer: Any, targets: str | Iterable[str]) -> list[int]:
     """The ids of targets; UsageError for one that is not in the vocabulary and is cut into several tokens."""
     vocabulary: dict[str, int] = tokenizer.get_vocab()
-    found: dict[int, None] = {}
+    found: list[int] = []
     for target in [targets] if isinstance(targets, str) else targets:
         is_known = target in vocabulary
         ids = [vocabulary[target]] if is_known else encode_all(tokenizer, as_texts(target), is_bare=True)[0].ids
         if len(ids) != 1:
             cut = " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
-            raise UsageError(f"target {shorten(target)!r} is no token: it is cut into {cut}; give a token")
-        found[ids[0]] = None
-    if not found:
-        raise UsageError("targets is empty; name one at least, or leave it out")
-    return list(found)
+            raise UsageError(f"target {target!r:.60} is no token: it is cut into {cut}; give a token")
+        found += ids
+    return list(dict.fromkeys(found))
 
 
 def spans_of(text: str, tokens: Sequence[Piece], offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The characters that go when a token goes: without the space before it, with the accents after it.
 
-    A token that only marks the beginning of a word has none, though the tokenizer gives it the word's first.
+    A token that only marks the beginning of a word has none.
     """
     spans = []
     following = [*(start for start, _ in offsets), len(text)][1:]
@@ -184,18 +170,18 @@ def spans_of(text: str, tokens: Sequence[Piece], offsets: Sequence[tuple[int, in
 
 def spans_of_sequence(tokenizer: Any, sequence: TokenSequence) -> list[tuple[int, int]]:
     """The characters of each token in the text it comes from; (0, 0) for the special ones around the texts."""
-    described = describe_pieces(tokenizer, sequence.ids)
+    described, encoding = describe_pieces(tokenizer, sequence.ids), sequence.encoding
     spans = [(0, 0)] * len(sequence.ids)
     for number, text in enumerate((sequence.text,) if isinstance(sequence.text, str) else sequence.text):
-        own = [position for position, owner in enumerate(sequence.encoding.sequence_ids) if owner == number]
-        offsets = [sequence.encoding.offsets[position] for position in own]
-        for position, span in zip(own, spans_of(text, [described[at] for at in own], offsets), strict=True):
+        own = [position for position, owner in enumerate(encoding.sequence_ids) if owner == number]
+        found = spans_of(text, [described[at] for at in own], [encoding.offsets[at] for at in own])
+        for position, span in zip(own, found, strict=True):
             spans[position] = span
     return spans
 
 
 def printable(text: str) -> str:
-    """The text without control characters, which could move the cursor or set colours of a terminal."""
+    """The text without control characters, which could move a terminal's cursor."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
@@ -203,12 +189,6 @@ def shown(token: str) -> str:
     """A token as people write it, without the space before it; one that only marks a word's beginning is ␣."""
     bare = token.strip()
     return "␣" if bare in WORD_MARKS else printable(bare)
-
-
-def shorten(text: str, longest: int = 60) -> str:
-    """The beginning of a text, for a message."""
-    clean = printable(text)
-    return clean if len(clean) <= longest else clean[: longest - 1] + "…"
 
 
 def too_long(tokens: int, longest: int) -> str:
@@ -230,9 +210,8 @@ def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
 
 def _pad(sequences: Sequence[TokenSequence], pad_id: int, device: torch.device) -> Padded:
     """The sequences as one batch, padded at their ends."""
-    lengths = torch.tensor([len(sequence.ids) for sequence in sequences])
-    longest = int(lengths.max())
-    ids = torch.tensor([one.ids + [pad_id] * (longest - len(one.ids)) for one in sequences])  # [B, L]
-    types = torch.tensor([one.types + [0] * (longest - len(one.types)) for one in sequences])  # [B, L]
-    is_real = torch.arange(longest) < lengths[:, None]  # [B, L]
+    ids = pad_sequence([torch.tensor(one.ids) for one in sequences], True, pad_id)  # [B, L]
+    types = pad_sequence([torch.tensor(one.types) for one in sequences], True)  # [B, L]
+    lengths = torch.tensor([len(one.ids) for one in sequences])
+    is_real = torch.arange(ids.shape[1]) < lengths[:, None]  # [B, L]
     return ids.to(device), is_real.to(device), types.to(device)

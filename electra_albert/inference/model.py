@@ -24,7 +24,7 @@ from electra_albert.hub import load as hub
 from electra_albert.hub.fill import ROWS_BY_TOKEN
 from electra_albert.inference import engine, tasks
 from electra_albert.inference.engine import Engine, Padded, Text, TokenSequence, as_texts
-from electra_albert.inference.rewrite import MASKS_AT_ONCE, Draw, Part, masked_logits, rewrite
+from electra_albert.inference.rewrite import MASKS_AT_ONCE, Draw, masked_logits, rewrite
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import Body
 
@@ -32,7 +32,6 @@ LOG = logging.getLogger(__name__)
 
 Texts = Text | list[str] | list[tuple[str, str]] | list[Text]
 Proposal = dict[str, Any]  # score, token, token_str, sequence: as the fill-mask pipeline gives them
-BATCH_TOKENS = {"cpu": 4096, "cuda": 1 << 16, "mps": 4096}  # padding included
 
 
 class Features(NamedTuple):
@@ -70,16 +69,15 @@ def load_model(
 ) -> InferenceModel:
     """The model a user means by `path`: a run folder, an exported, fine-tuned or stock ALBERT, BERT or ELECTRA folder.
 
-    device is cpu, cuda, cuda:1, mps or auto, a CUDA GPU where there is one. batch_tokens bounds how much is computed at
-    once, padding included; results do not depend on it. `discriminator` is taken from a folder of its own, `config` and
-    `tokenizer` are those of a bare file of weights.
+    device is cpu, cuda, cuda:1, mps or auto, a CUDA GPU where there is one. batch_tokens, with padding, bounds memory.
+    `discriminator` is taken from a folder of its own, `config` and `tokenizer` are those of a bare file of weights.
     Raises UsageError for a path or device that is not there, CheckpointError for files that cannot be used.
     """
     target = _as_device(device)
-    size = BATCH_TOKENS[target.type] if batch_tokens is None else operator.index(batch_tokens)
+    size = (1 << 16 if target.type == "cuda" else 4096) if batch_tokens is None else operator.index(batch_tokens)
     if size < 1:
         raise UsageError(f"batch_tokens={size} must be at least 1")
-    files, mlm_files = _locate(Path(path), *(None if it is None else Path(it) for it in (config, tokenizer)))
+    files, mlm_files = _locate(Path(path), Path(config) if config else None, Path(tokenizer) if tokenizer else None)
     if discriminator is not None:
         files = hub.locate(Path(discriminator), "discriminator")
     stored = hub.read_stored(files)
@@ -132,25 +130,21 @@ def _without_spare_rows(stored: hub.Stored, count: int) -> hub.Stored:
 def _as_device(given: str | torch.device) -> torch.device:
     """The device, seen to work; UsageError for any other."""
     name = ("cuda" if torch.cuda.is_available() else "cpu") if str(given) == "auto" else str(given)
-    reason = "models are not computed there"
     try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-        if device.type in BATCH_TOKENS:
-            return device
+        torch.empty(0, device=name).cpu()
+        return torch.device(name)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).partition("\n")[0]
-    raise UsageError(f"device={name!r} cannot be used ({reason}); give cpu, cuda, cuda:1, mps or auto")
+        raise UsageError(f"device={name!r} cannot be used ({reason}); give cpu, cuda, cuda:1, mps or auto") from None
 
 
 @dataclass(frozen=True, repr=False)
 class InferenceModel(Engine):
     """The model that `load_model` returns: it can do what the folder has the heads for.
 
-    Every call takes one text or a list and gives one result or a list, in its order. A text longer than the model reads
-    is refused with a DataError, or cut with truncate=True. A token is text unless it is [CLS], [SEP], padding or a
-    mask; an unknown one is. Where pairs are taken, a pair is a tuple of two texts, read as two segments. A call that
-    the model has no head for raises UsageError. Calls may come from many threads.
+    Every call takes one text or a list and gives one result or a list, in its order; threads may share a model. A text
+    longer than the model reads is refused with a DataError, or cut with truncate=True. Where pairs are taken, a pair is
+    a tuple of two texts. A call that the model has no head for raises UsageError.
     """
 
     def __repr__(self) -> str:
@@ -161,11 +155,9 @@ class InferenceModel(Engine):
             calls.append("replaced_probabilities")
         if not isinstance(self.task, str):
             calls.append(tasks.CALLS[self.task.model.head.kind])
-        return (
-            f"InferenceModel({str(self.path)!r} on {self.device}: {config.num_hidden_layers} layers, "
-            f"hidden size {config.hidden_size}, vocabulary {config.vocab_size:,}, "
-            f"at most {config.max_position_embeddings} tokens; {', '.join(calls)})"
-        )
+        sizes = f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, vocabulary {config.vocab_size:,}"
+        longest = f"at most {config.max_position_embeddings} tokens"
+        return f"InferenceModel({str(self.path)!r} on {self.device}: {sizes}, {longest}; {', '.join(calls)})"
 
     def fill_mask(
         self,
@@ -186,7 +178,7 @@ class InferenceModel(Engine):
         if count < 1:
             raise UsageError(f"top_k={count} must be at least 1")
         allowed = None if targets is None else torch.tensor(engine.target_ids(tokenizer, targets), device=self.device)
-        own = [engine.with_own_mask(text, tokenizer) for text in as_texts(texts)]
+        own = [text.replace(engine.MASK, tokenizer.mask_token) for text in as_texts(texts)]
         sequences = engine.encode(tokenizer, own, generator.config, texts, truncate=truncate)
         for index, sequence in enumerate(sequences):
             if mask_id not in sequence.ids:
@@ -219,23 +211,21 @@ class InferenceModel(Engine):
 
         def read(padded: Padded, chosen: list[int]) -> Iterator[Features]:
             hidden_states = self.encoder(*padded)  # [B, L, D]
-            pooled = hidden_states if pooler is None else pooler(hidden_states[:, 0]).tanh()  # [B, D] if pooled
-            for vectors, by_pooler, index in zip(hidden_states.cpu(), pooled.cpu(), chosen, strict=True):
+            at_cls = hidden_states[:, 0] if pooler is None or pooling == "cls" else pooler(hidden_states[:, 0]).tanh()
+            for vectors, vector, index in zip(hidden_states.cpu(), at_cls.cpu(), chosen, strict=True):
                 ids, positions = sequences[index].ids, sequences[index].text_positions
                 tokens = vectors[: len(ids)].clone()  # [L, D], without keeping the padding
-                if pooling == "mean":
-                    vector = tokens[positions or slice(None)].mean(0)
-                else:
-                    vector = tokens[0].clone() if pooling == "cls" else by_pooler.clone()
-                yield Features(vector, tokens, self.tokenizer.convert_ids_to_tokens(ids))
+                pooled = tokens[positions or slice(None)].mean(0) if pooling == "mean" else vector.clone()
+                yield Features(pooled, tokens, self.tokenizer.convert_ids_to_tokens(ids))
 
         return _as_given(texts, self.batched(sequences, read))
 
     def replaced_probabilities(self, texts: Texts, *, truncate: bool = False) -> Any:
         """A list of TokenVerdict: the probability that each token of a text or a pair was replaced."""
         if self.discriminator is None:
-            way_out = "load a run of objective rtd or an ELECTRA discriminator"
-            raise UsageError(f"replaced_probabilities needs a detection head, and this model has none; {way_out}")
+            raise UsageError(
+                "replaced_probabilities needs a detection head, and this model has none; load a run of rtd"
+            )
         sequences = self._encode(texts, self.discriminator, truncate)
         found = []
         for sequence, logits in zip(sequences, self.detect(sequences), strict=True):
@@ -245,12 +235,9 @@ class InferenceModel(Engine):
         return _as_given(texts, found)
 
     def pseudo_log_likelihood(self, texts: Texts, *, truncate: bool = False) -> Any:
-        """A float: the sum over the tokens of a text or a pair of log P(token | all others), in nats; 0 without tokens.
-
-        Paper: Salazar et al. 2020, section 2.2.
-        """
+        """A float: the sum over a text's tokens of log P(token | all others), in nats (Salazar et al. 2020, 2.2)."""
         found = self.token_log_likelihoods(texts, truncate=truncate)
-        return [each.total for each in found] if isinstance(found, list) else found.total
+        return [each.total for each in found] if isinstance(texts, list) else found.total
 
     def token_log_likelihoods(self, texts: Texts, *, truncate: bool = False) -> Any:
         """A Likelihood: pseudo_log_likelihood with the part of each token, which is masked while the others stay."""
@@ -265,8 +252,7 @@ class InferenceModel(Engine):
             ids[row, position] = mask_id
             masked = generator(ids, *others)[row, position]  # [B, D]
             parts = zip(masked_logits(generator, masked), labels.split(MASKS_AT_ONCE), strict=True)
-            found: list[float] = torch.cat([-cross_entropy(*part, reduction="none") for part in parts]).tolist()
-            return found
+            return list(torch.cat([-cross_entropy(*part, reduction="none") for part in parts]).tolist())
 
         nats = iter(self.batched([sequence for sequence, _ in asked], score))
         found = []
@@ -279,11 +265,10 @@ class InferenceModel(Engine):
     def rewrite(self, texts: str | list[str], mask_rate: float = 0.15, temperature: float = 1.0, seed: int = 42) -> Any:
         """A Rewritten: some tokens of a text masked and drawn again from the generator, scored by the discriminator.
 
-        A text with [MASK] has these filled by the best prediction instead. Texts may be of any length; the seed and a
-        text's number in the list decide what is drawn.
+        A text with [MASK] has these filled by the best prediction. The seed and a text's number decide what is drawn.
         """
-        parts = [Part(number, text) for number, text in enumerate(as_texts(texts), 1)]
-        return _as_given(texts, rewrite(self, parts, Draw(mask_rate, temperature, seed)))
+        numbered = list(enumerate(as_texts(texts), 1))
+        return _as_given(texts, rewrite(self, numbered, Draw(mask_rate, temperature, seed)))
 
     def classify(self, texts: Texts, *, truncate: bool = False) -> Any:
         """A ClassPrediction: the class of a text or a pair, or its number where the model was fine-tuned on numbers."""
@@ -298,10 +283,7 @@ class InferenceModel(Engine):
         return _as_given(questions, tasks.answer(self, questions, contexts, truncate))
 
     def choose(self, contexts: Any, questions: str | list[str], options: Any, *, truncate: bool = False) -> Any:
-        """A ChoicePrediction: which of a list of options answers a question on a context.
-
-        A question may hold a gap, `_`, which the option fills. All questions of a call have the same number of options.
-        """
+        """A ChoicePrediction: which of as many options for each question answers it or fills its gap, `_`."""
         return _as_given(questions, tasks.choose(self, contexts, questions, options, truncate))
 
     def _encode(self, texts: Texts, model: Body | Generator | Discriminator, truncate: bool) -> list[TokenSequence]:
@@ -325,15 +307,14 @@ def _best(logits: Tensor, top_k: int, allowed: Tensor | None) -> Iterator[list[t
 def _propose(tokenizer: Any, ids: list[int], best: list[list[tuple[float, int]]]) -> list[list[Proposal]]:
     """The best tokens at each mask of one sequence, written as the fill-mask pipeline writes them."""
     mask_id, pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id  # slow to look up
-    masks = [position for position, token in enumerate(ids) if token == mask_id]
-    # With further masks in the sentence the special tokens stay, as in the pipeline, or those masks would be lost.
-    is_only_mask = len(masks) == 1
 
     def write(position: int, score: float, token: int) -> Proposal:
         filled = [number for number in (*ids[:position], token, *ids[position + 1 :]) if number != pad_id]
-        sequence = tokenizer.decode(filled, skip_special_tokens=is_only_mask)
+        # With further masks in the sentence the special tokens stay, as in the pipeline, or those masks would be lost.
+        sequence = tokenizer.decode(filled, skip_special_tokens=len(best) == 1)
         return {"score": score, "token": token, "token_str": tokenizer.decode([token]), "sequence": sequence}
 
+    masks = (position for position, token in enumerate(ids) if token == mask_id)
     return [[write(position, *each) for each in row] for position, row in zip(masks, best, strict=True)]
 
 

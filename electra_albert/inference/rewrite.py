@@ -25,36 +25,33 @@ from electra_albert.objectives.masking import SpecialIds, choose_targets, maskab
 
 NO_CHARACTER = "\ufffd"
 MASKS_AT_ONCE = 512  # bounds the memory that scores of the whole vocabulary take
-PARTS_AT_ONCE = 256  # lines or parts that are read together, so that sequences of similar length can be batched
-LONGEST_PART = 1 << 14  # characters that are tokenised at once: a line may be of any length, memory may not
+LINES_AT_ONCE = 256  # lines that are read together, so that sequences of similar length can be batched
 _BYTES = re.compile(f"{NO_CHARACTER}|<0x[0-9A-F]{{2}}>")  # a token of bytes that are no character by themselves
 
 
-class Draw(NamedTuple):
+@dataclass(frozen=True)
+class Draw:
     """How tokens are chosen and drawn."""
 
     mask_rate: float = 0.15
     temperature: float = 1.0
     seed: int = 42
 
-
-class Part(NamedTuple):
-    """A line, or some characters of a very long one."""
-
-    number: int  # the line's
-    text: str
-    start: int = 0  # its first character's position in the line
-    ending: str = ""  # of the line, which is not read
+    def __post_init__(self) -> None:
+        if not 0 < self.mask_rate <= 1:
+            raise UsageError(f"mask_rate={self.mask_rate} must be above 0 and at most 1")
+        if not 0 < self.temperature < math.inf:
+            raise UsageError(f"temperature={self.temperature} must be a number above 0")
 
 
 class Replacement(NamedTuple):
-    """A masked token: its position, the text written there and the discriminator's score of that."""
+    """A masked token and the text written there."""
 
     start: int  # first character in the original text
     end: int  # one past its last
     before: str
     after: str
-    probability: float | None  # of having been replaced; None without a discriminator
+    probability: float | None  # of having been replaced, where there is a discriminator
     is_changed: bool  # False where the generator drew the original token
 
 
@@ -74,7 +71,7 @@ class Rewritten(NamedTuple):
 
 @dataclass
 class Line:
-    """A line or a part of one as tokens, before and after."""
+    """A line as tokens, before and after."""
 
     text: str
     ids: list[int]
@@ -84,83 +81,50 @@ class Line:
     after: list[int]
     is_chosen: list[bool]
     probabilities: list[float]  # NaN where there is none
+    number: int = 0
 
 
-class _Cut(NamedTuple):
-    """Tokens of a line that the models read at once."""
-
-    line: Line
-    at: range
-    example_id: int  # keys the draws
-
-
-def check(draw: Draw) -> None:
-    """UsageError where a number makes no sense."""
-    if not 0 < draw.mask_rate <= 1:
-        raise UsageError(f"mask_rate={draw.mask_rate} must be above 0 and at most 1")
-    if not 0 < draw.temperature < math.inf:
-        raise UsageError(f"temperature={draw.temperature} must be a number above 0")
+def rewrite_lines(model: Engine, lines: Iterable[str], draw: Draw) -> Iterator[tuple[str, Rewritten]]:
+    """Of each line the text as it is to be written, with its ending, and its rewriting; in order."""
+    numbered = ((number, line.rstrip("\r\n"), line) for number, line in enumerate(lines, 1))
+    while block := list(islice(numbered, LINES_AT_ONCE)):
+        results = rewrite(model, [(number, text) for number, text, _ in block], draw)
+        for (_, text, line), result in zip(block, results, strict=True):
+            yield result.sequence + line[len(text) :], result
 
 
-def rewrite_lines(model: Engine, lines: Iterable[str], draw: Draw) -> Iterator[tuple[int, str, Rewritten]]:
-    """Of each line its number, its text as it is to be written and its rewriting; in order.
-
-    Lines come and go with their endings. A very long line comes in several parts of the same number, so that memory is
-    bounded; DataError where such a line holds a mask.
-    """
-    parts = (part for number, line in enumerate(lines, 1) for part in _parts(model.tokenizer, number, line))
-    while block := list(islice(parts, PARTS_AT_ONCE)):
-        for part, result in zip(block, rewrite(model, block, draw), strict=True):
-            yield part.number, result.sequence + part.ending, result
-
-
-def _parts(tokenizer: Any, number: int, line: str) -> Iterator[Part]:
-    """The line, or parts of it that are not too long, cut before a space where there is one."""
-    text, start = line.rstrip("\r\n"), 0
-    if len(text) > LONGEST_PART and tokenizer.mask_token in engine.with_own_mask(text, tokenizer):
-        raise DataError(f"line {number} holds a mask and {len(text)} characters; shorten it")
-    while len(text) - start > LONGEST_PART:
-        space = text.rfind(" ", start + 1, start + LONGEST_PART + 1)
-        end = space if space > 0 else start + LONGEST_PART
-        yield Part(number, text[start:end], start)
-        start = end
-    yield Part(number, text[start:], start, line[len(text) :])
-
-
-def rewrite(model: Engine, parts: Sequence[Part], draw: Draw) -> list[Rewritten]:
-    """Rewrite lines and parts of lines. Their numbers key the draws: a result does not depend on the other lines.
+def rewrite(model: Engine, numbered: Sequence[tuple[int, str]], draw: Draw) -> list[Rewritten]:
+    """Rewrite lines; their numbers key the draws, so that a result does not depend on the other lines.
 
     A line that holds a mask has it filled by the best prediction; DataError where such a line is too long to be read at
     once. Other lines may be longer than the models read.
     """
-    check(draw)
     generator, discriminator, tokenizer = model.masked_token_model("rewrite"), model.discriminator, model.tokenizer
     longest = min(one.config.max_position_embeddings for one in (generator, discriminator or generator))
-    lines = [_read(tokenizer, part, longest) for part in parts]
-    cuts = [cut for part, line in zip(parts, lines, strict=True) for cut in _cut(part, line, longest - 2)]
-    for (line, at, _), (after, is_chosen) in zip(cuts, _redraw(model, cuts, draw), strict=True):
+    lines = [_read(tokenizer, number, text, longest) for number, text in numbered]
+    cuts = [cut for line in lines for cut in _cut(line, longest - 2)]
+    for (line, at), (after, is_chosen) in zip(cuts, _redraw(model, cuts, draw), strict=True):
         line.after[at.start : at.stop], line.is_chosen[at.start : at.stop] = after, is_chosen
     if discriminator is not None:
-        kept = [[position for position in at if not _follows_mask(tokenizer, line, position)] for line, at, _ in cuts]
-        pairs = zip(cuts, kept, strict=True)
-        sequences = [_sequence(tokenizer, [cut.line.after[position] for position in own]) for cut, own in pairs]
-        for cut, own, logits in zip(cuts, kept, model.detect(sequences), strict=True):
-            for position, probability in zip(own, logits[1:-1].sigmoid().tolist(), strict=True):
-                cut.line.probabilities[position] = probability
+        kept = [(line, [at for at in cut if not _follows_mask(tokenizer, line, at)]) for line, cut in cuts]
+        logits = model.detect([_sequence(tokenizer, [line.after[at] for at in own]) for line, own in kept])
+        for (line, own), found in zip(kept, logits, strict=True):
+            for position, probability in zip(own, found[1:-1].sigmoid().tolist(), strict=True):
+                line.probabilities[position] = probability
     return [compose(tokenizer, line) for line in lines]
 
 
-def _read(tokenizer: Any, part: Part, longest: int) -> Line:
-    text = engine.with_own_mask(part.text, tokenizer)
+def _read(tokenizer: Any, number: int, text: str, longest: int) -> Line:
+    text = text.replace(engine.MASK, tokenizer.mask_token)
     content = text if text.strip() else ""  # some tokenizers have tokens for spaces, and a blank line stays blank
-    encoded = tokenizer(content, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    ids = list(encoded["input_ids"])
+    (encoding,) = engine.encode_all(tokenizer, [content], is_bare=True)
+    ids = encoding.ids
     is_filled = tokenizer.mask_token_id in ids
     if is_filled and len(ids) + 2 > longest:
-        raise DataError(f"line {part.number}: {engine.quote(text, 0)} {engine.too_long(len(ids) + 2, longest)}")
-    tokens = describe_pieces(tokenizer, ids)
-    spans = engine.spans_of(text, tokens, encoded["offset_mapping"])
-    return Line(text, ids, tokens, spans, is_filled, list(ids), [False] * len(ids), [math.nan] * len(ids))
+        raise DataError(f"line {number}: {engine.quote(text, 0)} {engine.too_long(len(ids) + 2, longest)}")
+    tokens, count = describe_pieces(tokenizer, ids), len(ids)
+    spans = engine.spans_of(text, tokens, encoding.offsets)
+    return Line(text, ids, tokens, spans, is_filled, list(ids), [False] * count, [math.nan] * count, number)
 
 
 def _follows_mask(tokenizer: Any, line: Line, position: int) -> bool:
@@ -170,14 +134,14 @@ def _follows_mask(tokenizer: Any, line: Line, position: int) -> bool:
     return line.tokens[position].text in WORD_MARKS and not line.text[line.spans[position - 1][1] :][:1].isspace()
 
 
-def _cut(part: Part, line: Line, room: int) -> Iterator[_Cut]:
+def _cut(line: Line, room: int) -> Iterator[tuple[Line, range]]:
     """The line in sequences of at most `room` tokens, cut before a word where there is one."""
     count, first = len(line.ids), 0
     while first < count:
         end = min(first + room, count)
         if end < count:
             end = next((at for at in range(end, first, -1) if line.tokens[at].starts_word), end)
-        yield _Cut(line, range(first, end), (part.number << 32) + part.start + first)
+        yield line, range(first, end)
         first = end
 
 
@@ -185,29 +149,29 @@ def _sequence(tokenizer: Any, ids: list[int]) -> TokenSequence:
     return TokenSequence([tokenizer.cls_token_id, *ids, tokenizer.sep_token_id], [0] * (len(ids) + 2))
 
 
-def _redraw(model: Engine, cuts: Sequence[_Cut], draw: Draw) -> list[tuple[list[int], list[bool]]]:
+def _redraw(model: Engine, cuts: Sequence[tuple[Line, range]], draw: Draw) -> list[tuple[list[int], list[bool]]]:
     """The ids of each cut afterwards, and which tokens were chosen: by pretraining's own rules, or the user's masks."""
     tokenizer, generator = model.tokenizer, model.masked_token_model("rewrite")
     special = SpecialIds(tokenizer.mask_token_id, tuple(tokenizer.all_special_ids))
 
     def redraw(padded: Padded, chosen: list[int]) -> Iterator[tuple[list[int], list[bool]]]:
         ids, is_real, types = padded
-        example_id = torch.tensor([cuts[index].example_id for index in chosen], device=ids.device)  # [B]
-        is_filled = torch.tensor([cuts[index].line.is_filled for index in chosen], device=ids.device)  # [B]
+        own = [cuts[index] for index in chosen]
+        example_id = torch.tensor([(line.number << 32) + at.start for line, at in own], device=ids.device)  # [B]
+        is_filled = torch.tensor([line.is_filled for line, _ in own], device=ids.device)  # [B]
         targets = choose_targets(ids, maskable(ids, is_real, special), draw.mask_rate, draw.seed, example_id)
         is_chosen = torch.zeros_like(is_real).scatter(1, targets.positions, targets.weight > 0)  # [B, L]
         is_chosen = torch.where(is_filled[:, None], ids == special.mask, is_chosen)
         masked = generator(ids.masked_fill(is_chosen, special.mask), is_real, types)[is_chosen]  # [M, D]
-        places = is_chosen.nonzero().split(MASKS_AT_ONCE)
-        for logits, (row, position) in zip(masked_logits(generator, masked), (at.T for at in places), strict=True):
+        positions = is_chosen.nonzero().split(MASKS_AT_ONCE)
+        for logits, (row, position) in zip(masked_logits(generator, masked), (at.T for at in positions), strict=True):
             logits[:, tokenizer.all_special_ids] = -math.inf  # differs from pretraining: a reader is shown text only
             drawn = sample(logits, draw.temperature, draw.seed, example_id[row], position)
             ids[row, position] = torch.where(is_filled[row], logits.argmax(-1), drawn)
-        for index, after, is_new in zip(chosen, ids.tolist(), is_chosen.tolist(), strict=True):
-            inside = slice(1, 1 + len(cuts[index].at))  # without [CLS], [SEP] and padding
-            yield after[inside], is_new[inside]
+        for (_, at), after, is_new in zip(own, ids.tolist(), is_chosen.tolist(), strict=True):
+            yield after[1 : 1 + len(at)], is_new[1 : 1 + len(at)]  # without [CLS], [SEP] and padding
 
-    return model.batched([_sequence(tokenizer, line.ids[at.start : at.stop]) for line, at, _ in cuts], redraw)
+    return model.batched([_sequence(tokenizer, line.ids[at.start : at.stop]) for line, at in cuts], redraw)
 
 
 def masked_logits(generator: Generator, hidden_states: Tensor) -> Iterator[Tensor]:
@@ -254,18 +218,16 @@ def compose(tokenizer: Any, line: Line) -> Rewritten:
     return Rewritten(line.text, replaced, line.is_filled, scores)
 
 
-def _groups(spans: list[tuple[int, int]]) -> Iterator[list[int]]:
+def _groups(spans: list[tuple[int, int]]) -> list[list[int]]:
     """Positions of tokens, those together that share a character, as the two halves of a ligature do."""
-    group: list[int] = []
+    groups: list[list[int]] = []
     reached = 0
     for position, (start, end) in enumerate(spans):
-        if group and start >= reached:
-            yield group
-            group = []
-        group.append(position)
+        if not groups or start >= reached:
+            groups.append([])
+        groups[-1].append(position)
         reached = max(reached, end)
-    if group:
-        yield group
+    return groups
 
 
 def _write(tokenizer: Any, line: Line, group: list[int], new: list[Piece], special: set[int]) -> str:

@@ -150,8 +150,7 @@ def choose(model: Engine, contexts: object, questions: object, options: Any, tru
 def _task_for(model: Engine, call: str) -> FineTuned:
     if isinstance(model.task, str):
         raise UsageError(f"{call} needs a fine-tuned model: {model.task}")
-    able = CALLS[model.task.model.head.kind]
-    if able != call:
+    if (able := CALLS[model.task.model.head.kind]) != call:
         raise UsageError(f"{call} needs a model fine-tuned for it; this one can {able}")
     return model.task
 
@@ -160,23 +159,17 @@ def _questions(questions: object, contexts: object) -> list[tuple[str, str]]:
     """A question and its context, or lists of them, as pairs; UsageError where they do not go together."""
     found = as_texts(questions), as_texts(contexts)
     if isinstance(questions, list) != isinstance(contexts, list) or len(found[0]) != len(found[1]):
-        counts = f"{len(found[0])} questions and {len(found[1])} contexts"
-        raise UsageError(f"{counts}; give a str of each, or lists of the same length")
+        raise UsageError("give a str as question and context each, or lists of the same length")
     return list(zip(*found, strict=True))
 
 
 def _predict(
     model: Engine, task: FineTuned, examples: Sequence[Any], given: object, truncate: bool
 ) -> tuple[Decoded, list[Any], Rows]:
-    """Predictions for examples made of the texts that were `given`, with the outputs of each row, without padding.
-
-    Raises DataError for a text that would be cut, unless truncate is asked for, UsageError for pairs where the model
-    knows one segment.
-    """
+    """Predictions for examples made of the texts that were `given`, with the outputs of each row, without padding."""
     kind, report = KINDS[task.model.head.kind], Report()
-    rows = kind.encode(
-        examples, task.text_encoder, task.labels, task.plan, report, is_training=False, where="the texts"
-    )
+    own = (task.labels, task.plan)
+    rows = kind.encode(examples, task.text_encoder, *own, report, is_training=False, where="the texts")
     if report.first_cut is not None and not truncate:
         limit = f"the model reads sequences of {task.plan.max_seq_length} tokens"
         raise DataError(f"{quote(given, int(report.first_cut))} is too long: {limit}; shorten it or give truncate=True")
@@ -189,11 +182,10 @@ def _predict(
 
     def read(padded: Padded, chosen: list[int]) -> list[Any]:
         found = task.model(*padded)[0].cpu().numpy()  # [B, C], of tokens [B, L, C]
-        if found.ndim == 2:
-            return list(found)
-        return [logits[: len(sequences[index].ids)] for logits, index in zip(found, chosen, strict=True)]
+        lengths = (len(sequences[index].ids) if found.ndim > 2 else None for index in chosen)
+        return [logits[:length] for logits, length in zip(found, lengths, strict=True)]
 
     outputs = model.batched(sequences, read)
     if rows.rows_per_unit > 1:  # a row for each option of a question
         outputs = list(np.concatenate(outputs).reshape(-1, rows.rows_per_unit))
-    return kind.decode(outputs, rows, examples, task.labels, task.plan), outputs, rows
+    return kind.decode(outputs, rows, examples, *own), outputs, rows

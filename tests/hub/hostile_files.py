@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import struct
-import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-Change = Callable[[Path], None]  # of a sound model.safetensors, or of a new file in its stead
-TABLE = "albert.embeddings.word_embeddings.weight"
+Change = Callable[[Path], object]  # of a sound model.safetensors, or of a new file in its stead
 MAPPING = "albert.encoder.embedding_hidden_mapping_in.weight"
 
 
@@ -46,24 +44,6 @@ def entry(shape: list[int], start: int, end: int, dtype: str = "F32") -> dict[st
     return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
 
 
-def content(data: bytes) -> Change:
-    def change(file: Path) -> None:
-        file.write_bytes(data)
-
-    return change
-
-
-def part(first: int | None, last: int | None) -> Change:
-    def change(file: Path) -> None:
-        file.write_bytes(file.read_bytes()[first:last])
-
-    return change
-
-
-def longer(file: Path) -> None:
-    file.write_bytes(file.read_bytes() + b"\0")
-
-
 def tensors(edit: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Change:
     """Written again without a hash, so that the fault must be seen by itself."""
 
@@ -77,33 +57,11 @@ def replaced(name: str, edit: Callable[[Tensor], Tensor]) -> Change:
     return tensors(lambda found: {**found, name: edit(found[name])})
 
 
-def with_value(value: float) -> Callable[[Tensor], Tensor]:
-    def edit(tensor: Tensor) -> Tensor:
-        tensor.view(-1)[3] = value
-        return tensor
-
-    return edit
-
-
-def many_tensors(count: int) -> bytes:
-    return safetensors_bytes({f"n{number}": entry([0], 0, 0) for number in range(count)})
-
-
 def zip_of(**members: bytes) -> bytes:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         for name, data in members.items():
             archive.writestr(name, data)
-    return made.getvalue()
-
-
-def tar_of(**members: bytes) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as archive:
-        for name, data in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
     return made.getvalue()
 
 
@@ -117,26 +75,21 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" 
 
 # Each is refused as it is read.
 UNREADABLE: dict[str, Change] = {
-    "no byte": content(b""),
-    "a byte less": part(None, -1),
-    "a byte more": longer,
-    "header of 2^60 bytes": content(safetensors_bytes({}, length=1 << 60)),
-    "header nested": content(safetensors_bytes(b"[" * 100_000)),
-    "shape of 2^124": content(safetensors_bytes({"a": entry([1 << 62, 1 << 62], 0, 4)}, bytes(4))),
-    "LFS pointer": content(LFS_POINTER),
-    "60,000 tensors": content(many_tensors(60_000)),
+    "a byte less": lambda file: file.write_bytes(file.read_bytes()[:-1]),
+    "header of 2^60 bytes": lambda file: file.write_bytes(safetensors_bytes({}, length=1 << 60)),
+    "shape of 2^124": lambda file: file.write_bytes(
+        safetensors_bytes({"a": entry([1 << 62, 1 << 62], 0, 4)}, bytes(4))
+    ),
+    "LFS pointer": lambda file: file.write_bytes(LFS_POINTER),
+    "60,000 tensors": lambda file: file.write_bytes(
+        safetensors_bytes({f"n{number}": entry([0], 0, 0) for number in range(60_000)})
+    ),
 }
 
 # Each is refused as it is read or put into the model; the word is in the message.
 WRONG: dict[str, tuple[Change, str]] = {
-    "missing table": (tensors(lambda t: {n: x for n, x in t.items() if n != TABLE}), "word_embeddings"),
-    "transposed": (replaced(TABLE, lambda tensor: tensor.T), "has shape"),
-    "no values": (replaced("predictions.bias", lambda tensor: tensor[:0]), "has shape"),
     "float8": (replaced(MAPPING, lambda tensor: tensor.to(torch.float8_e4m3fn)), "float8"),
-    "complex": (replaced(MAPPING, lambda tensor: tensor.to(torch.complex64)), "complex64"),
-    "whole numbers": (replaced(MAPPING, lambda tensor: tensor.long()), "int64"),
-    "no number": (replaced(MAPPING, with_value(float("nan"))), "not finite"),
-    "path in a name": (tensors(lambda t: {**t, "../../escape": torch.zeros(2)}), "../../escape"),
+    "no number": (replaced(MAPPING, lambda tensor: tensor.index_fill(0, torch.tensor([3]), torch.nan)), "not finite"),
     "line break in a name": (tensors(lambda t: {**t, "a\nerror: b\x1b[31m": torch.zeros(2)}), "name"),
 }
 
@@ -145,19 +98,9 @@ PICKLES: dict[str, Callable[[Path], bytes]] = {
     "code": lambda canary: saved({"a": Harmful(canary)}),
     "code in a plain pickle": lambda canary: pickle.dumps({"a": Harmful(canary)}),
     "code in a zip's pickle": lambda canary: zip_of(**{"a/data.pkl": pickle.dumps(Harmful(canary)), "a/version": b"3"}),
-    "code in a tar": lambda canary: tar_of(
-        sys_info=pickle.dumps(Harmful(canary)), pickle=b"", storages=b"", tensors=b""
-    ),
-    "code as a key": lambda canary: saved({Harmful(canary): torch.zeros(2)}),
-    "code below a wrapper": lambda canary: saved({"model": {"a": Harmful(canary)}}),
     "whole module": lambda canary: saved(Whole()),
-    "no byte": lambda canary: b"",
     "numbers as names": lambda canary: saved({1: torch.zeros(2)}),
     "sparse": lambda canary: saved({"a": torch.eye(3).to_sparse()}),
-    "quantized": lambda canary: saved({"a": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)}),
     "view of nothing": lambda canary: saved({"a": torch.zeros(1).expand(1 << 40)}),
-    "tied view of nothing": lambda canary: saved({"decoder.weight": torch.zeros(1).expand(1 << 40)}),
-    "one storage fifty times": lambda canary: saved(dict.fromkeys(map(str, range(50)), torch.zeros(1000))),
     "nested 1000 deep": lambda canary: b"\x80\x02" + b"(" * 1000 + b"t" * 1000 + b".",
-    "opcode of a huge string": lambda canary: b"\x80\x04\x8d" + struct.pack("<Q", 1 << 60) + b"a.",
 }

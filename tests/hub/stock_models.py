@@ -27,7 +27,6 @@ _SIZES = {
     "type_vocab_size": 2,
     "initializer_range": SHAPE.initializer_range,
 }
-WIDTHS = {"electra": SHAPE.embedding_size, "electra of one width": SHAPE.hidden_size}
 
 
 def config_of(family: str, **changes: Any) -> Any:
@@ -39,7 +38,7 @@ def config_of(family: str, **changes: Any) -> Any:
     options = {**_SIZES, **changes, "attn_implementation": "eager"}
     if family == "bert":
         return BertConfig(**options)
-    return ElectraConfig(embedding_size=WIDTHS[family], **options)
+    return ElectraConfig(embedding_size=SHAPE.embedding_size if family == "electra" else SHAPE.hidden_size, **options)
 
 
 def make(family: str, name: str, config: Any = None, **options: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.contracts import UsageError
 from electra_albert.hub.config import stock_config
 from electra_albert.hub.load import ModelFiles, load_discriminator, load_generator, locate, locate_encoder
 from electra_albert.hub.names import to_stock
@@ -49,14 +48,13 @@ def test_generator_and_discriminator_of_a_run_compute_what_was_saved(tmp_path: P
     torch.testing.assert_close(detector(*inputs), pair.discriminator(*inputs), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("wrapper", [None, "model", "state_dict"])
-def test_pt_file_gives_the_same_model_flat_or_nested(tmp_path: Path, wrapper: str | None) -> None:
+def test_pt_file_gives_the_same_model_flat_or_nested(tmp_path: Path) -> None:
     folder = write_folder(tmp_path)
     expected = logits(folder)
     (folder / WEIGHTS).unlink()
-    torch.save(weights() if wrapper is None else {wrapper: weights(), "step": 7}, folder / "weights.pt")
-    for path in (folder, folder / "weights.pt"):
-        torch.testing.assert_close(logits(path), expected, rtol=1e-5, atol=1e-6)
+    for content in (weights(), {"model": weights(), "step": 7}, {"state_dict": weights()}):
+        torch.save(content, folder / "weights.pt")
+        torch.testing.assert_close(logits(folder), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -64,10 +62,9 @@ def test_pt_file_gives_the_same_model_flat_or_nested(tmp_path: Path, wrapper: st
     [
         (("generator", "discriminator", "model"), "discriminator"),
         (("generator", "model"), "generator"),
-        (("model",), "model"),
         (("",), ""),
     ],
-    ids=["run", "run without a discriminator", "fine-tuning", "model"],
+    ids=["run", "run without a discriminator", "model"],
 )
 def test_encoder_of_a_run_is_the_discriminators_where_there_is_one(
     tmp_path: Path, folders: tuple[str, ...], found: str
@@ -79,21 +76,10 @@ def test_encoder_of_a_run_is_the_discriminators_where_there_is_one(
         assert locate_encoder(path) == ModelFiles(folder / WEIGHTS, folder / "config.json", folder)
 
 
-def test_weights_without_a_configuration_name_the_option_that_gives_it(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "model")
-    config = (folder / "config.json").rename(tmp_path / "elsewhere.json")
-    with pytest.raises(UsageError, match="--config"):
-        locate(folder, "generator")
-    files = locate(folder / WEIGHTS, "generator", config=config, tokenizer=tmp_path)
-    assert load_generator(files).config == SHAPE
-    assert files.tokenizer == tmp_path
-
-
 @pytest.mark.parametrize(
     ("made", "word"),
     [
         (None, "does not exist"),
-        ((), "holds none of"),
         (("checkpoints",), "has not ended yet"),
         # Regression: of a run without a discriminator it was said that its training has not ended yet.
         (("checkpoints", "generator"), "but generator/"),
@@ -107,15 +93,3 @@ def test_path_that_holds_no_model_is_refused_with_the_reason(
         (tmp_path / name).mkdir()
     with pytest.raises(UsageError, match=word):
         locate(tmp_path if made is not None else tmp_path / "none", "discriminator")
-
-
-def test_a_pipe_and_a_name_that_cannot_be_are_refused_unread(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / WEIGHTS)
-    for path in (tmp_path / WEIGHTS, tmp_path / ("a" * 5000)):
-        with pytest.raises(UsageError):
-            locate(path, "generator")
-
-
-def test_generator_is_no_discriminator(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="discriminator_predictions"):
-        load_discriminator(locate(write_folder(tmp_path), "discriminator"))

@@ -7,11 +7,9 @@ import json
 import os
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -23,10 +21,9 @@ from electra_albert.hub.config import stock_config
 from electra_albert.hub.load import load_generator, locate
 from electra_albert.hub.names import to_stock
 from electra_albert.hub.weights import DIGEST, read_tensors, write_safetensors
-from tests.hub.hostile_files import PICKLES, UNREADABLE, WRONG, Harmful, saved
+from tests.hub.hostile_files import PICKLES, UNREADABLE, WRONG, Harmful, saved, zip_of
 from tests.model.twins import SHAPE, SPECIAL_IDS, make_masked_lm
 
-SECONDS = 10.0
 LONGEST_LINE = 450
 WEIGHTS = "model.safetensors"
 
@@ -44,11 +41,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def refusal(call: Callable[[], object]) -> str:
-    """The message of the CheckpointError of `call`: one short line without colours, soon."""
-    started = time.monotonic()
+    """The message of the CheckpointError of `call`: one short line without colours."""
     with pytest.raises(CheckpointError) as raised:
         call()
-    assert time.monotonic() - started < SECONDS
     message = str(raised.value)
     assert message.isprintable()
     assert len(message) < LONGEST_LINE
@@ -100,44 +95,21 @@ def test_damaged_pickle_is_read_or_refused_never_a_traceback(tmp_path: Path, is_
     assert refused > 20
 
 
-CONFIGS: list[dict[str, Any]] = [
-    {"vocab_size": 2**31 - 1},
-    {"hidden_size": 3 << 18, "intermediate_size": 1 << 20},
-    {"max_position_embeddings": 1 << 20, "type_vocab_size": 1 << 20},
-    {"hidden_size": 24},
-    # Regression: a million blocks were built before the file was looked at.
-    {"num_hidden_layers": 1024, "num_hidden_groups": 1024, "inner_group_num": 1024},
-]
-
-
-@pytest.mark.parametrize("change", CONFIGS, ids=str)
-def test_configuration_of_other_sizes_than_its_weights_is_refused_at_once(folder: Path, change: dict[str, Any]) -> None:
+def test_configuration_of_other_sizes_than_its_weights_is_refused_at_once(folder: Path) -> None:
     contents = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(contents | change))
-    assert refusal(lambda: load_generator(locate(folder, "generator")))
+    # Regression: a million blocks were built before the file was looked at.
+    blocks = dict.fromkeys(("num_hidden_layers", "num_hidden_groups", "inner_group_num"), 1024)
+    for change in ({"vocab_size": 2**31 - 1}, {"hidden_size": 24}, blocks):
+        (folder / "config.json").write_text(json.dumps(contents | change))
+        assert refusal(lambda: load_generator(locate(folder, "generator")))
 
 
-# The hash in files of ours.
-
-
-def offsets(file: Path) -> list[int]:
-    """A byte of each tensor's name, of its first and last number, of the hash and of the header's size."""
-    whole = file.read_bytes()
-    data = 8 + int.from_bytes(whole[:8], "little")
-    header = json.loads(whole[8:data])
-    found = [0, whole.index(header.pop("__metadata__")[DIGEST].encode()) + 5]
-    for name, entry in header.items():
-        start, end = entry["data_offsets"]
-        found += [whole.index(f'"{name}"'.encode()) + 1, data + start, data + end - 1]
-    return found
-
-
-@pytest.mark.parametrize("bit", [1, 64])
-def test_flipped_bit_in_a_file_of_ours_is_seen(folder: Path, bit: int) -> None:
+def test_flipped_bit_in_a_file_of_ours_is_seen(folder: Path) -> None:
     file = folder / WEIGHTS
     whole = file.read_bytes()
-    for offset in offsets(file):
-        file.write_bytes(whole[:offset] + bytes([whole[offset] ^ bit]) + whole[offset + 1 :])
+    data, digest = 8 + int.from_bytes(whole[:8], "little"), whole.index(DIGEST.encode()) + len(DIGEST) + 5
+    for offset in (0, digest, *range(data, len(whole), 1 + len(whole) // 400)):
+        file.write_bytes(whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :])
         with pytest.raises(CheckpointError):
             read_tensors(file)
 
@@ -151,30 +123,15 @@ def test_a_flipped_bit_in_a_file_without_our_hash_is_not_seen(folder: Path) -> N
     assert read_tensors(file).keys()
 
 
-def test_the_same_tensors_give_the_same_bytes(folder: Path) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    for _ in range(9):
-        write_safetensors(dict(reversed(tensors.items())), folder / "again.safetensors")
-        assert (folder / "again.safetensors").read_bytes() == (folder / WEIGHTS).read_bytes()
-
-
-# Pickles that torch.load alone would read.
-
-
-def repacked(data: bytes, change: Callable[[str, bytes], bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
-    """A file of torch.save with some members changed."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(made, "w", compression) as new:
-        for member in old.infolist():
-            new.writestr(member.filename, change(member.filename, old.read(member)))
-    return made.getvalue()
-
-
 def test_packed_file_that_would_unpack_to_a_thousand_times_its_size_is_refused(folder: Path) -> None:
     # Regression: torch unpacked it, and read_tensors gave the tensor.
-    packed = repacked(saved({"a": torch.zeros(10_000_000)}), lambda name, data: data, zipfile.ZIP_DEFLATED)
-    assert len(packed) < 100_000
-    (folder / "weights.pt").write_bytes(packed)
+    with (
+        zipfile.ZipFile(io.BytesIO(saved({"a": torch.zeros(10_000_000)}))) as old,
+        zipfile.ZipFile(folder / "weights.pt", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for member in old.infolist():
+            new.writestr(member.filename, old.read(member))
+    assert (folder / "weights.pt").stat().st_size < 100_000
     assert "unpacks" in refusal(lambda: read_tensors(folder / "weights.pt"))
 
 
@@ -182,8 +139,7 @@ def test_packed_file_that_would_unpack_to_a_thousand_times_its_size_is_refused(f
 def test_tuple_nested_without_end_as_a_name_does_not_end_the_process(tmp_path: Path) -> None:
     # Regression: hashed by torch.load, it overflowed the stack: a segmentation fault.
     pickled = b"\x80\x02}(" + b")" + b"\x85" * 500_000 + b"K\x01u."
-    data = repacked(saved({"a": torch.zeros(1)}), lambda name, data: pickled if name.endswith("data.pkl") else data)
-    (tmp_path / "weights.pt").write_bytes(data)
+    (tmp_path / "weights.pt").write_bytes(zip_of(**{"archive/data.pkl": pickled, "archive/version": b"3"}))
     code = "import sys; from pathlib import Path; from electra_albert.hub.weights import read_tensors\n"
     code += "try: read_tensors(Path(sys.argv[1]))\nexcept ValueError as error: print(type(error).__name__, error)"
     command = [sys.executable, "-c", code, str(tmp_path / "weights.pt")]
@@ -192,36 +148,24 @@ def test_tuple_nested_without_end_as_a_name_does_not_end_the_process(tmp_path: P
     assert ended.stdout.startswith("CheckpointError")
 
 
-# An index of several files.
-
-
 def with_index(folder: Path, text: str) -> None:
-    (folder / WEIGHTS).rename(folder / "part.safetensors")
+    if (folder / WEIGHTS).exists():
+        (folder / WEIGHTS).rename(folder / "part.safetensors")
     (folder / f"{WEIGHTS}.index.json").write_text(text)
 
 
-SHARDS = ["../part.safetensors", "/etc/passwd", "..", "folder", "a" * 5000, "a\nb", "", "a\0b", "\udc80"]
-
-
-@pytest.mark.parametrize("shard", [*SHARDS, "part-9.safetensors", "evil.bin"], ids=lambda shard: ascii(shard[:20]))
-def test_index_that_names_anything_but_sound_files_beside_it_is_refused(folder: Path, shard: str) -> None:
+def test_index_that_names_anything_but_sound_files_beside_it_is_refused(folder: Path) -> None:
     names = load_file(folder / WEIGHTS)
     for file in (folder.parent / "part.safetensors", folder / "evil.bin"):
         file.write_bytes(saved({"a": Harmful(folder / "canary")}))
     (folder / "folder").mkdir()
-    with_index(folder, json.dumps({"weight_map": dict.fromkeys(names, shard)}))
-    assert refusal(lambda: load_generator(locate(folder, "generator")))
+    for shard in ("../part.safetensors", "/etc/passwd", "folder", "a" * 5000, "a\0b", "\udc80", "gone.bin", "evil.bin"):
+        with_index(folder, json.dumps({"weight_map": dict.fromkeys(names, shard)}))
+        assert refusal(lambda: load_generator(locate(folder, "generator")))
     assert not (folder / "canary").exists()
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["null", "{}", '{"weight_map": ["a"]}', '{"weight_map": {"a": 1}}', '{"weight_map": {}}', "[" * 100_000],
-    ids=lambda text: text[:30],
-)
-def test_index_that_names_no_files_is_refused(folder: Path, text: str) -> None:
-    with_index(folder, text)
-    assert f"{WEIGHTS}.index.json" in refusal(lambda: load_generator(locate(folder, "generator")))
+    for text in ("{}", '{"weight_map": ["a"]}', '{"weight_map": {"a": 1}}'):
+        with_index(folder, text)
+        assert f"{WEIGHTS}.index.json" in refusal(lambda: load_generator(locate(folder, "generator")))
 
 
 def test_two_files_with_the_same_tensor_are_refused(folder: Path) -> None:

@@ -20,16 +20,14 @@ from torch import Tensor
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from electra_albert.hub import names
-from electra_albert.hub.load import load_generator, load_task_model, locate, locate_encoder
-from electra_albert.hub.outputs import outputs, require_equal
+from electra_albert.hub.load import load_task_model, locate_encoder
+from electra_albert.hub.outputs import outputs
 from electra_albert.hub.save import save_model
 from electra_albert.hub.weights import DIGEST, read_tensors
-from electra_albert.model.task_model import TaskHead
 from tests.apps.tiny_run import environment
 from tests.corpus.tokenizer_kinds import KINDS, NASTY, PROSE
-from tests.hub.forms import FORMS, LABELS, save
+from tests.hub.forms import FORMS, save
 from tests.hub.read_stock_folders import encode, read
-from tests.model.test_task_model import make_task_model
 from tests.model.twins import SHAPE
 
 READER = Path(__file__).parent / "read_stock_folders.py"
@@ -96,6 +94,8 @@ def test_stock_class_loads_a_folder_with_the_keys_it_should_and_computes_our_num
         ours["pooler_output"] = saved.models[name].sentence_order.pooler(ours["last_hidden_state"][:, 0]).tanh()
     ours["prediction_logits"] = ours.get("logits")
     assert theirs
+    with safe_open(str(saved.folder / name / "model.safetensors"), "pt") as file:
+        assert file.metadata().keys() == {"format", DIGEST}
     for key, value in theirs.items():
         torch.testing.assert_close(ours[key], torch.tensor(value).view(ours[key].shape), rtol=1e-5, atol=1e-5)
     assert found["longest"] == SHAPE.max_position_embeddings
@@ -133,23 +133,7 @@ def test_transformers_4_reads_every_folder_and_tokenizer_as_5_does(
         assert result["found"][str(folder)] == encode(str(folder), TEXTS)
 
 
-def test_files_keys_and_types_are_the_stock_ones_and_the_table_is_tied(saved: Saved) -> None:
-    from transformers import AlbertConfig, AutoModelForMaskedLM
-
-    folder = saved.folder / "generator"
-    files = {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-    assert {path.name for path in folder.iterdir()} == files
-    config = json.loads((folder / "config.json").read_text())
-    assert config.keys() <= AlbertConfig(architectures=[]).to_dict().keys()
-    assert [config["pad_token_id"], config["bos_token_id"], config["eos_token_id"]] == [0, 2, 3]
-    with safe_open(str(folder / "model.safetensors"), "pt") as file:
-        assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"F32"}  # noqa: SIM118
-        assert file.metadata().keys() == {"format", DIGEST}
-    model = AutoModelForMaskedLM.from_pretrained(str(folder))
-    assert model.predictions.decoder.weight.data_ptr() == model.albert.embeddings.word_embeddings.weight.data_ptr()
-
-
-@pytest.mark.parametrize("name", ["sequence", "regression", "choice", "span", "token", "sequence, electra"])
+@pytest.mark.parametrize("name", ["sequence", "regression", "span", "sequence, electra"])
 def test_a_fine_tuned_folder_is_loaded_here_with_head_and_details(tokenizer: Any, tmp_path: Path, name: str) -> None:
     details = {**(FORMS[name].details or {}), "task": "mine", "max_seq_length": 16}
     model = FORMS[name].make(replace(SHAPE, vocab_size=VOCAB))
@@ -166,43 +150,20 @@ def test_a_fine_tuned_folder_is_loaded_here_with_head_and_details(tokenizer: Any
     assert list(config.get("id2label", {}).values()) == names
 
 
-def test_a_pooler_that_a_generator_came_with_is_loaded_by_stock_and_by_us(saved: Saved) -> None:
-    from transformers import AutoModel
-
-    folder, model = saved.folder / "generator with pooler", saved.models["generator with pooler"]
-    stock, report = AutoModel.from_pretrained(str(folder), output_loading_info=True)
-    assert not report["missing_keys"]
-    with torch.no_grad():
-        ours, theirs = outputs(model, *inputs())["pooler_output"], stock.eval()(*inputs()).pooler_output
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-    again, wanted = load_generator(locate(folder, "generator")).state_dict(), model.state_dict()
-    assert again.keys() == wanted.keys()
-    assert all(torch.equal(again[key], tensor) for key, tensor in wanted.items())
-
-
-@pytest.mark.parametrize(("dtype", "file_format"), [("float16", "safetensors"), ("bfloat16", "pt")])
-def test_weights_in_half_precision_are_rounded_once_and_computed_with_in_float32(
-    tokenizer: Any, tmp_path: Path, dtype: str, file_format: str
-) -> None:
-    half = getattr(torch, dtype)
-    model = save("discriminator with order", tokenizer, tmp_path, file_format=file_format, dtype=half)
-    (weights,) = (path for path in tmp_path.iterdir() if path.suffix in (".safetensors", ".pt", ".bin"))
+def test_weights_in_half_precision_are_rounded_once_or_refused(tokenizer: Any, tmp_path: Path) -> None:
+    half = torch.float16
+    model = save("discriminator with order", tokenizer, tmp_path / "half", dtype=half)
     exact = names.to_stock(model.state_dict())  # the model keeps its own weights
     assert any(not torch.equal(tensor, tensor.to(half).float()) for tensor in exact.values())
-    found = read_tensors(weights)
+    found = read_tensors(weights := tmp_path / "half" / "model.safetensors")
     assert found.keys() == exact.keys()
     assert all(torch.equal(found[name], tensor.to(half).float()) for name, tensor in exact.items())
     assert weights.stat().st_size < 0.6 * sum(tensor.nbytes for tensor in exact.values()) + 20_000
-    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "float32"
-
-
-def test_weights_that_half_precision_cannot_hold_are_refused(tokenizer: Any, tmp_path: Path) -> None:
-    model = FORMS["encoder"].make(SHAPE)
     with torch.no_grad():
         model.embeddings.LayerNorm.weight[3] = 70_000
     with pytest.raises(CheckpointError, match=r"float16 cannot hold .*LayerNorm"):
-        save_model(model, tokenizer, tmp_path, dtype=torch.float16)
-    assert list(tmp_path.iterdir()) == []
+        save_model(model, tokenizer, tmp_path / "large", dtype=half)
+    assert not list((tmp_path / "large").glob("*"))
 
 
 def negated(part: str) -> Callable[[Tensors], Tensors]:
@@ -219,28 +180,11 @@ def exchanged(tensors: Tensors) -> Tensors:
     return {re.sub("query|key", lambda found: names[found[0]], name): tensor for name, tensor in tensors.items()}
 
 
-OTHER, DISAGREE = "transformers computes other values than we do in {}", "do not agree on {}"
 FAULTS: dict[str, tuple[str, Callable[[Tensors], Tensors], str]] = {
-    "query and key exchanged": ("generator", exchanged, OTHER.format("")),
-    "head of masked tokens": ("generator with order", negated("predictions.dense.weight"), OTHER.format("logits")),
-    "pooler beside": ("generator with pooler", negated("albert.pooler.weight"), OTHER.format("pooler_output")),
-    "order head": ("discriminator with order", negated("sop_classifier"), OTHER.format("sop_logits")),
-    "order head's pooler": ("discriminator with order", negated("pooler.weight"), OTHER.format("sop_logits")),
-    "detection head": ("discriminator", negated("dense_prediction"), OTHER.format("logits")),
-    "encoder": ("encoder with pooler", negated("value.weight"), OTHER.format("last_hidden_state")),
-    "pooler": ("encoder with pooler", negated("pooler.weight"), OTHER.format("pooler_output")),
-    "sequence": ("sequence", negated("classifier.weight"), OTHER.format("logits")),
-    "choice": ("choice", negated("classifier.weight"), OTHER.format("logits")),
-    "token": ("token", negated("classifier.weight"), OTHER.format("logits")),
-    "span": ("span", negated("qa_outputs.weight"), OTHER.format("start_logits")),
-    "head of style electra": ("choice, electra", negated("electra_classifier"), OTHER.format("logits")),
-    "no bias of the order head": (
-        "discriminator with order",
-        without("sop_classifier.classifier.bias"),
-        DISAGREE.format("sop_classifier"),
-    ),
-    "no bias in the encoder": ("sequence", without("albert.embeddings.LayerNorm.bias"), DISAGREE.format("")),
-    "a stray tensor": ("generator", lambda tensors: {**tensors, "junk.weight": torch.ones(2)}, DISAGREE.format("junk")),
+    "query and key exchanged": ("generator", exchanged, "other values .*in "),
+    "span": ("span", negated("qa_outputs.weight"), "other values .*in start_logits"),
+    "no bias in the encoder": ("sequence", without("albert.embeddings.LayerNorm.bias"), "do not agree on "),
+    "a stray tensor": ("generator", lambda tensors: {**tensors, "junk.weight": torch.ones(2)}, "do not agree on junk"),
 }
 
 
@@ -252,30 +196,8 @@ def test_a_folder_that_stock_reads_otherwise_is_never_written(
     to_stock = names.to_stock
     monkeypatch.setattr(names, "to_stock", lambda state: change(to_stock(state)))
     with pytest.raises(CheckpointError, match=refusal):
-        save(name, tokenizer, tmp_path, file_format="pt" if fault == "token" else "safetensors")
+        save(name, tokenizer, tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_that_differs_in_the_last_bit_is_never_written(
-    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write, name = torch.save, "predictions.bias"
-
-    def write_another(tensors: Tensors, file: Any) -> None:
-        write({**tensors, name: torch.nextafter(tensors[name], torch.tensor(9.0))}, file)
-
-    monkeypatch.setattr(torch, "save", write_another)
-    with pytest.raises(CheckpointError, match=f"{name} is read otherwise"):
-        save("generator", tokenizer, tmp_path, file_format="pt")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("value", [1 + 2e-4, float("nan")])
-def test_other_values_and_nan_are_not_equal(value: float) -> None:
-    ours = torch.tensor([0.5, 1.0])
-    require_equal(ours, ours * (1 + 5e-5), "off")
-    with pytest.raises(CheckpointError, match="off"):
-        require_equal(ours, torch.tensor([0.5, value]), "off")
 
 
 def test_weights_of_another_format_go_which_is_logged(
@@ -301,12 +223,3 @@ def test_a_full_disk_is_a_usage_error_and_leaves_nothing(tokenizer: Any, tmp_pat
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list((tmp_path / "full").iterdir()) == []
-
-
-def test_details_of_another_head_and_a_folder_that_is_a_file_are_refused(tokenizer: Any, tmp_path: Path) -> None:
-    model = make_task_model(TaskHead("sequence", 3), SHAPE)
-    with pytest.raises(ValueError, match="none of a head of kind sequence with 3"):
-        save_model(model, tokenizer, tmp_path, {"labels": LABELS[:2]})
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="cannot write"):
-        save("generator", tokenizer, tmp_path / "file")

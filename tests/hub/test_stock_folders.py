@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from electra_albert.contracts import Batch, CheckpointError
-from electra_albert.hub.config import stock_config
 from electra_albert.hub.load import (
     ModelFiles,
     load_body,
@@ -25,9 +23,9 @@ from electra_albert.hub.load import (
     read_stored,
 )
 from electra_albert.hub.names import to_stock
-from electra_albert.hub.weights import all_files, write_safetensors
+from electra_albert.hub.weights import all_files
 from tests.hub.stock_models import batches, body_of, config_of, make, save, stock_outputs
-from tests.model.twins import SHAPE, SPECIAL_IDS, assert_same_outputs, make_body, make_masked_lm, make_pair
+from tests.model.twins import SHAPE, assert_same_outputs
 
 Outputs = Callable[[Any, Batch], dict[str, Tensor]]
 Tensors = dict[str, Tensor]
@@ -71,13 +69,12 @@ CASES: dict[tuple[str, str], tuple[Callable[[ModelFiles], nn.Module], Outputs]] 
     ("bert", "BertModel"): (load_body, of_body),
     ("bert", "BertForMaskedLM"): (load_generator, of_generator),
     ("bert", "BertForPreTraining"): (load_generator, of_pretrained_bert),
-    **{("bert", f"Bert{task}"): (load_task, of_task) for task in _TASKS},
+    ("bert", "BertForSequenceClassification"): (load_task, of_task),
     ("electra", "ElectraModel"): (load_body, of_body),
     ("electra of one width", "ElectraModel"): (load_body, of_body),
     ("electra", "ElectraForMaskedLM"): (load_generator, of_generator),
     ("electra", "ElectraForPreTraining"): (load_discriminator, of_discriminator),
     ("electra", "ElectraForTokenClassification"): (load_task, of_task),
-    ("electra", "ElectraForQuestionAnswering"): (load_task, of_task),
 }
 MASKED_LM = {"albert": "AlbertForMaskedLM", "bert": "BertForMaskedLM", "electra": "ElectraForMaskedLM"}
 DECODERS = {"albert": "predictions.decoder", "bert": "cls.predictions.decoder", "electra": "generator_lm_head"}
@@ -113,18 +110,9 @@ def test_model_of_a_stock_folder_computes_what_its_stock_class_does(case: tuple[
     assert_parity(ours, theirs, outputs)
 
 
-def test_comparison_sees_two_projections_that_changed_places(tmp_path: Path) -> None:
-    # Planted: key and value of one layer of the stock model change places after it is saved.
-    theirs = make("bert", "BertModel")
-    files = save(theirs, tmp_path)
-    attention = theirs.encoder.layer[1].attention.self
-    attention.key, attention.value = attention.value, attention.key
-    with pytest.raises(AssertionError, match=r"^\d"), torch.no_grad():
-        assert_parity(load_body(files), theirs, of_body)
-
-
-@pytest.mark.parametrize("form", ["safetensors", "pickle"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "form"), [(torch.float16, "safetensors"), (torch.bfloat16, "pickle"), (torch.float64, "safetensors")]
+)
 def test_weights_of_any_precision_are_read_as_float32(dtype: torch.dtype, form: str, tmp_path: Path) -> None:
     theirs = make("albert", "AlbertForMaskedLM").to(dtype)
     files = save(theirs, tmp_path)
@@ -136,22 +124,6 @@ def test_weights_of_any_precision_are_read_as_float32(dtype: torch.dtype, form: 
     ours = load_generator(files)
     assert {parameter.dtype for parameter in ours.parameters()} == {torch.float32}
     assert_parity(ours, theirs.float(), of_generator)
-
-
-def test_one_tensor_of_another_precision_is_read_too(tmp_path: Path) -> None:
-    theirs = make("bert", "BertModel")
-    theirs.encoder.layer[1].half()
-    files = save(theirs, tmp_path)
-    assert len({tensor.dtype for tensor in load_file(files.weights).values()}) == 2
-    assert_parity(load_body(files), theirs.float(), of_body)
-
-
-@pytest.mark.parametrize("number", [float("nan"), 1e300])
-def test_numbers_that_float32_cannot_hold_are_refused(number: float, tmp_path: Path) -> None:
-    theirs = make("albert", "AlbertModel").double()
-    theirs.pooler.bias.data[3] = number
-    with pytest.raises(CheckpointError, match="finite"):
-        load_body(save(theirs, tmp_path))
 
 
 def with_old_names(tensors: Tensors) -> Tensors:
@@ -171,8 +143,9 @@ def without_prefix(tensors: Tensors) -> Tensors:
     return {name.removeprefix("albert.").removeprefix("electra."): tensor for name, tensor in tensors.items()}
 
 
-@pytest.mark.parametrize("change", [with_old_names, with_counters, without_prefix])
-@pytest.mark.parametrize("family", ["albert", "electra"])
+@pytest.mark.parametrize(
+    ("family", "change"), [("albert", with_old_names), ("electra", with_counters), ("electra", without_prefix)]
+)
 def test_names_of_other_files_are_read(family: str, change: Callable[[Tensors], Tensors], tmp_path: Path) -> None:
     theirs = make(family, MASKED_LM[family])
     files = save(theirs, tmp_path)
@@ -181,25 +154,21 @@ def test_names_of_other_files_are_read(family: str, change: Callable[[Tensors], 
     assert_parity(load_generator(files), theirs, of_generator)
 
 
-@pytest.mark.parametrize("form", ["safetensors in several", "pickle", "pickles in several"])
-def test_model_in_another_form_of_files_is_the_same(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["safetensors", "bin"])
+def test_model_in_several_files_is_the_same(form: str, tmp_path: Path) -> None:
     theirs = make("bert", "BertForMaskedLM")
-    if form == "safetensors in several":
+    if form == "safetensors":
         theirs.save_pretrained(tmp_path, max_shard_size="5KB")
     else:
         save(theirs, tmp_path).weights.unlink()
         state = theirs.state_dict()  # with the ties and the counters that a safetensors file lacks
-        parts = [sorted(state)] if form == "pickle" else [sorted(state)[::2], sorted(state)[1::2]]
-        for number, part in enumerate(parts):
-            torch.save({name: state[name] for name in part}, tmp_path / f"part{number}.bin")
-        if form == "pickle":
-            (tmp_path / "part0.bin").rename(tmp_path / "pytorch_model.bin")
-        else:
-            files = {name: f"part{number}.bin" for number, part in enumerate(parts) for name in part}
-            (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": files}))
-    files_found = locate(tmp_path, "generator")
-    assert (len(all_files(files_found.weights)) > 1) == (form != "pickle")
-    assert_parity(load_generator(files_found), theirs, of_generator)
+        files = {name: f"part{number % 2}.bin" for number, name in enumerate(sorted(state))}
+        for part in set(files.values()):
+            torch.save({name: state[name] for name in files if files[name] == part}, tmp_path / part)
+        (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": files}))
+    found = locate(tmp_path, "generator")
+    assert len(all_files(found.weights)) > 1
+    assert_parity(load_generator(found), theirs, of_generator)
 
 
 @pytest.mark.parametrize("family", DECODERS)
@@ -210,14 +179,6 @@ def test_decoder_that_is_not_the_token_table_is_refused_by_name(family: str, tmp
     rewrite(files, lambda tensors: {**tensors, decoder: tensors[decoder] * (1 + 1e-6)})
     with pytest.raises(CheckpointError, match="decoder"):
         load_generator(files)
-
-
-def test_decoder_bias_of_its_own_is_the_one_stock_adds(tmp_path: Path) -> None:
-    theirs = make("bert", "BertForMaskedLM")
-    bias = torch.linspace(-3, 3, SHAPE.vocab_size)
-    files = rewrite(save(theirs, tmp_path), lambda tensors: {**tensors, "cls.predictions.decoder.bias": bias})
-    again = type(theirs).from_pretrained(tmp_path, attn_implementation="eager").eval()
-    assert_parity(load_generator(files), again, of_generator)
 
 
 @pytest.mark.parametrize(
@@ -235,34 +196,13 @@ def test_head_that_is_not_computed_here_is_refused_and_its_encoder_is_read(
     assert_parity(load_body(files), body_of(theirs), of_body)
 
 
-def test_next_sentence_head_of_bert_is_left_aside_and_named(tmp_path: Path) -> None:
-    stored = read_stored(save(make("bert", "BertForPreTraining"), tmp_path))
-    assert (stored.left_aside, stored.has_mlm_head, stored.has_pooler) == (["cls.seq_relationship"], True, True)
-
-
-def test_encoder_without_a_pooler_has_none_here(tmp_path: Path) -> None:
-    theirs = make("bert", "BertModel", add_pooling_layer=False)
-    ours = load_body(save(theirs, tmp_path))
-    assert ours.pooler is None
-    assert_parity(ours, theirs, of_body)
-
-
-@pytest.mark.parametrize("activation", ["gelu_new", "relu"])
-def test_activation_is_the_one_the_configuration_names_or_refused(activation: str, tmp_path: Path) -> None:
-    theirs = make("bert", "BertForMaskedLM", config_of("bert", hidden_act=activation))
+def test_activation_is_the_one_the_configuration_names_or_refused(tmp_path: Path) -> None:
+    theirs = make("bert", "BertForMaskedLM", config_of("bert", hidden_act="relu"))
     assert_parity(load_generator(save(theirs, tmp_path / "bert")), theirs, of_generator)
     # Stock computes this head with gelu whatever the configuration says.
-    files = save(make("electra", "ElectraForMaskedLM", config_of("electra", hidden_act=activation)), tmp_path / "other")
-    with pytest.raises(CheckpointError, match=activation):
+    files = save(make("electra", "ElectraForMaskedLM", config_of("electra", hidden_act="relu")), tmp_path / "other")
+    with pytest.raises(CheckpointError, match="relu"):
         load_generator(files)
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_regression_and_classification_of_bert_are_told_apart(count: int, tmp_path: Path) -> None:
-    theirs = make("bert", "BertForSequenceClassification", config_of("bert", num_labels=count))
-    model, details = load_task_model(save(theirs, tmp_path))
-    assert (details["is_regression"], len(details["labels"])) == (count == 1, 0 if count == 1 else count)
-    assert_parity(model, theirs, of_task)
 
 
 def test_a_pooler_without_an_order_head_is_handed_on_to_the_bit(tmp_path: Path) -> None:
@@ -274,80 +214,3 @@ def test_a_pooler_without_an_order_head_is_handed_on_to_the_bit(tmp_path: Path) 
     assert model.sentence_order is None
     assert written.keys() == stored.keys()
     assert all(torch.equal(written[name], tensor) for name, tensor in stored.items())
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if case[0] == "albert"], ids=ids)
-def test_stock_albert_comes_out_as_it_came_in_bit_for_bit(case: tuple[str, str], tmp_path: Path) -> None:
-    files = save(make(*case), tmp_path)
-    wanted = without_prefix(load_file(files.weights))
-    found = without_prefix(to_stock(CASES[case][0](files).state_dict()))
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
-
-
-@pytest.mark.parametrize("family", ["bert", "electra"])
-def test_relative_exported_as_albert_gives_stock_albert_the_same_outputs(family: str, tmp_path: Path) -> None:
-    from transformers import AlbertModel
-
-    theirs = make(family, f"{family.capitalize()}Model")
-    body = load_body(save(theirs, tmp_path / "in"))
-    (tmp_path / "out").mkdir()
-    write_safetensors(to_stock(body.state_dict()), tmp_path / "out/model.safetensors")
-    contents = stock_config(body.config, "AlbertModel", SPECIAL_IDS)
-    (tmp_path / "out/config.json").write_text(json.dumps(contents))
-    albert = AlbertModel.from_pretrained(tmp_path / "out", add_pooling_layer=body.pooler is not None)
-    assert_parity(albert.eval(), theirs, lambda model, batch: stock_outputs(model, batch))
-
-
-Making = tuple[Callable[[Any], nn.Module], Callable[[ModelFiles], nn.Module]]
-OURS: dict[str, Making] = {
-    "generator": (lambda c: make_pair(c).generator, load_generator),
-    "masked LM with sentence order": (make_masked_lm, load_generator),
-    "discriminator": (lambda c: make_pair(c).discriminator, load_discriminator),
-    "discriminator with order": (lambda c: make_pair(c, with_sentence_order=True).discriminator, load_discriminator),
-    "encoder with a pooler": (lambda c: make_body(c, with_pooler=True), load_body),
-}
-SHAPES = {
-    "inner-grouped": replace(SHAPE, num_hidden_groups=2, inner_group_num=2),
-    "E = H": replace(SHAPE, embedding_size=SHAPE.hidden_size),
-    "unshared": replace(SHAPE, num_hidden_groups=SHAPE.num_hidden_layers),
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "shape"),
-    [*((kind, SHAPE) for kind in OURS), *(("generator", shape) for shape in SHAPES.values())],
-    ids=[*OURS, *SHAPES],
-)
-def test_going_into_a_stock_folder_and_back_changes_no_bit(kind: str, shape: Any, tmp_path: Path) -> None:
-    make_ours, load = OURS[kind]
-    model = make_ours(shape)
-    write_safetensors(to_stock(model.state_dict()), tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps(stock_config(shape, "AlbertModel", SPECIAL_IDS)))
-    state, found = model.state_dict(), load(locate(tmp_path, "generator"))
-    assert found.state_dict().keys() == state.keys()
-    assert all(torch.equal(tensor, state[name]) for name, tensor in found.state_dict().items())
-    assert len({parameter.data_ptr() for parameter in found.parameters()}) == len(list(found.parameters()))
-
-
-RELEASED = {
-    "albert-base-v2": ("AlbertForPreTraining", load_generator, of_generator),
-    "bert-base-uncased": ("BertForPreTraining", load_generator, of_pretrained_bert),
-    "electra-small-discriminator": ("ElectraForPreTraining", load_discriminator, of_discriminator),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", RELEASED)
-def test_shape_of_a_released_model_is_read_with_parity(name: str, tmp_path: Path) -> None:
-    import transformers
-
-    stock_class, load, outputs = RELEASED[name]
-    family = name.split("-")[0]
-    sizes = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
-    config = getattr(transformers, f"{family.capitalize()}Config")(**sizes if family == "albert" else {})
-    theirs, batch = make(family, stock_class, config), batches()[1]
-    found, wanted = outputs(load(save(theirs, tmp_path)), batch), stock_outputs(theirs, batch)
-    for key, tensor in found.items():
-        torch.testing.assert_close(tensor, wanted[key], rtol=1e-5, atol=1e-5)

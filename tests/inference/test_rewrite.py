@@ -12,41 +12,23 @@ import pytest
 import torch
 
 from electra_albert.config import ModelConfig, RtdConfig
-from electra_albert.contracts import IGNORED_LABEL, Batch, DataError
+from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer, train_tokenizer
 from electra_albert.inference.engine import spans_of
 from electra_albert.inference.model import InferenceModel
-from electra_albert.inference.rewrite import (
-    LONGEST_PART,
-    NO_CHARACTER,
-    PARTS_AT_ONCE,
-    Draw,
-    Line,
-    Part,
-    Rewritten,
-    compose,
-    rewrite,
-    rewrite_lines,
-    splice,
-)
+from electra_albert.inference.rewrite import NO_CHARACTER, Line, Rewritten, compose, splice
 from electra_albert.objectives.masking import SpecialIds
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 from tests.apps.tiny_run import english
-from tests.corpus.tokenizer_kinds import KINDS, save_bert, save_roberta
+from tests.corpus.tokenizer_kinds import KINDS, save_roberta
 
 SEED, RATE, LONGEST = 7, 0.15, 61
-DRAW = Draw(RATE, 1.0, SEED)
 TALE = "The quiet  Owl crossed the river, and Every old cat found a LAMP near the station."
 PROBABILITY_TOLERANCE = 1e-5  # float32, batches of another shape
 TEXTS = {
     "plain": TALE,
-    "spaces": "  The quiet\t owl  left .  ",
     "accents": "The café\u0301 naïve A\u0302 E\u0301x owl.",
     "ligatures": "The ﬁeld, the oﬃce … ½ ㎏ owl.",
-    "right to left": "שלום owl עולם the قلم",
-    "emoji": "The 😀👍🏽 owl🦉 left 👩‍👩‍👧.",
-    "control": "The \x00\x1b[31m owl\x07 a\u200bb\u00adc.",
-    "separators": "\u2028The owl\u2028left\u0085a",
     "special": "[CLS] the owl [SEP] <pad> left <unk>",
 }
 
@@ -97,11 +79,6 @@ def model(objective: ReplacedTokenDetection, tokenizer: Any) -> InferenceModel:
     return inference_of(objective, tokenizer)
 
 
-def rewrite_one(model: InferenceModel, text: str, number: int = 1, **changes: Any) -> Rewritten:
-    (found,) = rewrite(model, [Part(number, text)], DRAW._replace(**changes))
-    return found
-
-
 def encode(tokenizer: Any, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     return encoded["input_ids"], encoded["offset_mapping"]
@@ -126,7 +103,7 @@ def probabilities(results: list[Rewritten]) -> list[float]:
     return [replacement.probability or 0.0 for text in results for replacement in text.replaced]
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("number", [1, 3])
 def test_choices_draws_and_scores_are_those_of_pretraining(
     model: InferenceModel, objective: ReplacedTokenDetection, number: int
 ) -> None:
@@ -137,20 +114,13 @@ def test_choices_draws_and_scores_are_those_of_pretraining(
         corruption = objective.corrupt(batch)
         detected = objective.electra.discriminator(corruption.corrupted_ids, real, batch.token_type_ids).sigmoid()[0]
     positions = corruption.targets.positions[0].sort().values
-    ours = rewrite_one(model, TALE, number)
+    ours = model.rewrite([TALE] * number, seed=SEED)[-1]
     assert [r.is_changed for r in ours.replaced] == corruption.is_replaced[0, positions].tolist()
     expected = pytest.approx(detected[positions].tolist(), abs=PROBABILITY_TOLERANCE)
     assert [r.probability for r in ours.replaced] == expected
     drawn = {int(position) - 1: int(corruption.corrupted_ids[0, position]) for position in positions}
     assert ours.sequence == replace_by_hand(model.tokenizer, TALE, drawn).sequence
     assert [probability for _, probability, _ in ours.scores] == pytest.approx(detected[1:-1].tolist(), abs=1e-5)
-
-
-def test_masks_are_filled_as_fill_mask_would(model: InferenceModel) -> None:
-    text = "Every [MASK]  owl found a [MASK]."
-    first, second = (proposals[0]["token_str"] for proposals in model.fill_mask(text))
-    ours = model.rewrite(text)
-    assert [ours.sequence, ours.is_filled] == [f"Every {first}  owl found a {second}.", True]
 
 
 def test_the_mark_behind_a_mask_is_scored_only_where_a_word_begins(model: InferenceModel) -> None:
@@ -184,7 +154,6 @@ def test_a_replaced_token_changes_its_own_characters_alone(tokenizer: Any, name:
 def test_how_a_token_is_written(tokenizer: Any) -> None:
     cases: list[tuple[str, dict[int, str], str]] = [
         ("The  Owl left", {1: "▁lamp"}, "The  lamp left"),
-        ("the owl, left", {2: "▁lamp"}, "the owl lamp left"),
         ("the owl, left", {2: "."}, "the owl. left"),
         ("the (owl) left", {1: "▁lamp"}, "the lamp(owl) left"),
         ("the e\u0301 left", {2: "▁lamp"}, "the lamp left"),
@@ -196,23 +165,17 @@ def test_how_a_token_is_written(tokenizer: Any) -> None:
         assert replace_by_hand(tokenizer, text, ids).sequence == expected
 
 
-def test_the_share_of_tokens_asked_for_is_masked_and_one_at_least(model: InferenceModel) -> None:
-    for words, rate in ((1, 0.15), (40, 0.15), (10, 0.5), (10, 1.0)):
-        result = rewrite_one(model, " ".join(["owl"] * words), mask_rate=rate)
-        assert len(result.replaced) == max(1, round(rate * words))
-
-
 def test_unknown_and_special_tokens_are_neither_masked_nor_drawn(model: InferenceModel) -> None:
     """However much the generator would like to."""
-    result = rewrite_one(model, "漢字 the [SEP] owl", mask_rate=1.0)
+    result = model.rewrite("漢字 the [SEP] owl", mask_rate=1.0)
     assert {replacement.before for replacement in result.replaced} == {"", "the", "owl"}
-    result = rewrite_one(model, "[CLS] <unk>", mask_rate=1.0)
+    result = model.rewrite("[CLS] <unk>", mask_rate=1.0)
     assert [result.replaced, result.sequence] == [[], "[CLS] <unk>"]
     assert model.generator is not None
     bias, before = model.generator.predictions.bias, model.generator.predictions.bias.detach().clone()
     with torch.no_grad():
         bias[model.tokenizer.all_special_ids] += 200
-        results = [rewrite_one(model, text, mask_rate=1.0) for text in (TALE, "The [MASK] left.")]
+        results = model.rewrite([TALE, "The [MASK] left."], mask_rate=1.0)
         bias.copy_(before)
     for result in results:
         assert not any(token in result.sequence for token in model.tokenizer.all_special_tokens)
@@ -223,41 +186,33 @@ def test_a_seed_repeats_and_another_gives_another_text(model: InferenceModel) ->
     assert model.rewrite([TALE] * 3, seed=SEED) == first
     assert outcome(model.rewrite([TALE] * 3, seed=SEED + 1)) != outcome(first)
     assert len({result.sequence for result in first}) > 1
+    assert len(model.rewrite("owl", mask_rate=0.15).replaced) == 1
 
 
 def test_lines_and_batches_around_a_line_do_not_change_it(model: InferenceModel) -> None:
     texts = [*english(6).split("\n"), TALE * 3, "The [MASK] left."]
-    parts = [Part(number, text) for number, text in enumerate(texts, 1) if text]
-    together = rewrite(model, parts, DRAW)
-    alone = [rewrite(model, [part], DRAW)[0] for part in parts]
-    small = rewrite(replace(model, batch_tokens=1), parts, DRAW)
-    assert outcome(together) == outcome(alone) == outcome(small)
-    assert probabilities(together) == pytest.approx(probabilities(alone), abs=PROBABILITY_TOLERANCE)
+    together = model.rewrite(texts)
+    others = [model.rewrite([*["Owl."] * number, text])[-1] for number, text in enumerate(texts)]
+    small = replace(model, batch_tokens=1).rewrite(texts)
+    assert outcome(together) == outcome(others) == outcome(small)
+    assert probabilities(together) == pytest.approx(probabilities(small), abs=PROBABILITY_TOLERANCE)
+    bare = replace(model, discriminator=None).rewrite(texts)
+    assert (outcome(bare), {one.probability for text in bare for one in text.replaced}) == (outcome(together), {None})
 
 
 def test_a_line_longer_than_the_model_reads_is_rewritten_whole(model: InferenceModel) -> None:
     """Every part of it has its share of masks, nothing is lost, and it is cut where a word begins."""
     words = 20 * (LONGEST - 2)
     text = " ".join(["owl"] * words)
-    result = rewrite_one(model, text)
+    result = model.rewrite(text)
     assert len(result.replaced) == 20 * round(RATE * (LONGEST - 2))
     assert len(result.scores) == words
     assert splice(text, result.replaced, lambda one: one.before) == text
-    assert len(encode(model.tokenizer, " ".join(["xxxx"] * 22))[0]) == 110  # of five tokens, which fill no row evenly
-    assert len(rewrite_one(model, " ".join(["xxxx"] * 22)).replaced) == 2 * round(RATE * ((LONGEST - 2) // 5 * 5))
+    assert len(encode(model.tokenizer, " ".join(["xxxx"] * 22))[0]) == 110  # five tokens a word do not fill it evenly
+    assert len(model.rewrite(" ".join(["xxxx"] * 22)).replaced) == 2 * round(RATE * ((LONGEST - 2) // 5 * 5))
 
 
-def test_without_a_discriminator_nothing_is_scored(model: InferenceModel) -> None:
-    bare = rewrite_one(replace(model, discriminator=None), TALE)
-    assert outcome([bare]) == outcome([rewrite_one(model, TALE)])
-    assert {replacement.probability for replacement in bare.replaced} == {None}
-    assert bare.scores == []
-
-
-# Tokenizers of every kind.
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["albert uncased", "bert uncased", "roberta", "word level", "fast unigram"])
 def test_every_tokenizer_fills_its_own_mask_and_writes_neither_marks_nor_unknown_tokens(
     tmp_path: Path, kind: str
 ) -> None:
@@ -280,86 +235,14 @@ def test_every_tokenizer_fills_its_own_mask_and_writes_neither_marks_nor_unknown
         assert not any(mark in written for mark in ("▁", "Ġ", "##", "<0x")), written
 
 
-def rewrite_as(tokenizer: Any, text: str, after: list[int]) -> Rewritten:
-    """The text with the tokens `after` for its own, those that differ being drawn."""
-    ids, _ = encode(tokenizer, text)
-    pairs = zip(ids, after, strict=True)
-    return replace_by_hand(tokenizer, text, {at: now for at, (was, now) in enumerate(pairs) if was != now})
-
-
 def test_bytes_of_a_character_are_written_together(tmp_path: Path) -> None:
     """A regression: where some of a character's bytes were drawn, each was written as no character."""
     save_roberta(tmp_path)
-    byte_level = load_tokenizer(tmp_path)
-    for before, after in (
-        ("The café was old.", "The cafè was old."),
-        ("große Hütte", "gro¿e Hötte"),
-        ("naïve", "naçve"),
-        ("中 and 🦉", "丮 and 🦊"),
-    ):
-        assert rewrite_as(byte_level, before, encode(byte_level, after)[0]).sequence == after
-    half, ids = encode(byte_level, "é")[0][0], encode(byte_level, "The house was old.")[0]
-    assert (
-        rewrite_as(byte_level, "The house was old.", [*ids[:-1], half]).sequence == f"The house was old{NO_CHARACTER}"
-    )
-
-
-def test_parts_of_a_word_are_written_without_their_marks(tmp_path: Path) -> None:
-    """WordPiece: no byte is decoded, no ## is written, an unknown token keeps the user's text."""
-    save_bert(tmp_path, do_lower_case=True)
-    tokenizer, text = load_tokenizer(tmp_path), "The Fire, 漢 bridge."
-    tokens = tokenizer.convert_ids_to_tokens(encode(tokenizer, text)[0])
-    wanted = [tokenizer.convert_tokens_to_ids({"##r": "##o", "bridge": "house"}.get(token, token)) for token in tokens]
-    expected = text.replace("re,", "oe,").replace("bridge", "house")
-    assert rewrite_as(tokenizer, text, wanted).sequence == expected
-
-
-def test_marks_that_the_tokenizer_removes_go_with_their_letter() -> None:
-    """A regression: vowels of combining class 0, as those of Hindi and Thai, stayed when their letter was replaced."""
-    tokenizer = train_tokenizer(["हनद नई थाय", "the house"] * 20, 100, True, "albert")
-    text = "हिन्दी the"
-    ids, offsets = encode(tokenizer, text)
-    spans = spans_of(text, describe_pieces(tokenizer, ids), offsets)
-    assert "".join(text[start:end] for start, end in spans) == "हिन्दीthe"
-
-
-# Line by line.
-
-
-def test_a_stream_gives_a_line_for_a_line_with_its_ending(model: InferenceModel) -> None:
-    lines = ["\n", "  \r\n", "The owl left.\r\n", "漢 \n", *["Owl.\n"] * PARTS_AT_ONCE, "\n", " The last  lamp"]
-    done = list(rewrite_lines(model, lines, DRAW))
-    assert [number for number, _, _ in done] == list(range(1, len(lines) + 1))
-    for line, (_, written, result) in zip(lines, done, strict=True):
-        assert written == result.sequence + line[len(line.rstrip("\r\n")) :]
-        assert written == line or line.strip()
-    parts = [Part(number, line.rstrip("\r\n")) for number, line in enumerate(lines, 1)]
-    assert outcome([result for _, _, result in done]) == outcome(rewrite(model, parts, DRAW))
-    assert list(rewrite_lines(model, [], DRAW)) == []
-
-
-@pytest.mark.parametrize(
-    ("line", "ends"),
-    [
-        ("The owl left." + " " * LONGEST_PART + "The lamp left.\r\n", [LONGEST_PART, LONGEST_PART + 27]),
-        ("漢" * 9 + " " + "漢" * LONGEST_PART, [9, LONGEST_PART + 9, LONGEST_PART + 10]),
-        (f" {TALE}".ljust(LONGEST_PART) * 3, [LONGEST_PART, 2 * LONGEST_PART, 3 * LONGEST_PART]),
-    ],
-    ids=["spaces", "no space", "alike"],
-)
-def test_a_giant_line_is_rewritten_part_by_part(model: InferenceModel, line: str, ends: list[int]) -> None:
-    """At once it took gigabytes. Nothing is lost where it is cut, parts are drawn apart, the last ends the line."""
-    _, *parts, _ = rewrite_lines(model, ["Owl.\n", line, "Owl.\n"], DRAW)
-    texts = [line[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
-    assert [number for number, _, _ in parts] == [2] * len(ends)
-    assert [result.original for _, _, result in parts] == texts
-    assert [splice(one.original, one.replaced, lambda each: each.before) for _, _, one in parts] == texts
-    written = [text for _, text, _ in parts]
-    assert "".join(written) == "".join(result.sequence for _, _, result in parts) + line[ends[-1] :]
-    assert len(set(written)) == len(written)
-
-
-@pytest.mark.parametrize("words", [60, LONGEST_PART])
-def test_a_line_with_masks_that_is_too_long_is_refused_by_its_number(model: InferenceModel, words: int) -> None:
-    with pytest.raises(DataError, match=r"^line 2.*shorten it"):
-        list(rewrite_lines(model, ["The owl left.\n", "The [MASK] " + "owl " * words], DRAW))
+    tokenizer = load_tokenizer(tmp_path)
+    for before, after in (("große Hütte", "gro¿e Hötte"), ("中 and 🦉", "丮 and 🦊")):
+        pairs = enumerate(zip(encode(tokenizer, before)[0], encode(tokenizer, after)[0], strict=True))
+        drawn = {position: now for position, (was, now) in pairs if was != now}
+        assert replace_by_hand(tokenizer, before, drawn).sequence == after
+    half, text = encode(tokenizer, "é")[0][0], "The house was old."
+    last = len(encode(tokenizer, text)[0]) - 1
+    assert replace_by_hand(tokenizer, text, {last: half}).sequence == f"The house was old{NO_CHARACTER}"

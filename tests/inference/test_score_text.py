@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import lzma
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from electra_albert.contracts import Batch, DataError, UsageError
+from electra_albert.contracts import DataError, UsageError
 from electra_albert.inference.model import InferenceModel, load_model
-from electra_albert.inference.score_text import ROUNDS, mask_rounds, predict_batch, score_text
-from electra_albert.objectives.masking import SpecialIds
+from electra_albert.inference.scoring import ROUNDS, score_text
 from tests.apps.tiny_run import english
 from tests.inference.stock import LONGEST, TOLERANCE, make_stock, tokenizer_of
 
@@ -26,30 +23,6 @@ def text(tmp_path: Path) -> Path:
     file = tmp_path / "new.txt"
     file.write_text(english(12, seed=5) + "\nA quiet 漢 owl\n\nand [MASK] twice\n", encoding="utf-8")
     return file
-
-
-@pytest.mark.parametrize("length", [1, 7, 53])
-def test_the_rounds_mask_every_token_of_the_text_once_and_nothing_else(length: int) -> None:
-    is_text = torch.arange(3 * length).view(3, length) % 5 > 0
-    rounds = list(mask_rounds(is_text))
-    assert len(rounds) == ROUNDS
-    assert torch.equal(torch.stack(rounds).sum(0), is_text.long())
-    shares = torch.stack(rounds).sum(-1)  # [rounds, B]
-    assert int((shares.max(0).values - shares.min(0).values).max()) <= 1
-
-
-def test_no_token_is_visible_in_the_round_that_predicts_it(model: InferenceModel) -> None:
-    assert model.generator is not None
-    seen: list[torch.Tensor] = []
-    hook = model.generator.embeddings.register_forward_hook(lambda *given: seen.append(given[1][0]))
-    ids = torch.arange(5, 24)[None]
-    batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids), ids[:, 0], ids[:, 0])
-    mask = int(model.tokenizer.mask_token_id)
-    predict_batch(model.generator, batch, SpecialIds(mask, (mask, 5, 23)), unknown=None)
-    hook.remove()
-    masked = torch.cat(seen) == mask  # [rounds, L]
-    assert masked.sum(0).tolist() == [0] + 17 * [1] + [0]
-    assert torch.equal(torch.cat(seen)[~masked], ids.expand(ROUNDS, -1)[~masked])
 
 
 def test_the_score_of_a_sequence_is_what_the_stock_model_gives(tmp_path: Path) -> None:
@@ -105,30 +78,6 @@ def test_what_is_no_number_is_none(model: InferenceModel, tmp_path: Path) -> Non
     assert score_text(load_model(tmp_path / "stock", "cpu"), file).nats_per_known_token is None
     file.write_text("x" * 500, encoding="utf-8")
     assert score_text(model, file).pseudo_perplexity is None
-
-
-def test_the_length_of_sequences_is_the_usual_or_what_the_model_reads(model: InferenceModel, text: Path) -> None:
-    assert score_text(model, text).max_seq_length == LONGEST
-    assert score_text(model, text, 16).rows > score_text(model, text, 32).rows
-
-
-def test_neither_the_form_of_the_file_nor_a_discriminator_changes_a_score(
-    model: InferenceModel, run: Path, tmp_path: Path
-) -> None:
-    documents = [document.replace("\n", " ") for document in english(9).strip().split("\n\n")]
-    plain, packed, records = tmp_path / "a.txt", tmp_path / "a.txt.xz", tmp_path / "a.jsonl"
-    plain.write_text("\n\n".join(documents), encoding="utf-8")
-    packed.write_bytes(lzma.compress(plain.read_bytes()))
-    records.write_text("\n".join(json.dumps({"body": document}) for document in documents), encoding="utf-8")
-    expected = score_text(model, plain)
-    assert score_text(model, packed)[1:] == expected[1:]
-    assert score_text(model, records, text_column="body")[1:] == expected[1:]
-    assert score_text(load_model(run / "generator", "cpu"), plain) == expected
-
-
-def test_a_model_of_one_segment_reads_sequences_of_two(tmp_path: Path, text: Path) -> None:
-    make_stock(tmp_path / "one", "BertForMaskedLM", type_vocab_size=1)
-    assert score_text(load_model(tmp_path / "one", "cpu"), text).nats > 0
 
 
 def test_what_cannot_be_scored_is_refused(model: InferenceModel, run: Path, tmp_path: Path, text: Path) -> None:

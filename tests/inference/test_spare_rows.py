@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from electra_albert.apps import demo
 from electra_albert.contracts import CheckpointError
 from electra_albert.inference.model import load_model
-from tests.apps.tiny_run import Ended, assert_refused, call
 from tests.corpus.tokenizer_kinds import wordpiece_vocab
 from tests.inference.stock import NATS_TOLERANCE, TOLERANCE, make_stock, stock_inputs
 
@@ -55,37 +53,7 @@ def test_spare_rows_are_never_predicted_and_change_no_answer(tmp_path: Path, nam
     assert all(map(torch.equal, *([each.tokens for each in one.features(PLAIN)] for one in (padded, plain))))
 
 
-def test_a_detector_may_have_spare_rows_too(tmp_path: Path) -> None:
-    stock = twins(tmp_path, "ElectraForPreTraining")
-    with torch.no_grad():
-        expected = stock(**stock_inputs(tmp_path / "padded", PLAIN[0])).logits[0, 1:-1].sigmoid()
-    found = [verdict.probability for verdict in load_model(tmp_path / "padded", "cpu").replaced_probabilities(PLAIN[0])]
-    assert found == pytest.approx(expected.tolist(), abs=TOLERANCE)
-
-
-def test_the_demo_says_so_and_refuses_a_tokenizer_or_a_discriminator_of_another_size(tmp_path: Path) -> None:
-    twins(tmp_path, "AlbertForMaskedLM")
-    for folder, rows in (("same", SPARE), ("fitting", 0), ("other", SPARE + 1)):
-        make_stock(tmp_path / folder, "ElectraForPreTraining", vocab_size=TOKENS + rows)
-
-    def ask(folder: str, *more: object) -> Ended:
-        return call(demo.main, "--gen", tmp_path / folder, "--json", "--temperature", 1e-3, *more)
-
-    padded, plain = ask("padded"), ask("plain")
-    assert (padded.code, plain.code) == (0, 0), padded.err
-    texts = [
-        [answer["sequence"] for answer in json.loads(out) if "original" in answer] for out in (padded.out, plain.out)
-    ]
-    assert texts[0] == texts[1] != []
-    assert (f"{SPARE} rows of the token table" in padded.err, "token table" in plain.err) == (True, False)
-    for folder in ("same", "fitting"):
-        assert ask("padded", "--disc", tmp_path / folder).code == 0
-    assert_refused(ask("padded", "--disc", tmp_path / "other"), 4, f"the model {TOKENS + SPARE + 1}")
-    assert_refused(ask("padded", "--tokenizer", tmp_path / "plain"), 4, f"{TOKENS} tokens", f"{TOKENS + SPARE}")
-    assert ask("plain", "--tokenizer", tmp_path / "padded").code == 0
-
-
-@pytest.mark.parametrize("spare", [SPARE, 0, -1])
+@pytest.mark.parametrize("spare", [SPARE, -1])
 def test_a_table_of_too_few_rows_is_refused(tmp_path: Path, spare: int) -> None:
     """For the tokenizer, or for its configuration: rows are left out where they are there."""
     make_stock(tmp_path, "BertForMaskedLM", vocab_size=TOKENS + spare)

@@ -27,12 +27,11 @@ def stock_and_ours(folder: Path, name: str, **more: Any) -> tuple[Any, Inference
     return make_stock(folder, name, **more), load_model(folder, "cpu")
 
 
-@pytest.mark.parametrize("name", ["Albert", "Bert"])
-def test_classes_are_those_of_the_pipeline(tmp_path: Path, name: str) -> None:
+def test_classes_are_those_of_the_pipeline(tmp_path: Path) -> None:
     from transformers import pipeline
 
     names = {"id2label": LABELS, "label2id": {label: number for number, label in LABELS.items()}}
-    stock, model = stock_and_ours(tmp_path, f"{name}ForSequenceClassification", **names)
+    stock, model = stock_and_ours(tmp_path, "BertForSequenceClassification", **names)
     classify = pipeline("text-classification", model=stock, tokenizer=tokenizer_of(tmp_path), device="cpu", top_k=None)
     given = [*TEXTS, *PAIRS]
     asked = [{"text": it} if isinstance(it, str) else {"text": it[0], "text_pair": it[1]} for it in given]
@@ -41,13 +40,6 @@ def test_classes_are_those_of_the_pipeline(tmp_path: Path, name: str) -> None:
         assert ours.score == pytest.approx(theirs[0]["score"], abs=TOLERANCE)
         assert list(ours.scores) == list(LABELS.values())
         assert ours.scores == pytest.approx({one["label"]: one["score"] for one in theirs}, abs=TOLERANCE)
-
-
-def test_a_regression_gives_its_number(tmp_path: Path) -> None:
-    stock, model = stock_and_ours(tmp_path, "AlbertForSequenceClassification", num_labels=1, problem_type="regression")
-    with torch.no_grad():
-        wanted = float(stock(**tokenizer_of(tmp_path)(TEXTS[0], return_tensors="pt")).logits)
-    assert model.classify(TEXTS[0]) == ("score", pytest.approx(wanted, abs=TOLERANCE), model.classify(TEXTS[0]).scores)
 
 
 def test_tags_are_those_of_the_pipeline_at_the_first_token_of_each_word(tmp_path: Path) -> None:
@@ -127,14 +119,3 @@ def test_other_calls_and_texts_that_are_too_long_are_refused(tmp_path: Path, nam
     with pytest.raises(DataError, match=r"^texts\[1\]: .* too long: .* truncate=True$"):
         getattr(model, call)(*too_long)
     assert len(getattr(model, call)(*too_long, truncate=True)) == 2
-
-
-def test_questions_without_their_contexts_or_options_are_refused(tmp_path: Path) -> None:
-    _, model = stock_and_ours(tmp_path, "AlbertForQuestionAnswering")
-    for questions, contexts in ((QUESTIONS, CONTEXTS[:1]), (QUESTIONS[0], CONTEXTS), (QUESTIONS[:1], CONTEXTS[0])):
-        with pytest.raises(UsageError, match="same length"):
-            model.answer(questions, contexts)
-    _, model = stock_and_ours(tmp_path / "choice", "AlbertForMultipleChoice")
-    for options in (OPTIONS[:1], "the river", ["the", "river"], [[], []], [["a"], [3]]):
-        with pytest.raises(UsageError, match=r"options|no text"):
-            model.choose(CONTEXTS, QUESTIONS, options)

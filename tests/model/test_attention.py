@@ -37,11 +37,6 @@ def assert_same_attention(mixed: Tensor, inputs: tuple[Tensor, Tensor, Tensor], 
         assert (gradient - right).norm() <= allowed * right.norm()
 
 
-def test_three_products_equal_fused_attention_in_float64() -> None:
-    inputs, mask = (drawn(1), drawn(2), drawn(3)), padding()
-    assert_same_attention(_attend_in_three_products(*inputs, mask, 0.0), inputs, mask, allowed=1e-12)
-
-
 def test_bfloat16_training_on_the_cpu_stays_near_float64() -> None:
     # Bfloat16 keeps 8 bits: each of the three products is off by about 2**-9, and gradients pass through all of them.
     mask = padding()
@@ -49,7 +44,7 @@ def test_bfloat16_training_on_the_cpu_stays_near_float64() -> None:
     assert_same_attention(SoftmaxMixing(SHAPE)(*inputs, mask), inputs, mask, allowed=0.03)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_padding_is_never_looked_at(dtype: torch.dtype) -> None:
     mask = padding()
     q, k, v = (drawn(part, dtype).detach() for part in (1, 2, 3))
@@ -71,13 +66,6 @@ def test_hidden_dropout_is_at_its_three_places_and_in_training_only() -> None:
     embeddings, ids = Embeddings(everything), torch.ones(B, L, dtype=torch.int64)
     assert not embeddings(ids, ids).any()
     assert embeddings.eval()(ids, ids).all()
-
-
-def test_dropout_takes_part_only_in_training() -> None:
-    mixing = SoftmaxMixing(replace(SHAPE, attention_probs_dropout_prob=0.5))
-    inputs, mask = tuple(drawn(part, torch.bfloat16) for part in (1, 2, 3)), padding()
-    assert not torch.equal(mixing.train()(*inputs, mask), mixing(*inputs, mask))
-    assert torch.equal(mixing.eval()(*inputs, mask), mixing(*inputs, mask))
 
 
 # Planted: the scale left out, and the mask left out; the comparison above must see either.

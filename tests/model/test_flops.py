@@ -34,8 +34,6 @@ SHAPE = ModelConfig(
 )
 SHAPES = {
     "one group": SHAPE,
-    "several groups": replace(SHAPE, num_hidden_groups=3),
-    "nothing shared": replace(SHAPE, num_hidden_groups=6),
     "inner groups": replace(SHAPE, num_hidden_groups=2, inner_group_num=3),
 }
 
@@ -64,17 +62,16 @@ def test_an_encoder_makes_the_operations_counted_from_its_shape(name: str) -> No
     assert seen(lambda: encoder(states(config.embedding_size, B, L), mask)) == (counted, TRAINING_PASSES * counted)
 
 
-def test_the_head_of_masked_tokens_makes_the_operations_counted() -> None:
-    head, table = MlmHead(SHAPE), states(SHAPE.embedding_size, SHAPE.vocab_size)
-    counted = B * mlm_head_flops(SHAPE, K)
-    assert seen(lambda: head(states(SHAPE.hidden_size, B, K), table)) == (counted, TRAINING_PASSES * counted)
-
-
-def test_the_head_of_replaced_tokens_makes_the_operations_counted() -> None:
-    head, counted = RtdHead(SHAPE), B * rtd_head_flops(SHAPE, L)
-    assert seen(lambda: head(states(SHAPE.hidden_size, B, L))) == (counted, TRAINING_PASSES * counted)
-
-
-def test_the_head_of_sentence_order_makes_the_operations_counted() -> None:
-    head, counted = SentenceOrderHead(SHAPE), B * sentence_order_head_flops(SHAPE)
-    assert seen(lambda: head(states(SHAPE.hidden_size, B, L))) == (counted, TRAINING_PASSES * counted)
+def test_every_head_makes_the_operations_counted() -> None:
+    table, masked, hidden = (
+        states(*shape)
+        for shape in ((SHAPE.embedding_size, SHAPE.vocab_size), (SHAPE.hidden_size, B, K), (SHAPE.hidden_size, B, L))
+    )
+    mlm, rtd, order = MlmHead(SHAPE), RtdHead(SHAPE), SentenceOrderHead(SHAPE)
+    cases: list[tuple[Callable[[], Tensor], int]] = [
+        (lambda: mlm(masked, table), mlm_head_flops(SHAPE, K)),
+        (lambda: rtd(hidden), rtd_head_flops(SHAPE, L)),
+        (lambda: order(hidden), sentence_order_head_flops(SHAPE)),
+    ]
+    for forward, flops in cases:
+        assert seen(forward) == (B * flops, TRAINING_PASSES * B * flops)

@@ -59,8 +59,7 @@ def assert_heads_look_at_their_offsets(attention: Tensor) -> None:
         assert min(share, weight) > LEAST_SHARE, f"head {head}, offset {offset}: {share:.2f} of queries, {weight:.2f}"
 
 
-@pytest.mark.parametrize("group", [0, 1])
-@pytest.mark.parametrize("kind", ["generator", "discriminator"])
+@pytest.mark.parametrize(("kind", "group"), [("generator", 0), ("discriminator", 1)])
 def test_heads_look_at_their_own_offsets_from_the_start(kind: str, group: int) -> None:
     assert_heads_look_at_their_offsets(first_attention(getattr(make_pair(LOCAL), kind), group))
 
@@ -73,15 +72,9 @@ def test_check_of_offsets_rejects_normal_weights_and_heads_that_look_the_other_w
         assert_heads_look_at_their_offsets(first_attention(make_pair(LOCAL).discriminator).flip(1))
 
 
-def test_local_start_changes_neither_word_table_nor_mlm_head() -> None:
-    one, other = make_pair(NORMAL).generator, make_pair(LOCAL).generator
-    assert torch.equal(one.embeddings.word_embeddings.weight, other.embeddings.word_embeddings.weight)
-    std = float(other.predictions.dense.weight.detach().std())
-    assert std == pytest.approx(LOCAL.initializer_range, rel=0.1)
-
-
 def test_normal_start_is_the_published_one() -> None:
-    for name, parameter in make_pair(NORMAL).named_parameters():
+    alone = masked_language_model(NORMAL, with_sentence_order=True)
+    for name, parameter in (*make_pair(NORMAL).named_parameters(), *alone.named_parameters()):
         if parameter.ndim == 2:
             # The deviation of n normal draws has a relative error of about 1 / sqrt(2 n).
             std, allowed = float(parameter.detach().std()), 5 / (2 * parameter.numel()) ** 0.5
@@ -89,30 +82,6 @@ def test_normal_start_is_the_published_one() -> None:
         else:
             is_norm_weight = "norm" in name.lower() and name.endswith("weight")
             assert torch.equal(parameter.detach(), torch.full_like(parameter, float(is_norm_weight))), name
-
-
-@pytest.mark.parametrize("initialization", ["normal", "local"])
-def test_masked_language_model_on_its_own_starts_as_a_pair_does(initialization: str) -> None:
-    config = replace(NORMAL, initialization=initialization)  # type: ignore[arg-type]
-    with torch.random.fork_rng():
-        torch.manual_seed(4)
-        alone = masked_language_model(config, with_sentence_order=True)
-    pair = make_pair(config)
-    assert pair.discriminator.sentence_order is not None
-    heads = pair.discriminator.sentence_order.state_dict(prefix="sentence_order.")
-    wanted = {**pair.generator.state_dict(), **heads}
-    assert alone.state_dict().keys() == wanted.keys()
-    for name, tensor in alone.state_dict().items():
-        # Other draws of the same law: for the smallest matrix, 2 x 96 numbers, the two deviations differ by 7 in 100.
-        assert float(tensor.std()) == pytest.approx(float(wanted[name].std()), rel=0.3, abs=1e-9), name
-
-
-def test_local_start_leaves_the_order_of_segments_undecided() -> None:
-    head = make_pair(LOCAL).discriminator.sentence_order
-    assert head is not None
-    logits = head(torch.ones(3, 5, LOCAL.hidden_size))
-    assert torch.equal(logits, torch.zeros(3, 2))
-    assert float(head.pooler.weight.detach().std()) == pytest.approx(LOCAL.hidden_size**-0.5, rel=0.1)
 
 
 @pytest.mark.parametrize("width", [32, max(preset.model.hidden_size for preset in PRESETS.values())])
@@ -128,37 +97,8 @@ def test_detection_starts_near_even_odds_at_the_width_of_every_preset(width: int
     assert float(loss.detach()) == pytest.approx(math.log(2), rel=START_TOLERANCE)
 
 
-@pytest.mark.parametrize(
-    ("embedding_size", "hidden_size", "heads"),
-    [(8, 8, 8), (128, 10, 5), (16, 3, 1), (1, 4, 1), (128, 1, 1)],
-)
+@pytest.mark.parametrize(("embedding_size", "hidden_size", "heads"), [(8, 8, 8), (16, 3, 1), (128, 1, 1)])
 def test_local_start_is_finite_for_every_shape(embedding_size: int, hidden_size: int, heads: int) -> None:
     # Regression: half of an odd width, and heads of one number, stopped the model from being built.
     config = replace(LOCAL, embedding_size=embedding_size, hidden_size=hidden_size, num_attention_heads=heads)
     assert all(bool(parameter.isfinite().all()) for parameter in make_pair(config).parameters())
-
-
-def influence(config: ModelConfig, distance: int) -> float:
-    """By how much another token changes what the encoder gives so many places away, as a share of its norm."""
-    with torch.random.fork_rng():
-        torch.manual_seed(5)
-        model = masked_language_model(config).eval()
-    ids = bits(2, Stream.EXAMPLE, torch.arange(32)[:, None], torch.arange(LENGTH)) % config.vocab_size
-    others = ids.clone()
-    others[:, LENGTH // 2] = (ids[:, LENGTH // 2] + 1) % config.vocab_size
-    with torch.no_grad():
-        one, two = (
-            model(some, torch.ones_like(some, dtype=torch.bool), torch.zeros_like(some)) for some in (ids, others)
-        )
-    place = LENGTH // 2 + distance
-    return float((one - two)[:, place].norm(dim=-1).mean() / one.norm(dim=-1).mean())
-
-
-@pytest.mark.parametrize("groups", ["shared", "unshared"])
-@pytest.mark.parametrize("layers", [3, 24])
-def test_local_start_passes_on_a_token_and_its_neighbours_at_any_depth(layers: int, groups: str) -> None:
-    config = replace(LOCAL, num_hidden_layers=layers, num_hidden_groups=1 if groups == "shared" else layers)
-    own, near, far = (influence(config, distance) for distance in (0, 1, 12))
-    assert own > 0.25
-    assert near > 0.05
-    assert far < near / 2

@@ -17,7 +17,6 @@ from electra_albert.hub.outputs import Model, outputs
 from electra_albert.keyed_random import Stream, bits, uniform
 from electra_albert.model.heads import SentenceOrderHead
 from electra_albert.model.task_model import TaskHead, TaskModel
-from electra_albert.presets import PRESETS
 from tests.model.test_task_model import make_task_model
 from tests.model.twins import (
     SHAPE,
@@ -47,13 +46,6 @@ VARIANTS = {
     "E = H": replace(SHARED, embedding_size=SHARED.hidden_size),
     "gelu": replace(SHARED, hidden_act="gelu"),
     "relu": replace(SHARED, hidden_act="relu"),
-}
-# The wider presets differ from large in numbers only; their weights alone would take a test past its second and memory.
-WIDTHS = {
-    name: replace(
-        PRESETS[name].model, vocab_size=53, max_position_embeddings=17, num_hidden_layers=2, num_hidden_groups=1
-    )
-    for name in ("tiny", "small", "base", "large")
 }
 BASE_V2 = ModelConfig(hidden_size=768, num_attention_heads=12, intermediate_size=3072)
 LENGTHS = (L, 8, 3, 11, 1, 6)
@@ -109,7 +101,7 @@ def noise(part: int, *shape: int) -> Tensor:
 
 
 def make_masks() -> dict[str, Tensor | None]:
-    """By name, [ROWS, L]; the ragged one has a hole too, in a row that goes on after it."""
+    """Masks [ROWS, L] by name; the ragged one has a hole too, in an example that continues after it."""
     place = torch.arange(L)
     ragged = (place < torch.tensor(LENGTHS)[:, None]) & ~((place == 5) & (torch.arange(ROWS) == 3)[:, None])
     full = torch.ones(ROWS, L, dtype=torch.bool)
@@ -170,15 +162,21 @@ def assert_same_everything(head: str, twins: Twins, mask: Tensor | None) -> None
     assert_same_gradients(own_gradients(twins.ours), own_gradients(twins.stock))
 
 
-@pytest.mark.parametrize("config", [SHARED, *VARIANTS.values()], ids=["shared", *VARIANTS])
+@pytest.mark.parametrize("config", [SHARED, VARIANTS["unshared"]], ids=["shared", "unshared"])
 def test_tokens_of_the_compared_models_differ(config: ModelConfig) -> None:
     # Were they alike, a token put in another's place would go unseen, and softmax over places would have no gradient.
     states = run_ours("masked lm", make_twins("masked lm", config, torch.float32).ours, None)["last_hidden_state"]
     assert states.std((0, 1)).mean() > 0.05 * states.std()
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(
+    ("head", "dtype"),
+    [
+        *((head, torch.float64) for head in HEADS),
+        *((head, torch.float32) for head in ("pretraining", "detector", "span")),
+    ],
+    ids=str,
+)
 def test_head_equals_its_stock_class(head: str, dtype: torch.dtype) -> None:
     assert_same_everything(head, make_twins(head, SHARED, dtype), MASKS["ragged"])
 
@@ -193,22 +191,14 @@ def test_mask_is_read_as_in_stock(mask: str) -> None:
     assert_same_everything("pretraining", make_twins("pretraining", SHARED, torch.float64), MASKS[mask])
 
 
-@pytest.mark.parametrize("preset", WIDTHS)
-def test_model_of_a_presets_width_equals_stock(preset: str) -> None:
-    config = replace(WIDTHS[preset], initializer_range=0.02)
-    assert_same_everything("masked lm", make_twins("masked lm", config, torch.float32), MASKS["ragged"])
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_pretraining_model_equals_stock_at_the_shape_of_base_v2(dtype: torch.dtype) -> None:
-    assert_same_everything("pretraining", make_twins("pretraining", BASE_V2, dtype), MASKS["ragged"])
+def test_pretraining_model_equals_stock_at_the_shape_of_base_v2() -> None:
+    assert_same_everything("pretraining", make_twins("pretraining", BASE_V2, torch.float32), MASKS["ragged"])
 
 
-@pytest.mark.parametrize("head", ["masked lm", "detector"])
-def test_ids_in_the_padding_change_no_real_token(head: str) -> None:
-    ours, mask = make_twins(head, SHARED, torch.float64).ours, MASKS["ragged"]
-    given = inputs(head, ours, mask)
+def test_ids_in_the_padding_change_no_real_token() -> None:
+    ours, mask = make_twins("detector", SHARED, torch.float64).ours, MASKS["ragged"]
+    given = inputs("detector", ours, mask)
     noisy = given | {"input_ids": torch.where(mask, given["input_ids"], 7)}
     plain, other = (outputs(ours, **each)["logits"] for each in (given, noisy))
     assert torch.equal(plain[mask], other[mask])
@@ -225,10 +215,9 @@ def test_comparison_rejects_a_twin_of_another_shape(change: dict[str, object]) -
         assert_same_everything("masked lm", Twins(ours, masked_lm_twin(ours, **change).double()), MASKS["ragged"])
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_comparison_of_gradients_rejects_a_detached_branch(dtype: torch.dtype) -> None:
-    # Planted: one matrix gets nine tenths of its gradient, as when one of many passes is detached.
-    ours = make_twins("detector", SHARED, dtype).ours
+def test_comparison_of_gradients_rejects_a_detached_branch() -> None:
+    # Planted: one matrix gets nine tenths of its gradient, as when one of many layers is detached.
+    ours = make_twins("detector", SHARED, torch.float32).ours
     loss_of(run_ours("detector", ours, MASKS["ragged"]), ["logits"]).backward()
     right = gradients(ours)
     name = "encoder.albert_layer_groups.0.albert_layers.0.ffn.weight"
@@ -236,42 +225,15 @@ def test_comparison_of_gradients_rejects_a_detached_branch(dtype: torch.dtype) -
         assert_same_gradients(right | {name: 0.9 * right[name]}, right)
 
 
-class WithoutTanh(SentenceOrderHead):
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        return self.classifier(self.pooler(hidden_states[:, 0]))
-
-
 class AtTheEnd(SentenceOrderHead):
     def forward(self, hidden_states: Tensor) -> Tensor:
         return super().forward(hidden_states[:, -1:])
 
 
-# Planted: a head without its tanh, and one that reads the last position.
-@pytest.mark.parametrize("fault", [WithoutTanh, AtTheEnd])
-def test_comparison_rejects_a_head(fault: type[SentenceOrderHead]) -> None:
+def test_comparison_rejects_a_head_that_reads_the_last_position() -> None:
     twins = make_twins("pretraining", SHARED, torch.float64)
     planted = make_masked_lm(SHARED)
-    planted.sentence_order = fault(SHARED)
+    planted.sentence_order = AtTheEnd(SHARED)
     planted.load_state_dict(twins.ours.state_dict())
     with pytest.raises(AssertionError):
         assert_same_everything("pretraining", Twins(planted.double(), twins.stock), MASKS["ragged"])
-
-
-FAULTS: dict[str, Callable[[dict[str, Tensor]], dict[str, Tensor]]] = {
-    "start and end exchanged": lambda found: {
-        **found,
-        "start_logits": found["end_logits"],
-        "end_logits": found["start_logits"],
-    },
-    "positions reversed": lambda found: {name: value.flip(1) for name, value in found.items()},
-    "one part in a thousand": lambda found: {name: value * 1.001 for name, value in found.items()},
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_comparison_rejects(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    twins = make_twins("span", VARIANTS["inner-grouped"], torch.float32)
-    assert_same_everything("span", twins, MASKS["ragged"])
-    monkeypatch.setitem(globals(), "run_ours", lambda *given, run=run_ours: FAULTS[fault](run(*given)))
-    with pytest.raises(AssertionError):
-        assert_same_everything("span", twins, MASKS["ragged"])

@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 
 from electra_albert.apps import default_model, demo
-from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import ROOT, assert_refused, call, copy_as_learned
+from tests.apps.tiny_run import call, copy_as_learned
 
 LOGGED = "which comes with the toolkit (runs/ holds no finished run)"
-COMMITTED = ROOT / "data" / "models"
-LARGEST_BYTES = 12_000_000  # of the two files of weights
 
 
 def ship(finished: Finished, folder: Path, name: str = "little") -> Path:
@@ -54,21 +51,6 @@ def test_with_runs_the_newest_is_taken_and_not_the_shipped_model(finished: Finis
     assert default_model.newest_run(in_folder / "runs").name == "older"
 
 
-def test_without_either_the_demo_says_how_to_make_a_run(in_folder: Path) -> None:
-    (in_folder / "data" / "models" / "empty").mkdir(parents=True)
-    assert_refused(call(demo.main), 2, "train one first")
-
-
-@pytest.mark.parametrize("name", ["unfinished", "deeper/mine"])
-def test_a_run_that_is_not_finished_or_is_deeper_is_not_taken(finished: Finished, in_folder: Path, name: str) -> None:
-    ship(finished, in_folder)
-    run = in_folder / "runs" / name
-    shutil.copytree(finished.folder, run)
-    if name == "unfinished":
-        shutil.rmtree(run / "generator")
-    assert default_model.default_model("--gen") == Path("data/models/little")
-
-
 def spoil(run: Path, flaw: str) -> None:
     """Make of a run that learned one that did not, or of which that is not known."""
     if flaw == "stopped at step 20 of 40":
@@ -98,16 +80,3 @@ def test_a_run_that_did_not_finish_or_learn_is_passed_over_and_named(
     shutil.rmtree(learned)
     assert default_model.default_model("--gen") == Path("data/models/little")
     assert "holds no other finished run" in caplog.messages[-1]
-
-
-def test_models_that_come_with_the_toolkit_are_small_and_fill_masks() -> None:
-    assert default_model.SHIPPED == COMMITTED
-    models = [file.parents[1] for file in sorted(COMMITTED.glob("*/generator/config.json"))]
-    assert models
-    for folder in models:
-        assert sum(file.stat().st_size for file in folder.glob("*/model.safetensors")) < LARGEST_BYTES
-        model = load_model(folder, "cpu")
-        assert model.discriminator is not None
-        proposals = model.fill_mask("The book was written in the nineteenth [MASK].")
-        assert (proposals[0]["token_str"], len(proposals)) == ("century", 5)
-        assert proposals[0]["score"] > 0.5

@@ -16,8 +16,7 @@ import torch
 
 from electra_albert.apps import demo, export
 from electra_albert.apps.command_line import run_app
-from electra_albert.corpus.tokenizer import Piece
-from electra_albert.inference.rewrite import Replacement, Rewritten
+from electra_albert.inference.rewrite import Replacement
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call, finish, start
 
@@ -81,14 +80,6 @@ def test_json_of_a_line_without_a_mask_tells_what_was_replaced_where(finished: F
     assert first["replaced"] != last["replaced"]  # another line, other draws
 
 
-def test_options_reach_the_draw(finished: Finished, text: Path) -> None:
-    default = ask(finished.folder, text)
-    assert ask(finished.folder, text, "--seed", 42, "--mask_rate", 0.15, "--temperature", 1) == default
-    assert ask(finished.folder, text, "--seed", 1)[0] != default[0]
-    assert ask(finished.folder, text, "--temperature", 0.01)[0]["sequence"] != default[0]["sequence"]
-    assert len(ask(finished.folder, text, "--mask_rate", 0.9)[0]["replaced"]) > len(default[0]["replaced"])
-
-
 # The model.
 
 
@@ -109,9 +100,7 @@ def stock_folder(folder: Path, finished: Finished) -> Path:
 
 
 SOURCES: dict[str, Callable[[Path, Finished], Path]] = {
-    "generator folder of a run": lambda folder, finished: finished.folder / "generator",
     "checkpoint": lambda folder, finished: max((finished.folder / "checkpoints").glob("step-*")),
-    "safetensors file": lambda folder, finished: finished.folder / "generator" / "model.safetensors",
     "pt file": lambda folder, finished: export_to(folder, finished, "--format", "pt") / "weights.pt",
     "stock folder": stock_folder,
 }
@@ -127,16 +116,6 @@ def test_every_form_of_a_model_gives_the_same_answers(
     assert difference(ask(model, text, *named), ask(finished.folder, text)) == ""
 
 
-def test_a_bare_weights_file_takes_its_configuration_and_tokenizer_by_name(
-    finished: Finished, text: Path, tmp_path: Path
-) -> None:
-    source, bare = finished.folder / "generator", tmp_path / "bare" / "model.safetensors"
-    bare.parent.mkdir()
-    shutil.copyfile(source / "model.safetensors", bare)
-    own = ("--config", source / "config.json", "--tokenizer", finished.folder / "tokenizer")
-    assert difference(ask(bare, text, *own, "--disc", finished.folder), ask(finished.folder, text)) == ""
-
-
 @pytest.mark.parametrize(("name", "has_scores"), [("generator", True), ("mine", False)])
 def test_a_discriminator_is_found_beside_a_folder_of_the_name_generator_alone(
     finished: Finished, text: Path, tmp_path: Path, name: str, has_scores: bool
@@ -149,11 +128,6 @@ def test_a_discriminator_is_found_beside_a_folder_of_the_name_generator_alone(
         assert ("replaced?" in ended.out, "no discriminator" in ended.err) == (has_scores, not has_scores)
     probabilities = {found["probability"] is None for found in ask(model, text)[0]["replaced"]}
     assert probabilities == {not has_scores}
-
-
-def test_a_model_without_a_masked_token_head_is_refused(finished: Finished, text: Path) -> None:
-    refused = call(demo.main, "--gen", finished.folder / "discriminator", "--input", text)
-    assert_refused(refused, 4, "masked-token head")
 
 
 # Files.
@@ -178,13 +152,12 @@ def test_a_file_is_rewritten_line_for_line_and_what_was_done_is_counted(
         *(first["sequence"], "", masked, "\t", "[CLS] [SEP]", filled, "  " + last["sequence"])
     ]
     changed = [found["probability"] for each in (first, last) for found in each["replaced"] if found["is_changed"]]
-    masked_count = len(first["replaced"]) + len(last["replaced"])
     lines, tokens, scores, where = ended.out.splitlines()
-    assert lines == "lines: 4 rewritten, 1 with nothing to mask left as they are, 2 blank"
-    assert tokens == f"tokens masked: {masked_count}, of which changed: {len(changed)}; [MASK]s filled: 4"
-    mean = f"{sum(changed) / len(changed):.1%}"
-    assert scores.startswith(f"discriminator's mean probability of a replacement: {mean} at the {len(changed)} changed")
-    assert where == f"written to {tmp_path / 'new' / 'out.txt'}"
+    assert re.findall(r"\d+", lines) == ["4", "1", "2"]  # rewritten, with nothing to mask, blank
+    masked_count = len(first["replaced"]) + len(last["replaced"])
+    assert re.findall(r"\d+", tokens) == [str(masked_count), str(len(changed)), "4"]
+    assert f"{sum(changed) / len(changed):.1%}" in scores
+    assert where.endswith(str(tmp_path / "new" / "out.txt"))
 
 
 def test_pipes_give_what_files_give(
@@ -212,7 +185,7 @@ def test_the_scored_text_is_the_written_text(finished: Finished, tmp_path: Path)
         assert scores.count("%)") == longest - 2 or not line.startswith("[MASK]" * 9)
 
 
-@pytest.mark.parametrize("form", [["--output", "-"], ["--json"], []])
+@pytest.mark.parametrize("form", [["--output", "-"], []])
 def test_an_ascii_terminal_gets_utf8_text_and_json_and_no_traceback(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: list[str]
 ) -> None:
@@ -226,12 +199,11 @@ def test_an_ascii_terminal_gets_utf8_text_and_json_and_no_traceback(
     assert ("漢".encode() in buffer.getvalue(), b"\\u6f22" in buffer.getvalue()) == (bool(form), not form)
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o444])
 def test_an_output_file_is_replaced_whole_with_its_mode_or_left_alone(
-    finished: Finished, text: Path, tmp_path: Path, mode: int
+    finished: Finished, text: Path, tmp_path: Path
 ) -> None:
     """A regression: what only its owner might read, everybody could read afterwards."""
-    target = tmp_path / "out.txt"
+    target, mode = tmp_path / "out.txt", 0o600
     target.write_text("precious")
     target.chmod(mode)
     text.write_text("The [MASK] " + "owl " * 100)
@@ -248,13 +220,10 @@ def test_a_wrong_option_is_refused_before_a_model_is_loaded(text: Path, tmp_path
     (empty := tmp_path / "empty.txt").write_bytes(b" \n\t\n")
     (latin := tmp_path / "latin.txt").write_bytes(b"\xff\n")
     for argv, code, word in (
-        (("--input", text, "--output", text), 2, "is the input itself"),
         (("--input", text, "--output", link), 2, "is the input itself"),
-        (("--input", text, "--output", tmp_path), 2, "regular file"),
         (("--input", text, "--output", "/dev/null"), 2, "regular file"),
-        (("--input", text, "--output", text / "out.txt"), 2, "is a file"),
         (("--output", tmp_path / "out.txt"), 2, "--input"),
-        (("--input", text, "--output", tmp_path / "out.txt", "--json"), 2, "one of the two"),
+        (("--input", text, "--output", tmp_path / "out.txt", "--json"), 2, "--json"),
         (("--input", tmp_path / "gone.txt"), 2, "gone.txt"),
         (("--input", empty), 3, "no sentence"),
         (("--input", latin), 3, "UTF-8"),
@@ -266,21 +235,16 @@ def test_a_wrong_option_is_refused_before_a_model_is_loaded(text: Path, tmp_path
     assert text.read_bytes().decode() == TEXT
 
 
-@pytest.mark.parametrize(("content", "word"), [(b" \n\t\n", "no sentence"), (b"\xff\n", "UTF-8")])
-def test_an_input_without_text_leaves_no_output(finished: Finished, tmp_path: Path, content: bytes, word: str) -> None:
-    source, target = tmp_path / "text.txt", tmp_path / "out.txt"
-    source.write_bytes(content)
-    assert_refused(call(demo.main, "--gen", finished.folder, "--input", source, "--output", target), 3, word)
-    assert [file.name for file in tmp_path.iterdir()] == ["text.txt"]
-
-
-def test_a_line_in_parts_is_counted_once_and_what_is_no_character_is_reported() -> None:
-    half, plain = Replacement(0, 1, "a", "\ufffd", 0.5, True), Replacement(0, 1, "b", "c", 0.5, True)
-    tally = demo.Tally()
-    for number, replaced in ((1, [half]), (1, []), (2, []), (3, []), (3, [plain])):
-        tally.add(number, Rewritten("ab", replaced, False, []))
-    assert [tally.counts[name] for name in ("rewritten", "changed", "lost")] == [2, 2, 1]
-    assert tally.report(is_scored=False).splitlines()[2].endswith("part of a character: 1")
+def test_a_giant_line_is_rewritten_part_by_part(finished: Finished, tmp_path: Path) -> None:
+    """A regression: at once it took gigabytes. Nothing of it is lost."""
+    line = " ".join(["owl"] * 10_000)
+    (file := tmp_path / "giant.txt").write_text(f"{line}\r\nOwl.", encoding="utf-8")
+    parts = list(demo._read_lines(str(file)))
+    assert ("".join(parts), parts[-1]) == (f"{line}\r\nOwl.", "Owl.")
+    assert max(map(len, parts)) < 20_000
+    written, _ = rewrite_to(finished.folder, file, tmp_path / "out.txt", "--mask_rate", 0.001)
+    assert written.count("\n") == 1
+    assert 0.9 * len(line) < len(written) < 1.1 * len(line)
 
 
 # What is printed.
@@ -296,33 +260,11 @@ def test_a_reader_that_leaves_early_is_no_failure(finished: Finished, tmp_path: 
     assert finish(process)[::2] == (0, "")
 
 
-def test_built_in_sentences_have_no_one_and_two_masks() -> None:
-    assert {sentence.count(demo.MASK) for sentence in demo.SENTENCES} == {0, 1, 2}
-
-
-def test_tokens_are_shown_as_people_write_them() -> None:
-    """A tokenizer's mark of a word's beginning is no text, nothing at all cannot be seen, and no control character
-    reaches the terminal."""
-    for token, shown in (("▁", "␣"), ("Ġ", "␣"), ("", "␣"), (" owl", "owl"), ("\x1b[3", "�[3")):
-        scores = [(Piece(token, True), 0.5), (Piece("s", False), 0.5)]
-        assert demo.format_scored(scores, colours=False) == f"    replaced? {shown}(50%)s(50%)"
-        table = demo.format_proposals("The \x07", [[{"score": 0.5, "token_str": token}]], colours=False)
-        assert table == f"The �\n     50.0%  {shown}"
-
-
-def test_a_rewritten_text_is_shown_before_and_after_in_colours_only_where_asked() -> None:
-    replaced = [Replacement(4, 7, "owl", "la\x1bmp", 0.9, True), Replacement(8, 12, "left", "left", 0.1, False)]
-    rewritten = Rewritten("The owl left\x07", replaced, False, [])
-    assert demo.format_rewritten(rewritten, colours=False).splitlines() == [
-        "The owl left�",
-        "    after: The [owl]->[la�mp] left�",
-        "    owl -> la�mp  changed  replaced? 90%",
-        "    left          kept     replaced? 10%",
-    ]
-    shown = demo.format_rewritten(rewritten, colours=True) + demo.format_scored(
-        [(Piece("owl", True), 0.45)], colours=True
-    )
-    for part in ("The \x1b[1mla�mp\x1b[0m left", "\x1b[31mreplaced? 90%", "\x1b[32mreplaced? 10%", "\x1b[33mowl(45%)"):
-        assert part in shown
-    empty = demo.format_rewritten(Rewritten("[CLS]", [], False, []), colours=False)
-    assert empty == "[CLS]\n    holds no token that may be masked: left as it is"
+def test_a_table_shows_what_was_replaced_and_no_control_character(finished: Finished, tmp_path: Path) -> None:
+    """No mark of a tokenizer is shown either."""
+    (file := tmp_path / "text.txt").write_text("The quiet owl left\x07 the \x1b[31m river.\nThe [MASK] left\x07.\n")
+    shown = run_demo(finished.folder, "--input", file, "--mask_rate", 0.5).out
+    assert not {"\x07", "\x1b", "▁"} & set(shown)
+    assert "after:" in shown
+    assert re.search(r"replaced\? \d+%", shown)
+    assert re.search(r"replaced\? .*\(\d+%\)", shown)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,6 @@ import torch
 from huggingface_hub import ModelCard
 
 from electra_albert.apps import export
-from electra_albert.contracts import UsageError
-from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.hub.load import load_discriminator, load_generator, locate
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call, sha256
@@ -46,13 +43,10 @@ def test_a_checkpoint_is_exported_as_the_run_at_that_step(finished: Finished, tm
 KINDS = {  # stock class: the kind that is found, or the one that is named, and what is left aside
     "AlbertForMaskedLM": ("generator", "", ""),
     "AlbertForPreTraining": ("generator", "encoder", "predictions, sentence_order"),
-    "AlbertModel": ("encoder", "", ""),
     "BertForPreTraining": ("generator", "generator", "cls.seq_relationship"),
     "ElectraForPreTraining": ("discriminator", "encoder", "discriminator_predictions"),
     "AlbertForSequenceClassification": ("task", "", ""),
-    "AlbertForMultipleChoice": ("task", "", ""),
     "BertForTokenClassification": ("task", "", ""),
-    "ElectraForQuestionAnswering": ("task", "", ""),
 }
 
 
@@ -85,44 +79,21 @@ def test_a_half_precision_copy_has_the_licence_and_gives_the_numbers_of_its_roun
         assert all(torch.equal(found[name], tensor.half().float()) for name, tensor in exact.items())
 
 
-@pytest.mark.parametrize(("rows_less", "code"), [(1, 4), (0, 0), (-1, 0)])
-def test_a_tokenizer_may_have_fewer_tokens_than_the_model_never_more(
-    finished: Finished, tmp_path: Path, rows_less: int, code: int
-) -> None:
-    tokens = len(load_tokenizer(finished.folder / "generator"))
-    write_stock(tmp_path / "stock", "AlbertForMaskedLM", vocab_size=tokens - rows_less)
-    for name in TOKENIZER:
-        shutil.copy(finished.folder / "generator" / name, tmp_path / "stock")
-    ended = run(tmp_path / "stock", tmp_path / "out")
-    assert (ended.code, (tmp_path / "out").exists()) == (code, not code), ended.err
-
-
-@pytest.mark.parametrize("inner", [".", "generator", "model", "tokenizer"])
-@pytest.mark.parametrize("mark", ["environment.json", "checkpoints"])
-def test_a_runs_folder_and_those_in_it_are_not_written_into(
-    finished: Finished, tmp_path: Path, mark: str, inner: str
-) -> None:
-    place = tmp_path / "run"
-    (place / "checkpoints").mkdir(parents=True) if mark == "checkpoints" else place.mkdir()
-    (place / mark).touch()
-    assert_refused(run(finished.folder, place / inner), 2, "belongs to a run")
-    assert [path.name for path in place.iterdir()] == [mark]
-    assert run(finished.folder, place / "exported").code == 0
+def test_a_runs_folder_and_those_in_it_are_not_written_into(finished: Finished, tmp_path: Path) -> None:
+    (tmp_path / "environment.json").touch()
+    for folder in (tmp_path, tmp_path / "generator"):
+        assert_refused(run(finished.folder, folder), 2, "belongs to a run")
+    assert [path.name for path in tmp_path.iterdir()] == ["environment.json"]
+    assert run(finished.folder, tmp_path / "exported").code == 0
 
 
 REFUSED: dict[str, tuple[tuple[object, ...], int, str]] = {  # options after --model and --output_dir
     "the source": (("--output_dir", "stock"), 2, "where the model comes from"),
-    "no model": (("--model", "gone"), 2, "gone"),
-    "empty model": (("--model", ""), 2, "--model"),
     "empty output": (("--output_dir", ""), 2, "--output_dir"),
-    "long name": (("--output_dir", "x" * 300), 2, "cannot write"),
-    "a loop": (("--output_dir", "loop/inner"), 2, "cannot write"),
     "a link to nothing": (("--output_dir", "nowhere"), 2, "cannot write"),
     "a kind it is not": (("--kind", "task"), 4, "architecture"),
     "a head it lacks": (("--kind", "discriminator"), 4, "discriminator_predictions"),
-    "no kind": (("--kind", "pair"), 2, "--kind"),
     "half precision in a graph": (("--format", "onnx", "--dtype", "float16"), 2, "--dtype"),
-    "no precision": (("--dtype", "float8"), 2, "--dtype"),
 }
 
 
@@ -133,22 +104,8 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     options, code, word = REFUSED[case]
     write_stock(Path("stock"), "AlbertForMaskedLM")
-    Path("loop").symlink_to("loop")
     Path("nowhere").symlink_to("gone")
     before = files_in(Path("stock"))
     assert_refused(call(export.main, "--model", "stock", "--output_dir", "out", *options), code, word)
-    assert (files_in(Path("stock")), sorted(path.name for path in tmp_path.iterdir())) == (
-        before,
-        ["loop", "nowhere", "stock"],
-    )
-
-
-def test_export_in_a_program_takes_the_same_options_and_returns_folder_and_kind(tmp_path: Path) -> None:
-    import electra_albert as ea
-
-    write_stock(tmp_path / "stock", "ElectraForPreTraining")
-    done = ea.export(model=str(tmp_path / "stock"), output_dir=tmp_path / "out", format="pt", dtype="bfloat16")
-    assert done == (tmp_path / "out", "discriminator")
-    assert (tmp_path / "out" / "weights.pt").is_file()
-    with pytest.raises(UsageError, match="--format"):
-        ea.export(tmp_path / "stock", tmp_path / "no", format="gguf")
+    assert files_in(Path("stock")) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"nowhere", "stock"}

@@ -12,18 +12,15 @@ import torch
 from huggingface_hub import ModelCard
 
 from electra_albert.apps import demo
-from electra_albert.apps.finetune import main as finetune
 from electra_albert.hub.weights import read_tensors, write_safetensors
 from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import ROOT, call, sha256
-from tests.apps.tiny_tasks import SEED, cola
+from tests.apps.tiny_run import ROOT, call
 
 SHIPPED = ROOT / "data" / "models" / "english-h256-l4"
 PARTS = ("generator", "discriminator")
 LARGEST_BYTES = 12_000_000
 SENTENCE = "The book was written in the nineteenth [MASK]."
-QUICK = ("--max_steps", 3, "--logging_steps", 1)
 
 
 @pytest.fixture(scope="session")
@@ -35,14 +32,6 @@ def rounded(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Pat
         weights = folder / part / "model.safetensors"
         write_safetensors({name: t.half().float() for name, t in read_tensors(weights).items()}, weights)
     return folder
-
-
-def test_the_shipped_model_is_small_and_its_cards_are_valid() -> None:
-    assert sum(file.stat().st_size for file in SHIPPED.rglob("*") if file.is_file()) < LARGEST_BYTES
-    for folder in (SHIPPED, *(SHIPPED / part for part in PARTS)):
-        fields = ModelCard.load(folder / "README.md").data.to_dict()
-        assert (fields["license"], fields["language"]) == ("apache-2.0", "en")
-    assert sha256(SHIPPED / "generator" / "tokenizer.json") == sha256(SHIPPED / "discriminator" / "tokenizer.json")
 
 
 def test_stock_transformers_opens_the_shipped_model_and_gives_our_numbers() -> None:
@@ -68,22 +57,16 @@ def test_stock_transformers_opens_the_shipped_model_and_gives_our_numbers() -> N
     torch.testing.assert_close(ours.features(SENTENCE).tokens, vectors[0], rtol=1e-4, atol=1e-4)
 
 
-def test_the_shipped_model_scores_and_has_the_sizes_that_were_recorded() -> None:
+def test_the_shipped_model_is_small_and_scores_what_was_recorded() -> None:
     model = load_model(SHIPPED, "cpu")
     found: Any = model.fill_mask(SENTENCE)
     assert (found[0]["token_str"], found[0]["score"]) == ("century", pytest.approx(0.96747, abs=1e-4))
     judged: Any = model.replaced_probabilities("The quick brown fox jumps over the lazy dog.")
     assert [each.probability for each in judged[:4]] == pytest.approx([0.0481, 0.0436, 0.1753, 0.2526], abs=1e-4)
-    card = (SHIPPED / "README.md").read_text(encoding="utf-8")
-    assert model.generator is not None
-    assert model.discriminator is not None
-    shared = sum(parameter.numel() for parameter in model.generator.embeddings.parameters())
-    for part in (model.generator, model.discriminator):
-        assert f"{sum(parameter.numel() for parameter in part.parameters()) - shared:,}" in card
-        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"):
-            (line,) = (line for line in card.splitlines() if line.startswith(f"| {name} "))
-            assert str(getattr(part.config, name)) in line
-    assert f"{shared:,}" in card
+    assert sum(file.stat().st_size for file in SHIPPED.rglob("*") if file.is_file()) < LARGEST_BYTES
+    for folder in (SHIPPED, *(SHIPPED / part for part in PARTS)):
+        fields = ModelCard.load(folder / "README.md").data.to_dict()
+        assert (fields["license"], fields["language"]) == ("apache-2.0", "en")
 
 
 def test_demo_and_library_give_the_answers_of_the_rounded_weights(shipped: Path, rounded: Path, tmp_path: Path) -> None:
@@ -99,13 +82,3 @@ def test_demo_and_library_give_the_answers_of_the_rounded_weights(shipped: Path,
     text = "The quiet owl crossed the river."
     assert ours.replaced_probabilities(text) == theirs.replaced_probabilities(text)
     assert torch.equal(ours.features(text).tokens, theirs.features(text).tokens)
-
-
-def test_fine_tuning_begins_with_the_rounded_discriminator(shipped: Path, rounded: Path, tmp_path: Path) -> None:
-    tiny, losses = cola(tmp_path / "tasks"), []
-    for name, model in (("half", shipped), ("float", rounded)):
-        ended = call(finetune.main, *tiny.options(model, tmp_path / name, *QUICK))
-        assert ended.code == 0, ended.err
-        lines = (tmp_path / name / f"seed-{SEED}" / "metrics.jsonl").read_text().splitlines()
-        losses.append([row["loss"] for row in map(json.loads, lines) if "loss" in row])
-    assert losses[0] == losses[1] != []

@@ -11,10 +11,9 @@ import pytest
 
 from electra_albert.apps import score
 from electra_albert.inference.model import load_model
-from electra_albert.inference.score_pairs import score_pairs
-from electra_albert.inference.score_text import score_text
+from electra_albert.inference.scoring import score_pairs, score_text
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import assert_refused, call, english, finish, sha256, start
+from tests.apps.tiny_run import assert_refused, call, english, sha256
 
 PAIRS = [{"sentence_good": "The dog barked.", "sentence_bad": "The dog it barked.", "linguistics_term": "t"}] * 2
 
@@ -74,32 +73,15 @@ def test_what_a_model_cannot_do_is_reported_and_the_rest_is_done(
     assert_refused(run("--model", finished.folder / "discriminator", "--text", text), 2, "no masked-token head")
 
 
-def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
-    heavy = ("torch", "transformers", "tokenizers", "datasets", "sklearn", "pyarrow")
-    program = (
-        "import sys\nfrom electra_albert.apps.score import main\n"
-        "try:\n    main(['--help'])\nexcept SystemExit as end:\n"
-        f"    print('code', end.code, 'loaded', [name for name in {heavy} if name in sys.modules])\n"
-    )
-    ended = finish(start(["-c", program], tmp_path))
-    assert ended.out.splitlines()[-1] == "code 0 loaded []", ended.err
-    assert "--pairs" in ended.out
-
-
 REFUSED: list[tuple[tuple[object, ...], str]] = [
     ((), "nothing to score"),
     (("--text", "nowhere.txt"), "--text nowhere.txt"),
-    (("--text", "."), "--text ."),
     (("--pairs", "nowhere"), "--pairs nowhere"),
-    (("--pairs", ""), "--pairs is empty"),
     (("--pairs", "p.jsonl", "--max_pairs", 0), "--max_pairs 0"),
     (("--text", "p.jsonl", "--max_pairs", 3), "without --pairs"),
-    (("--pairs", "p.jsonl", "--output", "."), "--output ."),
     (("--text", "p.jsonl", "--output", "p.jsonl"), "holds no scores"),
     (("--pairs", "p.jsonl", "--output", "run/generator/config.json"), "holds no scores"),
-    (("--pairs", "p.jsonl", "--output", "/proc/no/s.json"), "cannot be written"),
     (("--pairs", "p.jsonl", "--output", "p.jsonl/scores.json"), "cannot write into"),
-    (("--texts", "p.jsonl"), "--texts"),
 ]
 
 

@@ -79,8 +79,3 @@ def test_its_folder_and_new_text_suffice(stock: Path, tmp_path: Path) -> None:
     (stock / "predicted.tsv").write_text("of the user")
     ended = call(finetune.main, "--model", stock, "--predict", tmp_path / "new.txt")
     assert_refused(ended, 2, "was not written by Finetuning.py and would be replaced")
-
-
-def test_a_task_its_head_does_not_fit_is_refused(stock: Path, tmp_path: Path) -> None:
-    (tmp_path / "known.csv").write_text("text,label\nA text.,1.5\n")
-    assert_refused(label(stock, tmp_path, "--regression", "true"), 4, "sequence with labels bad, good, odd")

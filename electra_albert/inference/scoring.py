@@ -1,0 +1,278 @@
+"""Scores of a pretrained model as it is: on the masked tokens of new text, and on minimal pairs, as BLiMP's.
+
+Dimensions: B batch, L length, M masked, V vocab, D hidden.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, logsigmoid
+
+from electra_albert.contracts import Batch, CheckpointError, DataError, UsageError
+from electra_albert.corpus.batches import eval_batches
+from electra_albert.corpus.examples import SHORTEST_ROW, Rows, build_table
+from electra_albert.corpus.sources import Reading, find_files, plan_units, read_unit
+from electra_albert.corpus.store import TokenStream
+from electra_albert.corpus.tokenizer import special_ids
+from electra_albert.corpus.word_encoder import TextEncoder, encoder_settings
+from electra_albert.data_files.finding import is_there
+from electra_albert.data_files.tables import open_table
+from electra_albert.inference import engine
+from electra_albert.inference.model import InferenceModel
+from electra_albert.inference.rewrite import MASKS_AT_ONCE, masked_logits
+from electra_albert.model.electra import Generator
+from electra_albert.objectives.masking import SpecialIds, maskable
+from electra_albert.tasks.read_rules import as_text
+
+LOG = logging.getLogger(__name__)
+
+ROUNDS = 7  # one token in seven is masked at a time: 14.3 %, close to the rate of most pretraining
+USUAL_LENGTH = 128
+_ROW_SEED = 0  # sequences are cut alike for every model of the same tokenizer, whatever it was trained with
+_SUFFIX = ".jsonl"
+_SENTENCES = ("sentence_good", "sentence_bad")
+
+
+# Text.
+
+
+class TextScore(NamedTuple):
+    """The sums over a text, and the means that follow from them."""
+
+    file: str
+    max_seq_length: int
+    rows: int
+    tokens: int  # each of which was predicted once, unknown ones included
+    words: int  # between white space
+    unknown_tokens: int
+    nats: float
+    unknown_nats: float  # of these, where the unknown token was to be predicted, which no model here is trained to do
+    correct: int  # the likeliest token is right
+    unigram_entropy: float  # nats a token, by the frequencies of the tokens in this very text
+    nats_per_token: float
+    nats_per_known_token: float | None  # None where all tokens are unknown
+    accuracy: float
+    nats_per_word: float
+    pseudo_perplexity: float | None  # exp(nats a word); None where that is beyond what a float holds
+
+
+def score_text(
+    model: InferenceModel, file: Path, max_seq_length: int | None = None, text_column: str = "text"
+) -> TextScore:
+    """Predict every token of a text once, every ROUNDS-th of a sequence at a time, all of these replaced by [MASK].
+
+    `file` is one that --corpus takes; sequences are as in training, of `max_seq_length` tokens, by default USUAL_LENGTH
+    or what the model reads. Nats a word and `pseudo_perplexity` compare models of different tokenizers; the latter is
+    not that of Salazar et al. 2020, which masks one token at a time and is lower.
+    Raises UsageError where the model has no masked-token head, the length does not suit it or there is no such file.
+    """
+    generator, special = model.masked_token_model("the score of a text"), special_ids(model.tokenizer)
+    longest = generator.config.max_position_embeddings
+    length = min(USUAL_LENGTH, longest) if max_seq_length is None else max_seq_length
+    if not SHORTEST_ROW <= length <= longest:
+        raise UsageError(f"max_seq_length={length} must be from {SHORTEST_ROW} to the model's {longest} positions")
+    require_file(file)
+    stream, words = _tokenize(model.tokenizer, file, text_column)
+    sums, tokens = torch.zeros(4, dtype=torch.float64), len(stream.tokens)
+    with TemporaryDirectory(prefix="score-") as scratch:
+        rows = Rows(stream, build_table(stream, length, _ROW_SEED, Path(scratch)), length, _ROW_SEED, special)
+        borders = SpecialIds(special.mask, (special.cls, special.sep, special.pad))  # an unknown token is predicted
+        row_count = rows.table.count
+        for batch in eval_batches(rows, row_count, max(1, model.batch_tokens // length)):
+            sums += predict_batch(generator, batch.to(model.device), borders, special.unk)
+    nats, unknown_nats, correct, predicted = sums.tolist()
+    if not math.isfinite(nats):
+        raise CheckpointError(f"{file}: the model's scores are not finite; its training diverged: take another")
+    assert predicted == tokens, "a token was not predicted, or twice"
+    share = np.unique(stream.tokens, return_counts=True)[1] / tokens
+    unknown = 0 if special.unk is None else int((stream.tokens == special.unk).sum())
+    return TextScore(
+        *(str(file), length, row_count, tokens, words, unknown, nats, unknown_nats, int(correct)),
+        unigram_entropy=float(-(share * np.log(share)).sum()),
+        nats_per_token=nats / tokens,
+        nats_per_known_token=(nats - unknown_nats) / (tokens - unknown) if tokens > unknown else None,
+        accuracy=correct / tokens,
+        nats_per_word=nats / words,
+        pseudo_perplexity=math.exp(nats / words) if nats / words < math.log(sys.float_info.max) else None,
+    )
+
+
+def require_file(file: Path) -> None:
+    """UsageError unless there is such a file."""
+    if not is_there(file, "text") or not file.is_file():
+        raise UsageError(f"--text {file}: no such file; name the files of a folder one by one")
+
+
+def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream, int]:
+    """The tokens of a text with the ends of its sentences and documents, and the number of its words."""
+    try:
+        files = find_files(str(file), Counter())
+    except DataError as error:
+        raise DataError(str(error).removeprefix("--corpus ")) from None
+    encoder, total, words = TextEncoder(encoder_settings(tokenizer)), 0, 0
+    tokens, sentence_lengths, document_ends = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], []
+    for unit in plan_units(files, Reading(text_column)):
+        for document in read_unit(unit, Counter()):
+            ids, lengths = encoder.encode(document.sentences)
+            tokens.append(ids)
+            total += len(ids)
+            sentence_lengths.append(lengths[lengths > 0])
+            words += sum(len(sentence.split()) for sentence in document.sentences)
+            if not document.continues:
+                document_ends.append(total)
+    stream = np.concatenate(tokens)
+    if not len(stream):
+        raise DataError(f"{file}: there is no text in it; give a file with sentences")
+    ends = np.unique(document_ends)
+    return TokenStream(stream, np.concatenate(sentence_lengths).cumsum(), ends[ends > 0]), words
+
+
+def mask_rounds(is_text: Tensor) -> Iterator[Tensor]:
+    """Which tokens are masked in each round, bool [B, L]: every ROUNDS-th of a sequence's text. is_text bool [B, L]."""
+    nth = is_text.cumsum(-1) - 1  # [B, L]
+    for number in range(ROUNDS):
+        yield is_text & (nth % ROUNDS == number)
+
+
+@torch.inference_mode()
+def predict_batch(generator: Generator, batch: Batch, special: SpecialIds, unknown: int | None) -> Tensor:
+    """Predict all tokens of a batch but those of `special.never_masked`; `unknown` is the id of the unknown token.
+
+    Returns float64 [4] on the CPU: nats, those of unknown tokens, right predictions, tokens.
+    """
+    segments = batch.token_type_ids.clamp(max=generator.config.type_vocab_size - 1)  # a model may know but one
+    is_text = maskable(batch.input_ids, batch.attention_mask, special)
+    sums = torch.zeros(4, dtype=torch.float64)
+    for is_masked in mask_rounds(is_text):
+        masked_ids = batch.input_ids.masked_fill(is_masked, special.mask)
+        masked = generator(masked_ids, batch.attention_mask, segments)[is_masked]  # [M, D]
+        labels = batch.input_ids[is_masked].split(MASKS_AT_ONCE)
+        for logits, answers in zip(masked_logits(generator, masked), labels, strict=True):
+            nats = cross_entropy(logits, answers, reduction="none").cpu().double()  # [M]
+            is_unknown, is_right = answers.cpu() == unknown, (logits.argmax(-1) == answers).cpu()
+            sums += torch.stack([nats.sum(), nats[is_unknown].sum(), is_right.sum(), torch.tensor(len(nats))])
+    return sums
+
+
+# Pairs.
+
+
+class Pair(NamedTuple):
+    """Two sentences that differ in one thing."""
+
+    good: str
+    bad: str
+    place: str  # file and line
+
+
+def score_pairs(model: InferenceModel, path: Path, max_pairs: int | None = None) -> dict[str, dict[str, Any]]:
+    """The share of pairs whose good sentence scores higher, by each head the model has; a tie is not correct.
+
+    likelihood is the pseudo-log-likelihood, detection the sum over the tokens of log(1 - P(replaced)). path is a file
+    of BLiMP's form or a folder of them; of each set the first `max_pairs` pairs are taken, or all. Returns for each way
+    of scoring what `summarize` does. Raises UsageError where the model has neither head or there are no such files.
+    """
+    heads = {"likelihood": model.generator, "detection": model.discriminator}
+    found: dict[str, dict[str, Any]] = {way: {} for way, head in heads.items() if head is not None}
+    if not found:
+        raise UsageError("pairs need a masked-token or a detection head, and this model has neither; take another")
+    for file in pair_files(path):
+        for name, (term, all_pairs) in read_pairs(file).items():
+            if any(name in sets for sets in found.values()):
+                raise DataError(f"{file}: there is a set {name!r} in another file too; name each set once")
+            pairs = all_pairs[:max_pairs]
+            for way, (correct, ties) in _outcomes(model, name, pairs, list(found)).items():
+                counts = {"pairs": len(pairs), "accuracy": correct / len(pairs), "correct": correct, "ties": ties}
+                found[way][name] = {"term": term, **counts}
+            shares = (f"{way} {sets[name]['accuracy']:.1%}" for way, sets in found.items())
+            LOG.info(f"{name}: {', '.join(shares)}")
+    return {way: summarize(sets) for way, sets in found.items()}
+
+
+def summarize(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The mean over the sets and over those of each linguistics term; a set counts the same whatever its size.
+
+    The standard error is by the binomial law of each set: how far the mean would move with other pairs.
+    """
+    shares = {name: one["accuracy"] for name, one in sets.items()}
+    variances = [shares[name] * (1 - shares[name]) / one["pairs"] for name, one in sets.items()]
+    terms = sorted({one["term"] for one in sets.values() if one["term"]})
+    return {
+        "mean": fmean(shares.values()),
+        "standard_error": math.sqrt(math.fsum(variances)) / len(sets),
+        "pairs": sum(one["pairs"] for one in sets.values()),
+        "terms": {term: fmean(shares[name] for name, one in sets.items() if one["term"] == term) for term in terms},
+        "sets": dict(sets),
+    }
+
+
+def pair_files(path: Path) -> list[Path]:
+    """The file, or the .jsonl files in the folder, by name. Raises UsageError where there is none."""
+    files = [path] if is_there(path, "pairs") else []
+    files = sorted(path.glob(f"[!.]*{_SUFFIX}")) if files and path.is_dir() else files
+    if not files or files[0].suffix != _SUFFIX:
+        raise UsageError(f"--pairs {path}: there is no {_SUFFIX} file; name one, or a folder of them")
+    return files
+
+
+def read_pairs(file: Path) -> dict[str, tuple[str, list[Pair]]]:
+    """The linguistics term and the pairs of each set of a file, by its UID, or by the file where a line has none.
+
+    Raises DataError naming the line that holds no pair, or that counts its set to another term than the lines before.
+    """
+    table, columns = open_table(file), (*_SENTENCES, "UID", "linguistics_term")
+    sets: dict[str, tuple[str, list[Pair]]] = {}
+    for row in table.rows([table.find((column,)) for column in columns]):
+        cells = zip(row.cells, columns, strict=True)
+        good, bad, name, term = (as_text(cell, row.place, column).strip() for cell, column in cells)
+        if not (good and bad):
+            raise DataError(f"{row.place}: no {_SENTENCES[bool(good)]!r}; give each line {' and '.join(_SENTENCES)}")
+        first_term, pairs = sets.setdefault(name or file.stem, (term, []))
+        if term != first_term:
+            raise DataError(f"{row.place}: set {name!r} is of {first_term!r} and of {term!r}; give it one term")
+        pairs.append(Pair(good, bad, row.place))
+    return sets
+
+
+def _outcomes(
+    model: InferenceModel, name: str, pairs: Sequence[Pair], ways: Sequence[str]
+) -> dict[str, tuple[int, int]]:
+    """How many of the good sentences score higher than the bad one in each way, and how many the same."""
+    texts = [text for pair in pairs for text in (pair.good, pair.bad)]
+    seen = [tuple(encoding.ids) for encoding in engine.encode_all(model.tokenizer, texts)]
+    longest = min(part.config.max_position_embeddings for part in (model.generator, model.discriminator) if part)
+    for index, ids in enumerate(seen):
+        if len(ids) > longest:
+            text = f"{pairs[index // 2].place}: {engine.quote(texts[index], 0)}"
+            raise DataError(f"{text} {engine.too_long(len(ids), longest)}")
+    distinct = dict(zip(seen, texts, strict=True))  # so that sentences of the same tokens tie, to the last bit
+    found = {}
+    for way in ways:
+        score = model.pseudo_log_likelihood if way == "likelihood" else partial(originality, model)
+        scores = dict(zip(distinct, score([*distinct.values()]), strict=True))
+        if not all(map(math.isfinite, scores.values())):
+            raise CheckpointError(f"{name}: the model's scores are not finite; its training diverged: take another")
+        differences = [scores[good] - scores[bad] for good, bad in zip(seen[::2], seen[1::2], strict=True)]
+        found[way] = sum(value > 0 for value in differences), sum(value == 0 for value in differences)
+    return found
+
+
+def originality(model: InferenceModel, texts: list[str]) -> list[float]:
+    """Of each text the sum over its tokens of log(1 - P(replaced)), in nats; of a model with a discriminator."""
+    sequences = engine.encode(model.tokenizer, texts, model.encoder.config, texts)
+    found = zip(sequences, model.detect(sequences), strict=True)
+    # Not by the probability, which rounds to 1.
+    return [float(logsigmoid(-logits[sequence.text_positions]).double().sum()) for sequence, logits in found]

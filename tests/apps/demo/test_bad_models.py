@@ -1,0 +1,105 @@
+"""Hostile and damaged models through whole commands: one line, exit code 4, nothing run, bounded time and memory."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from electra_albert.apps import demo, export
+from electra_albert.apps.finetune import main as finetune
+from electra_albert.apps.pretrain import main as pretrain
+from tests.apps.conftest import Finished
+from tests.apps.tiny_run import ROOT, Ended, assert_refused, call, finish, start
+from tests.apps.tiny_tasks import cola
+from tests.corpus.tokenizer_kinds import edit
+from tests.hub.hostile_files import PICKLES
+
+WEIGHTS = "model.safetensors"
+Harm = Callable[[Path], object]  # of a model's folder
+
+
+def in_config(**values: object) -> Harm:
+    return lambda model: edit(model / "config.json", lambda content: content.update(values))
+
+
+def as_pickle(name: str) -> Harm:
+    def harm(model: Path) -> None:
+        (model / WEIGHTS).unlink()
+        (model / "pytorch_model.bin").write_bytes(PICKLES[name](model / "canary"))
+
+    return harm
+
+
+def flip_a_bit(model: Path) -> None:
+    whole = bytearray((model / WEIGHTS).read_bytes())
+    whole[-4] ^= 1
+    (model / WEIGHTS).write_bytes(bytes(whole))
+
+
+def grow_text(model: Path) -> None:
+    """A normaliser that makes eight letters of every a, four times over."""
+    step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 8}
+    bomb = {"type": "Sequence", "normalizers": [step] * 4}
+    edit(model / "tokenizer.json", lambda content: content.update(normalizer=bomb))
+    edit(model / "tokenizer_config.json", lambda config: config.update(tokenizer_class="PreTrainedTokenizerFast"))
+
+
+HARM: dict[str, tuple[Harm, str]] = {
+    "flipped bit": (flip_a_bit, WEIGHTS),
+    "code in a pickle": (as_pickle("code"), "pytorch_model.bin"),
+    "code in config.json": (in_config(auto_map={"AutoModel": "evil.Model"}), "auto_map"),
+    "colours in config.json": (in_config(model_type="\x1b[31m\nalbert"), "type"),
+    "tokenizer that makes text grow": (grow_text, "tokenizer"),
+}
+
+
+@pytest.fixture
+def model(finished: Finished, tmp_path: Path) -> Path:
+    """A copy of the generator's folder, to damage."""
+    return shutil.copytree(finished.folder / "generator", tmp_path / "model")
+
+
+def run(command: str, finished: Finished, model: Path, folder: Path) -> Ended:
+    """A command on the model's folder, as a user types it."""
+    (folder / "sentences.txt").write_text("The quiet [MASK] left.\n")
+    if command == "demo":
+        return call(demo.main, "--gen", model, "--input", folder / "sentences.txt")
+    if command == "export":
+        return call(export.main, "--model", model, "--output_dir", folder / "out")
+    if command == "finetune":
+        return call(finetune.main, *cola(folder / "tasks").options(model, folder / "tuned", "--max_steps", 1))
+    start = ("--corpus", finished.corpus, "--init_from", model, "--output_dir", folder / "run", "--device", "cpu")
+    return call(pretrain.main, *start, "--prepared_dir", folder / "made", "--max_steps", 1)
+
+
+@pytest.mark.slow
+def test_script_refuses_within_bounded_memory(model: Path, tmp_path: Path) -> None:
+    """A regression: the table that config.json describes was made, gigabyte by gigabyte, before the weights were read."""
+    in_config(vocab_size=2**31 - 1, embedding_size=1 << 20)(model)
+    limit = 6 << 30  # bytes of address space; what torch alone reserves is a third of it
+    code = (
+        f"import resource, runpy, sys\nresource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))\n"
+        "sys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    ended = finish(start(["-c", code, ROOT / "LM_DEMO.py", "--gen", model], tmp_path))
+    assert_refused(ended, 4, "config")
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [*((name, "demo") for name in HARM), *(("code in a pickle", name) for name in ("export", "pretrain", "finetune"))],
+)
+def test_bad_model_is_refused_by_every_command(
+    finished: Finished, model: Path, tmp_path: Path, name: str, command: str
+) -> None:
+    harm, word = HARM[name]
+    harm(model)
+    ended = run(command, finished, model, tmp_path)
+    assert_refused(ended, 4, word)
+    assert all(line.isprintable() for line in ended.err.splitlines())
+    assert not (model / "canary").exists()
+    assert not (tmp_path / "out").exists()
+    assert not [*tmp_path.glob("tuned/seed-*"), *tmp_path.glob("run/checkpoints/*")]

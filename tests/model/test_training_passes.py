@@ -1,0 +1,146 @@
+"""Compiled and gradient-checkpointed blocks compute what the plain ones do (law 11); checkpointing saves memory only."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from electra_albert.config import ModelConfig
+from electra_albert.model.compilation import compile_for_training
+from electra_albert.model.encoder import Encoder, set_gradient_checkpointing
+from tests.model.twins import SHAPE, make_pair
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+B, L = 3, 13
+# Sums of a few hundred float32 products, added up in another order.
+TOLERANCE = 1e-5
+GROUPS = replace(SHAPE, num_hidden_groups=2, inner_group_num=2)
+DROPOUT = replace(SHAPE, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2)
+
+
+def inputs(examples: int = B) -> tuple[Tensor, Tensor]:
+    """Embeddings [B, L, E] and their mask [B, L]."""
+    embedded = torch.randn(examples, L, SHAPE.embedding_size, generator=torch.Generator().manual_seed(1))
+    lengths = torch.tensor([L, 8, 3]).repeat(examples)[:examples]
+    return embedded, torch.arange(L) < lengths[:, None]
+
+
+def encoder_of(config: ModelConfig, *, is_compiled: bool = False, is_checkpointed: bool = False) -> Encoder:
+    encoder = make_pair(config).discriminator.encoder.train()
+    if is_compiled:
+        compile_for_training(encoder, "blocks")
+    if is_checkpointed:
+        set_gradient_checkpointing(encoder)
+    return encoder
+
+
+def train_once(encoder: Encoder, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """The output of one forward pass, the gradients of its backward pass, and the state of dropout after it."""
+    torch.manual_seed(7)
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        output = encoder(*inputs())
+    output.float().square().sum().backward()
+    gradients = [parameter.grad for parameter in encoder.parameters() if parameter.grad is not None]
+    assert len(gradients) == len(list(encoder.parameters()))
+    return [output.detach(), *gradients, torch.get_rng_state()]
+
+
+def assert_same_bits(kept: Encoder, checkpointed: Encoder, dtype: torch.dtype) -> None:
+    one, other = train_once(kept, dtype), train_once(checkpointed, dtype)
+    assert all(torch.equal(tensor, again) for tensor, again in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype"),
+    [(GROUPS, torch.float32), (DROPOUT, torch.float32), (DROPOUT, torch.bfloat16)],
+    ids=["groups", "dropout", "dropout in bfloat16"],
+)
+def test_checkpointing_changes_no_bit(config: ModelConfig, dtype: torch.dtype) -> None:
+    assert_same_bits(encoder_of(config), encoder_of(config, is_checkpointed=True), dtype)
+
+
+def test_another_dropout_the_second_time_is_caught() -> None:
+    # Planted fault: each call of the group, also when it is computed again, draws its dropout from another seed.
+    encoders = [encoder_of(DROPOUT, is_checkpointed=value) for value in (False, True)]
+    for encoder in encoders:
+        seeds = count()
+        encoder.albert_layer_groups[0].register_forward_pre_hook(
+            lambda *_, seeds=seeds: torch.manual_seed(next(seeds)) and None
+        )
+    with pytest.raises(AssertionError):
+        assert_same_bits(*encoders, torch.float32)
+
+
+def kept_bytes(encoder: nn.Module, run: Callable[[], object]) -> int:
+    """Bytes of the different tensors that a forward pass keeps for the backward one, weights left out."""
+    weights = {parameter.data_ptr() for parameter in encoder.parameters()}
+    kept: dict[int, Tensor] = {}  # holds the tensors, so that no address comes up twice
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.data_ptr() not in weights:
+            kept[tensor.data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        run()
+    return sum(tensor.numel() * tensor.element_size() for tensor in kept.values())
+
+
+def test_a_layer_keeps_only_what_enters_it_and_evaluation_computes_nothing_twice() -> None:
+    embedded, mask = inputs()
+    plain, checkpointed = (encoder_of(SHAPE, is_checkpointed=value) for value in (False, True))
+    kept, kept_less = (kept_bytes(each, lambda each=each: each(embedded, mask)) for each in (plain, checkpointed))
+    entering = B * L * SHAPE.hidden_size * embedded.element_size()
+    around = embedded.numel() * embedded.element_size() + mask.numel()
+    assert kept_less <= SHAPE.num_hidden_layers * entering + around
+    assert kept > 5 * kept_less
+    calls: list[int] = []
+    checkpointed.albert_layer_groups[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    checkpointed.eval()(embedded, mask).sum().backward()
+    assert len(calls) == SHAPE.num_hidden_layers
+    checkpointed.train()(embedded, mask).sum().backward()  # and this one does: the count can tell
+    assert len(calls) == 3 * SHAPE.num_hidden_layers
+
+
+def compiled_graphs() -> int:
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.usefixtures("nothing_compiled_yet")
+@pytest.mark.parametrize(("config", "is_checkpointed"), [(SHAPE, False), (GROUPS, False), (GROUPS, True)])
+def test_compiled_outputs_and_gradients_are_the_same_to_rounding(config: ModelConfig, is_checkpointed: bool) -> None:
+    plain, compiled = encoder_of(config), encoder_of(config, is_compiled=True, is_checkpointed=is_checkpointed)
+    *one, _ = train_once(plain)
+    *other, _ = train_once(compiled)
+    assert compiled_graphs() > 0
+    for expected, found in zip(one, other, strict=True):
+        assert (expected - found).norm() <= TOLERANCE * expected.norm()
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.usefixtures("nothing_compiled_yet")
+def test_compiled_and_checkpointed_blocks_compute_again_what_they_computed_in_bfloat16() -> None:
+    encoders = [encoder_of(DROPOUT, is_compiled=True, is_checkpointed=value) for value in (False, True)]
+    assert_same_bits(*encoders, torch.bfloat16)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.usefixtures("nothing_compiled_yet")
+@pytest.mark.parametrize("groups", [1, 6], ids=["shared", "not shared"])
+def test_a_block_is_compiled_once_and_never_in_evaluation(groups: int) -> None:
+    encoder = encoder_of(replace(SHAPE, num_hidden_layers=6, num_hidden_groups=groups), is_compiled=True)
+    with torch.no_grad():
+        for examples in (2, 3, 5):
+            assert encoder.eval()(*inputs(examples)).shape[0] == examples
+    assert compiled_graphs() == 0
+    for _ in range(3):
+        train_once(encoder.train())
+    assert compiled_graphs() == 1
