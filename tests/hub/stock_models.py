@@ -71,20 +71,15 @@ def batches() -> list[Batch]:
 
 
 def stock_outputs(model: Any, batch: Batch) -> dict[str, Tensor]:
-    """What a stock model of any class here computes, under the names its own output gives; spans stacked last."""
-    inputs = {
-        "input_ids": batch.input_ids,
-        "attention_mask": batch.attention_mask.long(),
-        "token_type_ids": batch.token_type_ids,
-    }
+    """The outputs of a stock model of any class under our names."""
+    inputs = [batch.input_ids, batch.attention_mask.long(), batch.token_type_ids]
     if type(model).__name__.endswith("MultipleChoice"):
-        inputs = {name: tensor[None] for name, tensor in inputs.items()}  # [1, B, L]
+        inputs = [tensor[None] for tensor in inputs]  # [1, B, L]
+    names = ("input_ids", "attention_mask", "token_type_ids")
     with torch.no_grad():
-        found: Mapping[str, Tensor] = model(**inputs)
-    outputs = {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
-    if "start_logits" in outputs:
-        return {"logits": torch.stack([outputs["start_logits"], outputs["end_logits"]], -1)}  # [B, L, 2]
-    return outputs
+        found: Mapping[str, Tensor] = model(**dict(zip(names, inputs, strict=True)))
+    renamed = {"prediction_logits": "logits"}
+    return {renamed.get(name, name): tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
 
 
 def body_of(model: Any) -> Any:

@@ -23,7 +23,7 @@ from electra_albert.hub.load import (
 from electra_albert.hub.names import to_stock
 from electra_albert.model.task_model import TaskHead, TaskModel
 from tests.hub.stock_models import make, save
-from tests.model.test_task_model import ALL_HEADS, make_task_model
+from tests.model.test_task_model import make_task_model
 from tests.model.twins import SHAPE, SPECIAL_IDS, make_masked_lm, make_pair, padded_batch
 
 SENTENCES = TaskHead("sequence", 5)
@@ -81,7 +81,7 @@ def test_encoder_of_ours_is_taken_over_and_what_is_new_is_named(
 
 
 def test_seed_gives_the_head_the_same_weights_whatever_is_below(tmp_path: Path) -> None:
-    head = ALL_HEADS["sequence"]
+    head = TaskHead("sequence", 5)
     below_others = [
         build(write_model(tmp_path / name, source), head)[0]
         for name, source in (("one", make_pair(SHAPE).discriminator), ("two", make_masked_lm(SHAPE)))

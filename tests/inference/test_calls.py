@@ -95,6 +95,7 @@ def test_features_are_what_the_stock_encoder_gives(tmp_path: Path, name: str) ->
         hidden_states = theirs.last_hidden_state[0]
         assert ours.pieces == tokenizer_of(tmp_path).convert_ids_to_tokens(inputs["input_ids"][0].tolist())
         assert (ours.tokens - hidden_states).abs().max() <= TOLERANCE
+        assert not ours.tokens.is_inference()  # autograd would refuse to keep it
         is_text = torch.tensor([piece not in ("[CLS]", "[SEP]") for piece in ours.pieces])
         expected = hidden_states[is_text if is_text.any() else ~is_text].mean(0)
         assert (mean.pooled - expected).abs().max() <= TOLERANCE
@@ -180,7 +181,7 @@ CALLS: dict[str, Callable[[InferenceModel], Any]] = {
 }
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", ["features", "pseudo_log_likelihood"])
 def test_neither_batches_nor_padding_nor_threads_change_a_result(model: InferenceModel, run: Path, call: str) -> None:
     together = numbers(CALLS[call](model))
     assert len(together) >= len(TEXTS)
@@ -202,9 +203,8 @@ def test_the_vocabulary_is_scored_at_masks_alone(model: InferenceModel) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("call", [*CALLS, "rewrite"])
-def test_a_gpu_gives_what_the_cpu_gives(model: InferenceModel, run: Path, call: str) -> None:
-    ask = CALLS.get(call, lambda model: [part._replace(scores=[]) for part in model.rewrite(TEXTS)])
+def test_a_gpu_gives_what_the_cpu_gives(model: InferenceModel, run: Path) -> None:
     on_gpu = load_model(run, "cuda")
     assert next(on_gpu.encoder.parameters()).device.type == "cuda"
-    assert numbers(ask(on_gpu)) == pytest.approx(numbers(ask(model)), abs=1e-3)
+    for ask in CALLS.values():
+        assert numbers(ask(on_gpu)) == pytest.approx(numbers(ask(model)), abs=1e-3)

@@ -13,23 +13,14 @@ from torch import Tensor, nn
 from electra_albert.contracts import Batch
 from electra_albert.hub.names import to_stock
 from electra_albert.model.task_model import TaskHead, TaskModel, depth_scales
-from tests.model.twins import (
-    SHAPE,
-    assert_same_outputs,
-    padded_batch,
-    stock,
-)
+from tests.model.twins import SHAPE, assert_same_outputs, padded_batch, stock
 
 HEADS = {
     "sequence": TaskHead("sequence", 5),
-    "regression": TaskHead("sequence", 1),
-    "choice": TaskHead("choice", 1),
-    "span": TaskHead("span", 2),
     "token": TaskHead("token", 7),
     "token, style electra": TaskHead("token", 7, "electra"),
 }
-ELECTRA_HEADS = {"sequence": TaskHead("sequence", 5, "electra"), "choice": TaskHead("choice", 1, "electra")}
-ALL_HEADS = HEADS | {f"{name}, no pooler": head for name, head in ELECTRA_HEADS.items()}
+ELECTRA_HEAD = TaskHead("sequence", 5, "electra")
 TWO_HEADS = [HEADS["sequence"], HEADS["token, style electra"]]
 GROUPED = replace(SHAPE, num_hidden_groups=3, inner_group_num=2)
 
@@ -50,9 +41,8 @@ def inputs(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     return batch.input_ids, batch.attention_mask, batch.token_type_ids
 
 
-@pytest.mark.parametrize("head", ELECTRA_HEADS.values(), ids=ELECTRA_HEADS)
-def test_electra_style_puts_one_linear_layer_on_the_stock_encoders_first_token(head: TaskHead) -> None:
-    ours, batch = make_task_model(head).double(), padded_batch()
+def test_electra_style_puts_one_linear_layer_on_the_stock_encoders_first_token() -> None:
+    ours, batch = make_task_model(ELECTRA_HEAD).double(), padded_batch()
     twin = transformers.AlbertModel(stock(SHAPE), add_pooling_layer=False).double()
     body = {name: tensor for name, tensor in to_stock(ours.state_dict()).items() if name.startswith("albert.")}
     twin.load_state_dict({name.removeprefix("albert."): tensor for name, tensor in body.items()})
@@ -70,9 +60,9 @@ def test_padding_does_not_change_outputs(head: TaskHead) -> None:
         assert_same_outputs(together, alone)
 
 
-@pytest.mark.parametrize("head", TWO_HEADS[1:], ids=["token"])
-def test_dropout_samples_differ_in_training_only(head: TaskHead) -> None:
-    ours, batch = make_task_model(replace(head, dropout=0.5), replace(SHAPE, hidden_dropout_prob=0.0)), padded_batch()
+def test_dropout_samples_differ_in_training_only() -> None:
+    head, config = replace(HEADS["token"], dropout=0.5), replace(SHAPE, hidden_dropout_prob=0.0)
+    ours, batch = make_task_model(head, config), padded_batch()
     once = ours(*inputs(batch))
     torch.testing.assert_close(ours(*inputs(batch), samples=3), once.expand(3, *once.shape[1:]))
     drawn = ours.train()(*inputs(batch), samples=3)
@@ -109,15 +99,7 @@ def test_learning_rates_fall_from_the_head_to_the_embeddings() -> None:
     assert {*depth_scales(depths, GROUPED, 1.0).values()} == {1.0}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("choice", 2), "2 labels"),
-        (("tagging", 2), "tagging"),
-        (("sequence", 2, "bert"), "neither albert nor electra"),
-        (("sequence", 2, "albert", 1.0), "must lie in"),
-    ],
-)
-def test_head_that_cannot_be_is_refused(arguments: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TaskHead(*arguments)
+def test_head_that_cannot_be_is_refused() -> None:
+    for arguments in (("choice", 2), ("tagging", 2), ("sequence", 2, "bert"), ("sequence", 2, "albert", 1.0)):
+        with pytest.raises(ValueError, match=r"labels|tagging|bert|lie"):
+            TaskHead(*arguments)  # type: ignore[arg-type]

@@ -52,20 +52,18 @@ def test_with_runs_the_newest_is_taken_and_not_the_shipped_model(finished: Finis
 
 
 def spoil(run: Path, flaw: str) -> None:
-    """Make of a run that learned one that did not, or of which that is not known."""
+    """Make of a run that learned one that did not."""
     if flaw == "stopped at step 20 of 40":
         config = run / "config.yaml"
         config.write_text(config.read_text().replace("max_steps: 20", "max_steps: 40"))
-    elif flaw == "not clear of the baselines after 20 steps":
+    else:
         lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
         (run / "metrics.jsonl").write_text("".join(lines[:-1]))
-    else:
-        (run / "metrics.jsonl").write_text("[]\n")
 
 
 @pytest.mark.parametrize(
     "flaw",
-    ["stopped at step 20 of 40", "not clear of the baselines after 20 steps", "its files do not say what it learned"],
+    ["stopped at step 20 of 40", "not clear of the baselines after 20 steps"],
 )
 def test_a_run_that_did_not_finish_or_learn_is_passed_over_and_named(
     finished: Finished, in_folder: Path, caplog: pytest.LogCaptureFixture, flaw: str

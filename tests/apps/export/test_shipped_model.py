@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from huggingface_hub import ModelCard
 
-from electra_albert.apps import demo
-from electra_albert.hub.weights import read_tensors, write_safetensors
 from electra_albert.inference.model import load_model
-from tests.apps.conftest import Finished
-from tests.apps.tiny_run import ROOT, call
+from tests.apps.tiny_run import ROOT
 
 SHIPPED = ROOT / "data" / "models" / "english-h256-l4"
 PARTS = ("generator", "discriminator")
 LARGEST_BYTES = 12_000_000
 SENTENCE = "The book was written in the nineteenth [MASK]."
-
-
-@pytest.fixture(scope="session")
-def rounded(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny run's two folders with float32 weights that were rounded to half precision by torch alone."""
-    folder = tmp_path_factory.mktemp("rounded")
-    for part in PARTS:
-        shutil.copytree(finished.folder / part, folder / part)
-        weights = folder / part / "model.safetensors"
-        write_safetensors({name: t.half().float() for name, t in read_tensors(weights).items()}, weights)
-    return folder
 
 
 def test_stock_transformers_opens_the_shipped_model_and_gives_our_numbers() -> None:
@@ -67,18 +50,3 @@ def test_the_shipped_model_is_small_and_scores_what_was_recorded() -> None:
     for folder in (SHIPPED, *(SHIPPED / part for part in PARTS)):
         fields = ModelCard.load(folder / "README.md").data.to_dict()
         assert (fields["license"], fields["language"]) == ("apache-2.0", "en")
-
-
-def test_demo_and_library_give_the_answers_of_the_rounded_weights(shipped: Path, rounded: Path, tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text("The quiet [MASK] crossed the river.\nEvery owl found a lamp before dawn.\n")
-    answers = []
-    for model in (shipped, rounded):
-        ended = call(demo.main, "--gen", model, "--json", "--input", tmp_path / "texts.txt")
-        assert (ended.code, ended.err) == (0, "")
-        answers.append(ended.out)
-    assert answers[0] == answers[1]
-    assert json.loads(answers[0])[1]["replaced"][0]["probability"] is not None
-    ours, theirs = load_model(shipped, "cpu"), load_model(rounded, "cpu")
-    text = "The quiet owl crossed the river."
-    assert ours.replaced_probabilities(text) == theirs.replaced_probabilities(text)
-    assert torch.equal(ours.features(text).tokens, theirs.features(text).tokens)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-
 from electra_albert.apps.machine import processor
-from electra_albert.apps.run_folder import commit, environment, first_line
+from electra_albert.apps.run_folder import commit, environment
 from tests.apps.tiny_run import ROOT
 
 
@@ -35,8 +32,3 @@ def test_a_commit_is_whole_marked_where_files_differ_and_none_outside_its_checko
     assert commit(tmp_path) == f"{head}-dirty"
     (tmp_path / "packages").mkdir()  # where another project's virtual environment has this package
     assert commit(tmp_path / "packages") is None
-
-
-@pytest.mark.parametrize("command", [("no-such-program",), (sys.executable, "-c", "raise SystemExit(1)")])
-def test_a_program_that_is_missing_or_fails_is_no_error(command: tuple[str, ...]) -> None:
-    assert first_line(*command) is None
