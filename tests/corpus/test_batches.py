@@ -33,8 +33,15 @@ def order_of(rows: Rows, seed: int = SEED) -> RowOrder:
     return order_rows([0], rows.table.count, None, seed)
 
 
-def rows_of(batch: Batch) -> list[tuple[int, ...]]:
-    return [tuple(row) for row in batch.input_ids.tolist()]
+def examples_of(batches: list[Batch]) -> dict[int, list[int]]:
+    """The ids of each example, by its number; no example is there twice."""
+    found = {int(n): ids for b in batches for n, ids in zip(b.example_id, b.input_ids.tolist(), strict=True)}
+    assert len(found) == sum(len(batch.example_id) for batch in batches)
+    return found
+
+
+def of_step(splits: list[TrainBatches], step: int) -> dict[int, list[int]]:
+    return examples_of([batch for split in splits for batch in split.micro_batches(step)])
 
 
 def fields_equal(one: list[Batch], other: list[Batch]) -> bool:
@@ -42,44 +49,30 @@ def fields_equal(one: list[Batch], other: list[Batch]) -> bool:
     return all(b is not None and torch.equal(a, b) for a, b in pairs)
 
 
-def rows_of_step(splits: list[TrainBatches], step: int) -> set[tuple[int, tuple[int, ...]]]:
-    """(example id, ids) of everything the ranks together train on in a step."""
-    batches = [batch for split in splits for batch in split.micro_batches(step)]
-    found = [pair for batch in batches for pair in zip(batch.example_id.tolist(), rows_of(batch), strict=True)]
-    assert len(set(found)) == len(found)
-    return set(found)
-
-
-def split(rows: Rows, ranks: int, accumulation: int, size: int) -> list[TrainBatches]:
-    return [TrainBatches(rows, order_of(rows), size, accumulation, rank, ranks) for rank in range(ranks)]
-
-
-def test_every_epoch_trains_on_every_row_once(rows: Rows) -> None:
+def test_every_epoch_trains_on_every_example_once(rows: Rows) -> None:
     batches = TrainBatches(rows, order_of(rows), per_device_train_batch_size=7)
     count = rows.table.count
     assert count % 7
     steps = -(-3 * count // 7)
-    ids = [int(n) for step in range(1, steps + 1) for batch in batches.micro_batches(step) for n in batch.example_id]
-    assert ids == list(range(7 * steps))
-    first_tokens = [
-        min(t for t in row if t >= 5)
-        for step in range(1, steps + 1)
-        for batch in batches.micro_batches(step)
-        for row in batch.input_ids.tolist()
-    ]
+    found = examples_of([batch for step in range(1, steps + 1) for batch in batches.micro_batches(step)])
+    assert list(found) == list(range(7 * steps))
+    first_tokens = [min(token for token in ids if token >= 5) for ids in found.values()]
     expected = sorted((rows.table.edges[:-1] + 5).tolist())
     epochs = [first_tokens[epoch * count : (epoch + 1) * count] for epoch in range(3)]
     assert [sorted(epoch) for epoch in epochs] == [expected] * 3
     assert epochs[0] != epochs[1] != expected
 
 
-def test_a_step_trains_on_the_same_rows_however_it_is_split(rows: Rows) -> None:
-    whole = split(rows, 1, 1, 12)
+def test_a_step_trains_on_the_same_examples_however_it_is_split(rows: Rows) -> None:
+    def split(ranks: int, accumulation: int, size: int) -> list[TrainBatches]:
+        return [TrainBatches(rows, order_of(rows), size, accumulation, rank, ranks) for rank in range(ranks)]
+
+    whole = split(1, 1, 12)
     for step in (1, 2, 9):
         for shape in ((1, 4, 3), (2, 1, 6), (2, 2, 3), (3, 4, 1), (12, 1, 1)):
-            assert rows_of_step(split(rows, *shape), step) == rows_of_step(whole, step), shape
+            assert of_step(split(*shape), step) == of_step(whole, step), shape
     faulty = [TrainBatches(rows, order_of(rows, SEED + rank), 6, 1, rank, 2) for rank in range(2)]  # planted fault
-    assert rows_of_step(faulty, 1) != rows_of_step(whole, 1)
+    assert of_step(faulty, 1) != of_step(whole, 1)
 
 
 def test_steps_from_anywhere_go_on_as_the_uninterrupted_run(rows: Rows) -> None:
@@ -100,14 +93,11 @@ def test_a_distant_step_is_found_at_once_and_epochs_are_counted(rows: Rows) -> N
     assert (batches.global_batch_size, batches.epoch(0), batches.epoch(rows.table.count)) == (24, 0, 24)
 
 
-def test_what_goes_wrong_ahead_is_raised_where_batches_are_taken(rows: Rows) -> None:
+def test_an_error_of_the_thread_is_raised_where_batches_are_taken_and_it_ends_with_them(rows: Rows) -> None:
     beyond = ExampleTable(np.array(rows.table.edges) + len(rows.stream.tokens))
     broken = Rows(rows.stream, beyond, 16, SEED, SPECIAL)
     with pytest.raises(IndexError):
         next(TrainBatches(broken, order_of(broken), 4).steps(1))
-
-
-def test_thread_ends_with_the_batches(rows: Rows) -> None:
     running = TrainBatches(rows, order_of(rows), 4).steps(1)
     next(running)
     thread = next(t for t in threading.enumerate() if t.name.startswith("batches"))
@@ -116,7 +106,7 @@ def test_thread_ends_with_the_batches(rows: Rows) -> None:
     assert not thread.is_alive()
 
 
-def test_few_evaluation_rows_are_spread_over_the_text(rows: Rows) -> None:
+def test_few_evaluation_examples_are_spread_over_the_text(rows: Rows) -> None:
     # Regression: of a large text only its beginning was scored.
     count = rows.table.count
     for share in (3, 7):
@@ -126,21 +116,12 @@ def test_few_evaluation_rows_are_spread_over_the_text(rows: Rows) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 5])
-def test_evaluation_scores_each_row_once(rows: Rows, ranks: int) -> None:
+def test_evaluation_scores_each_example_once(rows: Rows, ranks: int) -> None:
     limit = rows.table.count - 3
     borders = [0, 5, 5, 6, 30]
-    found = [list(eval_batches(rows, limit, 4, rank, ranks, borders)) for rank in range(ranks)]
-    ids = sorted(int(n) for batches in found for batch in batches for n in batch.example_id)
-    assert len(set(ids)) == len(ids) == limit
-    assert all(len(batch.example_id) <= 4 for batches in found for batch in batches)
-    sides = [{int(n) >= border for n in b.example_id} for batches in found for b in batches for border in borders]
+    batches = [batch for rank in range(ranks) for batch in eval_batches(rows, limit, 4, rank, ranks, borders)]
+    assert examples_of(batches) == examples_of([next(eval_batches(rows, limit, limit))])
+    assert all(len(batch.example_id) <= 4 for batch in batches)
+    sides = [{int(n) >= border for n in batch.example_id} for batch in batches for border in borders]
     assert all(len(side) == 1 for side in sides), "a batch is of two sources"
-    whole = next(eval_batches(rows, limit, limit))
-    expected = dict(zip(whole.example_id.tolist(), rows_of(whole), strict=True))
-    pairs = [p for bs in found for b in bs for p in zip(b.example_id.tolist(), rows_of(b), strict=True)]
-    assert dict(pairs) == expected
-
-
-def test_more_ranks_than_rows_gives_some_of_them_nothing(rows: Rows) -> None:
-    assert list(eval_batches(rows, 2, 4, rank=2, world_size=3)) == []
-    assert len(list(eval_batches(rows, 10**9, 10**9))) == 1
+    assert list(eval_batches(rows, 2, 4, rank=2, world_size=3)) == [], "a rank more than there are examples"

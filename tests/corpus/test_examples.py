@@ -1,4 +1,4 @@
-"""Rows: every token in exactly one row, laid out as DESIGN section 3 says, the same in any batch."""
+"""Examples: every token in exactly one, laid out as DESIGN section 3 says, the same in any batch."""
 
 from __future__ import annotations
 
@@ -118,22 +118,14 @@ def test_rows_hold_every_token_once_and_follow_the_contract(
 def test_contract_check_sees_planted_faults(tmp_path: Path) -> None:
     rows = make_rows(draw_stream(1, 60, 9, 4), tmp_path)
     batch = all_rows(rows)
-    assert follows_the_contract(rows, batch)
     used = int(batch.attention_mask[3].sum())
-    cut, border, types, label = (
-        field.clone() for field in (batch.input_ids, batch.input_ids, batch.token_type_ids, batch.sentence_order_label)
-    )
-    cut[3, used - 2] = SEP  # the last token of a row is lost
+    cut, border, types, label = (batch[k].clone() for k in (0, 0, 2, 3))
+    cut[3, used - 2] = SEP  # the last token of an example is lost
     border[3, 1 + int((border[3, 1:] == SEP).nonzero()[0])] = 7
     types[3, :used] = torch.roll(types[3, :used], 1)
     label[label >= 0] = 1
-    for fault in (
-        batch._replace(input_ids=cut),
-        batch._replace(input_ids=border),
-        batch._replace(token_type_ids=types),
-        batch._replace(sentence_order_label=label),
-    ):
-        assert not follows_the_contract(rows, fault)
+    faults = ({"input_ids": cut}, {"input_ids": border}, {"token_type_ids": types}, {"sentence_order_label": label})
+    assert [follows_the_contract(rows, batch._replace(**fault)) for fault in ({}, *faults)] == [True] + [False] * 4
 
 
 def test_rows_take_as_many_tokens_as_fit(tmp_path: Path) -> None:
@@ -168,37 +160,25 @@ def test_every_sentence_end_is_chosen_alike(tmp_path: Path) -> None:
     assert ((counts[counts > 0] - 1000).abs() < 130).all()  # 4 standard deviations of a binomial
 
 
-@pytest.mark.parametrize(("swap_rate", "one_segment_rate"), [(0.0, 0.1), (0.5, 0.0), (1.0, 0.0)])
-def test_swaps_and_single_segments_come_at_their_rates(
-    tmp_path: Path, swap_rate: float, one_segment_rate: float
-) -> None:
+def test_swaps_and_single_segments_come_at_their_rates(tmp_path: Path) -> None:
     stream = make_stream([[3] * 20_000])
-    rates = {"swap_rate": swap_rate, "one_segment_rate": one_segment_rate}
-    rows = make_rows(stream, tmp_path, length=25, **rates)
-    label = all_rows(rows).sentence_order_label
-    error = 4 * 0.5 / rows.table.count**0.5
-    assert abs(float((label == IGNORED_LABEL).float().mean()) - one_segment_rate) < error
-    assert abs(float((label[label >= 0] == 1).float().mean()) - swap_rate) < error
-
-
-def shapes(rows: Rows, epoch: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """What may tell a swapped row without a look at its words: lengths of its segments; and its label."""
-    batch = all_rows(rows, epoch)
-    ordered = batch.sentence_order_label != IGNORED_LABEL
-    second = batch.token_type_ids.sum(1)
-    first = batch.attention_mask.sum(1) - second
-    return torch.stack([first, second], 1)[ordered], batch.sentence_order_label[ordered]
+    for swap_rate, one_segment_rate in ((0.0, 0.1), (0.5, 0.0), (1.0, 0.0)):
+        rows = make_rows(stream, tmp_path, length=25, swap_rate=swap_rate, one_segment_rate=one_segment_rate)
+        label = all_rows(rows).sentence_order_label
+        error = 4 * 0.5 / rows.table.count**0.5
+        assert abs(float((label == IGNORED_LABEL).float().mean()) - one_segment_rate) < error
+        assert abs(float((label[label >= 0] == 1).float().mean()) - swap_rate) < error
 
 
 def test_lengths_of_the_segments_do_not_tell_a_swapped_row(tmp_path: Path) -> None:
     """Swapping what a row's ends leave of two segments would: the sentence at the start is a long one, or a rest."""
-    rows = make_rows(draw_stream(4, 4_000, 9, 40), tmp_path, length=40, swap_rate=0.5, one_segment_rate=0.0)
-    lengths, label = shapes(rows)
-    difference = (lengths[:, 0] - lengths[:, 1]).double()
-    means = [difference[label == value] for value in (0, 1)]
-    error = sum(float(part.var()) / len(part) for part in means) ** 0.5
-    assert min(map(len, means)) > 1_000
-    assert abs(float(means[0].mean() - means[1].mean())) < 4 * error
+    batch = all_rows(make_rows(draw_stream(4, 4_000, 9, 40), tmp_path, length=40, swap_rate=0.5, one_segment_rate=0.0))
+    second = batch.token_type_ids.sum(1)
+    difference = (batch.attention_mask.sum(1) - 2 * second).double()
+    groups = [difference[batch.sentence_order_label == label] for label in (0, 1)]
+    error = sum(float(group.var()) / len(group) for group in groups) ** 0.5
+    assert min(map(len, groups)) > 1_000
+    assert abs(float(groups[0].mean() - groups[1].mean())) < 4 * error
 
 
 def test_what_a_rows_own_ends_cut_through_stays_in_place(tmp_path: Path) -> None:
@@ -211,19 +191,16 @@ def test_what_a_rows_own_ends_cut_through_stays_in_place(tmp_path: Path) -> None
         before, after = ([token for token in row if token >= 5] for row in (one, other))
         assert (before[0], before[-1]) == (after[0], after[-1])
         assert before != after
-
-
-def test_rows_with_too_few_sentences_have_no_order(tmp_path: Path) -> None:
-    rows = make_rows(make_stream([[15] * 400]), tmp_path, length=32, swap_rate=0.5, one_segment_rate=0.0)
-    assert (all_rows(rows).sentence_order_label == IGNORED_LABEL).all()  # 29 tokens hold two sentence ends at most
+    # 28 tokens hold two ends of sentences of 15 tokens at most: nothing to swap.
+    few = make_rows(make_stream([[15] * 400]), tmp_path, length=31, swap_rate=0.5, one_segment_rate=0.0)
+    assert (all_rows(few).sentence_order_label == IGNORED_LABEL).all()
 
 
 def test_a_row_is_the_same_in_any_batch(tmp_path: Path) -> None:
     rows = make_rows(draw_stream(4, 60, 9, 6), tmp_path, swap_rate=0.5)
-    whole = all_rows(rows)
     order = torch.arange(rows.table.count).flip(0)
     alone = [rows.gather(row[None], example_id=row[None]) for row in order]
-    for name, field in whole._asdict().items():
+    for name, field in all_rows(rows)._asdict().items():
         if field is not None:
             assert torch.equal(torch.cat([getattr(batch, name) for batch in alone]), field[order]), name
 
