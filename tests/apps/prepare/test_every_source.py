@@ -1,4 +1,4 @@
-"""From every kind of corpus to a token store and a run: the same texts give the same tokens, however packed."""
+"""From every kind of corpus and tokenizer to a token store and a run: the same texts give the same tokens."""
 
 from __future__ import annotations
 
@@ -12,32 +12,26 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+import torch
 from datasets import Dataset, DatasetDict
 
+from electra_albert.apps import demo
 from electra_albert.apps.prepare import command as prepare
 from electra_albert.apps.pretrain import main as pretrain
+from electra_albert.corpus.tokenizer import load_tokenizer, special_ids
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call, english, options, rows
+from tests.corpus.reading import write
+from tests.corpus.tokenizer_kinds import KINDS, RELEASED, needs_released, train_model
 
 TEXTS = english(120, seed=4).strip().split("\n\n")
 PLAIN = ("\n\n".join(TEXTS) + "\n").encode()
 LINES = "".join(json.dumps({"id": number, "text": text}) + "\n" for number, text in enumerate(TEXTS)).encode()
 
 
-def write(path: Path, content: bytes) -> Path:
-    path.write_bytes(content)
-    return path
-
-
 def write_csv(path: Path, column: str = "text") -> Path:
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["id", column], *([str(number), text] for number, text in enumerate(TEXTS))])
-    return path
-
-
-def write_parquet(path: Path) -> Path:
-    table = pyarrow.table({"id": list(range(len(TEXTS))), "text": TEXTS})
-    pyarrow.parquet.write_table(table, path, row_group_size=50)
     return path
 
 
@@ -48,21 +42,20 @@ def write_dataset(path: Path) -> Path:
 
 
 def write_folder(path: Path) -> Path:
-    """Half of the documents as text, half as packed records."""
+    """Half of the documents as text, half as packed records; returns a glob."""
     path.mkdir()
-    write(path / "a.txt", ("\n\n".join(TEXTS[:60]) + "\n").encode())
-    write(path / "b.jsonl.gz", gzip.compress(b"\n".join(LINES.split(b"\n")[60:]), mtime=0))
-    write(path / "picture.png", b"\x89PNG\r\n")
-    return path
+    write(path, ("\n\n".join(TEXTS[:60]) + "\n").encode(), "a.txt")
+    write(path, gzip.compress(b"\n".join(LINES.split(b"\n")[60:]), mtime=0), "b.jsonl.gz")
+    write(path, b"\x89PNG\r\n", "picture.png")
+    return path / "*.*[tz]"
 
 
 SOURCES: dict[str, Callable[[Path], Path]] = {
-    "txt.xz": lambda folder: write(folder / "t.txt.xz", lzma.compress(PLAIN)),
-    "jsonl": lambda folder: write(folder / "t.jsonl", LINES),
+    "txt": lambda folder: write(folder, PLAIN),
+    "txt.xz": lambda folder: write(folder, lzma.compress(PLAIN), "t.txt.xz"),
     "csv": lambda folder: write_csv(folder / "t.csv"),
-    "parquet": lambda folder: write_parquet(folder / "t.parquet"),
     "saved dataset": lambda folder: write_dataset(folder / "t"),
-    "glob": lambda folder: write_folder(folder / "t") / "*.*[tz]",
+    "glob": lambda folder: write_folder(folder / "t"),
 }
 
 
@@ -79,7 +72,7 @@ def tokens(folder: Path) -> bytes:
 
 def test_any_kind_of_source_gives_the_same_tokens(finished: Finished, tmp_path: Path) -> None:
     found = {}
-    for kind, make in {"txt": lambda folder: write(folder / "t.txt", PLAIN), **SOURCES}.items():
+    for kind, make in SOURCES.items():
         (tmp_path / kind).mkdir()
         ended = prepared(finished, make(tmp_path / kind), tmp_path / kind)
         assert ended.code == 0, ended.err
@@ -89,18 +82,15 @@ def test_any_kind_of_source_gives_the_same_tokens(finished: Finished, tmp_path: 
 
 @pytest.mark.slow
 def test_a_mixture_trains_on_its_sources_by_weight(finished: Finished, tmp_path: Path) -> None:
-    write(tmp_path / "a.jsonl", LINES)
-    write(tmp_path / "b.txt", english(60, seed=8).encode())
-    listed = write(tmp_path / "mix.yaml", b"- {corpus: a.jsonl, weight: 1}\n- {corpus: b.txt, weight: 3}\n")
+    write(tmp_path, LINES, "a.jsonl")
+    write(tmp_path, english(60, seed=8), "b.txt")
+    listed = write(tmp_path, "- {corpus: a.jsonl, weight: 1}\n- {corpus: b.txt, weight: 3}\n", "mix.yaml")
 
     def run(steps: int) -> Ended:
         settings = ["--max_steps", steps, "--save_steps", 2, "--tokenizer", finished.folder / "tokenizer"]
         return call(pretrain.main, *options(listed, tmp_path / "prepared", tmp_path / "run", *settings))
 
     assert run(2).code == 0
-    (receipt,) = (tmp_path / "prepared").glob("mix-*/store/manifest.json")
-    sides = json.loads(receipt.read_text())["receipt"]["sides"]
-    assert len(sides["train"]["source_ends"]) == 2
     evaluated = [row for row in rows(tmp_path / "run") if "eval_loss" in row][-1]
     counts = [evaluated[f"eval_masked_tokens/{name}"] for name in ("a.jsonl", "b.txt")]
     losses = [evaluated[f"eval_generator_loss/{name}"] for name in ("a.jsonl", "b.txt")]
@@ -119,29 +109,68 @@ def test_a_corpus_that_cannot_be_read_is_refused_with_its_exit_code(finished: Fi
     assert_refused(prepared(finished, "memory://nothing/there.txt", tmp_path), 2, "memory://nothing")
 
 
-@pytest.mark.parametrize("bad_utf8", ["replace", "skip", "error"])
-def test_bytes_that_are_not_utf8_become_what_was_asked_for(finished: Finished, tmp_path: Path, bad_utf8: str) -> None:
-    corpus = write(tmp_path / "t.txt", PLAIN + b"Two b\xffd lines.\nAnother \xc3\x28.\n")
-    ended = prepared(finished, corpus, tmp_path, "--bad_utf8", bad_utf8)
-    if bad_utf8 == "error":
-        assert_refused(ended, 3, f"line {len(PLAIN.splitlines()) + 1}", "0xff")
-    else:
-        counted = "2 lines that are not UTF-8" if bad_utf8 == "skip" else "2 invalid UTF-8 bytes replaced"
-        assert (ended.code, counted in ended.err) == (0, True), ended.err
+def test_bytes_that_are_not_utf8_become_what_was_asked_for(finished: Finished, tmp_path: Path) -> None:
+    corpus = write(tmp_path, PLAIN + b"Two b\xffd lines.\nAnother \xc3\x28.\n")
+    counted = {"replace": "2 invalid UTF-8 bytes replaced", "skip": "2 lines that are not UTF-8"}
+    for bad_utf8, line in counted.items():
+        ended = prepared(finished, corpus, tmp_path, "--bad_utf8", bad_utf8)
+        assert (ended.code, line in ended.err) == (0, True), ended.err
+    ended = prepared(finished, corpus, tmp_path, "--bad_utf8", "error")
+    assert_refused(ended, 3, f"line {len(PLAIN.splitlines()) + 1}", "0xff")
 
 
-def test_two_columns_of_one_table_are_two_texts(finished: Finished, tmp_path: Path) -> None:
+def test_one_file_in_two_sources_is_two_columns_or_read_once_or_refused(finished: Finished, tmp_path: Path) -> None:
     half = len(TEXTS) // 2
     pyarrow.parquet.write_table(pyarrow.table({"a": TEXTS[:half], "b": TEXTS[half:]}), tmp_path / "t.parquet")
-    entries = [f"- {{corpus: t.parquet, text_column: {name}, weight: {weight}}}\n" for name, weight in ("a1", "b2")]
-    ended = prepared(finished, write(tmp_path / "s.yaml", "".join(entries).encode()), tmp_path)
-    assert (ended.code, f"documents       {len(TEXTS)}\n" in ended.err) == (0, True), ended.err
+    write(tmp_path, PLAIN, "t.txt")
+    lists = {
+        "t.parquet, text_column: a, weight: 1|t.parquet, text_column: b, weight: 2": f"documents       {len(TEXTS)}\n",
+        "t.txt|./t.txt": "1 files named twice",
+        "t.txt, weight: 1|./t.txt, weight: 2": "two sources",
+    }
+    for listed, line in lists.items():
+        entries = "".join(f"- {{corpus: {entry}}}\n" for entry in listed.split("|"))
+        ended = prepared(finished, write(tmp_path, entries, "s.yaml"), tmp_path)
+        assert (ended.code, line in ended.err) == (3 if "sources" in line else 0, True), ended.err
 
 
-def test_a_file_in_two_sources_is_read_once_and_counted_or_refused(finished: Finished, tmp_path: Path) -> None:
-    write(tmp_path / "t.txt", PLAIN)
-    twice = write(tmp_path / "s.yaml", b"- {corpus: t.txt}\n- {corpus: ./t.txt}\n")
-    ended = prepared(finished, twice, tmp_path)
-    assert (ended.code, "1 files named twice" in ended.err) == (0, True), ended.err
-    weighted = write(tmp_path / "w.yaml", b"- {corpus: t.txt, weight: 1}\n- {corpus: ./t.txt, weight: 2}\n")
-    assert_refused(prepared(finished, weighted, tmp_path), 3, "two sources")
+def saved(kind: str, folder: Path) -> Path:
+    KINDS[kind](folder)
+    return folder
+
+
+TOKENIZERS: dict[str, Callable[[Path], Path]] = {
+    "released": lambda folder: RELEASED,
+    "SentencePiece with unknown first": lambda folder: train_model(
+        folder / "spiece.model", [text.lower() for text in TEXTS], unk_id=0, pad_id=1
+    ),
+    "bert uncased": lambda folder: saved("bert uncased", folder),
+    "roberta": lambda folder: saved("roberta", folder),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [pytest.param("released", marks=needs_released), *list(TOKENIZERS)[1:]])
+def test_a_run_with_any_tokenizer_exports_one_that_gives_the_ids_it_was_trained_on(kind: str, tmp_path: Path) -> None:
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    (tmp_path / "given").mkdir()
+    path = TOKENIZERS[kind](tmp_path / "given")
+    given, folder = load_tokenizer(path), tmp_path / "run"
+    settings = ["--max_steps", 2, "--save_steps", 2, "--tokenizer", path]
+    ended = call(pretrain.main, *options(write(tmp_path, PLAIN), tmp_path / "prepared", folder, *settings))
+    assert ended.code == 0, ended.err
+    stock = AutoTokenizer.from_pretrained(folder / "generator", local_files_only=True)
+    assert len(stock) == len(given)
+    for text in (*TEXTS[:20], 'The Owl said: "naïve [MASK]" – 1,234 cafés, ½ ﬁsh & <mask> 你好 🦉.'):
+        assert stock(text)["input_ids"] == given(text)["input_ids"]
+    pair = stock("The owl sang.", "The fox ran.")
+    special = special_ids(given)
+    seps = [place for place, token in enumerate(pair["input_ids"]) if token == special.sep]
+    assert (pair["input_ids"][0], len(seps), seps[-1]) == (special.cls, 2, len(pair["input_ids"]) - 1)
+    assert pair["token_type_ids"] == [0] * (seps[0] + 1) + [1] * (seps[1] - seps[0])
+    model = AutoModelForMaskedLM.from_pretrained(folder / "generator", local_files_only=True)
+    assert model(input_ids=torch.tensor([pair["input_ids"]])).logits.shape[1:] == (seps[-1] + 1, len(given))
+    cloze = write(tmp_path, f"The owl {given.mask_token} the river.\n", "cloze.txt")
+    shown = call(demo.main, "--gen", folder, "--input", cloze, "--top_k", 3)
+    assert (shown.code, shown.out.count("%") >= 3) == (0, True), shown.err

@@ -14,19 +14,16 @@ import pytest
 
 from electra_albert.apps.prepare.main import Prepared, ShardConfig, prepare, prepare_shard
 from electra_albert.config import CorpusConfig
-from electra_albert.contracts import CheckpointError, DataError, UsageError, UserError
+from electra_albert.contracts import DataError, UsageError, UserError
 from electra_albert.corpus.tokenizer import extend_tokenizer, load_tokenizer
 from tests.apps.tiny_run import finish, start
+from tests.corpus.reading import WORDS, document
 from tests.corpus.tokenizer_kinds import KINDS
-
-TEXT = "river bridge house people night water road hill moon dog stone wind old new great small sang fell"
-WORDS = TEXT.split()
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> CorpusConfig:
-    draw = np.random.default_rng(1).integers(len(WORDS), size=(40, 3, 9))
-    text = "\n\n".join("\n".join(" ".join(WORDS[w] for w in row) + "." for row in d) for d in draw)
+    text = "\n\n".join("\n".join(document(number)) for number in range(40))
     (tmp_path / "corpus.txt").write_text(text + "\n", encoding="utf-8")
     return CorpusConfig(
         corpus=str(tmp_path / "corpus.txt"),
@@ -83,25 +80,23 @@ def test_the_next_run_reuses_everything_also_with_another_time_or_row_length(con
     assert other.train_table.count > first.train_table.count
 
 
-CHANGES: dict[str, Callable[[CorpusConfig], tuple[CorpusConfig, int]]] = {
-    "corpus": lambda config: (rewrite(config, lambda text: text.replace("river", "lover")), 1),
-    "vocabulary": lambda config: (replace(config, vocab_size=50), 1),
-    "case": lambda config: (replace(config, do_lower_case=False), 1),
-    "accents": lambda config: (replace(config, keep_accents=True), 1),
-    "seed": lambda config: (config, 2),
-    "invalid bytes": lambda config: (replace(config, bad_utf8="skip"), 1),
-    "column": lambda config: (replace(config, text_column="body"), 1),
+CHANGES: dict[str, dict[str, Any]] = {
+    "vocabulary": {"vocab_size": 50},
+    "case": {"do_lower_case": False},
+    "accents": {"keep_accents": True},
+    "invalid bytes": {"bad_utf8": "skip"},
+    "column": {"text_column": "body"},
 }
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_a_change_is_never_served_from_the_old_store(
-    config: CorpusConfig, run: Run, change: Callable[[CorpusConfig], tuple[CorpusConfig, int]]
-) -> None:
-    first, _ = run(config)
-    other, log = run(*change(config))
-    assert "using the token store" not in log
-    assert other.folder != first.folder
+def test_a_change_is_never_served_from_the_old_store(config: CorpusConfig, run: Run) -> None:
+    folders = [run(config)[0].folder]
+    for name, change in CHANGES.items():
+        folders.append(run(replace(config, **change))[0].folder)
+        assert len(set(folders)) == len(folders), name
+    folders += [run(config, seed=2)[0].folder]
+    folders += [run(rewrite(config, lambda text: text.replace("river", "lover")))[0].folder]
+    assert len(set(folders)) == len(folders)
 
 
 def test_given_tokenizer_is_used_and_a_changed_one_is_not_mistaken_for_it(config: CorpusConfig, run: Run) -> None:
@@ -120,11 +115,13 @@ def test_given_tokenizer_is_used_and_a_changed_one_is_not_mistaken_for_it(config
 def content(prepared: Prepared) -> list[bytes]:
     """All that decides what is trained on and scored."""
     streams = [
-        np.asarray(array).tobytes() for stream in (prepared.store.train, prepared.store.validation) for array in stream
+        *prepared.store.train,
+        *prepared.store.validation,
+        prepared.train_table.edges,
+        prepared.store.token_counts,
     ]
-    edges = [np.asarray(table.edges).tobytes() for table in (prepared.train_table, prepared.validation_table)]
     statistics = {name: value for name, value in prepared.store.statistics.items() if name != "process_seconds"}
-    return [*streams, *edges, prepared.store.token_counts.tobytes(), json.dumps(statistics).encode()]
+    return [*(np.asarray(array).tobytes() for array in streams), json.dumps(statistics).encode()]
 
 
 def test_a_flipped_bit_in_any_file_of_a_store_changes_no_result(config: CorpusConfig, run: Run) -> None:
@@ -145,8 +142,7 @@ def test_a_flipped_bit_in_any_file_of_a_store_changes_no_result(config: CorpusCo
 
 
 _WITHIN_LIMITS = """
-import hashlib, resource, sys
-from pathlib import Path
+import resource, sys
 from electra_albert.apps.prepare.main import prepare
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import UsageError
@@ -154,18 +150,15 @@ from electra_albert.contracts import UsageError
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
 def made(name, limit):
-    config = CorpusConfig(
-        corpus=sys.argv[1], tokenizer=sys.argv[2], max_seq_length=32, prepared_dir=f"{sys.argv[3]}/{name}",
-        preprocessing_num_workers=1,
-    )
+    folder = f"{sys.argv[3]}/{name}"
+    config = CorpusConfig(sys.argv[1], tokenizer=sys.argv[2], prepared_dir=folder, preprocessing_num_workers=1)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     folder = prepare(config, 1).folder
     assert [path for path in folder.rglob("*") if path.suffix not in (".bin", ".json", ".lock", "")] == []
-    stored = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.bin")}
-    return hashlib.sha256(b"".join(stored[name] for name in sorted(stored))).hexdigest(), stored
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.bin")}
 
-whole, stored = made("whole", hard)
-largest = max(map(len, stored.values()))
+whole = made("whole", hard)
+largest = max(map(len, whole.values()))
 for limit in range(largest // 4, largest, largest // 8):
     try:
         made(limit, limit)
@@ -173,7 +166,7 @@ for limit in range(largest // 4, largest, largest // 8):
     except UsageError as error:
         print(error)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    assert made(limit, hard)[0] == whole, limit
+    assert made(limit, hard) == whole, limit
 """
 
 
@@ -235,37 +228,24 @@ def roberta(config: CorpusConfig, **options: Any) -> CorpusConfig:
     return replace(config, tokenizer=str(folder), **options)
 
 
-def broken(config: CorpusConfig) -> CorpusConfig:
-    folder = Path(config.corpus).parent / "broken"
-    folder.mkdir()
-    (folder / "tokenizer.json").write_text('{"model": {"type": "BPE"}}')
-    return replace(config, tokenizer=str(folder))
-
-
-def other_columns(config: CorpusConfig, suffix: str, text: str) -> CorpusConfig:
+def table(config: CorpusConfig, suffix: str, text: str) -> CorpusConfig:
     file = Path(config.corpus).with_suffix(suffix)
     file.write_text(text)
     return replace(config, corpus=str(file))
 
 
 BAD: dict[str, tuple[Callable[[CorpusConfig], CorpusConfig], type[UserError], str]] = {
-    "empty corpus": (lambda c: make_file(c, b""), DataError, "no text"),
     "blank lines only": (lambda c: make_file(c, b"\n \n\n"), DataError, "no text"),
-    "accents only": (
-        lambda c: replace(make_file(c, "\u0301\n\u0302\n".encode()), keep_accents=False), DataError, "no text",
-    ),
     "one sentence": (lambda c: make_file(c, b"The river sang.\n"), DataError, "single sentence"),
     "missing corpus": (lambda c: replace(c, corpus=c.corpus + ".gone"), UsageError, "gone"),
     "missing tokenizer": (lambda c: replace(c, tokenizer=c.corpus + ".gone"), UsageError, "gone"),
-    "foreign tokenizer": (broken, CheckpointError, "tokenizer"),
     "option of another tokenizer": (lambda c: roberta(c, keep_accents=False), UsageError, "--keep_accents"),
     "word of training": (lambda c: roberta(c, keep_accents="albert"), UsageError, "--keep_accents albert"),
     "too small a vocabulary": (lambda c: roberta(c, extend_vocab_to=5), UsageError, "--extend_vocab_to"),
     "folder under a file": (lambda c: replace(c, prepared_dir=c.corpus + "/prepared"), UsageError, "prepared"),
     # Regression: the files were hashed and the training of a tokenizer begun first.
-    "column of a table": (lambda c: other_columns(c, ".csv", "id,body\n1,One.\n"), DataError, "'text'"),
-    "key of a record": (lambda c: other_columns(c, ".jsonl", '{"body": "One."}\n'), DataError, "'text'"),
-}  # fmt: skip
+    "column of a table": (lambda c: table(c, ".csv", "id,body\n1,One.\n"), DataError, "'text'"),
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -275,5 +255,5 @@ def test_bad_input_is_refused_in_one_line_before_anything_is_built(name: str, co
         prepare(change(config), 1)
     assert "\n" not in str(raised.value)
     assert not list(Path(config.prepared_dir).glob("*/store/manifest.json"))
-    if "column" in name or "key" in name:
+    if "column" in name:
         assert not list(Path(config.prepared_dir).glob("*/corpus.json"))
