@@ -7,13 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from electra_albert.corpus.held_out import plan_sides
 from electra_albert.corpus.near_duplicates import groups_of, join_alike
 from electra_albert.corpus.parts import Part
 from electra_albert.corpus.sources import Unit
-from electra_albert.keyed_random import Stream, bits
 
 SENTENCE = 12  # words
 
@@ -94,23 +92,6 @@ def test_about_a_hundredth_of_the_tokens_is_held_out_of_any_corpus(corpus: str, 
     shares = [sum(end - start for _, start, end in held) / sum(token_counts(parts)) for held in spans]
     most = 0.05 if corpus.startswith("thirty") else 0.02  # its groups have 3.3 % each
     assert 0.005 <= min(shares) <= max(shares) <= most
-
-
-def test_a_draw_of_about_a_hundredth_stays_as_it_is(tmp_path: Path) -> None:
-    documents = [Drawn(number).words(100 + number % 50) for number in range(400)]
-    part = save_part(tmp_path, 0, documents)
-    keys = torch.from_numpy(np.fromfile(part.path("groups"), "<i8"))
-    lengths = np.array(list(map(len, documents)))
-    kept = 0
-    for seed in range(60):
-        is_drawn = bits(seed, Stream.HELD_OUT, keys, torch.zeros_like(keys)).numpy() <= 0.01 * 2**63
-        if 0.005 <= lengths[is_drawn].sum() / lengths.sum() <= 0.02:
-            is_held = np.zeros(lengths.sum(), bool)
-            for _, start, end in held_spans([part], [0], seed)[0]:
-                is_held[start:end] = True
-            assert np.array_equal(is_held, np.repeat(is_drawn, lengths))
-            kept += 1
-    assert kept > 40
 
 
 def test_a_corpus_too_small_for_a_hundredth_is_reported(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ import csv
 import io
 import json
 import re
-import subprocess
-import sys
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -19,7 +17,7 @@ from pyarrow import parquet
 
 from electra_albert.contracts import DataError, UserError
 from electra_albert.corpus.sources import find_files, plan_units, read_unit
-from tests.corpus.reading import COMPRESS, PROSE, cut, read, sentences, write, write_table
+from tests.corpus.reading import COMPRESS, PROSE, read, sentences, write, write_table
 
 ROOT = Path(__file__).parents[2]
 TEXTS: list[str | None] = [
@@ -85,13 +83,6 @@ def test_any_texts_are_the_same_in_all_formats_and_units(
 # Units and memory.
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", *TABLES])
-def test_a_big_file_of_records_is_cut_into_units(tmp_path: Path, name: str) -> None:
-    spans = cut(write_records(tmp_path, name, TEXTS), 300)
-    assert len(spans) > 4
-    assert [span.start for span in spans] == [0, *(span.end for span in spans[:-1])]
-
-
 def test_many_small_files_share_a_unit_and_their_order_and_content_alone_decide(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("one", "other")]
     for folder in folders:
@@ -104,32 +95,6 @@ def test_many_small_files_share_a_unit_and_their_order_and_content_alone_decide(
     files = find_files(str(folders[0]), Counter())
     assert sentences(*files, unit_bytes=300) == sentences(*files) == [[f"Text {i}.", "Yes."] for i in range(100)]
     assert len(plan_units(files, unit_bytes=300)) > 10
-
-
-_PEAK = """
-import re, sys
-from collections import Counter
-from pathlib import Path
-from electra_albert.corpus.sources import plan_units, read_unit
-counts = Counter()
-for unit in plan_units([Path(sys.argv[1])]):
-    for document in read_unit(unit, counts):
-        pass
-print(counts["documents"], re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
-"""
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_what_a_compressed_file_holds(tmp_path: Path) -> None:
-    peaks = []  # kilobytes
-    for documents in (70_000, 700_000):
-        path = write_records(tmp_path, "a.jsonl.zst", ["This is one line of the text, and it goes on."] * documents)
-        command = [sys.executable, "-c", _PEAK, str(path)]
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        found, peak = map(int, ended.stdout.split())
-        assert found == documents
-        peaks.append(peak)
-    assert peaks[1] - peaks[0] < 5_000, "of 30 MB more"
 
 
 @pytest.mark.parametrize("name", ["a.arrow", "file.arrow"])

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from electra_albert.corpus.tokenizer import (
+    SPECIAL_PIECES,
     Piece,
     TextOptions,
     describe_pieces,
@@ -16,6 +20,7 @@ from electra_albert.corpus.tokenizer import (
     load_tokenizer,
     save_tokenizer,
     special_ids,
+    train_tokenizer,
 )
 from electra_albert.corpus.tokenizer_files import split_digit_commas
 from electra_albert.corpus.word_encoder import TextEncoder, encoder_settings
@@ -27,6 +32,7 @@ from tests.corpus.tokenizer_kinds import (
     PROSE,
     RELEASED,
     STOCK_SPECIALS,
+    USER_DEFINED,
     edit,
     encoded,
     nasty_corpus,
@@ -35,18 +41,22 @@ from tests.corpus.tokenizer_kinds import (
     save_digit_commas,
     save_fast_unigram,
     save_roberta,
+    train_model,
 )
 
-TEXTS = [*NASTY, *PROSE[:6], "a [MASK] and a <mask> here", "</s> [SEP]", "The Café of ZOË"]
+DIGITS = ["it cost £5 (or €7.50) – in 1999-2000", "9,999 99, 3.14 1,2", '"x" - y', "a(b)c.d-e", "((..))--££"]
+TEXTS = [*NASTY, *DIGITS, *PROSE[:6], "a [MASK] and a <mask> here", "</s> [SEP]", "The Café of ZOË"]
 PLAIN = [*NASTY, *PROSE[:6], *nasty_corpus(600, 3, with_specials=False)]
 CONFIG = "tokenizer_config.json"
 
 
-@pytest.fixture(scope="module", params=[*KINDS, pytest.param("released", marks=needs_released)])
+@pytest.fixture(scope="module", params=[*KINDS, "spiece.model", pytest.param("released", marks=needs_released)])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kind")
     if request.param == "released":
-        save_tokenizer(load_tokenizer(RELEASED), folder, 512)
+        shutil.copy(RELEASED, folder / "spiece.model")
+    elif request.param == "spiece.model":
+        train_model(folder / "spiece.model", [text.lower() for text in PROSE + DIGITS])
     else:
         KINDS[request.param](folder)
     return folder
@@ -117,14 +127,6 @@ def test_a_corpus_gets_the_ids_of_stock_no_special_id_and_unknown_text_is_counte
         assert encoder.unknown_characters - unknown_before == (12 if encoder.unknown_id in ids.tolist() else 0), times
 
 
-def test_byte_level_tokens_are_shown_as_text(tmp_path: Path) -> None:
-    save_roberta(tmp_path)
-    tokenizer = load_tokenizer(tmp_path)
-    assert describe_pieces(tokenizer, tokenizer(" é", add_special_tokens=False)["input_ids"])[0].starts_word
-    ids = tokenizer.convert_tokens_to_ids(["Ġthe", "x"])
-    assert describe_pieces(tokenizer, ids) == [Piece("the", True), Piece("x", False)]
-
-
 def test_case_is_read_from_the_configuration_else_from_the_file(tmp_path: Path) -> None:
     def is_lowered() -> bool:
         return load_tokenizer(tmp_path).backend_tokenizer.normalizer.normalize_str("A") == "a"
@@ -140,17 +142,6 @@ def test_case_is_read_from_the_configuration_else_from_the_file(tmp_path: Path) 
     assert "T" in "".join(load_tokenizer(tmp_path).tokenize("The"))
     edit(tmp_path / CONFIG, lambda config: config.update(tokenizer_class="AlbertTokenizer"))
     assert "T" not in "".join(load_tokenizer(tmp_path).tokenize("The"))
-
-
-def test_files_are_loaded_by_name_and_without_a_model_type_as_in_2020(tmp_path: Path) -> None:
-    KINDS["vocab.txt cased"](tmp_path)
-    assert fingerprint(load_tokenizer(tmp_path / "vocab.txt")) == fingerprint(load_tokenizer(tmp_path))
-    for save in (save_roberta, save_fast_unigram, lambda folder: save_bert(folder, True)):
-        save(tmp_path)
-        wanted = fingerprint(load_tokenizer(tmp_path))
-        assert fingerprint(load_tokenizer(tmp_path / "tokenizer.json")) == wanted
-        edit(tmp_path / "tokenizer.json", lambda content: content["model"].pop("type"))
-        assert fingerprint(load_tokenizer(tmp_path)) == wanted
 
 
 def test_fingerprints_differ_by_model_special_tokens_scores_and_options(tmp_path: Path) -> None:
@@ -262,3 +253,129 @@ def test_commas_are_kept_apart_by_scores_that_can_be_applied_twice_and_taken_bac
     meant = {"▁1,": True, "9,": True, "٣,": True, ",": False, "a,": False, "1,0": False}
     scores = dict(split_digit_commas([*((token, -2.0) for token in meant), ("x", -5.0)], True))
     assert {token: scores[token] < -50 for token in meant} == meant
+
+
+# SentencePiece models, read without its package.
+
+
+def normalized(tokenizer: Any, texts: list[str]) -> list[str]:
+    """Texts as the tokenizer's normalizer leaves them, but those that SentencePiece and stock are known to cut apart.
+
+    SentencePiece takes the word-start mark for a space, does not cut at U+0085, and drops NUL.
+    """
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    return [normalizer.normalize_str(text) for text in texts if not set(text) & set("▁\x85\x00")]
+
+
+@pytest.mark.parametrize("model", ["trained", "another layout", pytest.param("released", marks=needs_released)])
+def test_ids_equal_those_of_sentencepiece_on_normalised_text_and_of_stock(model: str, tmp_path: Path) -> None:
+    from transformers import AlbertTokenizer
+
+    path = RELEASED
+    if model != "released":
+        other = {"pad_id": -1, "unk_id": 0, "bos_id": 1, "eos_id": 2, "control_symbols": ["<pad>", "<mask>"]}
+        text = [text.lower() for text in PROSE + DIGITS]
+        path = train_model(tmp_path / "spiece.model", text, **(other if model == "another layout" else {}))
+    processor = pytest.importorskip("sentencepiece").SentencePieceProcessor(model_file=str(path))
+    tokenizer = load_tokenizer(path)
+    texts = normalized(tokenizer, TEXTS)
+    assert encoded(TextEncoder(encoder_settings(tokenizer)), texts) == processor.encode(texts)
+    names = tokenizer.convert_ids_to_tokens([*special_ids(tokenizer)])
+    assert [*special_ids(tokenizer)] == [processor.piece_to_id(name) for name in names]
+    assert sorted(tokenizer.all_special_ids) == sorted(special_ids(tokenizer)), "user-defined tokens are text"
+    if model == "trained":
+        stock = AlbertTokenizer.from_pretrained(str(tmp_path), local_files_only=True)
+        texts = [text for text in TEXTS if not any(token in text for token in USER_DEFINED)]
+        assert tokenizer(texts)["input_ids"] == stock(texts)["input_ids"]
+
+
+def test_character_map_that_looks_past_a_space_gets_no_memo(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.tsv"
+    rules.write_text("20 301\t41\n62\t63\n", encoding="utf-8")  # a space with an acute becomes a letter
+    path = train_model(tmp_path / "odd.model", normalization_rule_tsv=str(rules), normalization_rule_name="")
+    assert not TextEncoder(encoder_settings(load_tokenizer(path))).by_word
+
+
+def test_model_without_a_configuration_is_cased_if_its_tokens_are(tmp_path: Path) -> None:
+    for is_cased, text in {True: PROSE, False: [text.lower() for text in PROSE]}.items():
+        assert load_tokenizer(train_model(tmp_path / "small.model", text)).do_lower_case is not is_cased
+
+
+# The memo of words changes no id, and is only used where a word's ids do not depend on its neighbours.
+
+SPECIAL_TEXTS = sorted({*SPECIAL_PIECES, *STOCK_SPECIALS, *FAIRSEQ_SPECIALS})
+ANY_TEXT = st.text(
+    st.sampled_from("aeoh .,'`\"-(9İıß\u0301\u0308▁Ġ#中👩\u200d\u00a0\t\n\u202e\u3300\ufdfaΣ£€\x00[]<>/s"), max_size=30
+)
+
+
+@pytest.fixture(scope="module")
+def albert() -> Any:
+    return train_tokenizer(PROSE, 300, do_lower_case=True)
+
+
+def stock_ids(tokenizer: Any, sentences: list[str]) -> list[list[int]]:
+    return tokenizer(sentences, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+
+
+@pytest.mark.parametrize("kind", ["albert uncased", "bert uncased", "roberta"])
+def test_ids_equal_those_of_stock_on_any_text(kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("kind")
+    KINDS[kind](folder)
+    tokenizer = load_tokenizer(folder)
+    encoder = TextEncoder(encoder_settings(tokenizer), memo_words=50)
+    assert encoder.by_word == (kind != "roberta")
+
+    @settings(max_examples=150, deadline=None, derandomize=True)
+    @given(sentences=st.lists(ANY_TEXT, min_size=1, max_size=4))
+    def check(sentences: list[str]) -> None:
+        if not any(special in sentence for special in SPECIAL_TEXTS for sentence in sentences):
+            assert encoded(encoder, sentences) == stock_ids(tokenizer, sentences)
+
+    check()
+    assert list(map(len, encoder.encode([]))) == [0, 0]
+
+
+def test_a_pipeline_that_looks_across_spaces_gets_no_memo(albert: Any) -> None:
+    content = json.loads(encoder_settings(albert))
+    joined = {"type": "Replace", "pattern": {"String": "the house"}, "content": "thehouse"}
+    content["normalizer"]["normalizers"].append(joined)
+    faulty = TextEncoder(json.dumps(content), by_word=True)  # planted fault: a word's ids depend on its neighbour
+    whole = TextEncoder(json.dumps(content))
+    assert encoded(faulty, PROSE[:2]) != encoded(whole, PROSE[:2])
+    assert not whole.by_word
+    content = json.loads(encoder_settings(albert))
+    assert TextEncoder(json.dumps(content)).by_word
+    content["added_tokens"].append(content["added_tokens"][-1] | {"id": 9, "content": "old bridge", "special": False})
+    assert not TextEncoder(json.dumps(content)).by_word
+
+
+@pytest.mark.parametrize("has_unknown", [True, False])
+def test_special_id_a_model_finds_in_text_is_replaced_or_left_out(tmp_path: Path, has_unknown: bool) -> None:
+    """A model that looks whole words up before anything else finds "<mask>" with no help of added tokens."""
+
+    def change(content: Any) -> None:
+        content["model"].update(ignore_merges=True, unk_token="<unk>" if has_unknown else None)
+        content["pre_tokenizer"].update(use_regex=False)
+
+    save_roberta(tmp_path)
+    edit(tmp_path / "tokenizer.json", change)
+    tokenizer = load_tokenizer(tmp_path)
+    assert stock_ids(tokenizer, ["<mask>"]) == [[tokenizer.mask_token_id]]  # the fault guarded against
+    encoder = TextEncoder(encoder_settings(tokenizer))
+    assert encoded(encoder, ["the house", "<mask>"])[1] == ([tokenizer.unk_token_id] if has_unknown else [])
+    assert encoder.special_texts == 1
+
+
+def test_a_character_that_becomes_several_unknown_tokens_counts_once(tmp_path: Path) -> None:
+    for kind in ("albert uncased", "bert uncased"):
+        KINDS[kind](tmp_path / kind)
+        given = encoder_settings(load_tokenizer(tmp_path / kind))
+        for text, characters in {"the house": 0, "☃☃": 2, "\ufdfa": 1, "☃ the ☃ house☃": 3}.items():
+            encoders = [TextEncoder(given, by_word=by_word) for by_word in (True, False)]
+            for encoder in encoders:
+                encoder.encode([text])
+            counts = {encoder.unknown_characters for encoder in encoders}
+            assert len(counts) == 1
+            assert max(counts) <= len(text.replace(" ", ""))
+            assert kind == "bert uncased" or counts == {characters}  # WordPiece takes a whole word for unknown

@@ -100,21 +100,6 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
         find(tmp_path / "empty")
 
 
-def test_an_unreadable_file_is_refused(open_folder: Path) -> None:
-    path = write(open_folder, TEXT)
-    path.chmod(0)
-    # In a process that is nobody's where we are root, who may read everything.
-    program = (
-        "import os, sys\n"
-        "from collections import Counter\n"
-        "from electra_albert.data_files.finding import find_files\n"
-        "os.geteuid() or os.setuid(65534)\n"
-        "find_files(sys.argv[1], Counter())\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", program, str(path)], cwd=ROOT, capture_output=True, text=True)
-    assert "UsageError" in ended.stderr.splitlines()[-1], ended.stderr
-
-
 def test_the_same_content_is_known_and_any_other_is_not(tmp_path: Path) -> None:
     a, b = write(tmp_path, "One.\n", "a.txt"), write(tmp_path, "Two.\n", "b.txt")
     recorded = identity([a, b])

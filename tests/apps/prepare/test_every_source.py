@@ -109,16 +109,6 @@ def test_a_corpus_that_cannot_be_read_is_refused_with_its_exit_code(finished: Fi
     assert_refused(prepared(finished, "memory://nothing/there.txt", tmp_path), 2, "memory://nothing")
 
 
-def test_bytes_that_are_not_utf8_become_what_was_asked_for(finished: Finished, tmp_path: Path) -> None:
-    corpus = write(tmp_path, PLAIN + b"Two b\xffd lines.\nAnother \xc3\x28.\n")
-    counted = {"replace": "2 invalid UTF-8 bytes replaced", "skip": "2 lines that are not UTF-8"}
-    for bad_utf8, line in counted.items():
-        ended = prepared(finished, corpus, tmp_path, "--bad_utf8", bad_utf8)
-        assert (ended.code, line in ended.err) == (0, True), ended.err
-    ended = prepared(finished, corpus, tmp_path, "--bad_utf8", "error")
-    assert_refused(ended, 3, f"line {len(PLAIN.splitlines()) + 1}", "0xff")
-
-
 def test_one_file_in_two_sources_is_two_columns_or_read_once_or_refused(finished: Finished, tmp_path: Path) -> None:
     half = len(TEXTS) // 2
     pyarrow.parquet.write_table(pyarrow.table({"a": TEXTS[:half], "b": TEXTS[half:]}), tmp_path / "t.parquet")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import logging
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,41 +71,6 @@ def test_jobs_in_any_order_and_twice_give_the_bytes_of_one_process(mixture: Path
     assert stored(together) == stored(alone)
     assert "using the token store" in run_job(mixture, together, "--shard_index", 1)  # nothing is done again
     run_job(mixture, together, "--merge")
-    assert stored(together) == stored(alone)
-
-
-_SMALL_UNITS = """
-import sys
-from electra_albert.apps.prepare import command, main
-main.UNIT_BYTES = 1 << 17
-sys.exit(command.main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_job_leaves_nothing_that_the_merge_would_take_for_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(main, "UNIT_BYTES", 1 << 17)
-    corpus, alone, together = tmp_path / "tales.txt", tmp_path / "alone", tmp_path / "together"
-    corpus.write_text(english(3_000) * 6, encoding="utf-8")
-    assert call(command.main, *options(corpus, alone)).code == 0
-    run_job(corpus, together, "--shard_index", 0)
-    run_job(corpus, together, "--shard_index", 1)
-    killed = start(["-c", _SMALL_UNITS, *options(corpus, together, "--num_shards", JOBS, "--shard_index", 2)], tmp_path)
-    (parts,) = together.glob("tales-*/store/parts")
-    before = len(list(parts.glob("*.json")))
-    deadline = time.monotonic() + 120
-    while not list(parts.glob("*.tokens.*")) and len(list(parts.glob("*.json"))) == before:
-        assert time.monotonic() < deadline, "the job wrote nothing"
-        time.sleep(0.005)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    ended = call(command.main, *options(corpus, together, "--num_shards", JOBS, "--merge"))
-    if ended.code:  # unless it was done before the signal came
-        assert_refused(ended, 3, "missing", "--shard_index 2")
-    run_job(corpus, together, "--shard_index", 2)
-    run_job(corpus, together, "--merge")
     assert stored(together) == stored(alone)
 
 
