@@ -176,21 +176,6 @@ def test_lengths_of_the_segments_do_not_tell_a_swapped_row(tmp_path: Path) -> No
     assert abs(float(groups[0].mean() - groups[1].mean())) < 4 * error
 
 
-def test_what_a_rows_own_ends_cut_through_stays_in_place(tmp_path: Path) -> None:
-    stream = draw_stream(5, 200, 9, 40)
-    plain = all_rows(make_rows(stream, tmp_path, length=40, one_segment_rate=0.0))
-    swapped = all_rows(make_rows(stream, tmp_path, length=40, swap_rate=1.0, one_segment_rate=0.0))
-    moved = swapped.sentence_order_label == 1
-    assert moved.float().mean() > 0.5
-    for one, other in zip(plain.input_ids[moved].tolist(), swapped.input_ids[moved].tolist(), strict=True):
-        before, after = ([token for token in row if token >= 5] for row in (one, other))
-        assert (before[0], before[-1]) == (after[0], after[-1])
-        assert before != after
-    # 28 tokens hold two ends of sentences of 15 tokens at most: nothing to swap.
-    few = make_rows(make_stream([[15] * 400]), tmp_path, length=31, swap_rate=0.5, one_segment_rate=0.0)
-    assert (all_rows(few).sentence_order_label == IGNORED_LABEL).all()
-
-
 def test_a_row_is_the_same_in_any_batch(tmp_path: Path) -> None:
     rows = make_rows(draw_stream(4, 60, 9, 6), tmp_path, swap_rate=0.5)
     order = torch.arange(rows.table.count).flip(0)

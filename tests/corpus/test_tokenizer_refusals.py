@@ -139,8 +139,6 @@ SENTENCEPIECE: dict[str, Callable[[bytes], bytes]] = {
     "cut after its tokens": proto_edit(lambda proto: proto.ClearField("trainer_spec")),
     "token that is not UTF-8": lambda content: content.replace("€".encode(), b"\xff\xfe\xfd"),
     "unknown token out of range": proto_edit(lambda proto: setattr(proto.trainer_spec, "unk_id", 10**6)),
-    "token twice": proto_edit(lambda proto: setattr(proto.pieces[20], "piece", proto.pieces[21].piece)),
-    "bad character map": proto_edit(lambda proto: setattr(proto.normalizer_spec, "precompiled_charsmap", b"\0\4\0\0")),
 }
 OTHER_MODELS: dict[str, dict[str, Any]] = {
     "BPE": {"model_type": "bpe", "vocab_size": 60},
@@ -162,7 +160,6 @@ def test_damaged_sentencepiece_model_and_one_of_another_type_are_refused_in_one_
 def test_an_option_that_a_tokenizer_does_not_take_is_refused(tmp_path: Path) -> None:
     for kind, option in {
         "roberta": "do_lower_case",
-        "word level": "keep_accents",
         "fast unigram": "split_digit_comma",
         "bert uncased": "split_digit_comma",
     }.items():

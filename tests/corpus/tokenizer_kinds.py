@@ -136,20 +136,6 @@ def save_fast_unigram(folder: Path, has_mask_piece: bool = True) -> None:
     PreTrainedTokenizerFast(tokenizer_object=bare, **roles).save_pretrained(str(folder))
 
 
-def save_word_level(folder: Path) -> None:
-    """Whole words and single signs, everything else unknown."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    vocab = {piece: number for piece, number in wordpiece_vocab(True).items() if not piece.startswith("##")}
-    bare = Tokenizer(models.WordLevel({piece: number for number, piece in enumerate(vocab)}, unk_token="[UNK]"))
-    bare.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-    bare.pre_tokenizer = pre_tokenizers.Whitespace()
-    names = ["pad_token", "unk_token", "cls_token", "sep_token", "mask_token"]
-    roles = dict(zip(names, STOCK_SPECIALS, strict=True))
-    PreTrainedTokenizerFast(tokenizer_object=bare, **roles).save_pretrained(str(folder))
-
-
 def save_albert(folder: Path, do_lower_case: bool, keep_accents: bool = False) -> None:
     """A trained tokenizer of ALBERT's own class, saved as we save it."""
     trained = train_tokenizer(ACCENTED, 300, do_lower_case, keep_accents or "albert")
@@ -183,7 +169,6 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "bert with added words": save_bert_with_words,
     "vocab.txt cased": lambda folder: save_vocab_txt(folder, False),
     "roberta": save_roberta,
-    "word level": save_word_level,
     "fast unigram": save_fast_unigram,
     "fast unigram with an added mask": lambda folder: save_fast_unigram(folder, has_mask_piece=False),
 }

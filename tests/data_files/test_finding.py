@@ -22,8 +22,8 @@ import pytest
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.mixture import read_sources
 from electra_albert.data_files import hub_name
-from electra_albert.data_files.finding import find_files, hub_files, identity, refreshed, same_content
-from tests.corpus.reading import PROSE, sentences, write
+from electra_albert.data_files.finding import find_files, identity, refreshed, same_content
+from tests.corpus.reading import sentences, write
 from tests.tasks.task_files import read
 
 ROOT = Path(__file__).parents[2]
@@ -149,21 +149,6 @@ def test_a_dataset_folder_that_is_damaged_or_leads_out_of_itself_is_refused(tmp_
         file.write_text(state)
         with pytest.raises(DataError, match="damaged"):
             find(tmp_path / "saved")
-
-
-def test_what_the_library_loads_is_read_from_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The hub itself is out of reach of a test; a local folder takes the same way.
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")  # its setting, not the user's cache
-    for name in ("data", "old"):
-        (tmp_path / name).mkdir()
-    write(tmp_path / "data", "".join(f'{{"text": "{line}"}}\n' for line in PROSE), "train.jsonl")
-    files = hub_files(str(tmp_path / "data"))
-    assert all(file.is_relative_to(tmp_path / "cache") for file in files)
-    assert sentences(*files) == [[line] for line in PROSE]
-    write(tmp_path / "old", "raise SystemExit('run')", "old.py")
-    for name, config, word in (("data", "no-such-config", "split 'train'"), ("old", None, "scripts")):
-        with pytest.raises(UsageError, match=word):
-            hub_files(str(tmp_path / name), config)
 
 
 def test_a_hub_name_is_distinguished_from_a_path() -> None:

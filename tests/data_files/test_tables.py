@@ -88,12 +88,6 @@ def test_names_without_a_header_are_used_only_without_one(tmp_path: Path) -> Non
         assert cells(table, "text") == [("hello",)]
 
 
-def test_a_csv_with_any_usual_separator_gives_the_same_cells() -> None:
-    for separator in ",;\t|":
-        rows = [("x, y; z", "1"), ('"z"', f"2{separator}3")]
-        assert read_back("t.csv", as_csv(rows, separator)) == rows
-
-
 DAMAGED: list[tuple[str, bytes, str]] = [
     ("t.tsv", b"", "empty"),
     ("t.tsv", b"a\tb\nfine\t1\nb\xe9\t0\n", r"t\.tsv:3: .*UTF-8"),
