@@ -265,7 +265,6 @@ def test_shares_are_rounded_down_and_everything_counted_is_shown(tmp_path: Path)
     for unit in plan_units(find_files(str(tmp_path), counts)):
         assert list(read_unit(unit, counts))
     written = Counter(tokens=100, unknown_tokens=3, characters=400, unknown_characters=200, documents_without_a_token=1)
-    written += Counter(marks_removed_from_Latin=8, marks_removed_from_Greek=9)
     found = {"read": counts, "written": written, "held_out": "by document", "process_seconds": 2.0}
     found["sides"] = {side: {"documents": 1, "sentences": 2, "tokens": 50} for side in SIDES}
     for kept, shown in ((1, "100%"), (0.99999, "99.99%")):
@@ -275,6 +274,5 @@ def test_shares_are_rounded_down_and_everything_counted_is_shown(tmp_path: Path)
     assert "50.000% of the characters" in text
     assert "7 odd things" in text
     assert "other things" not in text
-    assert "Greek 9, Latin 8" in text
     skipped = sum(count > 0 for name, count in counts.items() if "skip" in name)
     assert sum(line.startswith("  skipped") for line in text.splitlines()) >= skipped > 3

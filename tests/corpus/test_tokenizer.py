@@ -29,6 +29,7 @@ from electra_albert.corpus.tokenizer import (
 )
 from electra_albert.corpus.tokenizer_training import WORD_START, build_albert
 from electra_albert.corpus.word_encoder import TextEncoder, encoder_settings
+from tests.corpus.reading import build, write_corpus
 from tests.corpus.tokenizer_kinds import KINDS, PROSE, RELEASED, nasty_corpus, needs_released, save_bert, train_model
 
 
@@ -181,20 +182,14 @@ def test_text_without_spaces_is_learned_from_in_bounded_time() -> None:
     assert sum(len(piece) > 3 for piece in tokenizer.get_vocab()) > 1000
 
 
-@pytest.mark.parametrize("by_word", [True, False])
-def test_marks_and_forms_that_a_given_tokenizer_removes_are_counted_by_script(by_word: bool, tmp_path: Path) -> None:
-    albert = train_tokenizer(PROSE, 300, True, "albert")
-    encoder = TextEncoder(encoder_settings(albert), by_word=by_word)
-    for _ in range(2):  # words met for the first time, and again
-        encoder.encode(["The Café of Zoë", "हिन्दी हिन्दी", "ÉTÉ, ½ and ﬁne: мой x≠y"])
-    lost = Counter({"Latin": 8, "Devanagari": 12, "Cyrillic": 2, "other": 2})
-    assert encoder.lost == {f"marks_removed_from_{script}": count for script, count in lost.items()} | {
-        "compatibility_forms_rewritten": 4
-    }
-    save_bert(tmp_path, do_lower_case=False)
-    kept = TextEncoder(encoder_settings(load_tokenizer(tmp_path)), by_word=by_word)
-    kept.encode(["The Café of Zoë", "हिन्दी"])
-    assert not kept.lost
+def test_marks_that_a_given_tokenizer_removes_are_counted(tmp_path: Path) -> None:
+    lines = ["The Café of Zoë", "हिन्दी हिन्दी", "ÉTÉ, ½ and ﬁne: мой x≠y"]
+    units = write_corpus(tmp_path / "corpus", [lines, lines], 1)  # words met for the first time, and again
+    save_bert(tmp_path / "bert", do_lower_case=False)
+    albert, bert = train_tokenizer(PROSE, 300, True, "albert"), load_tokenizer(tmp_path / "bert")
+    for number, (tokenizer, removed) in enumerate([(albert, 24), (bert, 0)]):
+        written = build(units, tokenizer, tmp_path / str(number)).statistics["written"]
+        assert sum(count for name, count in written.items() if name.startswith("marks_removed")) == removed
 
 
 # New words for a vocabulary.

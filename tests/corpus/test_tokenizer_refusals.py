@@ -101,10 +101,10 @@ def test_edited_tokenizer_is_refused_in_one_line(kind: str, file: str, tmp_path:
 
 
 FILES = [
-    *(("tokenizer.json", content, "JSON") for content in ("{", "[]", "[" * 100_000, "\udcff")),
+    *(("tokenizer.json", content, "tokenizer.json") for content in ("{", "[]", "[" * 100_000, "\udcff")),
     *((name, POINTER, "LFS") for name in ("tokenizer.json", "other.model", "vocab.txt")),
     ("vocab.txt", "", "empty"),
-    ("vocab.txt", "[PAD]\n\udcff\n", "UTF-8"),
+    ("vocab.txt", "[PAD]\n\udcff\n", "(?i)utf-8"),
     ("vocab.txt", "<html>\n<body>404</body>\n</html>\n", "pad_token"),
     ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\na\n", "ids"),
     ("other.model", "", "cut off"),

@@ -65,7 +65,7 @@ def test_one_file_in_two_sources_is_two_columns_or_read_once_or_refused(finished
     write(tmp_path, PLAIN, "t.txt")
     lists = {
         "t.parquet, text_column: a, weight: 1|t.parquet, text_column: b, weight: 2": f"documents       {len(TEXTS)}\n",
-        "t.txt|./t.txt": "1 files named twice",
+        "t.txt|./t.txt": f"documents       {len(TEXTS)}\n",
         "t.txt, weight: 1|./t.txt, weight: 2": "two sources",
     }
     for listed, line in lists.items():
