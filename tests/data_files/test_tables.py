@@ -110,6 +110,15 @@ def test_damage_is_refused_with_its_place_and_an_unknown_ending_with_those_there
             open_table(write(tmp_path, '{"a": 1}\n', name))
 
 
+def test_offsets_outside_of_a_columnar_file_are_refused(tmp_path: Path) -> None:
+    # Regression: Arrow reads at whatever offset a file names, and the process died.
+    path = write_table(tmp_path / "t.arrow", ["aaaa", "bbbb", "cccc"])
+    right, wrong = (np.array([0, 4, third, 12], "<i4").tobytes() for third in (8, 1 << 30))
+    path.write_bytes(path.read_bytes().replace(right, wrong))
+    with pytest.raises(DataError, match="damaged"):
+        list(open_table(path).rows(("text",)))
+
+
 @pytest.mark.parametrize("name", ["t.tsv", "t.csv"])
 def test_no_more_than_a_few_rows_of_a_table_are_held_at_once(tmp_path: Path, name: str) -> None:
     separator = "\t" if name == "t.tsv" else ","
