@@ -1,15 +1,31 @@
-"""Writing small corpora and reading them whole, for the tests of the sources."""
+"""Small corpora, read whole or built into token stores."""
 
+import bz2
+import gzip
+import lzma
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from electra_albert.corpus.sources import Document, Reading, Span, plan_units, read_unit
+from electra_albert.corpus.parts import PartPlan, token_dtype, write_parts
+from electra_albert.corpus.sources import Document, Reading, Span, Unit, find_files, plan_units, read_unit
+from electra_albert.corpus.store import Store, build_store
+from electra_albert.corpus.word_encoder import encoder_settings
 
 PROSE = ["The cat sat on the mat near the door.", "It was warm there.", "Nobody came to see it that day."]
+TEXT = "river bridge house people night water road hill moon dog stone wind old new great small sang fell"
+WORDS = TEXT.split()
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda raw: pyarrow.compress(raw, "zstd", asbytes=True),
+}
 
 
 def write(folder: Path, content: str | bytes, name: str = "corpus.txt") -> Path:
@@ -36,6 +52,10 @@ def cut(path: Path, unit_bytes: int) -> list[Span]:
     return [unit.spans[0] for unit in units]
 
 
+def solid(text: str) -> str:
+    return "".join(text.split())
+
+
 def write_table(path: Path, texts: list[str | None], rows: int = 7) -> Path:
     table = pyarrow.table({"id": range(len(texts)), "text": pyarrow.array(texts, pyarrow.string())})
     if path.suffix == ".parquet":
@@ -45,3 +65,43 @@ def write_table(path: Path, texts: list[str | None], rows: int = 7) -> Path:
         with path.open("wb") as file, new(file, table.schema) as writer:
             writer.write_table(table, rows)
     return path
+
+
+def document(number: int, sentences: int = 3) -> list[str]:
+    """Sentences of about ten words, others for each number."""
+    draw = np.random.default_rng(number).integers(len(WORDS), size=(sentences, 10))
+    return [" ".join(WORDS[word] for word in row) + f" {number}." for row in draw]
+
+
+def write_corpus(folder: Path, documents: list[list[str]], files: int = 3) -> list[Unit]:
+    """One sentence a line, a blank line between documents, spread over some files; one unit each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(files):
+        share = documents[number * len(documents) // files : (number + 1) * len(documents) // files]
+        write(folder, "\n\n".join("\n".join(d) for d in share) + "\n", f"{number}.txt")
+    return [unit for file in find_files(str(folder), Counter()) for unit in plan_units([file])]
+
+
+def plan_parts(units: list[Unit], tokenizer: Any, folder: Path, fingerprint: str = "f") -> PartPlan:
+    return PartPlan(units, encoder_settings(tokenizer), folder / "parts", fingerprint, token_dtype(len(tokenizer)))
+
+
+def build(
+    units: list[Unit],
+    tokenizer: Any,
+    folder: Path,
+    *,
+    fingerprint: str = "f",
+    seed: int = 3,
+    num_workers: int = 1,
+    sources: list[int] | None = None,
+) -> Store:
+    """Write the parts that are missing and put them together, as preparing a corpus does."""
+    plan = plan_parts(units, tokenizer, folder, fingerprint)
+    write_parts(plan, range(len(units)), num_workers)
+    sources = sources or [0] * len(units)
+    return build_store(plan, folder, sources=sources, vocab_size=len(tokenizer), seed=seed, found=Counter())
+
+
+def stored_bytes(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*.bin"))}

@@ -1,8 +1,9 @@
-"""Rows: every token in exactly one row, laid out as DESIGN section 3 says, the same in any batch."""
+"""Examples: every token in exactly one, laid out as DESIGN section 3 says, the same in any batch."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+import threading
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_albert.contracts import IGNORED_LABEL, Batch
-from electra_albert.corpus.examples import Rows, build_table, padding_share
+from electra_albert.corpus.batches import TrainBatches, eval_batches
+from electra_albert.corpus.examples import ExampleTable, Rows, build_table, padding_share
+from electra_albert.corpus.mixture import RowOrder, order_rows
 from electra_albert.corpus.store import TokenStream
 from electra_albert.corpus.tokenizer import SpecialIds
 
@@ -118,22 +121,14 @@ def test_rows_hold_every_token_once_and_follow_the_contract(
 def test_contract_check_sees_planted_faults(tmp_path: Path) -> None:
     rows = make_rows(draw_stream(1, 60, 9, 4), tmp_path)
     batch = all_rows(rows)
-    assert follows_the_contract(rows, batch)
     used = int(batch.attention_mask[3].sum())
-    cut, border, types, label = (
-        field.clone() for field in (batch.input_ids, batch.input_ids, batch.token_type_ids, batch.sentence_order_label)
-    )
-    cut[3, used - 2] = SEP  # the last token of a row is lost
+    cut, border, types, label = (batch[k].clone() for k in (0, 0, 2, 3))
+    cut[3, used - 2] = SEP  # the last token of an example is lost
     border[3, 1 + int((border[3, 1:] == SEP).nonzero()[0])] = 7
     types[3, :used] = torch.roll(types[3, :used], 1)
     label[label >= 0] = 1
-    for fault in (
-        batch._replace(input_ids=cut),
-        batch._replace(input_ids=border),
-        batch._replace(token_type_ids=types),
-        batch._replace(sentence_order_label=label),
-    ):
-        assert not follows_the_contract(rows, fault)
+    faults = ({"input_ids": cut}, {"input_ids": border}, {"token_type_ids": types}, {"sentence_order_label": label})
+    assert [follows_the_contract(rows, batch._replace(**fault)) for fault in ({}, *faults)] == [True] + [False] * 4
 
 
 def test_rows_take_as_many_tokens_as_fit(tmp_path: Path) -> None:
@@ -149,14 +144,6 @@ def test_rows_take_as_many_tokens_as_fit(tmp_path: Path) -> None:
     assert 0.03 < 1 - is_full.mean() < 0.07
 
 
-def test_short_rows_come_at_their_rate_in_all_lengths(tmp_path: Path) -> None:
-    rows = make_rows(make_stream([[7] * 60_000]), tmp_path, 32)
-    tokens = np.diff(rows.table.edges)[:-1]
-    short = tokens[tokens < 29]
-    assert abs(len(short) / len(tokens) - 0.05 * 24 / 25) < 0.01  # 4 standard errors; one short length is the full one
-    assert set(short.tolist()) == set(range(8 - 3, 32 - 3))
-
-
 def test_every_sentence_end_is_chosen_alike(tmp_path: Path) -> None:
     rows = make_rows(make_stream([[2] * 10]), tmp_path, one_segment_rate=0.0)
     epochs = torch.arange(9_000)
@@ -168,62 +155,32 @@ def test_every_sentence_end_is_chosen_alike(tmp_path: Path) -> None:
     assert ((counts[counts > 0] - 1000).abs() < 130).all()  # 4 standard deviations of a binomial
 
 
-@pytest.mark.parametrize(("swap_rate", "one_segment_rate"), [(0.0, 0.1), (0.5, 0.0), (1.0, 0.0)])
-def test_swaps_and_single_segments_come_at_their_rates(
-    tmp_path: Path, swap_rate: float, one_segment_rate: float
-) -> None:
+def test_swaps_and_single_segments_come_at_their_rates(tmp_path: Path) -> None:
     stream = make_stream([[3] * 20_000])
-    rates = {"swap_rate": swap_rate, "one_segment_rate": one_segment_rate}
-    rows = make_rows(stream, tmp_path, length=25, **rates)
-    label = all_rows(rows).sentence_order_label
-    error = 4 * 0.5 / rows.table.count**0.5
-    assert abs(float((label == IGNORED_LABEL).float().mean()) - one_segment_rate) < error
-    assert abs(float((label[label >= 0] == 1).float().mean()) - swap_rate) < error
-
-
-def shapes(rows: Rows, epoch: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """What may tell a swapped row without a look at its words: lengths of its segments; and its label."""
-    batch = all_rows(rows, epoch)
-    ordered = batch.sentence_order_label != IGNORED_LABEL
-    second = batch.token_type_ids.sum(1)
-    first = batch.attention_mask.sum(1) - second
-    return torch.stack([first, second], 1)[ordered], batch.sentence_order_label[ordered]
+    for swap_rate, one_segment_rate in ((0.0, 0.1), (0.5, 0.0), (1.0, 0.0)):
+        rows = make_rows(stream, tmp_path, length=25, swap_rate=swap_rate, one_segment_rate=one_segment_rate)
+        label = all_rows(rows).sentence_order_label
+        error = 4 * 0.5 / rows.table.count**0.5
+        assert abs(float((label == IGNORED_LABEL).float().mean()) - one_segment_rate) < error
+        assert abs(float((label[label >= 0] == 1).float().mean()) - swap_rate) < error
 
 
 def test_lengths_of_the_segments_do_not_tell_a_swapped_row(tmp_path: Path) -> None:
     """Swapping what a row's ends leave of two segments would: the sentence at the start is a long one, or a rest."""
-    rows = make_rows(draw_stream(4, 4_000, 9, 40), tmp_path, length=40, swap_rate=0.5, one_segment_rate=0.0)
-    lengths, label = shapes(rows)
-    difference = (lengths[:, 0] - lengths[:, 1]).double()
-    means = [difference[label == value] for value in (0, 1)]
-    error = sum(float(part.var()) / len(part) for part in means) ** 0.5
-    assert min(map(len, means)) > 1_000
-    assert abs(float(means[0].mean() - means[1].mean())) < 4 * error
-
-
-def test_what_a_rows_own_ends_cut_through_stays_in_place(tmp_path: Path) -> None:
-    stream = draw_stream(5, 200, 9, 40)
-    plain = all_rows(make_rows(stream, tmp_path, length=40, one_segment_rate=0.0))
-    swapped = all_rows(make_rows(stream, tmp_path, length=40, swap_rate=1.0, one_segment_rate=0.0))
-    moved = swapped.sentence_order_label == 1
-    assert moved.float().mean() > 0.5
-    for one, other in zip(plain.input_ids[moved].tolist(), swapped.input_ids[moved].tolist(), strict=True):
-        before, after = ([token for token in row if token >= 5] for row in (one, other))
-        assert (before[0], before[-1]) == (after[0], after[-1])
-        assert before != after
-
-
-def test_rows_with_too_few_sentences_have_no_order(tmp_path: Path) -> None:
-    rows = make_rows(make_stream([[15] * 400]), tmp_path, length=32, swap_rate=0.5, one_segment_rate=0.0)
-    assert (all_rows(rows).sentence_order_label == IGNORED_LABEL).all()  # 29 tokens hold two sentence ends at most
+    batch = all_rows(make_rows(draw_stream(4, 4_000, 9, 40), tmp_path, length=40, swap_rate=0.5, one_segment_rate=0.0))
+    second = batch.token_type_ids.sum(1)
+    difference = (batch.attention_mask.sum(1) - 2 * second).double()
+    groups = [difference[batch.sentence_order_label == label] for label in (0, 1)]
+    error = sum(float(group.var()) / len(group) for group in groups) ** 0.5
+    assert min(map(len, groups)) > 1_000
+    assert abs(float(groups[0].mean() - groups[1].mean())) < 4 * error
 
 
 def test_a_row_is_the_same_in_any_batch(tmp_path: Path) -> None:
     rows = make_rows(draw_stream(4, 60, 9, 6), tmp_path, swap_rate=0.5)
-    whole = all_rows(rows)
     order = torch.arange(rows.table.count).flip(0)
     alone = [rows.gather(row[None], example_id=row[None]) for row in order]
-    for name, field in whole._asdict().items():
+    for name, field in all_rows(rows)._asdict().items():
         if field is not None:
             assert torch.equal(torch.cat([getattr(batch, name) for batch in alone]), field[order]), name
 
@@ -239,14 +196,110 @@ def test_epochs_change_cuts_and_not_tokens_dtypes_and_padding_are_those_of_the_c
     assert share == pytest.approx(1 - float(first.attention_mask.double().mean()), abs=1e-12)
 
 
-def test_table_is_reused_and_a_damaged_one_made_again(tmp_path: Path) -> None:
-    stream = draw_stream(8, 400, 9, 6)
-    first = np.array(build_table(stream, 24, SEED, tmp_path).edges)
-    (file,) = tmp_path.glob("*.bin")
-    written = file.stat().st_mtime_ns
-    build_table(stream, 24, SEED, tmp_path)
-    assert file.stat().st_mtime_ns == written
-    file.write_bytes(file.read_bytes()[:-8])
-    assert np.array_equal(build_table(stream, 24, SEED, tmp_path).edges, first)
-    others = [build_table(stream, *key, tmp_path).edges.tobytes() for key in ((24, 2), (32, SEED))]
-    assert len({first.tobytes(), *others}) == 3
+# Batches: a pure function of the step, whatever the ranks, the accumulation or the resume.
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Rows:
+    generator = np.random.default_rng(1)
+    sentence_ends = generator.integers(1, 9, 300).cumsum()
+    stream = TokenStream(np.arange(5, 5 + sentence_ends[-1], dtype=np.uint16), sentence_ends, sentence_ends[3::4])
+    return make_rows(stream, tmp_path, 16)
+
+
+def order_of(rows: Rows, seed: int = SEED) -> RowOrder:
+    return order_rows([0], rows.table.count, None, seed)
+
+
+def examples_in(batches: list[Batch]) -> dict[int, list[int]]:
+    """The ids of each example, by its number; no example is there twice."""
+    found = {int(n): ids for b in batches for n, ids in zip(b.example_id, b.input_ids.tolist(), strict=True)}
+    assert len(found) == sum(len(batch.example_id) for batch in batches)
+    return found
+
+
+def of_step(splits: list[TrainBatches], step: int) -> dict[int, list[int]]:
+    return examples_in([batch for split in splits for batch in split.micro_batches(step)])
+
+
+def fields_equal(one: list[Batch], other: list[Batch]) -> bool:
+    pairs = [(a, b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True) if a is not None]
+    return all(b is not None and torch.equal(a, b) for a, b in pairs)
+
+
+def test_every_epoch_trains_on_every_example_once(rows: Rows) -> None:
+    batches = TrainBatches(rows, order_of(rows), per_device_train_batch_size=7)
+    count = rows.table.count
+    assert count % 7
+    steps = -(-3 * count // 7)
+    found = examples_in([batch for step in range(1, steps + 1) for batch in batches.micro_batches(step)])
+    assert list(found) == list(range(7 * steps))
+    first_tokens = [min(token for token in ids if token >= 5) for ids in found.values()]
+    expected = sorted((rows.table.edges[:-1] + 5).tolist())
+    epochs = [first_tokens[epoch * count : (epoch + 1) * count] for epoch in range(3)]
+    assert [sorted(epoch) for epoch in epochs] == [expected] * 3
+    assert epochs[0] != epochs[1] != expected
+
+
+def test_a_step_trains_on_the_same_examples_however_it_is_split(rows: Rows) -> None:
+    def split(ranks: int, accumulation: int, size: int) -> list[TrainBatches]:
+        return [TrainBatches(rows, order_of(rows), size, accumulation, rank, ranks) for rank in range(ranks)]
+
+    whole = split(1, 1, 12)
+    for step in (1, 2, 9):
+        for shape in ((1, 4, 3), (2, 1, 6), (2, 2, 3), (3, 4, 1), (12, 1, 1)):
+            assert of_step(split(*shape), step) == of_step(whole, step), shape
+    faulty = [TrainBatches(rows, order_of(rows, SEED + rank), 6, 1, rank, 2) for rank in range(2)]  # planted fault
+    assert of_step(faulty, 1) != of_step(whole, 1)
+
+
+def test_steps_from_anywhere_go_on_as_the_uninterrupted_run(rows: Rows) -> None:
+    batches = TrainBatches(rows, order_of(rows), 3, 2)
+    straight = list(islice(batches.steps(1), 40))
+    for first in (2, 17, 40):  # in the first epoch, in later ones
+        resumed = list(islice(batches.steps(first), 41 - first))
+        assert all(fields_equal(a, b) for a, b in zip(straight[first - 1 :], resumed, strict=True))
+        assert fields_equal(batches.micro_batches(first), straight[first - 1])
+    assert not fields_equal(straight[0], straight[1])
+
+
+def test_a_distant_step_is_found_at_once_and_epochs_are_counted(rows: Rows) -> None:
+    step = 10**12
+    (batch,) = TrainBatches(rows, order_of(rows), 4).micro_batches(step)
+    assert batch.example_id.tolist() == [4 * (step - 1) + k for k in range(4)]
+    batches = TrainBatches(rows, order_of(rows), 4, 3, 1, 2)
+    assert (batches.global_batch_size, batches.epoch(0), batches.epoch(rows.table.count)) == (24, 0, 24)
+
+
+def test_an_error_of_the_thread_is_raised_where_batches_are_taken_and_it_ends_with_them(rows: Rows) -> None:
+    beyond = ExampleTable(np.array(rows.table.edges) + len(rows.stream.tokens))
+    broken = Rows(rows.stream, beyond, 16, SEED, SPECIAL)
+    with pytest.raises(IndexError):
+        next(TrainBatches(broken, order_of(broken), 4).steps(1))
+    running = TrainBatches(rows, order_of(rows), 4).steps(1)
+    next(running)
+    thread = next(t for t in threading.enumerate() if t.name.startswith("batches"))
+    running.close()  # type: ignore[attr-defined]
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+
+
+def test_few_evaluation_examples_are_spread_over_the_text(rows: Rows) -> None:
+    # Regression: of a large text only its beginning was scored.
+    count = rows.table.count
+    for share in (3, 7):
+        taken = torch.cat([batch.example_id for batch in eval_batches(rows, count // share, 4)])
+        gaps = taken.diff(prepend=torch.tensor([-1]), append=torch.tensor([count]))
+        assert 0 < int(gaps.min()) <= int(gaps.max()) <= 2 * share
+
+
+@pytest.mark.parametrize("ranks", [1, 5])
+def test_evaluation_scores_each_example_once(rows: Rows, ranks: int) -> None:
+    limit = rows.table.count - 3
+    borders = [0, 5, 5, 6, 30]
+    batches = [batch for rank in range(ranks) for batch in eval_batches(rows, limit, 4, rank, ranks, borders)]
+    assert examples_in(batches) == examples_in([next(eval_batches(rows, limit, limit))])
+    assert all(len(batch.example_id) <= 4 for batch in batches)
+    sides = [{int(n) >= border for n in batch.example_id} for batch in batches for border in borders]
+    assert all(len(side) == 1 for side in sides), "a batch is of two sources"
+    assert list(eval_batches(rows, 2, 4, rank=2, world_size=3)) == [], "a rank more than there are examples"

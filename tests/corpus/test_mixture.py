@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -11,104 +12,77 @@ import pytest
 import torch
 
 from electra_albert.contracts import DataError, UsageError
-from electra_albert.corpus.mixture import Source, order_rows, read_sources, source_names
+from electra_albert.corpus.mixture import RowOrder, Source, order_rows, read_sources, source_names
+from tests.corpus.reading import write
 
 SEED = 5
 
 
-def write(folder: Path, text: str) -> str:
-    (folder / "sources.yaml").write_text(text, encoding="utf-8")
-    return str(folder / "sources.yaml")
-
-
-def test_anything_but_a_yaml_file_is_one_source_itself() -> None:
-    assert read_sources("my.txt", "body") == [Source("my.txt", "body", None)]
+def listed(folder: Path, text: str) -> list[Source]:
+    for name in ("a.txt", "b.txt"):
+        write(folder, "Text.\n", name)
+    return read_sources(str(write(folder, text, "sources.yaml")), "text")
 
 
 def test_sources_are_read_with_paths_relative_to_the_file(tmp_path: Path) -> None:
-    (tmp_path / "wiki.txt").write_text("Text.\n")
-    listed = write(tmp_path, "- {corpus: wiki.txt, weight: 3}\n- {corpus: sample, weight: 1, text_column: body}\n")
-    assert read_sources(listed, "text") == [
-        Source(str(tmp_path / "wiki.txt"), "text", 3),
-        Source("sample", "body", 1),
-    ]
-
-
-def test_names_of_sources_are_short_and_never_repeat() -> None:
-    listed = (
-        "/x/wiki/*.txt.xz",
-        "a b.txt",
-        "owner/name:train",
-        "*",
-        "/y/wiki/",
-        "docs",
-        "/z/docs",
-        "docs-9",
-        "/a/docs",
-    )
-    names = ["wiki", "a-b.txt", "name-train", "source", "wiki-5", "docs", "docs-7", "docs-9", "docs-9-9"]
-    assert source_names([Source(corpus, "text") for corpus in listed]) == names
-
-
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("just words", "lists no sources"),
-        ("- {weight: 1}", "entry 1 names no corpus"),
-        ("- {corpus: a.txt, wieght: 2}", "'wieght'"),
-        ("- {corpus: a.txt, weight: 0}", "weight 0"),
-        ("- {corpus: a.txt, weight: .nan}", "weight nan"),
-        ("- {corpus: a.txt, weight: 1" + "0" * 400 + "}", "a number above 0"),
-        ("- {corpus: nowhere.txt}", "paths are relative to the list"),
-        ("- {corpus: a.txt, corpus: b.txt}", "there twice"),
-        ("- {corpus: a.txt, weight: 1}\n- {corpus: b.txt}", "b.txt has no weight"),
-        ("- {corpus: a.txt, text_column: 3}", "text_column 3"),
-        ("- {corpus: more.yaml}", "is a .yaml file"),
-        ("- {corpus: a.txt", "is not YAML"),
-        ("- !!python/object/apply:os.system [true]", "is not YAML"),
-        ("- {corpus: ~nobodyhere/x.txt}", "paths are relative to the list"),
-    ],
-)
-def test_a_list_of_sources_that_means_nothing_is_refused(tmp_path: Path, text: str, word: str) -> None:
-    for name in ("a.txt", "b.txt"):
-        (tmp_path / name).write_text("Text.\n")
-    with pytest.raises(DataError, match=word.replace(".", r"\.")):
-        read_sources(write(tmp_path, text), "text")
-
-
-def test_a_list_that_is_not_there_is_refused_and_a_pipe_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "sources.yaml")
-    for name in ("sources.yaml", "nowhere.yaml"):
-        with pytest.raises(UsageError, match=name):
-            read_sources(str(tmp_path / name), "text")
-
-
-def test_a_bomb_of_aliases_as_a_weight_is_refused_at_once(tmp_path: Path) -> None:
-    lines = ["- {corpus: a.txt, weight: &l0 [x, x, x, x, x, x, x, x, x]}"]
-    lines += [f"- {{corpus: a.txt, weight: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]}}" for n in range(1, 12)]
-    (tmp_path / "a.txt").write_text("Text.\n")
-    with pytest.raises(DataError, match="entry 1 has weight"):
-        read_sources(write(tmp_path, "\n".join(lines)), "text")
-
-
-def test_the_built_in_corpus_goes_by_its_bare_name_and_a_folder_by_its_path(tmp_path: Path) -> None:
-    (tmp_path / "sample").mkdir()
-    listed = write(tmp_path, "- {corpus: sample}\n- {corpus: ./sample}\n- {corpus: sample/}\n- {corpus: owner/name}\n")
-    corpora = [source.corpus for source in read_sources(listed, "text")]
-    assert (corpora[0], corpora[3]) == ("sample", "owner/name")
-    assert [os.path.normpath(corpus) for corpus in corpora[1:3]] == [str(tmp_path / "sample")] * 2
+    assert read_sources("my.txt", "body") == [Source("my.txt", "body", None)]
+    found = listed(tmp_path, "- {corpus: a.txt, weight: 3}\n- {corpus: sample, weight: 1, text_column: body}\n")
+    assert found == [Source(str(tmp_path / "a.txt"), "text", 3), Source("sample", "body", 1)]
+    (tmp_path / "sample").mkdir()  # the built-in corpus goes by its bare name, a folder by its path
+    found = listed(tmp_path, "- {corpus: sample}\n- {corpus: ./sample}\n- {corpus: owner/name}\n")
+    assert [os.path.normpath(source.corpus) for source in found] == ["sample", str(tmp_path / "sample"), "owner/name"]
 
 
 def test_brackets_in_the_name_of_the_lists_folder_are_no_pattern(tmp_path: Path) -> None:
     folder = tmp_path / "texts [old]"
     folder.mkdir()
-    (folder / "a.txt").write_text("Text.\n")
-    (source,) = read_sources(write(folder, '- {corpus: "*.txt"}'), "text")
+    (source,) = listed(folder, '- {corpus: "a*.txt"}')
     assert glob.glob(source.corpus) == [str(folder / "a.txt")]
 
 
-def rows(order: object, start: int, count: int) -> list[int]:
-    return order.rows(torch.arange(start, start + count)).tolist()  # type: ignore[attr-defined]
+def test_names_of_sources_are_short_and_never_repeat() -> None:
+    corpora = ["/x/wiki/*.txt.xz", "a&b", "owner/name:train", "*", "/y/wiki/", "docs", "/z/docs", "docs-7", "/a/docs"]
+    names = source_names([Source(corpus, "text") for corpus in corpora])
+    assert (names[0], names[5], len(set(names))) == ("wiki", "docs", len(corpora))
+    assert all(re.fullmatch("[A-Za-z0-9._-]+", name) for name in names)
+
+
+BOMB = ["- {corpus: a.txt, weight: &l0 [x, x, x, x, x, x, x, x, x]}"] + [
+    f"- {{corpus: a.txt, weight: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]}}" for n in range(1, 12)
+]
+REFUSED = {
+    "just words": "lists no sources",
+    "- {weight: 1}": "no corpus",
+    "- {corpus: a.txt, wieght: 2}": "wieght",
+    "- {corpus: a.txt, weight: 0}": "weight",
+    "- {corpus: a.txt, weight: .nan}": "weight",
+    "- {corpus: a.txt, weight: 1" + "0" * 400 + "}": "weight",
+    "\n".join(BOMB): "weight",
+    "- {corpus: nowhere.txt}": "nowhere.txt",
+    "- {corpus: a.txt, corpus: b.txt}": "twice",
+    "- {corpus: a.txt, weight: 1}\n- {corpus: b.txt}": "b.txt has no weight",
+    "- {corpus: a.txt, text_column: 3}": "text_column",
+    "- {corpus: more.yaml}": "yaml",
+    "- !!python/object/apply:os.system [true]": "YAML",
+    "- {corpus: ~nobodyhere/x.txt}": "nobodyhere",
+}
+
+
+def test_a_list_of_sources_that_means_nothing_is_refused(tmp_path: Path) -> None:
+    for text, word in REFUSED.items():
+        with pytest.raises(DataError, match=word):
+            listed(tmp_path, text)
+    os.mkfifo(tmp_path / "pipe.yaml")  # is not waited for
+    for name in ("pipe.yaml", "nowhere.yaml"):
+        with pytest.raises(UsageError, match=name):
+            read_sources(str(tmp_path / name), "text")
+
+
+# The order of the rows.
+
+
+def rows(order: RowOrder, start: int, count: int) -> list[int]:
+    return order.rows(torch.arange(start, start + count)).tolist()
 
 
 def test_each_pass_draws_every_row_of_the_source_that_lasts_longest_once() -> None:
@@ -116,9 +90,6 @@ def test_each_pass_draws_every_row_of_the_source_that_lasts_longest_once() -> No
     for epoch in range(3):
         drawn = Counter(rows(order, epoch * order.pass_length, order.pass_length))
         assert [drawn[row] for row in range(10, 37)] == [1] * 27
-
-
-def test_three_passes_draw_every_row_of_every_source() -> None:
     order = order_rows([0, 10, 37], 60, [5.0, 1.0, 0.3], SEED)
     assert set(rows(order, 0, 3 * order.pass_length)) == set(range(60))
 
@@ -145,27 +116,18 @@ def test_rows_of_one_source_are_drawn_equally_often_up_to_one() -> None:
     assert len({whole[row] for row in range(7)}) == 1
 
 
-def test_order_does_not_depend_on_how_positions_are_asked_for() -> None:
+def test_order_depends_on_the_seed_and_not_on_how_positions_are_asked_for() -> None:
     order = order_rows([0, 7], 50, [2.0, 1.0], SEED)
     together = order.rows(torch.arange(300).view(3, 100)).flatten().tolist()
     assert together == [rows(order, position, 1)[0] for position in range(300)]
+    assert together[:60] != rows(order_rows([0, 7], 50, [2.0, 1.0], SEED + 1), 0, 60)
+    one, several = (order_rows(first, 50, None, SEED) for first in ([0], [0, 7]))
+    assert rows(several, 0, 120) == rows(one, 0, 120), "sources without weights are one shuffle"
 
 
-def test_sources_without_weights_are_one_shuffle() -> None:
-    assert rows(order_rows([0, 7], 50, None, SEED), 0, 120) == rows(order_rows([0], 50, None, SEED), 0, 120)
-
-
-def test_another_seed_gives_another_order() -> None:
-    orders = [order_rows([0, 7], 50, [2.0, 1.0], seed) for seed in (SEED, SEED + 1)]
-    assert rows(orders[0], 0, 60) != rows(orders[1], 0, 60)
-
-
-@pytest.mark.parametrize("weights", [[1.0, 1e-18], [1e-300, 1.0], [5e-324, 1.0]])
-def test_weights_too_far_apart_to_count_are_refused(weights: list[float]) -> None:
-    with pytest.raises(DataError, match="bring their weights nearer"):
-        order_rows([0, 10], 20, weights, SEED)
-
-
-def test_a_weighted_source_without_rows_is_refused() -> None:
+def test_weights_too_far_apart_to_count_and_a_source_without_rows_are_refused() -> None:
+    for weights in ([1.0, 1e-18], [5e-324, 1.0]):
+        with pytest.raises(DataError, match="nearer"):
+            order_rows([0, 10], 20, weights, SEED)
     with pytest.raises(DataError, match="source 2 gives no row"):
         order_rows([0, 10, 10], 20, [1.0, 1.0, 1.0], SEED)

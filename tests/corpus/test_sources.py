@@ -1,70 +1,52 @@
-"""Plain text to documents: lines, borders, units, groups."""
+"""Text to documents: lines, borders, units, groups, bytes that are not UTF-8; every byte is kept or counted."""
 
 import gzip
 import os
+import time
 import tracemalloc
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_albert.contracts import DataError, UsageError
-from electra_albert.corpus.sources import plan_units, read_unit
+from electra_albert.contracts import DataError, UsageError, UserError
+from electra_albert.corpus.sources import MAX_LINE_BYTES, Document, find_files, plan_units, read_unit
 from electra_albert.data_files.finding import SAMPLE_BYTES
-from tests.corpus.reading import PROSE, cut, read, sentences, write
+from electra_albert.data_files.streams import compression
+from tests.corpus.reading import COMPRESS, PROSE, cut, read, sentences, solid, write
+
+BAD = "Caf\udce9 \udced\udca0\udc80 open.".encode("utf-8", "surrogateescape")  # Latin-1, and a lone surrogate
 
 
 def test_a_blank_line_ends_a_document(tmp_path: Path) -> None:
     text = "\n\nOne a.\nOne b.\n \t \n\nTwo a.\nTwo b."
     assert sentences(write(tmp_path, text)) == [["One a.", "One b."], ["Two a.", "Two b."]]
-    assert sentences(write(tmp_path, "\n".join(PROSE))) == [PROSE]
+    for space in "\x0b\x1c\x85\u2028\u3000\t\xa0":
+        assert sentences(write(tmp_path, f"One{space}line.\nNext.\n")) == [["One line.", "Next."]]
 
 
-def test_paragraphs_are_split_and_the_decision_is_counted(tmp_path: Path) -> None:
+def test_paragraphs_are_split_and_given_sentences_left_alone(tmp_path: Path) -> None:
     documents, counts = read(write(tmp_path, " ".join(PROSE) + "\n\n" + " ".join(PROSE[::-1]) + "\n"))
     assert [d.sentences for d in documents] == [PROSE, PROSE[::-1]]
     assert counts["files_of_paragraphs"] == 1
     assert counts["paragraphs_split"] == counts["documents"] == 2
-    assert counts["sentences"] == 6
-
-
-def test_given_sentences_are_left_alone(tmp_path: Path) -> None:
     lines = ["Mr. Fox ran. He hid.", *["A plain line of words."] * 9]
     documents, counts = read(write(tmp_path, "\n".join(lines)))
-    assert documents[0].sentences == lines
-    assert counts["files_of_sentences"] == 1
-
-
-def test_the_kind_is_found_from_a_bounded_sample(tmp_path: Path) -> None:
-    head = "A line with one sentence only.\n" * (3 * SAMPLE_BYTES // 31)
+    assert (documents[0].sentences, counts["files_of_sentences"]) == (lines, 1)
+    head = "A line with one sentence only.\n" * (3 * SAMPLE_BYTES // 31)  # the kind is found from a sample
     assert cut(write(tmp_path, head + " ".join(PROSE) + "\n"), 8 << 20)[0].kind == "sentences"
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize("unit_bytes", [1, 7, 8 << 20])
-def test_line_ends_of_all_systems_mean_the_same(tmp_path: Path, end: str, unit_bytes: int) -> None:
-    # Catches a "\r\n" torn in two, which reads as a blank line and doubles the documents.
-    path = write(tmp_path, end.join(["One a.", "One b.", "", "Two a.", "Two b.", "", "", "Three."]))
-    assert sentences(path, unit_bytes=unit_bytes) == [["One a.", "One b."], ["Two a.", "Two b."], ["Three."]]
-
-
-def test_other_separators_are_white_space_inside_a_line(tmp_path: Path) -> None:
-    for space in "\x0b\x0c\x1c\x1e\x85\u2028\u2029\u3000\t\xa0":
-        assert sentences(write(tmp_path, f"One{space}line.\nNext.\n")) == [["One line.", "Next."]]
-
-
-@pytest.mark.parametrize("block_border", [-2, -1, 0, 1])
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
-def test_a_line_end_on_a_block_border_is_one_line_end(tmp_path: Path, block_border: int, end: str) -> None:
+def test_a_line_end_on_a_block_border_is_one_line_end(tmp_path: Path, end: str) -> None:
     # Catches a reader, and a planner of units, that take the two halves of "\r\n" for two line ends.
-    first = "a" * ((1 << 18) + block_border)
-    path = write(tmp_path, f"{first}{end}b{end}{end}c")
-    assert sentences(path, unit_bytes=1) == sentences(path) == [[first, "b"], ["c"]]
-
-
-# Units.
+    for block_border in (-2, -1, 0, 1):
+        first = "a" * ((1 << 18) + block_border)
+        path = write(tmp_path, f"{first}{end}b{end}{end}c")
+        assert sentences(path, unit_bytes=1) == sentences(path) == [[first, "b"], ["c"]]
 
 
 @given(
@@ -73,48 +55,36 @@ def test_a_line_end_on_a_block_border_is_one_line_end(tmp_path: Path, block_bord
     st.integers(1, 60),
 )
 @settings(max_examples=200, deadline=None)
-def test_units_cover_the_file_and_change_no_document(
+def test_units_cover_the_file_and_change_no_document_and_line_ends_mean_the_same(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], end: str, unit_bytes: int
 ) -> None:
-    # Catches units that overlap, leave a gap, or cut a document in two.
+    # Catches units that overlap, leave a gap, or cut a document or "\r\n" in two.
     path = write(tmp_path_factory.mktemp("units"), end.join([*lines, "last."]))
     units = cut(path, unit_bytes)
     assert [unit.start for unit in units] == [0, *(unit.end for unit in units[:-1])]
     assert units[-1].end == path.stat().st_size
-    assert read(path, unit_bytes=unit_bytes)[0] == read(path)[0]
-
-
-def test_a_border_behind_many_blocks_of_white_space_is_found(tmp_path: Path) -> None:
-    text = b"One.\n" + b" " * 600_000 + b"\nTwo.\n\nThree."
-    path = write(tmp_path, text)
-    assert [unit.end for unit in cut(path, 3)] == [text.index(b"Two"), text.index(b"Three"), len(text)]
+    found = read(path, unit_bytes=unit_bytes)[0]
+    assert found == read(write(path.parent, "\n".join([*lines, "last."])))[0]
 
 
 def test_a_long_document_comes_in_parts_of_one_group_with_flat_memory(tmp_path: Path) -> None:
-    path = tmp_path / "long.txt"
-    with path.open("w") as file:
-        file.writelines(f"This is line number {i} of a text without any blank line.\n" for i in range(350_000))
-    size = path.stat().st_size
-    counts: Counter[str] = Counter()
+    path = write(
+        tmp_path, "".join(f"This is line number {i} of a text without a blank line.\n" for i in range(350_000))
+    )
     tracemalloc.start()
-    parts = [
-        (len(document.sentences), document.continues, document.group)
-        for unit in plan_units([path])
-        for document in read_unit(unit, counts)
-    ]
+    counts: Counter[str] = Counter()
+    documents = (document for unit in plan_units([path]) for document in read_unit(unit, counts))
+    parts = [(len(document.sentences), document.continues, document.group) for document in documents]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [continues for _, continues, _ in parts] == [True] * (len(parts) - 1) + [False]
     assert len({group for _, _, group in parts}) == 1
     assert sum(number for number, _, _ in parts) == counts["sentences"] == 350_000
     assert counts["documents"] == 1
-    assert peak < 1.5 * size, "held whole it takes twice its size"
+    assert peak < 1.5 * path.stat().st_size, "held whole it takes twice its size"
 
 
-# Files that change.
-
-
-def test_a_file_that_shrinks_or_goes_while_it_is_read_is_an_error_and_one_that_grows_is_not(tmp_path: Path) -> None:
+def test_a_file_that_shrinks_goes_or_becomes_a_pipe_is_an_error_and_one_that_grows_is_not(tmp_path: Path) -> None:
     path = write(tmp_path, "Words of text.\n" * 100)
     units = plan_units([path])
     write(tmp_path, "Words of text.\n" * 101)
@@ -125,16 +95,12 @@ def test_a_file_that_shrinks_or_goes_while_it_is_read_is_an_error_and_one_that_g
     path.unlink()
     with pytest.raises(UsageError, match="cannot be read"):
         list(read_unit(units[0], Counter()))
-
-
-def test_a_file_replaced_by_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
-    for name, content in (("a.txt", b"Words of text.\n"), ("b.gz", gzip.compress(b"Words of text.\n", mtime=0))):
-        path = write(tmp_path, content, name)
-        units = plan_units([path])
-        path.unlink()
-        os.mkfifo(path)
+    packed = plan_units([write(tmp_path, gzip.compress(b"Words of text.\n"), "b.gz")])
+    (tmp_path / "b.gz").unlink()
+    for file, unit in ((path, units[0]), (tmp_path / "b.gz", packed[0])):
+        os.mkfifo(file)
         with pytest.raises(UsageError, match="not a regular file"):
-            list(read_unit(units[0], Counter()))
+            list(read_unit(unit, Counter()))
 
 
 # Groups.
@@ -148,16 +114,156 @@ def test_a_group_depends_on_the_document_alone(tmp_path: Path) -> None:
     # Catches keys that depend on the documents read beside it.
     texts = [words(0, 3), words(40, 1), words(100, 60), words(300, 4), words(900, 5)]
     together = read(write(tmp_path, "\n\n".join(texts)))[0]
-    alone = [read(write(tmp_path, text))[0][0] for text in texts]
-    assert [d.group for d in together] == [d.group for d in alone]
+    assert [d.group for d in together] == [read(write(tmp_path, text))[0][0].group for text in texts]
     assert len({d.group for d in together}) == len(texts)
-    assert all(0 <= d.group.key < 1 << 63 for d in together)
 
 
-def test_near_duplicates_mostly_share_a_group_and_others_never_do(tmp_path: Path) -> None:
-    originals = [words(1000 * i + i * i, 80) for i in range(60)]
-    copies = [f"{text.upper()} and one more" for text in originals]
-    groups = [d.group.key for d in read(write(tmp_path, "\n\n".join(originals + copies)))[0]]
-    shared = sum(a == b for a, b in zip(groups[:60], groups[60:], strict=True))
-    assert shared > 45, "the copies have 76 of 79 runs of five words in common"
-    assert len(set(groups[:60])) == 60
+# Bytes that are not UTF-8, and other encodings.
+
+
+def test_a_line_that_is_not_utf8_can_be_left_out_alone(tmp_path: Path) -> None:
+    # Catches a skipped line that reads as a blank one and ends its document.
+    path = write(tmp_path, b"One a.\n" + BAD + b"\nOne b.\n\nTwo.\r\n" + BAD)
+    for unit_bytes in (1, 8 << 20):
+        documents, counts = read(path, unit_bytes=unit_bytes, bad_utf8="skip")
+        assert [d.sentences for d in documents] == [["One a.", "One b."], ["Two."]]
+        assert (counts["skipped_lines"], counts["skipped_bytes"], counts["invalid_bytes"]) == (2, 2 * len(BAD), 0)
+    # The long line is cut, and its first part is a run of its own, of which every line is left out.
+    found = sentences(write(tmp_path, b"One.\n\xff" + b"x" * MAX_LINE_BYTES + b"\nstill one."), bad_utf8="skip")
+    assert (found[0][0], found[0][-1]) == ("One.", "still one.")
+
+
+def test_the_first_bad_byte_can_be_an_error_that_names_its_line(tmp_path: Path) -> None:
+    for end in ("\n", "\r\n", "\r"):
+        path = write(tmp_path, end.join(["a", "", "b", "c"] * 4000).encode() + end.encode() + BAD)
+        for unit_bytes in (10_000, 8 << 20):
+            with pytest.raises(DataError, match=r"corpus\.txt, line 16001: byte 0xe9 .*--bad_utf8"):
+                read(path, unit_bytes=unit_bytes, bad_utf8="error")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_a_record_that_is_not_utf8_is_mended_left_out_or_refused(tmp_path: Path, name: str) -> None:
+    rows = [b"A good line of text.", BAD, b"The end."]
+    lines = [b'{"text": "' + row + b'"}' for row in rows] if name == "a.jsonl" else [b"text", *rows]
+    path = write(tmp_path, b"\n".join(lines), name)
+    documents, counts = read(path)
+    assert documents[1].sentences == ["Caf\ufffd \ufffd\ufffd\ufffd open."]
+    assert counts["invalid_bytes"] == 4
+    documents, counts = read(path, bad_utf8="skip")
+    assert [d.sentences for d in documents] == [["A good line of text."], ["The end."]]
+    assert (counts["skipped_documents"], counts["skipped_bytes"]) == (1, len(BAD))
+    with pytest.raises(DataError, match=f"line {len(lines) - 1}: byte 0xe9"):
+        read(path, bad_utf8="error")
+
+
+def test_text_in_another_encoding_is_read_as_the_same_text_in_utf8(tmp_path: Path) -> None:
+    # Characters of several bytes cross the borders of blocks; cp932 has bytes that are backslashes in ASCII.
+    whole = "\r\n".join(f'{{"text": "{"x" * (number % 7)} 表示, {number}."}}' for number in range(20_000))
+    expected = sentences(write(tmp_path, whole, "a.jsonl"), unit_bytes=100_000)
+    path = write(tmp_path, gzip.compress(whole.encode("cp932")), "b.jsonl.gz")
+    documents, counts = read(path, unit_bytes=100_000, encoding="cp932")
+    assert [d.sentences for d in documents] == expected
+    assert (counts["bytes"], counts["invalid_bytes"]) == (len(whole.encode("cp932")), 0)
+
+
+def test_bytes_that_an_encoding_lacks_and_lone_surrogates_of_json_are_replaced_and_counted(tmp_path: Path) -> None:
+    documents, counts = read(write(tmp_path, b"Caf\xe9 \x81\x8d is open.\n"), encoding="cp1252")
+    assert (documents[0].sentences, counts["invalid_bytes"]) == (["Café \ufffd\ufffd is open."], 2)
+    path = write(tmp_path, r'{"text": "a \ud800 b \udc80 \ud83d\ude00."}', "a.jsonl")
+    documents, counts = read(path)
+    assert (documents[0].sentences, counts["invalid_bytes"]) == (["a \ufffd b \ufffd 😀."], 2)
+    with pytest.raises(DataError, match="line 1"):
+        read(path, bad_utf8="error")
+
+
+def test_a_record_of_too_many_megabytes_is_refused(tmp_path: Path) -> None:
+    with write(tmp_path, b'{"text": "one"}\n', "array.jsonl").open("ab") as file:
+        file.truncate(70 << 20)  # one line of NUL bytes
+    with pytest.raises(UserError, match="line 2: more than 64 MB"):
+        read(tmp_path / "array.jsonl")
+
+
+# Any bytes under any name.
+
+NAMES = [*("a", "a.txt", "a.jsonl", "a.csv", "a.tsv", "a.parquet", "a.arrow"), *("a.txt.gz", "a.jsonl.xz", "a.csv.zst")]
+TEXT = [
+    *(b"One. Two.", b"\n", b"\r\n", b"\r", b"\n\n", b"\0", b"\xff", b"\xe9", b"\xef\xbb\xbf", b"\xed\xa0\x80"),
+    *(b"\xf4\x90\x80\x80", b"\xe2\x80\xa8", b"\x0b\x0c\x1c\x1d", b"\xc2\x85", b"\x1b[31m", b"\xff\xfe", b"[MASK]"),
+]
+RECORDS = [
+    *(b'{"text": "', b'"}', b'{"text": null}', b'{"text": "One."}', b"[[[", b"1e999", b"text,id", b'"', b",", b"\t"),
+    *(b"text", b"PAR1", b"ARROW1\0\0", b"\xff\xff\xff\xff\x10\0\0\0"),
+]
+MEMBERS = [
+    b"\x1f\x8b\x08",
+    b"\xfd7zXZ\0",
+    b"BZh91AY&SY",
+    b"\x28\xb5\x2f\xfd",
+    *(pack(b"One.") for pack in COMPRESS.values()),
+]
+
+
+def outcome(path: Path, unit_bytes: int, bad_utf8: str) -> tuple[list[Document], Counter[str]] | str:
+    """The documents and counts, or the message of what is wrong."""
+    try:
+        return read(*find_files(str(path), Counter()), unit_bytes=unit_bytes, bad_utf8=bad_utf8)
+    except UserError as error:
+        return str(error)
+
+
+@given(
+    st.one_of(st.binary(max_size=200), st.lists(st.sampled_from(TEXT + RECORDS + MEMBERS), max_size=12).map(b"".join)),
+    st.sampled_from(["", "Words and words.\n" * 20, "Words and words.\n\n" * 20]),
+    st.sampled_from(NAMES),
+    st.sampled_from(["replace", "skip", "error"]),
+    st.integers(1, 60),
+)
+@settings(max_examples=500, deadline=None)
+def test_any_bytes_are_documents_or_an_error_of_one_line_and_all_bytes_are_in_the_text_or_counted(
+    tmp_path_factory: pytest.TempPathFactory, raw: bytes, before: str, name: str, bad_utf8: str, unit_bytes: int
+) -> None:
+    raw = before.encode() + raw
+    path = write(tmp_path_factory.mktemp("fuzz"), raw, name)
+    found = outcome(path, unit_bytes, bad_utf8)
+    if isinstance(found, str):
+        assert "\n" not in found
+        return
+    documents, counts = found
+    texts = [sentence for document in documents for sentence in document.sentences]
+    "".join(texts).encode()  # raises where a lone surrogate is left
+    assert all(text and text == text.strip() and "\n" not in text for text in texts)
+    assert (counts["sentences"], counts["documents"]) == (len(texts), len(documents))
+    if name not in ("a", "a.txt") or compression(raw[:16]):
+        return
+    assert counts["bytes"] == len(raw)
+    if not counts["skipped_lines"]:
+        # The reference is Python's own decoder, one replacement a byte.
+        escaped = raw.decode("utf-8", "surrogateescape")
+        replaced = "".join("\ufffd" if "\udc80" <= c <= "\udcff" else c for c in escaped)
+        assert solid("".join(texts)) == solid(replaced.replace("\0", " ").replace("\ufeff", ""))
+        assert counts["invalid_bytes"] == sum("\udc80" <= c <= "\udcff" for c in escaped)
+        assert (counts["nul_bytes"], counts["byte_order_marks"]) == (raw.count(0), escaped.count("\ufeff"))
+
+
+HOSTILE: dict[str, Callable[[], str]] = {
+    "one line of 10 MB without a space": lambda: "x" * 10_000_000,
+    "a million lines of one character": lambda: "x\n" * 1_000_000,
+    "100,000 marks on one letter": lambda: "a" + "\u0301" * 100_000,
+    "stops": lambda: ". " * 500_000,
+    "emoji, right to left, Hangul in parts": lambda: "👩‍👩‍👧 \u202eabc\u202c \u1112\u1161\u11ab ㌀ ﷺ ﬁ ß ı\n" * 5_000,
+    "texts of special tokens": lambda: "[MASK] [SEP] [CLS] <pad> <unk> ▁ ``''\u2028Two.\n" * 5_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_text_is_read_whole_and_in_time(tmp_path: Path, name: str) -> None:
+    text = HOSTILE[name]()
+    path = write(tmp_path, text)
+    started = time.process_time()
+    assert find_files(str(path), Counter()) == [path]
+    documents, counts = read(path)
+    assert time.process_time() - started < 20, "a second or two where time is linear, minutes where it is not"
+    texts = [sentence for document in documents for sentence in document.sentences]
+    assert solid("".join(texts)) == solid(text)
+    assert all(len(sentence.encode()) <= MAX_LINE_BYTES for sentence in texts)
+    assert (counts["bytes"], counts["invalid_bytes"]) == (path.stat().st_size, 0)

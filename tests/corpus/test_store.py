@@ -1,9 +1,13 @@
-"""The token store: whole, the same however it was built, held out by document, never read when damaged."""
+"""The token store: whole, the same however it was built or stopped, never read when damaged; its statistics."""
 
 from __future__ import annotations
 
-import json
+import gzip
 import os
+import signal
+import subprocess
+import sys
+import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
@@ -14,28 +18,33 @@ import numpy as np
 import pytest
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.corpus.parts import PartPlan, missing_parts, token_dtype, write_parts
-from electra_albert.corpus.sources import find_files, plan_units
+from electra_albert.corpus.parts import missing_parts, token_dtype, write_parts
+from electra_albert.corpus.sources import MAX_LINE_BYTES, find_files, plan_units, read_unit
 from electra_albert.corpus.statistics import format_statistics
-from electra_albert.corpus.store import SIDES, TokenStream, build_store, open_store
-from electra_albert.corpus.tokenizer import train_tokenizer
+from electra_albert.corpus.store import SIDES, TokenStream, open_store
+from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
 from electra_albert.corpus.word_encoder import TextEncoder, encoder_settings
-from tests.corpus.building import build, document, stored_bytes, write_corpus
+from electra_albert.files import name_beside, write_json
+from tests.corpus.reading import build, document, plan_parts, stored_bytes, write, write_corpus
+
+ROOT = Path(__file__).parents[2]
+needs_proc = pytest.mark.skipif(
+    not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="finds children in /proc"
+)
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    return train_tokenizer(
-        [sentence for number in range(50) for sentence in document(number)], 200, True, keep_accents=False
-    )
+    text = [sentence for number in range(50) for sentence in document(number)]
+    return train_tokenizer(text, 200, True, keep_accents=False)
 
 
 def documents_in(stream: TokenStream) -> list[list[int]]:
     return [piece.tolist() for piece in np.split(stream.tokens, stream.document_ends[:-1])]
 
 
-def sentences_in(stream: TokenStream) -> list[list[int]]:
-    return [piece.tolist() for piece in np.split(stream.tokens, stream.sentence_ends[:-1])]
+def sentences_in(*streams: TokenStream) -> list[list[int]]:
+    return [piece.tolist() for stream in streams for piece in np.split(stream.tokens, stream.sentence_ends[:-1])]
 
 
 def is_whole(expected: list[list[int]], train: list[list[int]], validation: list[list[int]]) -> bool:
@@ -54,73 +63,31 @@ def test_no_text_is_lost(tokenizer: Any, tmp_path: Path) -> None:
     assert is_whole(expected, train, validation)
     assert not is_whole(expected, train[:-1], validation)  # planted faults: a document dropped, one cut short
     assert not is_whole(expected, [*train[:-1], train[-1][:-1]], validation)
-    stored = sentences_in(store.train) + sentences_in(store.validation)
     one_by_one = [encoder.encode([sentence])[0].tolist() for sentences in documents for sentence in sentences]
-    assert sorted(stored) == sorted(one_by_one)
+    assert sorted(sentences_in(store.train, store.validation)) == sorted(one_by_one)
     assert store.statistics["kept"] == 1
     assert store.statistics["read"]["sentences"] == store.statistics["written"]["sentences"] == len(one_by_one)
     assert store.statistics["written"]["documents"] == 150
+    assert np.array_equal(store.token_counts, np.bincount(store.train.tokens, minlength=len(tokenizer)))
 
 
 def test_text_without_tokens_is_counted_and_leaves_no_trace(tokenizer: Any, tmp_path: Path) -> None:
     documents = [document(number) for number in range(120)]
     clean = build(write_corpus(tmp_path / "clean", documents, 1), tokenizer, tmp_path / "a")
-    bare = ["\u0301", "\u0302"]  # accents alone, which the normaliser strips
-    documents[5:5] = [bare]
+    documents[5:5] = [["\u0301", "\u0302"]]  # accents alone, which the normaliser strips
     documents[9] = [*documents[9][:1], "\u0301", *documents[9][1:]]
     store = build(write_corpus(tmp_path / "accents", documents, 1), tokenizer, tmp_path / "b")
-    assert sentences_in(store.train) + sentences_in(store.validation) == sentences_in(clean.train) + sentences_in(
-        clean.validation
-    )
+    assert sentences_in(store.train, store.validation) == sentences_in(clean.train, clean.validation)
     assert len(store.train.document_ends) + len(store.validation.document_ends) == 120
-    assert store.statistics["written"]["sentences_without_a_token"] == 3
-    assert store.statistics["written"]["documents_without_a_token"] == 1
+    found = [store.statistics["written"][f"{what}_without_a_token"] for what in ("sentences", "documents")]
+    assert found == [3, 1]
     assert "sentences without a token" in format_statistics(store.statistics, 0.0)
-
-
-@pytest.mark.slow
-def test_interrupted_build_continues_with_the_missing_parts(
-    tokenizer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(150)])
-    build(units, tokenizer, tmp_path / "one_shot", num_workers=2)  # the number of processes changes no byte
-    last = Path(units[-1].spans[0].path)
-    last.rename(last.with_suffix(".away"))
-    with pytest.raises(UsageError):
-        build(units, tokenizer, tmp_path / "store")
-    parts = tmp_path / "store" / "parts"
-    assert not (tmp_path / "store" / "manifest.json").exists()
-    kept = (parts / "000000.json").read_bytes()
-    (parts / "000001.tokens").write_bytes(b"x")  # a part cut short by a full disk, say, does not count
-    last.with_suffix(".away").rename(last)
-    caplog.set_level("INFO", logger="electra_albert")
-    store = build(units, tokenizer, tmp_path / "store")
-    assert caplog.messages[0].startswith("1 of 3 parts")
-    assert stored_bytes(tmp_path / "store") == stored_bytes(tmp_path / "one_shot")
-    assert json.loads(kept)["written"]["tokens"] < store.statistics["written"]["tokens"]
-    assert not parts.exists()
-
-
-def test_parts_of_another_tokenizer_or_corpus_are_not_used(
-    tokenizer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(150)])
-    last = Path(units[-1].spans[0].path)
-    text = last.read_bytes()
-    last.unlink()
-    with pytest.raises(UsageError):
-        build(units, tokenizer, tmp_path / "store", fingerprint="another")
-    last.write_bytes(text)
-    caplog.set_level("INFO", logger="electra_albert")
-    build(units, tokenizer, tmp_path / "store")
-    assert caplog.messages == []
 
 
 def test_each_source_ends_where_its_last_token_stands(tokenizer: Any, tmp_path: Path) -> None:
     units = write_corpus(tmp_path / "corpus", [document(number) for number in range(400)], 4)
     store = build(units, tokenizer, tmp_path / "store", sources=[0, 0, 1, 2])
     one = build(units[:2], tokenizer, tmp_path / "one")
-    assert np.array_equal(store.token_counts, np.bincount(store.train.tokens, minlength=len(tokenizer)))
     ends = store.statistics["sides"]["train"]["source_ends"]
     assert (len(ends), ends[-1]) == (3, len(store.train.tokens))
     assert store.train.tokens[: ends[0]].tolist() == one.train.tokens.tolist()
@@ -128,97 +95,9 @@ def test_each_source_ends_where_its_last_token_stands(tokenizer: Any, tmp_path: 
     assert sorted(ends) == ends
 
 
-def test_a_share_of_the_parts_leaves_the_others_missing(tokenizer: Any, tmp_path: Path) -> None:
-    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(150)], 5)
-    plan = PartPlan(units, encoder_settings(tokenizer), tmp_path / "parts", "f", token_dtype(len(tokenizer)))
-    write_parts(plan, [1, 4], 1)
-    assert missing_parts(plan) == [0, 2, 3]
-    with pytest.raises(UsageError, match="part 0"):
-        build_store(plan, tmp_path, sources=[0] * 5, vocab_size=len(tokenizer), seed=3, found=Counter())
-
-
-@pytest.mark.parametrize(("documents", "sentences", "held"), [(1, 2, 1), (1, 500, 5), (99, 3, 3)])
-def test_few_documents_hold_out_the_last_sentences(
-    tokenizer: Any, tmp_path: Path, documents: int, sentences: int, held: int
-) -> None:
-    texts = [document(number, sentences) for number in range(documents)]
-    store = build(write_corpus(tmp_path / "corpus", texts, 1), tokenizer, tmp_path / "store")
-    every = [sentence for text in texts for sentence in text]
-    expected = [TextEncoder(encoder_settings(tokenizer)).encode([sentence])[0].tolist() for sentence in every]
-    assert sentences_in(store.train) + sentences_in(store.validation) == expected
-    assert len(store.validation.sentence_ends) == held
-    assert "last" in store.statistics["held_out"]
-    for stream in (store.train, store.validation):
-        assert stream.document_ends[-1] == stream.sentence_ends[-1] == len(stream.tokens)
-
-
-def test_one_sentence_is_too_little(tokenizer: Any, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="single sentence"):
-        build(write_corpus(tmp_path / "corpus", [document(1, 1)], 1), tokenizer, tmp_path / "store")
-
-
 def test_ids_fit_the_width_of_the_stored_integers() -> None:
-    for vocab_size, name in {100: "uint16", 65_536: "uint16", 65_537: "uint32"}.items():
-        assert token_dtype(vocab_size) == np.dtype(name)
-        assert np.iinfo(token_dtype(vocab_size)).max >= vocab_size - 1
-
-
-def cut_bytes(file: Path, count: int = 1) -> None:
-    file.write_bytes(file.read_bytes()[:-count])
-
-
-def flip_bit(file: Path) -> None:
-    """Change a bit, and neither the size nor the time that a file system lets users set."""
-    content, before = bytearray(file.read_bytes()), file.stat()
-    content[len(content) // 2] ^= 128
-    file.write_bytes(content)
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-def replace_in(file: Path, old: str, new: str) -> None:
-    file.write_text(file.read_text().replace(old, new))
-
-
-DAMAGE: dict[str, Callable[[Path], Any]] = {
-    "one bit of the tokens": lambda folder: flip_bit(folder / "train" / "tokens.bin"),
-    "one bit of the ends": lambda folder: flip_bit(folder / "train" / "sentence_ends.bin"),
-    "statistics of other numbers": lambda folder: replace_in(
-        folder / "manifest.json", '"unknown_tokens": ', '"unknown_tokens": 1'
-    ),
-    "tokens cut short": lambda folder: cut_bytes(folder / "train" / "tokens.bin"),
-    "file missing": lambda folder: (folder / "token_counts.bin").unlink(),
-    "manifest cut short": lambda folder: cut_bytes(folder / "manifest.json", 2),
-    "manifest of a later format": lambda folder: replace_in(
-        folder / "manifest.json", '"format_version": 3', '"format_version": 4'
-    ),
-    "manifest is a list": lambda folder: (folder / "manifest.json").write_text("[]"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
-def test_damaged_store_is_refused_in_one_line(tokenizer: Any, tmp_path: Path, damage: Callable[[Path], Any]) -> None:
-    build(write_corpus(tmp_path / "corpus", [document(1)], 1), tokenizer, tmp_path / "store")
-    damage(tmp_path / "store")
-    with pytest.raises(CheckpointError) as raised:
-        open_store(tmp_path / "store")
-    assert "\n" not in str(raised.value)
-
-
-def test_missing_store_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no token store"):
-        open_store(tmp_path)
-
-
-def test_the_seed_chooses_what_is_held_out_and_rebuilding_leaves_nothing_of_before(
-    tokenizer: Any, tmp_path: Path
-) -> None:
-    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(200)])
-    first = np.array(build(units, tokenizer, tmp_path / "store", seed=1).validation.tokens)
-    stale = tmp_path / "store" / SIDES[0] / "rows-of-older-store.bin"
-    stale.write_bytes(b"x")
-    second = build(units, tokenizer, tmp_path / "store", seed=2).validation.tokens
-    assert not np.array_equal(first, second)
-    assert not stale.exists()
+    widths = {size: token_dtype(size) for size in (100, 65_536, 65_537)}
+    assert widths == {100: np.dtype("uint16"), 65_536: np.dtype("uint16"), 65_537: np.dtype("uint32")}
 
 
 @pytest.mark.slow
@@ -227,10 +106,8 @@ def test_memory_does_not_grow_with_the_corpus(tokenizer: Any, tmp_path: Path) ->
 
     def peak(repeats: int) -> int:
         folder = tmp_path / str(repeats)
-        documents = [document(number) for number in range(2_000)] * repeats
-        write_corpus(folder / "corpus", documents, 1)
+        write_corpus(folder / "corpus", [document(number) for number in range(2_000)] * repeats, 1)
         units = plan_units(find_files(str(folder / "corpus"), Counter()), unit_bytes=1 << 18)
-        del documents
         tracemalloc.start()
         build(units, tokenizer, folder / "store")
         found = tracemalloc.get_traced_memory()[1]
@@ -238,3 +115,164 @@ def test_memory_does_not_grow_with_the_corpus(tokenizer: Any, tmp_path: Path) ->
         return found
 
     assert peak(10) < 1.2 * peak(2)
+
+
+def test_damaged_store_is_refused_in_one_line(tokenizer: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no token store"):
+        open_store(tmp_path)
+    build(write_corpus(tmp_path / "corpus", [document(1)], 1), tokenizer, tmp_path)
+    manifest = (tmp_path / "manifest.json").read_text()
+    edits = (('"unknown_tokens": ', '"unknown_tokens": 1'), ("}", ""), ('"format_version": 3', '"format_version": 4'))
+    for damaged in (manifest.replace(*edit) for edit in (*edits, (manifest, "[]"))):
+        write(tmp_path, damaged, "manifest.json")
+        with pytest.raises(CheckpointError) as raised:
+            open_store(tmp_path)
+        assert "\n" not in str(raised.value)
+    write(tmp_path, manifest, "manifest.json")
+    (tmp_path / "token_counts.bin").unlink()
+    with pytest.raises(CheckpointError):
+        open_store(tmp_path)
+
+
+# Parts: written once, by any number of processes, stopped at any time.
+
+
+def test_names_of_files_beside_never_repeat(tmp_path: Path) -> None:
+    # Regression: the names held the number of the process alone, which repeats on other machines of a cluster.
+    names = {name_beside(tmp_path / "a.json") for _ in range(100)}
+    assert (len(names), {name.parent for name in names}) == (100, {tmp_path})
+    write_json(tmp_path / "a.json", {"text": "é"})
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def write_long(folder: Path, *names: str) -> None:
+    """Files of 50 MB of text, compressed, so that each is one unit and takes some seconds."""
+    folder.mkdir()
+    text = "\n\n".join("\n".join(document(number)) for number in range(10_000)).encode()
+    for name in names:
+        write(folder, gzip.compress(text + b"\n\n", 1, mtime=0) * 20, name)
+
+
+@pytest.mark.slow
+def test_an_error_in_one_part_ends_the_others_at_once(tokenizer: Any, tmp_path: Path) -> None:
+    # Regression: the units under way were read to their ends before the message came.
+    write_long(tmp_path / "corpus", "a.txt.gz")
+    write(tmp_path / "corpus", '{"text": 7}\n', "b.jsonl")
+    units = plan_units(find_files(str(tmp_path / "corpus"), Counter()), unit_bytes=1 << 17)
+    plan = plan_parts(units, tokenizer, tmp_path)
+    with pytest.raises(DataError, match="holds a number"):
+        write_parts(plan, [0, 1], 2)
+    assert missing_parts(plan) == [0, 1]
+
+
+_BUILD = """
+import sys
+from collections import Counter
+from pathlib import Path
+from electra_albert.corpus.parts import write_parts
+from electra_albert.corpus.sources import find_files, plan_units
+from electra_albert.corpus.tokenizer import load_tokenizer
+from tests.corpus.reading import plan_parts
+folder = Path(sys.argv[1])
+units = plan_units(find_files(str(folder / "corpus"), Counter()), unit_bytes=1 << 17)
+write_parts(plan_parts(units, load_tokenizer(folder / "tokenizer"), folder), range(len(units)), 2)
+"""
+
+
+def start_build(folder: Path, tokenizer: Any) -> subprocess.Popen[bytes]:
+    """Write the parts of `folder`/corpus into `folder`/parts, in a process with a group of its own."""
+    save_tokenizer(tokenizer, folder / "tokenizer", 77)
+    return subprocess.Popen(
+        [sys.executable, "-c", _BUILD, str(folder)],
+        cwd=ROOT,
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        # Where the tests run in the background a shell has Ctrl-C ignored, and children take that over.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def children_of(running: subprocess.Popen[bytes]) -> list[str]:
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    assert len(children) >= 2
+    return children
+
+
+def is_running(process: str) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@needs_proc
+def test_ctrl_c_ends_every_process_at_once(tokenizer: Any, tmp_path: Path) -> None:
+    # Regression: a compressed file of 90 MB was read to its end first, which took 22 seconds.
+    write_long(tmp_path / "corpus", "a.txt.gz", "b.txt.gz")
+    running = start_build(tmp_path, tokenizer)
+    parts = tmp_path / "parts"
+    wait_until(lambda: all(list(parts.glob(f"{number:06d}.tokens.*")) for number in range(2)))
+    children = children_of(running)
+    os.killpg(running.pid, signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+    wait_until(lambda: not any(is_running(child) for child in children))  # multiprocessing's tracker among them
+    assert err.count(b"Traceback") == err.count(b"KeyboardInterrupt") == 1, err.decode()
+    assert not list(parts.glob("*.json"))
+
+
+@pytest.mark.slow
+@needs_proc
+def test_killed_build_leaves_no_process_and_continues(
+    tokenizer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_corpus(tmp_path / "corpus", [document(number % 2_000) for number in range(20_000)], 1)
+    units = plan_units(find_files(str(tmp_path / "corpus"), Counter()), unit_bytes=1 << 17)
+    running = start_build(tmp_path, tokenizer)
+    parts = tmp_path / "parts"
+    wait_until(lambda: len(list(parts.glob("*.json"))) >= 2)
+    children = children_of(running)
+    running.kill()
+    running.communicate()
+    wait_until(lambda: not any(is_running(child) for child in children))
+    assert 2 <= len(list(parts.glob("*.json"))) < len(units)
+    caplog.set_level("INFO", logger="electra_albert")
+    build(units, tokenizer, tmp_path)
+    assert "are there already" in caplog.messages[0]
+    build(units, tokenizer, tmp_path / "one_shot")
+    assert stored_bytes(tmp_path / "train") == stored_bytes(tmp_path / "one_shot" / "train") != {}
+
+
+# Statistics as lines for the console.
+
+
+def test_shares_are_rounded_down_and_everything_counted_is_shown(tmp_path: Path) -> None:
+    # Catches a count of what was skipped or changed that no line shows.
+    good = b"A good line of text, once more.\n" * 200
+    write(tmp_path, good + b"\xff\xef\xbb\xbfbad.\nNUL\0byte.\n" + b"x" * (MAX_LINE_BYTES + 9), "a.txt")
+    write(tmp_path, '{"text": "One. Two."}\n{"text": null}\n', "b.jsonl")
+    for name in ("f.txt", "g.gif", ".hidden"):
+        write(tmp_path, "", name)
+    (tmp_path / "h.txt").symlink_to(tmp_path / "a.txt")
+    counts = Counter(odd_things=7, other_things=0)
+    for unit in plan_units(find_files(str(tmp_path), counts)):
+        assert list(read_unit(unit, counts))
+    written = Counter(tokens=100, unknown_tokens=3, characters=400, unknown_characters=200, documents_without_a_token=1)
+    found = {"read": counts, "written": written, "held_out": "by document", "process_seconds": 2.0}
+    found["sides"] = {side: {"documents": 1, "sentences": 2, "tokens": 50} for side in SIDES}
+    for kept, shown in ((1, "100%"), (0.99999, "99.99%")):
+        text = format_statistics(found | {"kept": kept}, padding_share=0.1)
+        assert f"({shown} of the text kept)" in text
+    # Regression: "100% of the text kept" and 8% unknown tokens, which were half of the text.
+    assert "50.000% of the characters" in text
+    assert "7 odd things" in text
+    assert "other things" not in text
+    skipped = sum(count > 0 for name, count in counts.items() if "skip" in name)
+    assert sum(line.startswith("  skipped") for line in text.splitlines()) >= skipped > 3

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from electra_albert.corpus.tokenizer import TextOptions
+from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
+from electra_albert.corpus.tokenizer_training import build_albert
+from electra_albert.corpus.word_encoder import TextEncoder
 
 SHARED_DATA = Path(os.environ.get("ELECTRA_ALBERT_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
@@ -26,23 +30,16 @@ PROSE = [
 ACCENTED = [*PROSE, *["The café of Zoë served crème brûlée."] * 20]
 
 NASTY = [
-    "",
-    " ",
-    "two  spaces and a trailing one ",
-    " one before",
-    "no\u00a0break\u00a0space",
+    *("", " ", "two  spaces and a trailing one ", " one before", "no\u00a0break\u00a0space", "a" * 300),
     "acute a´b and diaeresis a¨b become spaces",
     "``quoted'' text '' and `` alone “smart” ‘quotes’",
     "combining e\u0301 and x\u0327\u0323, and \u0301 alone, and a \u0308b",
     "\ufdfa is eighteen letters, \u3300 four",
-    "中文字符 and 日本語。",
-    "한국어 \u1112\u1161\u11ab",
+    *("中文字符 and 日本語。", "한국어 \u1112\u1161\u11ab", "עברית العربية \u202etxet\u202c"),
     "emoji 👩\u200d👩\u200d👧 and 🇫🇷 flags",
     "İstanbul ıI STRASSE straße ﬁne Ǆ ΣΑΣ",
-    "עברית العربية \u202etxet\u202c",
     "tabs\tand\x0bothers\u2028here\u3000and\x85there\r\nnext",
     "literal ▁ mark and a▁b, Ġ and ##s",
-    "a" * 300,
     "9,999.50 1e999 --flag ../path £5 €7 (a-b) – 3/4",
     "nul \x00 and \x1b[31m and \ufeff and \ufffd",
 ]
@@ -50,6 +47,31 @@ NASTY = [
 USER_DEFINED = ["(", ")", '"', "-", ".", "–", "£", "€"]
 STOCK_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 FAIRSEQ_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+_SPACES = [*"    ", "  ", *"\t\u00a0\u3000\u2009\u2028\x0b\x0c\x1c", "\r\n", "\x85"]
+_JOINTS = ["", "", "", *"-–/'’_\u200d\u00ad\u200b\u2060."]
+_LETTERS = [
+    *("naïve", "café", "cafe\u0301", "x\u0327\u0323", "e" + "\u0301" * 40, "\u0301", "Å", "Å", "Ω"),
+    *("İstanbul", "ıI", "STRASSE", "straße", "ΣΑΣ", "ǅ", "ﬁsh", "ﬃ", "Ⅷ", "㌀", "ﷺ", "½", "x²", "ａｂｃ"),
+    *("你好", "日本語。", "한국어", "\u1112\u1161\u11ab", "עברית", "العربية", "\u202etxet\u202c", "ไทย"),
+    *("👩\u200d👩\u200d👧", "🇫🇷", "🤔", "𩸽", "Ϻ", "\ufffd", "\uffff", "\ufeff", "\x00", "\x07", "\x1b[31m"),
+    *("the", "The", "river", "Bridge", "people", "a" * 120, "don't", "https://x.org/?q=1&r=#s", "<b>bold</b>"),
+]
+_NUMBERS = "1, 9, 12, 1912, 9,999.50 1,000,000 1e999 3/4 50% £5 €7.50 ٣, ２, -0".split()  # noqa: SIM905
+_SIGNS = "`` '' \" “ ” ( ) [ ] … ... ?! — ▁ a▁b Ġ ##s </w> ~ ^".split()  # noqa: SIM905
+_SPECIALS = [*STOCK_SPECIALS, *FAIRSEQ_SPECIALS, "[mask]", "[ MASK ]"]
+
+
+def nasty_corpus(count: int, seed: int, *, with_specials: bool) -> list[str]:
+    """`count` texts of up to twelve parts, those of special tokens among them only where asked for."""
+    draw = random.Random(seed)
+    kinds = [_LETTERS, _LETTERS, _NUMBERS, _SIGNS] + [_SPECIALS] * with_specials
+    texts = []
+    for _ in range(count):
+        parts = [draw.choice(draw.choice(kinds)) for _ in range(draw.randrange(13))]
+        texts.append("".join(part + draw.choice(draw.choice([_SPACES, _SPACES, _JOINTS])) for part in parts))
+    return texts
 
 
 def wordpiece_vocab(do_lower_case: bool) -> dict[str, int]:
@@ -83,7 +105,7 @@ def save_vocab_txt(folder: Path, do_lower_case: bool) -> None:
     (folder / "vocab.txt").write_text("\n".join(wordpiece_vocab(do_lower_case)) + "\n", encoding="utf-8")
 
 
-def save_roberta(folder: Path, add_prefix_space: bool = False) -> None:
+def save_roberta(folder: Path) -> None:
     """A RoBERTa folder as stock saves it: byte-level BPE, specials named as fairseq names them."""
     from tokenizers import ByteLevelBPETokenizer
     from transformers import RobertaTokenizer
@@ -92,8 +114,7 @@ def save_roberta(folder: Path, add_prefix_space: bool = False) -> None:
     bare.train_from_iterator(PROSE, 400, show_progress=False, special_tokens=FAIRSEQ_SPECIALS)
     model = json.loads(bare.to_str())["model"]
     merges = [tuple(merge) for merge in model["merges"]]
-    stock = RobertaTokenizer(vocab=model["vocab"], merges=merges, add_prefix_space=add_prefix_space)
-    stock.save_pretrained(str(folder))
+    RobertaTokenizer(vocab=model["vocab"], merges=merges).save_pretrained(str(folder))
 
 
 def save_fast_unigram(folder: Path, has_mask_piece: bool = True) -> None:
@@ -115,25 +136,8 @@ def save_fast_unigram(folder: Path, has_mask_piece: bool = True) -> None:
     PreTrainedTokenizerFast(tokenizer_object=bare, **roles).save_pretrained(str(folder))
 
 
-def save_word_level(folder: Path) -> None:
-    """Whole words and single signs, everything else unknown."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    vocab = {piece: number for piece, number in wordpiece_vocab(True).items() if not piece.startswith("##")}
-    bare = Tokenizer(models.WordLevel({piece: number for number, piece in enumerate(vocab)}, unk_token="[UNK]"))
-    bare.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-    bare.pre_tokenizer = pre_tokenizers.Whitespace()
-    names = ["pad_token", "unk_token", "cls_token", "sep_token", "mask_token"]
-    roles = dict(zip(names, STOCK_SPECIALS, strict=True))
-    PreTrainedTokenizerFast(tokenizer_object=bare, **roles).save_pretrained(str(folder))
-
-
 def save_albert(folder: Path, do_lower_case: bool, keep_accents: bool = False) -> None:
     """A trained tokenizer of ALBERT's own class, saved as we save it."""
-    from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
-    from electra_albert.corpus.tokenizer_training import build_albert
-
     trained = train_tokenizer(ACCENTED, 300, do_lower_case, keep_accents or "albert")
     vocab = [tuple(row) for row in json.loads(trained.backend_tokenizer.to_str())["model"]["vocab"]]
     options = {"do_lower_case": do_lower_case, "keep_accents": keep_accents}
@@ -142,8 +146,6 @@ def save_albert(folder: Path, do_lower_case: bool, keep_accents: bool = False) -
 
 def save_script_safe(folder: Path, do_lower_case: bool, keep_accents: bool) -> None:
     """A tokenizer as it is trained by default, with or without the accents of Latin letters."""
-    from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
-
     save_tokenizer(train_tokenizer(ACCENTED, 300, do_lower_case, keep_accents), folder, max_length=77)
 
 
@@ -152,20 +154,10 @@ DIGIT_COMMA_PIECES = {"▁1,": -4.0, "9,": -4.5, "▁1912,": -5.0, "12,": -6.0}
 
 def save_digit_commas(folder: Path) -> None:
     """An ALBERT tokenizer with pieces that join a comma to a digit, as the released one has."""
-    from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
-
     trained = train_tokenizer([*PROSE, *["0 1 2 3 4 5 6 7 8 9 12 1912 999 ,"] * 20], 300, do_lower_case=True)
     save_tokenizer(trained, folder, max_length=77)
     rows = [[piece, score] for piece, score in DIGIT_COMMA_PIECES.items()]
     edit(folder / "tokenizer.json", lambda content: content["model"]["vocab"].extend(rows))
-
-
-def save_split_digit_commas(folder: Path) -> None:
-    """The same, told to keep the comma apart."""
-    from electra_albert.corpus.tokenizer import TextOptions, load_tokenizer, save_tokenizer
-
-    save_digit_commas(folder)
-    save_tokenizer(load_tokenizer(folder, TextOptions(split_digit_comma=True)), folder, max_length=77)
 
 
 KINDS: dict[str, Callable[[Path], None]] = {
@@ -173,40 +165,23 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "albert cased with accents": lambda folder: save_albert(folder, False, keep_accents=True),
     "script-safe uncased": lambda folder: save_script_safe(folder, True, keep_accents=False),
     "script-safe cased with accents": lambda folder: save_script_safe(folder, False, keep_accents=True),
-    "albert with commas apart": save_split_digit_commas,
     "bert uncased": lambda folder: save_bert(folder, True),
     "bert with added words": save_bert_with_words,
     "vocab.txt cased": lambda folder: save_vocab_txt(folder, False),
     "roberta": save_roberta,
-    "roberta with a prefix space": lambda folder: save_roberta(folder, add_prefix_space=True),
-    "word level": save_word_level,
     "fast unigram": save_fast_unigram,
     "fast unigram with an added mask": lambda folder: save_fast_unigram(folder, has_mask_piece=False),
 }
 RELEASED = SHARED_DATA / "albert_vocab" / "30k-clean.rebuilt.model"
-RELEASED_KINDS = {
-    "released": TextOptions(),
-    "released with commas apart": TextOptions(split_digit_comma=True),
-    "released cased with accents": TextOptions(do_lower_case=False, keep_accents=True),
-}
 needs_released = pytest.mark.skipif(not RELEASED.is_file(), reason="needs ALBERT's released vocabulary")
 
 
 def train_model(path: Path, sentences: list[str] = PROSE, **options: Any) -> Path:
     """A SentencePiece model, of ALBERT's layout unless `options` say otherwise."""
     sentencepiece = pytest.importorskip("sentencepiece")
-    layout = {
-        "model_type": "unigram",
-        "vocab_size": 120,
-        "hard_vocab_limit": False,
-        "pad_id": 0,
-        "unk_id": 1,
-        "bos_id": -1,
-        "eos_id": -1,
-        "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
-        "user_defined_symbols": USER_DEFINED,
-        "normalization_rule_name": "nmt_nfkc",
-    }
+    layout: dict[str, Any] = {"model_type": "unigram", "vocab_size": 120, "hard_vocab_limit": False}
+    layout |= {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "normalization_rule_name": "nmt_nfkc"}
+    layout |= {"control_symbols": ["[CLS]", "[SEP]", "[MASK]"], "user_defined_symbols": USER_DEFINED}
     prefix = str(path.with_suffix(""))
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(sentences), model_prefix=prefix, minloglevel=2, **(layout | options)
@@ -219,3 +194,10 @@ def edit(file: Path, change: Callable[[Any], Any]) -> None:
     content = json.loads(file.read_text(encoding="utf-8"))
     change(content)
     file.write_text(json.dumps(content), encoding="utf-8")
+
+
+def encoded(encoder: TextEncoder, sentences: list[str]) -> list[list[int]]:
+    """The ids of each sentence."""
+    ids, lengths = encoder.encode(sentences)
+    assert (ids.dtype, lengths.dtype, lengths.sum()) == (np.int32, np.int64, len(ids))
+    return [piece.tolist() for piece in np.split(ids, lengths.cumsum()[:-1])]

@@ -1,4 +1,4 @@
-"""Which files a name stands for, what is skipped, what is refused, and whether files are still the same."""
+"""Which files a name or URL stands for, what is skipped or refused, and whether files are still the same."""
 
 import bz2
 import gzip
@@ -8,58 +8,55 @@ import socket
 import subprocess
 import sys
 import tarfile
+import threading
 from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 
 import datasets
+import fsspec
 import pytest
 
 from electra_albert.contracts import DataError, UsageError
+from electra_albert.corpus.mixture import read_sources
 from electra_albert.data_files import hub_name
-from electra_albert.data_files.finding import find_files, hub_files, identity, refreshed, same_content
-from tests.corpus.reading import PROSE, sentences, write
+from electra_albert.data_files.finding import find_files, identity, refreshed, same_content
+from tests.corpus.reading import sentences, write
+from tests.tasks.task_files import read
 
 ROOT = Path(__file__).parents[2]
 TEXT = "Words of text.\n"
+REFUSED: dict[str, tuple[bytes, str]] = {
+    "blank.txt": (b"\n \n\n", "no text"),
+    "mark.txt": (gzip.compress(b"\xef\xbb\xbf\n"), "no text"),
+    "utf16.txt": (gzip.compress(("Plain words.\n" * 20).encode("utf-16-be")), "UTF-16"),
+    "cyrillic.txt": (("Обычные слова.\n" * 20).encode("cp1251"), "its encoding"),
+    "cp1252.txt": (("It was “his” café.\n" * 20).encode("cp1252"), "cp1252.*café"),
+    "picture.txt": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR and so on", "binary"),
+    "cut.xz": (lzma.compress(b"Words. " * 99)[:60], "xz"),
+    "cut.bz2": (bz2.compress(b"Words. " * 99)[:-1], "bzip2"),
+    "archive.txt": (b"PK\x03\x04 and so on", "zip"),
+    "pointer.txt": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
+    "page.xz": (b"<html>not found</html>", "not compressed"),
+    "list.json": (b'[{"text": "One."}]', "jsonl"),
+}
 
 
-def found(corpus: Path, counts: Counter[str] | None = None) -> list[str]:
-    """Names of the files, below the folder where one was named."""
-    files = find_files(str(corpus), Counter() if counts is None else counts)
-    return [str(path.relative_to(corpus)) if corpus.is_dir() else path.name for path in files]
+def find(corpus: object) -> list[Path]:
+    return find_files(str(corpus), Counter())
 
 
-@pytest.mark.parametrize(
-    ("content", "word"),
-    [
-        (b"\n \n\n", "no text"),
-        (gzip.compress(b"\xef\xbb\xbf\n", mtime=0), "no text"),
-        (("Plain words.\n" * 20).encode("utf-16-be"), "UTF-16"),
-        (gzip.compress(("Plain words.\n" * 20).encode("utf-32"), mtime=0), "UTF-16"),
-        (("Обычные слова.\n" * 20).encode("cp1251"), "its encoding"),
-        (("It was “his” café.\n" * 20).encode("cp1252"), "cp1252.*café"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR and so on", "binary"),
-        (b"\x1f\x8b\x08\0\0\0\0\0", "gzip"),
-        (lzma.compress(b"Words. " * 99)[:60], "xz"),
-        (bz2.compress(b"Words. " * 99)[:-1], "bzip2"),
-        (b"PK\x03\x04 and so on", "zip"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
-    ],
-)
-def test_a_file_that_is_not_utf8_text_is_refused_with_a_way_out(tmp_path: Path, content: bytes, word: str) -> None:
-    with pytest.raises(DataError, match=word) as refusal:
-        find_files(str(write(tmp_path, content)), Counter())
-    assert "\n" not in str(refusal.value)
-
-
-def test_false_names_and_encodings_are_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_text_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    for name, (content, word) in REFUSED.items():
+        with pytest.raises(DataError, match=word) as refusal:
+            find(write(tmp_path, content, name))
+        assert "\n" not in str(refusal.value)
     with tarfile.open(tmp_path / "a.txt.gz", "w:gz") as archive:
         archive.add(write(tmp_path, TEXT * 99), "a.txt")
-    write(tmp_path, "<html>not found</html>", "b.xz")
-    write(tmp_path, '[{"text": "One."}]', "c.json")
-    for name, word in (("a.txt.gz", "tar"), ("b.xz", "not compressed"), ("c.json", "jsonl")):
-        with pytest.raises(DataError, match=word):
-            find_files(str(tmp_path / name), Counter())
+    with pytest.raises(DataError, match=r"a\.txt\.gz"):
+        find(tmp_path / "a.txt.gz")
     with pytest.raises(DataError, match="UTF-8, not cp1252"):
         find_files(str(write(tmp_path, "Ein schöner Tag.\n")), Counter(), "cp1252")
 
@@ -77,53 +74,49 @@ def test_a_folder_gives_its_text_files_in_order_and_counts_the_rest(tmp_path: Pa
     (tmp_path / "sub" / "gone.txt").symlink_to(tmp_path / "gone")
     os.mkfifo(tmp_path / "sub" / "pipe")
     counts: Counter[str] = Counter()
-    assert found(tmp_path, counts) == ["Z.TXT", "a.md", "b.txt", "c.txt.gz", "plain", "sub/c.txt", "table.csv"]
-    assert counts == {
-        "hidden_entries_skipped": 2,
-        "other_files_skipped": 2,
-        "special_files_skipped": 2,
-        "repeated_files_skipped": 1,
-        "blank_files_skipped": 1,
-    }
+    found = [str(path.relative_to(tmp_path)) for path in find_files(str(tmp_path), counts)]
+    assert found == ["Z.TXT", "a.md", "b.txt", "c.txt.gz", "plain", "sub/c.txt", "table.csv"]
+    skipped = {"hidden_entries": 2, "other_files": 2, "special_files": 2, "repeated_files": 1, "blank_files": 1}
+    assert counts == {f"{name}_skipped": count for name, count in skipped.items()}
 
 
-@pytest.mark.parametrize("name", ["--flag.txt", "new\nline.txt", "e\u0301[1].txt", "*.txt", " "])
-def test_a_file_of_any_name_is_read(tmp_path: Path, name: str) -> None:
-    assert sentences(*find_files(str(write(tmp_path, TEXT, name)), Counter())) == [["Words of text."]]
-
-
-def test_globs_and_the_home_folder_are_expanded_and_give_each_file_once(
+def test_a_file_of_any_name_is_read_and_globs_give_each_file_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    files = [write(tmp_path, TEXT, name) for name in ("e\u0301[1].txt", "one.txt")]
-    (tmp_path / "two.txt").symlink_to(tmp_path / "one.txt")
-    assert find_files(str(tmp_path / "*.txt"), Counter()) == find_files("~/*.txt", Counter()) == files
-    assert find_files("~/one.txt", Counter()) == files[1:]
+    files = [write(tmp_path, TEXT, name) for name in (" ", "*.txt", "--flag.txt", "e\u0301[1].txt", "new\nline.txt")]
+    assert [find(file) for file in files] == [[file] for file in files]
+    (tmp_path / "two.txt").symlink_to(files[2])
+    assert find(tmp_path / "[a-z-]*.txt") == find("~/[a-z-]*.txt") == files[2:]
 
 
-@pytest.mark.parametrize("name", ["missing.txt", "pipe", "/dev/zero", "*.none", "empty"])
-def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError if name == "empty" else UsageError):
-        find_files(str(tmp_path / name), Counter())
+    for name in ("missing.txt", "pipe", "/dev/zero", "*.none"):
+        with pytest.raises(UsageError):
+            find(tmp_path / name)
+    with pytest.raises(DataError):
+        find(tmp_path / "empty")
 
 
-def test_an_unreadable_file_is_refused(open_folder: Path) -> None:
-    path = write(open_folder, TEXT)
-    path.chmod(0)
-    # In a process that is nobody's where we are root, who may read everything.
-    program = (
-        "import os, sys\n"
-        "from collections import Counter\n"
-        "from electra_albert.contracts import UsageError\n"
-        "from electra_albert.data_files.finding import find_files\n"
-        "os.geteuid() or os.setuid(65534)\n"
-        "try:\n    find_files(sys.argv[1], Counter())\nexcept UsageError as error:\n    print(error)\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", program, str(path)], cwd=ROOT, capture_output=True, text=True)
-    assert "cannot be read" in ended.stdout, ended.stderr
+def test_the_same_content_is_known_and_any_other_is_not(tmp_path: Path) -> None:
+    a, b = write(tmp_path, "One.\n", "a.txt"), write(tmp_path, "Two.\n", "b.txt")
+    recorded = identity([a, b])
+    os.utime(a, ns=(1, 1))
+    assert same_content([a, b], recorded), "a touched file still holds the same"
+    present = refreshed([a, b], recorded)
+    assert present == identity([a, b]) != recorded
+    wrong = {"files": [entry | {"blake2b": "of no file"} for entry in present["files"]]}
+    assert refreshed([a, b], wrong) == wrong, "nothing is read whose state is as recorded"
+    assert not same_content([b, a], recorded)
+    assert not same_content([a], recorded)
+    status = b.stat()
+    write(tmp_path, "Too.\n", "b.txt")
+    os.utime(b, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert not same_content([a, b], recorded), "the same size and time, but another content"
+    write(tmp_path, "Longer.\n", "b.txt")
+    assert refreshed([a, b], recorded) is None
 
 
 # Datasets.
@@ -133,59 +126,35 @@ def dataset(*texts: str) -> datasets.Dataset:
     return datasets.Dataset.from_dict({"text": list(texts)})
 
 
-def test_a_saved_dataset_is_read_in_the_order_of_its_rows(tmp_path: Path) -> None:
+def test_a_saved_dataset_is_read_in_the_order_of_its_rows_and_of_splits_train(tmp_path: Path) -> None:
     texts = [f"Document {i} is here." for i in range(12)]
-    dataset(*texts).save_to_disk(tmp_path / "saved", num_shards=11)
-    (tmp_path / "saved" / "cache-123.arrow").write_bytes(b"not of the dataset")
-    assert sentences(*find_files(str(tmp_path), Counter())) == [[text] for text in texts]
-
-
-def test_of_a_saved_dataset_of_splits_train_is_read(tmp_path: Path) -> None:
-    splits = {"train": dataset("One."), "validation": dataset("Two."), "test": dataset("Three.")}
-    datasets.DatasetDict(splits).save_to_disk(tmp_path / "saved")
+    splits = {"train": dataset(*texts), "validation": dataset("Two."), "test": dataset("Three.")}
+    datasets.DatasetDict(splits).save_to_disk(tmp_path / "saved", num_shards={"train": 11, "validation": 1, "test": 1})
+    (tmp_path / "saved" / "train" / "cache-123.arrow").write_bytes(b"not of the dataset")
     counts: Counter[str] = Counter()
-    assert sentences(*find_files(str(tmp_path / "saved"), counts)) == [["One."]]
+    assert sentences(*find_files(str(tmp_path / "saved"), counts)) == [[text] for text in texts]
     assert counts["splits_skipped"] == 2
-    assert sentences(*find_files(str(tmp_path / "saved" / "test"), Counter())) == [["Three."]]
+    assert sentences(*find(tmp_path / "saved" / "test")) == [["Three."]]
     datasets.DatasetDict({"test": dataset("One.")}).save_to_disk(tmp_path / "other")
     with pytest.raises(UsageError, match=r"'train'.*test"):
-        find_files(str(tmp_path / "other"), Counter())
+        find(tmp_path / "other")
 
 
-@pytest.mark.parametrize("state", ["{", "{}", "../secret.arrow"])
-def test_a_dataset_folder_that_is_damaged_or_leads_out_of_itself_is_refused(tmp_path: Path, state: str) -> None:
+def test_a_dataset_folder_that_is_damaged_or_leads_out_of_itself_is_refused(tmp_path: Path) -> None:
     dataset("One.").save_to_disk(tmp_path / "saved")
     (arrow,) = (tmp_path / "saved").glob("*.arrow")
     (tmp_path / "secret.arrow").write_bytes(arrow.read_bytes())
     file = tmp_path / "saved" / "state.json"
-    file.write_text(file.read_text().replace(arrow.name, state) if "secret" in state else state)
-    with pytest.raises(DataError, match="damaged"):
-        find_files(str(tmp_path / "saved"), Counter())
+    for state in ("{", "{}", file.read_text().replace(arrow.name, "../secret.arrow")):
+        file.write_text(state)
+        with pytest.raises(DataError, match="damaged"):
+            find(tmp_path / "saved")
 
 
-def test_what_the_library_loads_is_read_from_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The hub itself is out of reach of a test; a local folder takes the same way.
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")  # its setting, not the user's cache
-    for name in ("data", "old"):
-        (tmp_path / name).mkdir()
-    write(tmp_path / "data", "".join(f'{{"text": "{line}"}}\n' for line in PROSE), "train.jsonl")
-    files = hub_files(str(tmp_path / "data"))
-    assert all(file.is_relative_to(tmp_path / "cache") for file in files)
-    assert sentences(*files) == [[line] for line in PROSE]
-    write(tmp_path / "old", "raise SystemExit('run')", "old.py")
-    for name, config, word in (("data", "no-such-config", "split 'train'"), ("old", None, "scripts")):
-        with pytest.raises(UsageError, match=word) as refusal:
-            hub_files(str(tmp_path / name), config)
-        assert "\n" not in str(refusal.value)
-
-
-def test_a_hub_name_is_told_from_a_path(tmp_path: Path) -> None:
-    assert hub_name("owner/name") == ("owner/name", None)
+def test_a_hub_name_is_distinguished_from_a_path() -> None:
     assert hub_name("owner/na-me.1:config-2") == ("owner/na-me.1", "config-2")
     for path in ("name", "/owner/name", "./owner/name", "a/b/c", "owner/*", "owner/name:", "owner/"):
         assert hub_name(path) is None
-    with pytest.raises(UsageError, match="OWNER/NAME"):
-        find_files("wikitext-not-here", Counter())
 
 
 def test_a_hub_that_does_not_answer_is_given_up_in_seconds_and_one_line() -> None:
@@ -202,29 +171,78 @@ def test_a_hub_that_does_not_answer_is_given_up_in_seconds_and_one_line() -> Non
         command = [sys.executable, "-c", program]
         ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     error, seconds = ended.stdout.splitlines()
-    assert (ended.stderr, float(seconds) < 20) == ("", True)
-    assert "nobody/nothing" in error
-    assert "no answer from" in error
+    assert (ended.stderr, float(seconds) < 20, "nobody/nothing" in error) == ("", True, True)
 
 
-# Identity.
+# URLs.
 
 
-def test_the_same_content_is_known_and_any_other_is_not(tmp_path: Path) -> None:
-    a, b = write(tmp_path, "One.\n", "a.txt"), write(tmp_path, "Two.\n", "b.txt")
-    recorded = identity([a, b])
-    assert same_content([a, b], recorded)
-    os.utime(a, ns=(1, 1))
-    assert same_content([a, b], recorded), "a touched file still holds the same"
-    present = refreshed([a, b], recorded)
-    assert present == identity([a, b]) != recorded
-    wrong = {"files": [entry | {"blake2b": "of no file"} for entry in present["files"]]}
-    assert refreshed([a, b], wrong) == wrong, "nothing is read whose state is as recorded"
-    assert not same_content([b, a], recorded)
-    assert not same_content([a], recorded)
-    status = b.stat()
-    write(tmp_path, "Too.\n", "b.txt")
-    os.utime(b, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert not same_content([a, b], recorded), "the same size and time, but another content"
-    write(tmp_path, "Longer.\n", "b.txt")
-    assert refreshed([a, b], recorded) is None
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+class Handler(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[HTTPServer]:
+    """A server of the folder `tmp_path`, which stops with the test."""
+    made = HTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path)))
+    thread = threading.Thread(target=made.serve_forever)
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+def test_a_file_of_a_web_server_is_read_again_when_it_changes_and_kept_when_it_is_gone(
+    tmp_path: Path, cache: Path, server: HTTPServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="electra_albert")
+    page = write(tmp_path, "One line.\n", "page.txt")
+    url = f"http://127.0.0.1:{server.server_port}/page.txt"
+    first = find(url)
+    assert sentences(*first) == [["One line."]]
+    assert (first[0].name, first[0].is_relative_to(cache)) == ("page.txt", True)
+    assert find(url) == first
+    assert caplog.text.count("fetching") == 1
+    write(tmp_path, "Another line here.\n", "page.txt")
+    os.utime(page, (1, 1))
+    assert sentences(*find(url)) == [["Another line here."]]
+    with pytest.raises(UsageError, match=r"--corpus .*cannot be fetched"):
+        find(url.replace("page", "none"))
+    server.shutdown()
+    server.server_close()
+    assert sentences(*find(url)) == [["Another line here."]]
+    assert "copy fetched before" in caplog.text
+
+
+def test_folders_globs_and_saved_datasets_are_read_from_any_file_system(tmp_path: Path, cache: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe({"/texts/b.txt": b"Two.\n", "/texts/sub/a.txt": b"One.\n", "/texts/p.png": b"no text"})
+    dataset("Three.").save_to_disk(tmp_path / "saved")
+    memory.put(str(tmp_path / "saved"), "/saved", recursive=True)
+    assert sentences(*find("memory://texts")) == [["Two."], ["One."]]
+    assert sentences(*find("memory://texts/**/*.txt")) == [["Two."], ["One."]]
+    assert sentences(*find("memory://saved")) == [["Three."]]
+    listed = write(tmp_path, "- {corpus: memory://texts/b.txt}\n", "s.yaml")
+    assert [source.corpus for source in read_sources(str(listed), "text")] == ["memory://texts/b.txt"]
+    for url in ("memory://none/x.txt", "memory://none/*.txt", "nosuch://a/b.txt"):
+        with pytest.raises(UsageError) as refusal:
+            find(url)
+        assert "\n" not in str(refusal.value)
+    rows = b"sentence\tlabel\ngood film\t1\nbad film\t0\n"
+    memory.pipe({"/GLUE/SST-2/train.tsv": rows, "/GLUE/SST-2/dev.tsv": rows})
+    assert len(read("sst2", data_dir="memory://GLUE").train) == 2
+
+
+def test_a_key_that_leads_out_of_the_cache_is_refused(cache: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/evil/in.txt", b"One.\n")
+    memory.store["/evil/../../out.txt"] = memory.store["/evil/in.txt"]
+    with pytest.raises(UsageError, match="not the name of a file"):
+        find("memory://evil")
