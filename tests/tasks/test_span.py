@@ -17,8 +17,7 @@ from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.rows import Rows
 from electra_albert.tasks.span import best_span, slide
 from electra_albert.tasks.task import Answer, Report, SpanExample
-from tests.tasks.small_tokenizers import KINDS as TOKENIZERS
-from tests.tasks.small_tokenizers import PLAN, encoder, steady, texts
+from tests.tasks.small_tokenizers import PLAN, encoder, kinds, steady, texts, thorough
 
 SHARED = Path(os.environ.get("ELECTRA_ALBERT_DATA") or Path(__file__).parents[3] / "shared" / "data")
 SPAN = KINDS["span"]
@@ -84,9 +83,8 @@ def test_an_answer_lies_whole_in_the_window_that_is_best_for_its_beginning(
             assert min(window.start + at + longest, count) <= window.end
 
 
-@pytest.mark.parametrize("kind", TOKENIZERS)
-@steady
-@given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=40), st.data())
+@thorough
+@given(kinds, st.lists(st.sampled_from(WORDS), min_size=1, max_size=40), st.data())
 def test_outputs_on_the_labels_give_answers_of_whole_words_exactly(
     kind: str, words: list[str], data: st.DataObject
 ) -> None:
@@ -104,9 +102,8 @@ def test_outputs_on_the_labels_give_answers_of_whole_words_exactly(
     assert report.counts == {}
 
 
-@pytest.mark.parametrize("kind", TOKENIZERS)
-@steady
-@given(context=texts, data=st.data())
+@thorough
+@given(kinds, texts, st.data())
 def test_any_answer_is_widened_and_counted_or_counted_as_lost(kind: str, context: str, data: st.DataObject) -> None:
     assume(context)
     begin = data.draw(st.integers(0, len(context) - 1))

@@ -1,0 +1,239 @@
+"""Sequences, choices and tagged words: what their rows hold, what is counted, and what comes back from outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from electra_albert.contracts import IGNORED_LABEL, DataError
+from electra_albert.tasks.kinds import KINDS
+from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.sequence import fill
+from electra_albert.tasks.task import ChoiceExample, Report, SequenceExample, TokenExample
+from tests.tasks.small_tokenizers import PLAN, encoder, kinds, steady, texts, thorough, tokenizer, words
+
+LABELS = {"sequence": ("no", "yes"), "choice": (), "token": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")}
+ROOM = PLAN.max_seq_length - 3
+SHORT = PLAN._replace(max_seq_length=16)
+tagged = st.lists(st.tuples(words, st.sampled_from(LABELS["token"])), max_size=30)
+
+
+def encode(
+    kind: str, examples: list[Any], plan: Any = PLAN, report: Report | None = None, text: str = "albert", **told: bool
+) -> Rows:
+    report = Report() if report is None else report
+    training = told.get("is_training", False)
+    return KINDS[kind].encode(examples, encoder(text), LABELS[kind], plan, report, is_training=training, where="dev")
+
+
+def decode(kind: str, outputs: list[Any], rows: Rows, examples: list[Any], plan: Any = PLAN) -> Any:
+    floats = [np.asarray(output, dtype=np.float32) for output in outputs]
+    return KINDS[kind].decode(floats, rows, examples, LABELS[kind], plan)
+
+
+def row(rows: Rows, number: int) -> list[int]:
+    return rows.ids[rows.starts[number] : rows.starts[number + 1]].tolist()
+
+
+def ids_of(text: str) -> list[int]:
+    return encoder("albert").encode([text])[0].tolist()
+
+
+def sequences(*labels: Any) -> list[SequenceExample]:
+    return [SequenceExample("a", None, label, f"file.tsv:{n}") for n, label in enumerate(labels)]
+
+
+def choice(options: tuple[str, ...] = ("a", "b"), label: int | None = 1, group: str = "") -> ChoiceExample:
+    return ChoiceExample("the house", "who _?", options, label, "7.txt", group)
+
+
+def sentence(pairs: list[tuple[str, str]]) -> TokenExample:
+    return TokenExample(tuple(word for word, _ in pairs), tuple(tag for _, tag in pairs), "1")
+
+
+# Sequences.
+
+
+@steady
+@given(st.lists(st.tuples(texts, st.none() | texts), max_size=4))
+def test_rows_hold_both_texts_from_their_beginning_and_fit(pairs: list[tuple[str, str | None]]) -> None:
+    report = Report()
+    rows = encode("sequence", [SequenceExample(a, b, "yes", str(n)) for n, (a, b) in enumerate(pairs)], PLAN, report)
+    cls, sep = tokenizer("albert").cls_token_id, tokenizer("albert").sep_token_id
+    cut = 0
+    for number, (first, second) in enumerate(pairs):
+        found, border = row(rows, number), int(rows.first_lengths[number])
+        a, b = found[1 : border - 1], found[border:-1]
+        assert (found[0], found[border - 1], found[-1]) == (cls, sep, sep)
+        assert a == ids_of(first)[: len(a)]
+        assert b == ([] if second is None else ids_of(second)[: len(b)])
+        assert len(found) <= PLAN.max_seq_length
+        shorter = len(a) < len(ids_of(first)) or len(b) < len(ids_of(second or ""))
+        assert not shorter or len(found) == PLAN.max_seq_length
+        assert second is not None or border == len(found)
+        cut += shorter
+    assert report.counts["examples of dev cut to 32 tokens (--max_seq_length)"] == cut
+
+
+def test_training_pairs_come_exchanged_as_well_where_asked() -> None:
+    examples = [SequenceExample("old", "house", "yes", "1"), SequenceExample("x", None, "no", "2")]
+    report, twice = Report(), PLAN._replace(double_unordered=True)
+    rows = encode("sequence", examples, twice, report, is_training=True)
+    assert (rows.examples.tolist(), rows.labels.tolist()) == ([0, 1, 0], [1, 0, 1])  # type: ignore[union-attr]
+    assert row(rows, 2) == row(encode("sequence", [SequenceExample("house", "old", None, "1")]), 0)
+    assert report.counts["pairs of dev taken a second time with their texts exchanged"] == 1
+    assert encode("sequence", examples, twice).unit_count == 2
+    assert encode("sequence", examples, is_training=True).unit_count == 2
+    encode("sequence", [SequenceExample("the house " * 30, "x", "yes", "1")], twice, report, is_training=True)
+    assert report.counts["examples of dev cut to 32 tokens (--max_seq_length)"] == 1  # as an example, not as two rows
+
+
+def test_logits_give_classes_with_probabilities_numbers_and_values_where_there_is_gold() -> None:
+    examples = sequences("yes", "no", "yes")
+    found = decode("sequence", [[0, 2], [0, 1], [3, 0]], encode("sequence", examples), examples)
+    assert (found.predictions, found.values.tolist()) == (["yes", "yes", "no"], [[1, 1], [1, 0], [0, 1]])
+    assert found.probabilities[0][1] == pytest.approx(1 / (1 + np.exp(-2)), rel=1e-12)
+    examples, plan = sequences(3.2, 0.0), PLAN._replace(is_regression=True)
+    rows = encode("sequence", examples, plan)
+    found = decode("sequence", [[5.5], [-1]], rows, examples, plan)
+    assert rows.labels is not None
+    assert rows.labels.dtype == np.float32
+    assert (found.predictions, found.values.tolist()) == ([5.5, -1.0], [[5.5, 3.2], [-1.0, 0.0]])  # the exact gold
+    rows = encode("sequence", sequences(None))
+    found = decode("sequence", [[1, 0]], rows, sequences(None))
+    assert (rows.labels, found.values, found.predictions) == (None, None, ["no"])
+    assert decode("sequence", [], encode("sequence", []), []).predictions == []
+
+
+# Choices: a row an option.
+
+
+@steady
+@given(texts, st.lists(st.tuples(texts, texts), min_size=1, max_size=3))
+def test_question_and_option_are_kept_before_the_passage(context: str, questions: list[tuple[str, str]]) -> None:
+    report = Report()
+    examples = [ChoiceExample(context, q, (option, "x"), 0, "1", "") for q, option in questions]
+    rows = encode("choice", examples, PLAN, report)
+    cut = 0
+    for number, one in enumerate(examples):
+        found = [row(rows, at) for at in (2 * number, 2 * number + 1)]
+        borders = rows.first_lengths[2 * number : 2 * number + 2].tolist()
+        assert borders[0] == borders[1]  # all options are judged on the same part of the passage
+        for option, ids, border in zip(one.options, found, borders, strict=True):
+            assert ids[border:-1] == ids_of(fill(one.question, option))[-(ROOM // 2) :]
+            assert ids[1 : border - 1] == ids_of(context)[: border - 2]
+            assert len(ids) <= PLAN.max_seq_length
+        is_cut = borders[0] - 2 < len(ids_of(context))
+        assert not is_cut or max(map(len, found)) == PLAN.max_seq_length
+        cut += is_cut
+    assert report.counts["passages of dev with their question cut to 32 tokens (--max_seq_length)"] == cut
+
+
+def test_the_option_fills_the_gap_or_follows_the_question() -> None:
+    wanted = {"He _ .": r"He a\1 .", "He ____ it": r"He a\1 it", "Who?": r"Who? a\1"}
+    assert {question: fill(question, r"a\1") for question in wanted} == wanted
+
+
+def test_a_question_is_one_unit_with_its_choice_gold_and_group() -> None:
+    examples = [choice(group="middle"), choice(("c", "d"), 0, "high"), choice(group="other")]
+    rows = encode("choice", examples)
+    batch = rows.collate([1, 0])
+    assert batch.input_ids.shape[0] == 4
+    assert batch.labels is not None
+    assert (batch.labels.tolist(), batch.example_id.tolist()) == ([0, 1], [1, 1, 0, 0])
+    found = decode("choice", [[0, 1], [0, 1], [1, 0]], rows, examples)
+    assert (found.predictions, found.values.tolist()) == ([1, 1, 0], [[1, 1, 0], [1, 0, 1], [0, 1, -1]])
+
+
+# Tagged words.
+
+
+def outputs_on(rows: Rows, tags: np.ndarray) -> list[np.ndarray]:
+    """Outputs of all weight on some tags; those that count for nothing get noise that must not be read."""
+    tag_count = len(LABELS["token"])
+    noise = np.random.default_rng(0).normal(size=(len(rows.ids), tag_count)).astype(np.float32)
+    return np.split(np.where(tags[:, None] == np.arange(tag_count), 50, noise), rows.starts[1:-1])
+
+
+@thorough
+@given(kinds, st.lists(tagged, min_size=1, max_size=3))
+def test_outputs_on_the_gold_tags_give_them_back(text: str, sentences: list[list[tuple[str, str]]]) -> None:
+    examples = [sentence(pairs) for pairs in sentences]
+    rows = encode("token", examples, SHORT, text=text)
+    assert rows.labels is not None
+    decoded = decode("token", outputs_on(rows, rows.labels), rows, examples)
+    assert decoded.predictions == [list(one.tags or ()) for one in examples]
+    assert (decoded.values[:, :1] == decoded.values[:, 1:3]).all()
+    assert decoded.values[:, 3].tolist() == decoded.values[:, 4].tolist() == [len(one.words) for one in examples]
+
+
+@thorough
+@given(kinds, tagged)
+def test_words_keep_their_order_and_none_is_lost_or_repeated(text: str, pairs: list[tuple[str, str]]) -> None:
+    rows = encode("token", [sentence(pairs)], SHORT, text=text)
+    numbers = rows.token_info["words"]
+    assert numbers[numbers >= 0].tolist() == list(range(len(pairs)))
+    assert rows.unit_lengths().max() <= 16
+    assert rows.labels is not None
+    assert ((rows.labels != IGNORED_LABEL) == (numbers >= 0)).all()
+    kept = [piece for inside in np.split(rows.ids, rows.starts[1:-1]) for piece in inside[1:-1].tolist()]
+    filler = encoder(text).filler_id
+    whole = [encoder(text).encode([" " + word])[0].tolist()[:14] or [filler] for word, _ in pairs]
+    assert kept == [piece for word in whole for piece in word]
+
+
+def test_a_long_sentence_is_cut_before_a_word_that_does_not_fit() -> None:
+    report = Report()
+    assert len(ids_of(" dog-bark")) > 1  # or all fit alike
+    text = ["house", "dog-bark"] * 20
+    rows = encode("token", [sentence([(word, "O") for word in text])], SHORT, report)
+    for length, start in zip(rows.unit_lengths(), rows.starts[1:-1], strict=False):
+        assert length + len(ids_of(" " + text[rows.token_info["words"][start + 1]])) > 16
+    assert set(rows.examples.tolist()) == {0}
+    assert all(rows.token_info["words"][start + 1] >= 0 for start in rows.starts[:-1])
+    assert report.counts == {"sentences of dev read in windows of 16 tokens": 1}
+
+
+def test_words_too_long_or_without_a_token_keep_their_position_and_are_counted() -> None:
+    report = Report()
+    pairs = [("ab" * 45, "B-PER"), ("\u200b", "O"), ("\u0301", "O"), ("the", "B-LOC")]
+    rows = encode("token", [sentence(pairs)], SHORT, report, "bert")
+    assert report.counts["words of dev that give no token, read as unknown"] == 2
+    assert report.counts["words of dev cut to 14 tokens"] == 1
+    assert (rows.ids == tokenizer("bert").unk_token_id).sum() == 2
+
+
+def test_values_count_whole_entities_and_single_tags_where_there_is_gold() -> None:
+    examples = [TokenExample(("a", "b", "c", "d"), ("B-PER", "I-PER", "O", "B-LOC"), "1")]
+    rows = encode("token", examples)
+    given_tags = np.zeros(len(rows.ids), dtype=np.int64)
+    given_tags[rows.token_info["words"] >= 0] = [1, 0, 3, 3]  # B-PER O B-LOC B-LOC
+    assert decode("token", outputs_on(rows, given_tags), rows, examples).values.tolist() == [[1, 3, 2, 2, 4]]
+    examples = [TokenExample(("a", "b"), None, "1")]
+    rows = encode("token", examples)
+    decoded = decode("token", [np.ones((len(rows.ids), 5))], rows, examples)
+    assert (rows.labels, decoded.predictions, decoded.values) == (None, [["O", "O"]], None)
+    assert rows.collate([0]).labels is None
+
+
+# Refused.
+
+
+@pytest.mark.parametrize(
+    ("kind", "examples", "message"),
+    [
+        ("sequence", sequences("maybe"), r"file\.tsv:0"),
+        ("sequence", sequences("yes", None), r"file\.tsv:"),
+        ("choice", [choice(), choice(("a", "b", "c"))], r"dev, 7\.txt: .*3 options"),
+        ("choice", [choice(label=2)], "answer 2"),
+        ("token", [TokenExample(("a",), ("B-ORG",), "7")], "B-ORG"),
+        ("token", [TokenExample(("a", "b"), ("O",), "7")], "1 tags for 2 words"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused_with_their_example(kind: str, examples: list[Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        encode(kind, examples)

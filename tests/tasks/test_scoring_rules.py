@@ -1,0 +1,119 @@
+"""Answers are compared as SQuAD's official script does, tags are read as the CoNLL shared tasks' script does."""
+
+import string
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_albert.tasks.span import exact_match, f1, normalize_answer
+from electra_albert.tasks.token import Entity, entities, is_entity_tagging
+
+LAW = settings(max_examples=100, deadline=None, derandomize=True)
+WORDS = st.sampled_from(["the", "a", "An", "cat", "Cats", "1,000", "U.S.", "-", "the-cat", "é", "  ", "\u3000x", "…"])
+TEXTS = st.one_of(st.lists(WORDS, max_size=5).map(" ".join), st.text(max_size=12))
+
+
+def words_of(text: str) -> list[str]:
+    """The normalisation once more, one character and one word at a time."""
+    kept = "".join(character for character in text.lower() if character not in string.punctuation)
+    found, word = [], ""
+    for character in kept + " ":
+        if character.isalnum() or character == "_":
+            word += character
+        else:
+            found += [word if word not in ("a", "an", "the") else " ", character]
+            word = ""
+    return "".join(found).split()
+
+
+def plain_f1(prediction: str, gold: str) -> float:
+    """Precision and recall by crossing off equal words one by one."""
+    predicted, left = words_of(prediction), words_of(gold)
+    if not predicted or not left:
+        return float(predicted == left)
+    size, shared = len(left), 0
+    for word in predicted:
+        if word in left:
+            left.remove(word)
+            shared += 1
+    return 2 * shared / (len(predicted) + size)
+
+
+@LAW
+@given(TEXTS, st.lists(TEXTS, max_size=4))
+def test_scores_agree_with_a_plain_restatement_of_the_rules(prediction: str, golds: list[str]) -> None:
+    right = [gold for gold in golds if words_of(gold)] or [""]
+    assert exact_match(prediction, golds) == float(any(words_of(prediction) == words_of(gold) for gold in right))
+    # float64: the two write the harmonic mean differently.
+    assert f1(prediction, golds) == pytest.approx(max(plain_f1(prediction, gold) for gold in right), rel=1e-12)
+    assert normalize_answer(prediction) == " ".join(words_of(prediction))
+
+
+@pytest.mark.parametrize(
+    ("prediction", "golds", "match", "overlap"),
+    [
+        ("Denver Broncos", ["the Denver Broncos", "Broncos"], 1.0, 1.0),
+        ("to be or to", ["to to to be"], 0.0, 0.75),  # a word counts as often as both have it
+        ("Denver", [], 0.0, 0.0),
+        ("the", [], 1.0, 1.0),  # nothing is left of it
+        ("", ["Denver", "the"], 0.0, 0.0),  # a gold of which nothing is left does not count beside another
+    ],
+)
+def test_answers_made_by_hand(prediction: str, golds: list[str], match: float, overlap: float) -> None:
+    assert (exact_match(prediction, golds), f1(prediction, golds)) == (match, pytest.approx(overlap))
+
+
+@st.composite
+def marked_sentences(draw: st.DrawFn) -> tuple[list[tuple[int, str]], set[Entity]]:
+    """Stretches (length, type, or "" outside) that fill a sentence, and the entities among them."""
+    stretches = draw(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["", "PER", "LOC", "A-B"])), max_size=6))
+    start, gold = 0, set()
+    for length, kind in stretches:
+        if kind:
+            gold.add((start, start + length, kind))
+        start += length
+    return stretches, gold
+
+
+@LAW
+@given(st.sampled_from(["BIIB", "BIES", "BILU"]), marked_sentences())  # IOB2, IOBES, BILOU
+def test_entities_written_in_a_scheme_are_read_back(
+    scheme: str, marked: tuple[list[tuple[int, str]], set[Entity]]
+) -> None:
+    begin, inside, end, single = scheme
+    tags = []
+    for length, kind in marked[0]:
+        marks = [single] if length == 1 else [begin, *inside * (length - 2), end]
+        tags += [f"{mark}-{kind}" for mark in marks] if kind else ["O"] * length
+    assert entities(tags) == marked[1]
+
+
+@pytest.mark.parametrize(
+    ("tags", "found"),
+    [
+        ("I-PER B-PER O I-PER", {(0, 1, "PER"), (1, 2, "PER"), (3, 4, "PER")}),  # IOB1: B only between neighbours
+        ("B-PER I-LOC", {(0, 1, "PER"), (1, 2, "LOC")}),
+        ("B I O B", {(0, 2, "_"), (3, 4, "_")}),  # seqeval's name for no type
+        ("B-A-B I-A-B", {(0, 2, "A-B")}),  # the type is all behind the first dash
+        ("E-PER I-PER", {(0, 1, "PER"), (1, 2, "PER")}),
+    ],
+)
+def test_tags_made_by_hand(tags: str, found: set[Entity]) -> None:
+    assert entities(tags.split()) == found
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_tagging"),
+    [
+        ("B-NP I-NP", True),  # chunks may leave nothing outside
+        ("O S-PER E-PER B-PER I-PER", True),
+        ("B I O", True),
+        ("B I", False),  # without O they may be anything
+        ("O", False),
+        ("", False),
+        ("O B-PER NN", False),
+    ],
+)
+def test_only_tags_with_the_prefixes_of_a_scheme_are_entities(labels: str, is_tagging: bool) -> None:
+    assert is_entity_tagging(labels.split()) is is_tagging
