@@ -57,7 +57,7 @@ def test_false_names_and_encodings_are_refused(tmp_path: Path) -> None:
         archive.add(write(tmp_path, TEXT * 99), "a.txt")
     write(tmp_path, "<html>not found</html>", "b.xz")
     write(tmp_path, '[{"text": "One."}]', "c.json")
-    for name, word in (("a.txt.gz", "tar"), ("b.xz", "not compressed"), ("c.json", "jsonl")):
+    for name, word in (("a.txt.gz", "binary"), ("b.xz", "not compressed"), ("c.json", "jsonl")):
         with pytest.raises(DataError, match=word):
             find_files(str(tmp_path / name), Counter())
     with pytest.raises(DataError, match="UTF-8, not cp1252"):

@@ -22,10 +22,10 @@ from filelock import FileLock, Timeout
 from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.mixture import Source, read_sources
-from electra_albert.corpus.sources import Reading, Unit, find_files, identity, plan_units, refreshed, require_columns
+from electra_albert.corpus.sources import Reading, Unit, plan_units, require_columns
 from electra_albert.corpus.store import Store, open_store
 from electra_albert.corpus.tokenizer import TextOptions, fingerprint, load_tokenizer
-from electra_albert.data_files.finding import format_of
+from electra_albert.data_files.finding import find_files, format_of, identity, refreshed
 from electra_albert.files import SAMPLE_TEXT, read_json, write_json
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.examples import ExampleTable, build_table, padding_share
 from electra_albert.corpus.mixture import RowOrder, order_rows, source_names
 from electra_albert.corpus.parts import PartPlan, missing_parts, token_dtype, write_parts
-from electra_albert.corpus.sources import read_unit, same_content
+from electra_albert.corpus.sources import read_unit
 from electra_albert.corpus.statistics import format_statistics
 from electra_albert.corpus.store import Store, build_store
 from electra_albert.corpus.tokenizer import (
@@ -33,6 +33,7 @@ from electra_albert.corpus.tokenizer import (
     train_tokenizer,
 )
 from electra_albert.corpus.word_encoder import encoder_settings
+from electra_albert.data_files.finding import same_content
 from electra_albert.keyed_random import Stream, bits
 
 if TYPE_CHECKING:
