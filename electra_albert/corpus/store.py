@@ -22,7 +22,7 @@ import numpy as np
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.held_out import SIDES, Run, plan_sides
-from electra_albert.corpus.parts import PartPlan, finished_parts, token_dtype
+from electra_albert.corpus.parts import PartPlan, token_dtype
 from electra_albert.files import HashedFile, Written, find_damage, read_json, write_json
 
 FORMAT_VERSION = 3
@@ -66,7 +66,9 @@ def build_store(
     (folder / "manifest.json").unlink(missing_ok=True)
     for side in SIDES:
         shutil.rmtree(folder / side, ignore_errors=True)  # with the example tables of an older store
-    parts = finished_parts(plan)
+    parts = plan.parts()
+    if missing := [part.number for part in parts if not part.statistics]:
+        raise UsageError(f"{plan.folder}: part {missing[0]} is not there or was made otherwise; write it again")
     read, written = Counter(found), Counter[str]()
     for part in parts:
         read.update(part.statistics["read"])
@@ -86,13 +88,9 @@ def build_store(
         "held_out": notice,
         "process_seconds": sum(part.statistics["seconds"] for part in parts),
     }
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "fingerprint": plan.fingerprint,
-        "vocab_size": vocab_size,
-        "files": {name: written._asdict() for name, written in files.items()},
-        "receipt": statistics,
-    }
+    hashes = {name: written._asdict() for name, written in files.items()}
+    manifest = {"format_version": FORMAT_VERSION, "fingerprint": plan.fingerprint, "vocab_size": vocab_size}
+    manifest |= {"files": hashes, "receipt": statistics}
     write_json(folder / "manifest.json", {**manifest, "sha256": _digest(manifest)})
     shutil.rmtree(plan.folder, ignore_errors=True)  # another job may still write there
     try:

@@ -28,8 +28,8 @@ def encoding_hint(raw: bytes) -> str:
     first = next(position for position, byte in enumerate(raw) if byte > 127)
     sample = raw[max(0, first - _SHOWN_BYTES) : first + _SHOWN_BYTES].decode("cp1252", "replace")
     return (
-        "convert it with iconv -f <its encoding> -t UTF-8, or read it as it is by --encoding; if "
-        f"{' '.join(sample.split())!r} is right, by --encoding cp1252"
+        f"in cp1252, which includes Latin-1, it reads {' '.join(sample.split())!r}: if that is right, take --encoding "
+        "cp1252, else convert it with iconv -f <its encoding> -t UTF-8"
     )
 
 

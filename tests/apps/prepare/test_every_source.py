@@ -126,7 +126,7 @@ def test_bytes_that_are_not_utf8_become_what_was_asked_for(finished: Finished, t
     if bad_utf8 == "error":
         assert_refused(ended, 3, f"line {len(PLAIN.splitlines()) + 1}", "0xff")
     else:
-        counted = "2 lines that are not UTF-8" if bad_utf8 == "skip" else "2 invalid UTF-8 bytes replaced"
+        counted = "2 skipped lines" if bad_utf8 == "skip" else "2 invalid bytes"
         assert (ended.code, counted in ended.err) == (0, True), ended.err
 
 
@@ -142,6 +142,6 @@ def test_a_file_in_two_sources_is_read_once_and_counted_or_refused(finished: Fin
     write(tmp_path / "t.txt", PLAIN)
     twice = write(tmp_path / "s.yaml", b"- {corpus: t.txt}\n- {corpus: ./t.txt}\n")
     ended = prepared(finished, twice, tmp_path)
-    assert (ended.code, "1 files named twice" in ended.err) == (0, True), ended.err
+    assert (ended.code, "1 repeated files skipped" in ended.err) == (0, True), ended.err
     weighted = write(tmp_path / "w.yaml", b"- {corpus: t.txt, weight: 1}\n- {corpus: ./t.txt, weight: 2}\n")
     assert_refused(prepared(finished, weighted, tmp_path), 3, "two sources")
