@@ -46,7 +46,6 @@ class Decoder(NamedTuple):
         """Whole lines as plain text; `place` gives file and line for a number in `text`. A bad line may be missing.
 
         A line over MAX_LINE_BYTES comes in parts, each a line here: of such a line only the bad parts are left out.
-        Raises DataError where bytes are not UTF-8 and that is to be an error.
         """
         if self._is_bad(text, place):
             bad = [line for line in text.split("\n") if SURROGATE.search(line)]

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import reprlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from torch import Tensor
 from electra_albert.config import BUILT_IN_CORPUS
 from electra_albert.contracts import NOT_YAML, DataError
 from electra_albert.data_files import hub_name
+from electra_albert.data_files.finding import format_of
 from electra_albert.data_files.remote import is_url
 from electra_albert.data_files.streams import open_regular
 from electra_albert.keyed_random import Stream, derived_seed, permute
@@ -58,8 +60,7 @@ def strict_loader() -> type:
 def read_sources(corpus: str, text_column: str) -> list[Source]:
     """The sources that `corpus` names: those listed in a .yaml file, or itself.
 
-    Paths in the file are relative to its folder. Raises UsageError where it cannot be read, DataError where it lists no
-    sources, a key that means nothing, or weights for some sources only.
+    Paths in the file are relative to its folder.
     """
     import yaml
 
@@ -86,6 +87,22 @@ def read_sources(corpus: str, text_column: str) -> list[Source]:
     except (yaml.YAMLError, *NOT_YAML) as error:  # a ValueError also where it is not UTF-8
         raise DataError(f"{file} is not YAML ({' '.join(str(error).split())[:80]})") from None
     return sources
+
+
+def without_repeats(sources: list[Source], files: list[list[Path]], found: Counter[str]) -> list[list[Path]]:
+    """Each text once, in the first source that holds it; DataError if that would falsify the sources' weights."""
+    seen: set[tuple[str, str]] = set()
+    kept: list[list[Path]] = []
+    for source, some in zip(sources, files, strict=True):
+        columns = {path: "" if format_of(path) == "text" else source.text_column for path in some}  # text has none
+        own = {(os.path.realpath(path), columns[path]): path for path in some}
+        repeated = own.keys() & seen
+        if repeated and source.weight is not None:
+            raise DataError(f"{min(repeated)[0]} belongs to two sources with weights; give it to one of them")
+        found["repeated_files_skipped"] += len(repeated)
+        kept.append([path for text, path in own.items() if text not in seen])
+        seen |= own.keys()
+    return kept
 
 
 def source_names(sources: Sequence[Source]) -> list[str]:
@@ -174,8 +191,7 @@ class RowOrder:
 def order_rows(first: Sequence[int], row_count: int, weights: Sequence[float] | None, seed: int) -> RowOrder:
     """The order of a table of `row_count` rows whose sources begin at the rows `first`.
 
-    weights are proportional to how often a row of each source is drawn; None draws all rows alike. Raises DataError
-    where a source with a weight has no row.
+    weights are proportional to how often a row of each source is drawn; None draws all rows alike.
     """
     if weights is None or len(first) == 1:
         return RowOrder((0,), (row_count,), (row_count,), seed)

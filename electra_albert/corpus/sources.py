@@ -16,14 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 from electra_albert.contracts import DataError
-from electra_albert.corpus.documents import (
-    BadUtf8,
-    Decoder,
-    Document,
-    Record,
-    documents_of_lines,
-    documents_of_records,
-)
+from electra_albert.corpus.documents import BadUtf8, Decoder, Document, Record, documents_of_lines, documents_of_records
 from electra_albert.corpus.sentences import split_sentences
 from electra_albert.data_files.finding import find_files, format_of, read_sample
 from electra_albert.data_files.lines import BLOCK_BYTES, MAX_LINE_BYTES, Lines
@@ -98,10 +91,7 @@ def require_columns(files: Iterable[Path], reading: Reading) -> None:
 
 
 def plan_units(files: list[Path], reading: Reading = _AS_USUAL, unit_bytes: int = 8 << 20) -> list[Unit]:
-    """Units of about `unit_bytes`, in order: a big file gives many, many small files give one.
-
-    Raises DataError where a file is damaged or has no column of texts, and UsageError where it cannot be read.
-    """
+    """Units of about `unit_bytes`, in order: a big file gives many, many small files give one."""
     units = []
     spans: list[Span] = []
     size = 0
@@ -193,11 +183,7 @@ def _border_after(file: BinaryIO, position: int, kind: Kind) -> int:
 
 
 def read_unit(unit: Unit, counts: Counter[str]) -> Iterator[Document]:
-    """The documents of a unit in order, with bounded memory. What was read, mended and left out is added to `counts`.
-
-    Raises DataError where a file is damaged, changed or holds what `unit.reading` does not allow, and UsageError where
-    it cannot be read any more.
-    """
+    """The documents of a unit in order, with bounded memory; what was read and left out is added to `counts`."""
     for span in unit.spans:
         if span.start == 0:
             counts["files"] += 1
@@ -260,9 +246,7 @@ def _csv_records(lines: Lines, delimiter: str, column: str) -> Iterator[Record]:
         if delimiter != _DELIMITERS["csv"]:
             lines.counts[f"CSV files separated by {SEPARATORS[delimiter]}"] += 1
 
-    def place(number: int) -> str:
-        return lines.place(number - 1)
-
+    place = partial(lines.place, -1)  # rows are numbered from 1
     rows = csv_rows(chain((first,), texts), delimiter, place)
     _, header = next(rows, (1, []))
     if header.count(column) != 1:

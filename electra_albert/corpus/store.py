@@ -60,8 +60,7 @@ def build_store(
     """Put the finished parts of `plan` together to a store in `folder`; the parts are removed.
 
     sources: the source that each unit of the plan belongs to, ascending. found: what was noted when the files were
-    looked for. Raises UsageError where a part is missing, DataError where the corpus is too small to hold anything out,
-    CheckpointError where the store does not read back as it was written.
+    looked for.
     """
     (folder / "manifest.json").unlink(missing_ok=True)
     for side in SIDES:

@@ -138,8 +138,7 @@ def extend_tokenizer(tokenizer: Tokenizer, sentences: Iterable[str], count: int)
     """Give the words of `sentences` that save most tokens a token of their own, at most `count` of them.
 
     Words that hold a character without a token are left out. Ids 0 to V - 1 keep their meaning; a text changes only
-    where a new token is found in it. Raises UsageError if the model is neither Unigram nor WordPiece, or a token was
-    added after the model's own.
+    where a new token is found in it.
     """
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     model, size = content["model"], len(tokenizer)

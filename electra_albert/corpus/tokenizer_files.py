@@ -63,8 +63,6 @@ def load_tokenizer(path: Path, options: TextOptions = _FROM_FILES) -> PreTrained
     next to the file, overridden by `options`. Without either, a SentencePiece model or vocab.txt is cased if a token
     holds a capital letter. Differs from stock, which makes the user-defined tokens of a .model, among them the full
     stop, added tokens, which are cut out of text first and neither masked nor shown.
-
-    Raises UsageError if there is no tokenizer or it does not take `options`, CheckpointError if it cannot be used.
     """
     file = _vocabulary_file(path)
     config: dict[str, Any] = {}
@@ -196,10 +194,7 @@ def _read_wordpiece(file: Path) -> dict[str, Any]:
 
 
 def _apply_options(file: Path, content: dict[str, Any], config: dict[str, Any], options: TextOptions) -> None:
-    """Put the user's options, and BERT's of the configuration, into the content of a tokenizer.json.
-
-    Raises UsageError if the tokenizer does not take an option.
-    """
+    """Put the user's options, and BERT's of the configuration, into the content of a tokenizer.json."""
     normalizer = content.get("normalizer")
     trained = _script_safe_options(normalizer)
     taken: tuple[str, ...] = ()

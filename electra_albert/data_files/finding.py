@@ -68,19 +68,15 @@ def _named(corpus: str, counts: Counter[str]) -> Iterator[Path]:
     if not os.path.lexists(corpus):
         corpus = os.path.expanduser(corpus)  # a shell leaves the ~ of --corpus=~/text as it is
     matches = [Path(corpus)] if os.path.lexists(corpus) else sorted(map(Path, glob.glob(corpus, recursive=True)))
-    on_hub = hub_name(corpus)
     if not matches and is_url(corpus):
         matches = fetch(corpus, "corpus")
-    elif not matches and on_hub and not Path(corpus).parent.exists():
-        yield from hub_files(*on_hub)
+    elif not matches and (on_hub := hub_name(corpus)) and not Path(corpus).parent.exists():
+        matches = hub_files(*on_hub)
     elif not matches:
         advice = "check the path" + (os.sep not in corpus) * ", or give a dataset of the hub as OWNER/NAME"
         raise UsageError(f"--corpus {corpus}: no such file or folder, and no file matches it; {advice}")
     for match in matches:
-        if match.is_dir():
-            yield from _files_below(match, set(), counts)
-        else:
-            yield match
+        yield from _files_below(match, set(), counts) if match.is_dir() else [match]
 
 
 def _files_below(folder: Path, visited: set[Path], counts: Counter[str]) -> Iterator[Path]:
@@ -109,10 +105,7 @@ def _files_below(folder: Path, visited: set[Path], counts: Counter[str]) -> Iter
 
 
 def saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
-    """The Arrow files of a dataset written by `save_to_disk`; of several splits those of train, the others counted.
-
-    Raises UsageError where there is no split to train on, and DataError where the folder is damaged.
-    """
+    """The Arrow files of a dataset written by `save_to_disk`; of several splits those of train, the others counted."""
     import datasets
 
     try:
@@ -133,10 +126,7 @@ def saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
 
 
 def hub_files(name: str, config: str | None = None) -> list[Path]:
-    """The Arrow files of the train split of a dataset, downloaded or from the cache; a local folder of data will do.
-
-    Raises UsageError where it cannot be had: no network, no such dataset or config, no access, no split to train on.
-    """
+    """The Arrow files of the train split of a dataset, downloaded or from the cache; a local folder of data will do."""
     asked = name if config is None else f"{name}:{config}"
     what = f"--corpus {asked}: neither a file or folder here, nor a dataset with a split {_TRAIN!r} that can be loaded"
     return [Path(entry["filename"]) for entry in load_from_hub(name, config, _TRAIN, what).cache_files]

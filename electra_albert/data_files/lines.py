@@ -26,7 +26,6 @@ class Lines:
     """Iterates over runs of whole lines of `file` from byte `start` to `end`, or, where that is -1, to its end.
 
     Each run is the number of its first line, from 0 where the reading began, and its text, which ends in a line feed.
-    Raises DataError where the file ends before `end`, and where a line that must not be cut is too long.
     """
 
     def __init__(

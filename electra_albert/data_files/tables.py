@@ -32,11 +32,7 @@ Position = Callable[[int], str]  # file and line, by the number of a line
 def json_objects(
     lines: Iterable[tuple[int, str]], position: Position, unique: Collection[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The object of each numbered line that is not blank.
-
-    Raises DataError where a line holds none, or one of the keys `unique` (None: any key) twice: a parser would keep
-    the last value and drop the others.
-    """
+    """The object of each numbered line that is not blank."""
     repeated: list[str] = []
 
     def as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -51,11 +47,9 @@ def json_objects(
             continue
         try:
             record = json.loads(line, object_pairs_hook=as_object)
-        except json.JSONDecodeError as error:
-            reason = f"not JSON ({error.msg}, column {error.colno}); give one JSON object a line"
-            raise DataError(f"{position(number)}: {reason}") from error
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{position(number)}: not JSON that can be read: too deep, or too long a number") from error
+            reason = " ".join(str(error).split())[:100]
+            raise DataError(f"{position(number)}: not JSON ({reason}); give one JSON object a line") from error
         if repeated:
             raise DataError(f"{position(number)}: key {repeated[0]!r} is there twice in one object; keep one")
         if not isinstance(record, dict):
@@ -131,9 +125,8 @@ def open_columnar(path: str | Path) -> Iterator[Columnar]:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # of the disk
             reason = " ".join(str(error).split())[:200]
-            raise DataError(
-                f"{path}: damaged, changed, or not what its name says ({reason}); write it again"
-            ) from error
+            message = f"{path}: damaged, changed, or not what its name says ({reason}); write it again"
+            raise DataError(message) from error
 
 
 def _parquet(regular: Any) -> Columnar:
@@ -221,7 +214,7 @@ def open_table(
 
     Where the first row holds none of the names in `header`, it is a row, and `without_header` names the columns if it
     has as many. `named` are the columns that a file without a header may have. `note` takes what is worth a line in a
-    report. Raises DataError for an empty file, UsageError for another format.
+    report.
     """
     form = format_of(path)
     if form == "parquet" or form == "arrow":
@@ -276,8 +269,7 @@ def _columns_of(path: Path, first: list[str], named: Sequence[tuple[str, ...]]) 
 
 def _tsv_rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     """Fields between tabs, whatever quotes they hold."""
-    for number, line in enumerate(lines, start=1):
-        yield number, line.removesuffix("\r").split("\t")
+    return ((number, line.removesuffix("\r").split("\t")) for number, line in enumerate(lines, start=1))
 
 
 def _csv_rows(path: Path, delimiter: str, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:

@@ -27,7 +27,7 @@ from electra_albert.apps.run_folder import require_same_text
 from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import ExampleTable, build_table, padding_share
-from electra_albert.corpus.mixture import RowOrder, Source, order_rows, read_sources, source_names
+from electra_albert.corpus.mixture import RowOrder, Source, order_rows, read_sources, source_names, without_repeats
 from electra_albert.corpus.parts import PartPlan, missing_parts, token_dtype, write_parts
 from electra_albert.corpus.sources import Reading, Unit, plan_units, read_unit, require_columns
 from electra_albert.corpus.statistics import format_statistics
@@ -41,7 +41,7 @@ from electra_albert.corpus.tokenizer import (
     train_tokenizer,
 )
 from electra_albert.corpus.word_encoder import encoder_settings
-from electra_albert.data_files.finding import find_files, format_of, identity, refreshed, same_content
+from electra_albert.data_files.finding import find_files, identity, refreshed, same_content
 from electra_albert.files import SAMPLE_TEXT, read_json, write_json
 from electra_albert.keyed_random import Stream, bits
 
@@ -74,7 +74,7 @@ class ShardConfig:
         if (index is None) != (self.merge or count is None) or (self.merge and count is None):
             raise ValueError("num_shards takes a number of jobs and either shard_index or merge, which both need it")
         if count is not None and (count < 1 or not 0 <= (index or 0) < count):
-            raise ValueError(f"shard_index={index} must lie between 0 and num_shards={count}, the number of jobs, - 1")
+            raise ValueError(f"shard_index={index} must lie between 0 and {count - 1}")
 
 
 _ALONE = ShardConfig()
@@ -180,7 +180,7 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     name = short_name(config.corpus)
     found: Counter[str] = Counter()
     with locked(root / f".{name}.lock"):  # many jobs at once, as on a cluster, read every file only once
-        files = _without_repeats(sources, [find_files(path, found, config.encoding) for path in paths], found)
+        files = without_repeats(sources, [find_files(path, found, config.encoding) for path in paths], found)
         for source, some in zip(sources, files, strict=True):  # first of all, since it takes no time
             require_columns(some, _reading(source, config))
         hashes = _identify([path for some in files for path in some], root, name)
@@ -201,22 +201,6 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
 
 def _reading(source: Source, config: CorpusConfig) -> Reading:
     return Reading(source.text_column, config.bad_utf8, config.encoding)
-
-
-def _without_repeats(sources: list[Source], files: list[list[Path]], found: Counter[str]) -> list[list[Path]]:
-    """Each text once, in the first source that holds it; DataError if that would falsify the sources' weights."""
-    seen: set[tuple[str, str]] = set()
-    kept: list[list[Path]] = []
-    for source, some in zip(sources, files, strict=True):
-        columns = {path: "" if format_of(path) == "text" else source.text_column for path in some}  # text has none
-        own = {(os.path.realpath(path), columns[path]): path for path in some}
-        repeated = own.keys() & seen
-        if repeated and source.weight is not None:
-            raise DataError(f"{min(repeated)[0]} belongs to two sources with weights; give it to one of them")
-        found["repeated_files_skipped"] += len(repeated)
-        kept.append([path for text, path in own.items() if text not in seen])
-        seen |= own.keys()
-    return kept
 
 
 def short_name(corpus: str) -> str:
@@ -369,7 +353,8 @@ def _ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
             LOG.info(f"training a tokenizer of {config.vocab_size:,} subwords")
             is_lower = config.do_lower_case is not False
             tokenizer = train_tokenizer(_sample_sentences(corpus), config.vocab_size, is_lower, config.keep_accents)
-            LOG.info(f"the tokenizer has {len(tokenizer):,} subwords of the --vocab_size {config.vocab_size:,}")
+            if len(tokenizer) < config.vocab_size:
+                LOG.info(f"the text gives only {len(tokenizer):,} subwords of the --vocab_size {config.vocab_size:,}")
         save_tokenizer(tokenizer, folder, _TOKENIZER_MAX_LENGTH)
     return tokenizer
 
