@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from electra_albert.contracts import DataError
 from electra_albert.corpus.near_duplicates import HEAD_CHARACTERS, Group, groups_of
 from electra_albert.corpus.sentences import split_sentences
-from electra_albert.data_files.lines import MAX_LINE_BYTES, SURROGATE, cut_line
+from electra_albert.data_files.lines import MAX_LINE_BYTES, SURROGATE, cut_line, with_line_feeds
 from electra_albert.data_files.streams import BYTE_ORDER_MARK
 
 BadUtf8 = Literal["replace", "skip", "error"]
@@ -56,7 +56,7 @@ class Decoder(NamedTuple):
 
     def record(self, text: str, place: Callable[[], str]) -> str | None:
         """The text of one document at `place`; None where it is left out because of bad bytes. Raises as `lines`."""
-        text = text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+        text = with_line_feeds(text)
         text = self._cut(text) if len(text) > MAX_LINE_BYTES // 4 else text
         if self._is_bad(text, lambda _: place()):
             self.counts["skipped_documents"] += 1

@@ -6,7 +6,6 @@ sample. In files of records each record is a document.
 
 from __future__ import annotations
 
-import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -19,7 +18,7 @@ from electra_albert.contracts import DataError
 from electra_albert.corpus.documents import BadUtf8, Decoder, Document, Record, documents_of_lines, documents_of_records
 from electra_albert.corpus.sentences import split_sentences
 from electra_albert.data_files.finding import find_files, format_of, read_sample
-from electra_albert.data_files.lines import BLOCK_BYTES, MAX_LINE_BYTES, Lines
+from electra_albert.data_files.lines import BLOCK_BYTES, MAX_LINE_BYTES, Lines, with_line_feeds
 from electra_albert.data_files.streams import (
     BYTE_ORDER_MARK,
     COMPRESSED_SUFFIXES,
@@ -153,9 +152,7 @@ def _find_kind(path: Path, plain: BinaryIO | None, reading: Reading) -> Kind:
     if plain is not None and size > 2 * _KIND_BYTES:
         plain.seek(size // 2)
         sample += b"\n" + plain.read(_KIND_BYTES).partition(b"\n")[2]
-    decoded = io.IncrementalNewlineDecoder(None, translate=True).decode(
-        sample.decode(reading.encoding, "surrogateescape")
-    )
+    decoded = with_line_feeds(sample.decode(reading.encoding, "surrogateescape"))
     text = Decoder("replace", Counter()).lines(decoded, str)
     lines = [line for line in text.split("\n")[:-1] if line.strip()]
     sentences = sum(len(split_sentences(line)) for line in lines)

@@ -111,10 +111,9 @@ def open_store(folder: Path) -> Store:
     if damage := find_damage(folder, files, folder / "checked.json"):
         raise CheckpointError(damage)
     vocab_size = manifest["vocab_size"]
-    dtypes = (token_dtype(vocab_size), np.dtype("<i8"), np.dtype("<i8"))
-    names = [f"{name}.bin" for name in TokenStream._fields]
+    dtypes = {"tokens": token_dtype(vocab_size), "sentence_ends": np.dtype("<i8"), "document_ends": np.dtype("<i8")}
     train, validation = (
-        TokenStream(*(np.memmap(folder / side / name, dtype, "r") for name, dtype in zip(names, dtypes, strict=True)))
+        TokenStream(**{name: np.memmap(folder / side / f"{name}.bin", dtype, "r") for name, dtype in dtypes.items()})
         for side in SIDES
     )
     token_counts = np.fromfile(folder / "token_counts.bin", "<i8")
@@ -151,9 +150,9 @@ def _merge(
             written |= {f"{side}/{name}.bin": file.finish() for name, file in files.items()}
         sides[side] = {**sizes, "source_ends": list(accumulate(source_ends, max))}
     with (folder / "token_counts.bin").open("wb") as opened:
-        counts_file = HashedFile(opened)
-        counts_file.write(token_counts.tobytes())
-        written["token_counts.bin"] = counts_file.finish()
+        file = HashedFile(opened)
+        file.write(token_counts.tobytes())
+        written["token_counts.bin"] = file.finish()
     return sides, written
 
 

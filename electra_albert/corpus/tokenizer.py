@@ -127,11 +127,9 @@ class Extension(NamedTuple):
 
 
 class _Word(NamedTuple):
-    """A word of several tokens."""
-
     text: str
     occurrences: int
-    ids: list[int]
+    ids: list[int]  # the tokens of several that it is written with
 
 
 def extend_tokenizer(tokenizer: Tokenizer, sentences: Iterable[str], count: int) -> Extension:

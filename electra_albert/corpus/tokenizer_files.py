@@ -301,14 +301,9 @@ def split_digit_commas(vocab: list[tuple[str, float]], is_split: bool | None) ->
     """
     if is_split is None:
         return vocab
-
-    def is_meant(token: str) -> bool:
-        return token.endswith(",") and token[-2:-1].isdigit()
-
-    lowest = min((score for token, score in vocab if not is_meant(token)), default=0.0)
-
-    def rescored(score: float) -> float:
-        is_lowered = score < lowest - _DIGIT_COMMA_NATS / 2
-        return score + _DIGIT_COMMA_NATS * (is_lowered - is_split)
-
-    return [(token, rescored(score) if is_meant(token) else score) for token, score in vocab]
+    meant = {token for token, _ in vocab if token.endswith(",") and token[-2:-1].isdigit()}
+    lowered = min((score for token, score in vocab if token not in meant), default=0.0) - _DIGIT_COMMA_NATS / 2
+    return [
+        (token, score + _DIGIT_COMMA_NATS * ((score < lowered) - is_split) if token in meant else score)
+        for token, score in vocab
+    ]

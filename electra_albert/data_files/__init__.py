@@ -14,13 +14,12 @@ _HUB_NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<
 def canonical_encoding(name: str) -> str:
     """Python's own name of an encoding. Raises ValueError unless it holds ASCII as ASCII does, line ends above all."""
     try:
-        is_usable = _PLAIN.decode(name) == _PLAIN.decode("ascii")
+        if _PLAIN.decode(name) == _PLAIN.decode("ascii"):
+            return codecs.lookup(name).name.removesuffix("-sig")  # a byte order mark is dropped in any case
     except (LookupError, ValueError):
-        is_usable = False
-    if not is_usable:
-        known = "utf-8, cp1252, cp1251, gb18030 or another of Python's encodings that extend ASCII"
-        raise ValueError(f"encoding={name} is not {known}; take one, or convert the text with iconv -t UTF-8")
-    return codecs.lookup(name).name.removesuffix("-sig")  # a byte order mark is dropped in any case
+        pass
+    known = "utf-8, cp1252, cp1251, gb18030 or another of Python's encodings that extend ASCII"
+    raise ValueError(f"encoding={name} is not {known}; take one, or convert the text with iconv -t UTF-8")
 
 
 def encoding_hint(raw: bytes) -> str:

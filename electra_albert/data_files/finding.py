@@ -115,8 +115,7 @@ def saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
         raise DataError(f"{folder}: a damaged dataset ({reason}); save it again") from error
     if isinstance(found, datasets.DatasetDict):
         if _TRAIN not in found:
-            held = ", ".join(found) or "none"
-            raise UsageError(f"{folder}: a dataset without a split {_TRAIN!r}; give one of its folders instead: {held}")
+            raise UsageError(f"{folder}: a dataset without a split {_TRAIN!r}; give one of its folders: {[*found]}")
         counts["splits_skipped"] += len(found) - 1
         found = found[_TRAIN]
     files = [Path(entry["filename"]) for entry in found.cache_files]

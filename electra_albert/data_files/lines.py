@@ -78,6 +78,11 @@ class Lines:
         yield to_line_feeds.decode(b"", final=True)
 
 
+def with_line_feeds(text: str) -> str:
+    """Every line end as one line feed."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
 def cut_line(text: str) -> tuple[str, str] | None:
     """Text in two where its first line has more than MAX_LINE_BYTES: at the last space that fits, else anywhere."""
     length = text.find("\n") if "\n" in text else len(text)
