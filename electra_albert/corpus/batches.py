@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import count
 
 import torch
-from torch import Tensor
 
 from electra_albert.contracts import Batch
 from electra_albert.corpus.examples import Rows
@@ -42,27 +41,19 @@ class TrainBatches:
 
     def micro_batches(self, step: int) -> list[Batch]:
         """This rank's micro-batches of update `step`, counted from 1."""
-        position, row = self._rows_of(step, 1)
-        return self._lay_out(position[0], row[0])
-
-    def _rows_of(self, first_step: int, step_count: int) -> tuple[Tensor, Tensor]:
-        """Positions in the run and rows of the table for some updates, both [steps, micro-batches, B] int64."""
-        size = self.per_device_train_batch_size
-        step = torch.arange(first_step - 1, first_step - 1 + step_count)[:, None, None]
-        share = torch.arange(self.gradient_accumulation_steps)[:, None] * self.world_size + self.rank
-        position = step * self.global_batch_size + share * size + torch.arange(size)
-        return position, self.order.rows(position)
-
-    def _lay_out(self, position: Tensor, row: Tensor) -> list[Batch]:
-        batches = [self.rows.gather(r, example_id=p) for r, p in zip(row, position, strict=True)]
-        return [_pinned(batch) for batch in batches] if self.pin_memory else batches
+        return next(self._following(step))
 
     def _following(self, first_step: int) -> Iterator[list[Batch]]:
         """The same, update after update: rows are found for many at once, which costs as little as for one."""
-        step_count = max(1, _ROWS_AT_ONCE // (self.gradient_accumulation_steps * self.per_device_train_batch_size))
-        for step in count(first_step, step_count):
-            for position, row in zip(*self._rows_of(step, step_count), strict=True):
-                yield self._lay_out(position, row)
+        size, share_count = self.per_device_train_batch_size, self.gradient_accumulation_steps
+        step_count = max(1, _ROWS_AT_ONCE // (share_count * size))
+        share = torch.arange(share_count)[:, None] * self.world_size + self.rank
+        for first in count(first_step - 1, step_count):
+            step = torch.arange(first, first + step_count)[:, None, None]
+            position = step * self.global_batch_size + share * size + torch.arange(size)  # [steps, micro-batches, B]
+            for positions, rows in zip(position, self.order.rows(position), strict=True):
+                batches = [self.rows.gather(row, example_id=p) for row, p in zip(rows, positions, strict=True)]
+                yield [_pinned(batch) for batch in batches] if self.pin_memory else batches
 
     def steps(self, first_step: int) -> Iterator[list[Batch]]:
         """Yield the micro-batches of update `first_step` and those after it, made ahead by a thread of its own."""

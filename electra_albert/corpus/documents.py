@@ -14,16 +14,14 @@ from typing import Literal, NamedTuple
 from electra_albert.contracts import DataError
 from electra_albert.corpus.near_duplicates import HEAD_CHARACTERS, Group, groups_of
 from electra_albert.corpus.sentences import split_sentences
-from electra_albert.data_files.lines import MAX_LINE_BYTES, cut_line, with_line_feeds
+from electra_albert.data_files.lines import MAX_LINE_BYTES, SURROGATE, cut_line, with_line_feeds
 from electra_albert.data_files.streams import BYTE_ORDER_MARK
 
 BadUtf8 = Literal["replace", "skip", "error"]
+Record = tuple[str | None, Callable[[], str]]  # a document of a file of records, None if it is null; file and line
 
-_INNER_SPACE = bytes(c for c in range(33) if chr(c).isspace() and c != 10) + b"\0"
-_TO_SPACE = bytes.maketrans(_INNER_SPACE, b" " * len(_INNER_SPACE))
-_WIDE_SPACE = re.compile(r"[^\S \n]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_OTHER_SURROGATE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # those that stand for no byte
+_TO_SPACE = {c: " " for c in range(33) if chr(c).isspace() and c != ord("\n")} | {0: " "}  # of ASCII
+_SPACES = re.compile(r"[^\S \n]|\0")
 _MAX_SENTENCES = 100_000  # of one Document; the same document goes on in the next
 _MAX_CHARACTERS = 8 << 20
 _HEAD_SENTENCES = 400  # that are looked at for the group
@@ -38,109 +36,67 @@ class Document(NamedTuple):
     continues: bool = False  # the same document goes on in the next Document
 
 
-class Record(NamedTuple):
-    """The text of one document, as a file of records holds it."""
-
-    raw: bytes | None  # None where the field is null
-    place: Callable[[], str]  # file and line or row
-
-
-def escape(raw: bytes) -> str:
-    """Text for a parser: bytes that are not UTF-8 become lone surrogates, which `unescape` turns back."""
-    return raw.decode("utf-8", "surrogateescape")
-
-
-def unescape(text: str) -> bytes:
-    """The bytes of a parsed text; a lone surrogate of its own becomes one byte that is not UTF-8."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return _OTHER_SURROGATE.sub("\udcff", text).encode("utf-8", "surrogateescape")
-
-
 class Decoder(NamedTuple):
-    """Turns bytes into text and counts what it does to them."""
+    """Turns text that holds what is not in its encoding as lone surrogates into plain text, and counts what it does."""
 
     bad_utf8: BadUtf8
     counts: Counter[str]
 
-    def lines(self, raw: bytes, place: Callable[[int], str]) -> str:
-        """The text of whole lines; `place` gives file and line for a number in `raw`. A bad line may be missing.
+    def lines(self, text: str, place: Callable[[int], str]) -> str:
+        """Whole lines as plain text; `place` gives file and line for a number in `text`. A bad line may be missing.
 
         A line over MAX_LINE_BYTES comes in parts, each a line here: of such a line only the bad parts are left out.
-        Raises DataError where bytes are not UTF-8 and that is to be an error.
         """
-        raw = self._without_nul(raw)
-        try:
-            text = raw.decode()
-        except UnicodeDecodeError as error:
-            if self.bad_utf8 == "error":
-                raise _refusal(place(raw.count(b"\n", 0, error.start)), error) from error
-            text = self._without_bad_lines(raw) if self.bad_utf8 == "skip" else self._replaced(raw)
+        if self._is_bad(text, place):
+            bad = [line for line in text.split("\n") if SURROGATE.search(line)]
+            self.counts["skipped_lines"] += len(bad)
+            self.counts["skipped_bytes"] += sum(map(_byte_count, bad))
+            text = "\n".join(line for line in text.split("\n") if not SURROGATE.search(line))
         return self._plain(text)
 
-    def record(self, raw: bytes, place: Callable[[], str]) -> str | None:
-        """The text of one document at `place`; None where it is left out because of bad bytes.
-
-        Raises DataError where bytes are not UTF-8 and that is to be an error.
-        """
-        raw = self._cut(self._without_nul(with_line_feeds(raw)))
-        try:
-            text = raw.decode()
-        except UnicodeDecodeError as error:
-            if self.bad_utf8 == "error":
-                raise _refusal(place(), error) from error
-            if self.bad_utf8 == "skip":
-                self.counts["skipped_documents"] += 1
-                self.counts["skipped_bytes"] += len(raw)
-                return None
-            text = self._replaced(raw)
+    def record(self, text: str, place: Callable[[], str]) -> str | None:
+        """The text of one document at `place`; None where it is left out because of bad bytes. Raises as `lines`."""
+        text = with_line_feeds(text)
+        text = self._cut(text) if len(text) > MAX_LINE_BYTES // 4 else text
+        if self._is_bad(text, lambda _: place()):
+            self.counts["skipped_documents"] += 1
+            self.counts["skipped_bytes"] += _byte_count(text)
+            return None
         return self._plain(text)
 
-    def _without_nul(self, raw: bytes) -> bytes:
-        self.counts["nul_bytes"] += raw.count(0)
-        return raw.translate(_TO_SPACE)
-
-    def _replaced(self, raw: bytes) -> str:
-        text, invalid = _SURROGATE.subn("\ufffd", escape(raw))
-        self.counts["invalid_bytes"] += invalid
-        return text
-
-    def _without_bad_lines(self, raw: bytes) -> str:
-        kept = []
-        for line in raw.split(b"\n"):
-            try:
-                kept.append(line.decode())
-            except UnicodeDecodeError:
-                self.counts["skipped_lines"] += 1
-                self.counts["skipped_bytes"] += len(line)
-        return "\n".join(kept)
+    def _is_bad(self, text: str, place: Callable[[int], str]) -> bool:
+        """Whether text has bytes because of which some of it is to be left out."""
+        self.counts["nul_bytes"] += text.count("\0")
+        if self.bad_utf8 == "replace" or text.isascii() or not (found := SURROGATE.search(text)):
+            return False
+        if self.bad_utf8 == "error":
+            byte = f"byte 0x{ord(found.group()) & 0xFF:02x} is not UTF-8"
+            where = place(text.count("\n", 0, found.start()))
+            raise DataError(f"{where}: {byte}; mend it, or take --bad_utf8 replace or skip")
+        return True
 
     def _plain(self, text: str) -> str:
         if text.isascii():
-            return text
-        if marks := text.count(BYTE_ORDER_MARK):
-            self.counts["byte_order_marks"] += marks
-            text = text.replace(BYTE_ORDER_MARK, "")
-        return _WIDE_SPACE.sub(" ", text)
+            return text.translate(_TO_SPACE)
+        text, invalid = SURROGATE.subn("\ufffd", text)
+        self.counts["invalid_bytes"] += invalid
+        self.counts["byte_order_marks"] += text.count(BYTE_ORDER_MARK)
+        return _SPACES.sub(" ", text.replace(BYTE_ORDER_MARK, ""))
 
-    def _cut(self, raw: bytes) -> bytes:
+    def _cut(self, text: str) -> str:
         """A document without lines that are too long."""
-        if len(raw) <= MAX_LINE_BYTES:
-            return raw
         lines = []
-        for line in raw.split(b"\n"):
-            while len(line) > MAX_LINE_BYTES:
-                head, line = cut_line(line)
+        for line in text.split("\n"):
+            while found := cut_line(line):
+                head, line = found
                 lines.append(head)
                 self.counts["long_lines_cut"] += 1
             lines.append(line)
-        return b"\n".join(lines)
+        return "\n".join(lines)
 
 
-def _refusal(place: str, error: UnicodeDecodeError) -> DataError:
-    found = f"byte 0x{error.object[error.start]:02x} is not UTF-8"
-    return DataError(f"{place}: {found}; mend it, or take --bad_utf8 replace or skip")
+def _byte_count(text: str) -> int:
+    return len(SURROGATE.sub(" ", text).encode())
 
 
 def documents_of_lines(texts: Iterable[str], split: bool, counts: Counter[str]) -> Iterator[Document]:
@@ -159,17 +115,18 @@ def documents_of_lines(texts: Iterable[str], split: bool, counts: Counter[str]) 
                 ended.append(sentences)
                 sentences = []
         if ended and group is not None:
-            yield _counted(Document(group, ended.pop(0)), counts)
+            yield Document(group, ended.pop(0))
             group = None
-        yield from _grouped(ended, counts)
+        yield from _grouped(ended)
         if _is_long(sentences):
             group = groups_of([_head(sentences)])[0] if group is None else group
             last = sentences.pop()  # held back, so that a part follows
-            yield _counted(Document(group, sentences, continues=True), counts)
+            yield Document(group, sentences, continues=True)
             sentences = [last]
-    if sentences:
-        group = groups_of([_head(sentences)])[0] if group is None else group
-        yield _counted(Document(group, sentences), counts)
+    if group is not None and sentences:
+        yield Document(group, sentences)
+    elif sentences:
+        yield from _grouped([sentences])
 
 
 def documents_of_records(records: Iterable[Record], decoder: Decoder) -> Iterator[Document]:
@@ -177,8 +134,8 @@ def documents_of_records(records: Iterable[Record], decoder: Decoder) -> Iterato
     counts = decoder.counts
     gathered: list[list[str]] = []
     characters = 0
-    for record in records:
-        text = "" if record.raw is None else decoder.record(record.raw, record.place)
+    for raw, place in records:
+        text = "" if raw is None else decoder.record(raw, place)
         if text is None:
             continue
         lines = [line for line in map(str.strip, text.split("\n")) if line]
@@ -188,19 +145,18 @@ def documents_of_records(records: Iterable[Record], decoder: Decoder) -> Iterato
             gathered.append([sentence for line in lines for sentence in split_sentences(line)])
             characters += len(text)
         if characters > _GATHERED_CHARACTERS:
-            yield from _grouped(gathered, counts)
+            yield from _grouped(gathered)
             gathered, characters = [], 0
-    yield from _grouped(gathered, counts)
+    yield from _grouped(gathered)
 
 
-def _grouped(documents: list[list[str]], counts: Counter[str]) -> Iterator[Document]:
+def _grouped(documents: list[list[str]]) -> Iterator[Document]:
     """Documents, with their groups found together, a long one in parts."""
     groups = groups_of(list(map(_head, documents))) if documents else []
     for group, sentences in zip(groups, documents, strict=True):
         *parts, last = _parts(sentences) if _is_long(sentences) else [sentences]
-        for part in parts:
-            yield _counted(Document(group, part, continues=True), counts)
-        yield _counted(Document(group, last), counts)
+        yield from (Document(group, part, continues=True) for part in parts)
+        yield Document(group, last)
 
 
 def _parts(sentences: list[str]) -> Iterator[list[str]]:
@@ -222,9 +178,3 @@ def _is_long(sentences: list[str]) -> bool:
 def _head(sentences: list[str]) -> str:
     """The beginning of a document, which decides its group."""
     return " ".join(sentences[:_HEAD_SENTENCES])[:HEAD_CHARACTERS]
-
-
-def _counted(document: Document, counts: Counter[str]) -> Document:
-    counts["documents"] += not document.continues
-    counts["sentences"] += len(document.sentences)
-    return document

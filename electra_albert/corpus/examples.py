@@ -113,22 +113,16 @@ def padding_share(stream: TokenStream, table: ExampleTable, max_seq_length: int)
     padding = 0
     for first in range(0, table.count, _BLOCK):
         edges = table.edges[first : min(first + _BLOCK, table.count) + 1]
-        rows = _inside(stream.document_ends, edges[:-1], edges[1:])
-        cuts = np.maximum(rows.number, _inside(stream.sentence_ends, edges[:-1], edges[1:]).number > 0)
+        _, borders = _inside(stream.document_ends, edges[:-1], edges[1:])
+        cuts = np.maximum(borders, _inside(stream.sentence_ends, edges[:-1], edges[1:])[1] > 0)
         padding += int((max_seq_length - 2 - np.diff(edges) - cuts).sum())
     return padding / (table.count * max_seq_length)
 
 
-class _Inside(NamedTuple):
-    """Which ends lie strictly between a row's start and end: `number` of them from index `first` on."""
-
-    first: np.ndarray
-    number: np.ndarray
-
-
-def _inside(ends: np.ndarray, start: np.ndarray, end: np.ndarray) -> _Inside:
+def _inside(ends: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which ends lie strictly between a row's start and end: from which index on, and how many."""
     first = np.searchsorted(ends, start, side="right")
-    return _Inside(first, np.maximum(np.searchsorted(ends, end, side="left") - first, 0))
+    return first, np.maximum(np.searchsorted(ends, end, side="left") - first, 0)
 
 
 class _Cuts(NamedTuple):
@@ -168,16 +162,16 @@ class Rows:
         """
         row_number = row.numpy()
         start, end = self.table.edges[row_number], self.table.edges[row_number + 1]  # [B]
-        borders = _inside(self.stream.document_ends, start, end)
-        cuts = self._choose_cuts(start, end, borders.number > 0, example_id)
+        first_border, borders = _inside(self.stream.document_ends, start, end)
+        cuts = self._choose_cuts(start, end, borders > 0, example_id)
 
         count = end - start  # [B] tokens
         is_sep = np.zeros((len(row_number), self.max_seq_length), bool)  # [B, L]
         has_cut = np.flatnonzero(cuts.first_length)
         is_sep[has_cut, 1 + cuts.first_length[has_cut]] = True
-        of_row = np.repeat(np.arange(len(row_number)), borders.number)  # one entry a border
-        nth = np.arange(len(of_row)) - np.repeat(borders.number.cumsum() - borders.number, borders.number)
-        border = self.stream.document_ends[borders.first[of_row] + nth]
+        of_row = np.repeat(np.arange(len(row_number)), borders)  # one entry a border
+        nth = np.arange(len(of_row)) - np.repeat(borders.cumsum() - borders, borders)
+        border = self.stream.document_ends[first_border[of_row] + nth]
         is_sep[of_row, 1 + border - start[of_row] + nth] = True
         last = 1 + count + is_sep.sum(axis=1)  # [B] position of the last [SEP]
         is_sep[np.arange(len(row_number)), last] = True
@@ -197,26 +191,25 @@ class Rows:
 
     def _choose_cuts(self, start: np.ndarray, end: np.ndarray, has_border: np.ndarray, example_id: Tensor) -> _Cuts:
         """Cut the rows from start to end, both [B], that cross no border, and swap some of them."""
-        sentences = _inside(self.stream.sentence_ends, start, end)
+        first, number = _inside(self.stream.sentence_ends, start, end)
         zero = torch.zeros_like(example_id)
-        draw = {
-            name: bits(self.seed, name, example_id, zero)
-            for name in (Stream.ONE_SEGMENT, Stream.SEGMENT_CUT, Stream.SWAP)
-        }
-        is_single = (uniform(draw[Stream.ONE_SEGMENT]) < self.one_segment_rate).numpy()
-        has_cut = ~has_border & ~is_single & (sentences.number > 0)
+        single_draw, cut_draw, swap_draw = (
+            bits(self.seed, name, example_id, zero) for name in (Stream.ONE_SEGMENT, Stream.SEGMENT_CUT, Stream.SWAP)
+        )
+        is_single = (uniform(single_draw) < self.one_segment_rate).numpy()
+        has_cut = ~has_border & ~is_single & (number > 0)
         # A row that may be swapped has a whole sentence on either side of its cut, between those that its ends cut.
-        can_swap = has_cut & (sentences.number >= _FEWEST_ENDS) & (self.swap_rate > 0)
-        choices = np.where(can_swap, sentences.number - 2, np.maximum(sentences.number, 1))
-        chosen = sentences.first + can_swap + draw[Stream.SEGMENT_CUT].numpy() % choices
-        is_swapped = can_swap & (uniform(draw[Stream.SWAP]) < self.swap_rate).numpy()
+        can_swap = has_cut & (number >= _FEWEST_ENDS) & (self.swap_rate > 0)
+        choices = np.where(can_swap, number - 2, np.maximum(number, 1))
+        chosen = first + can_swap + cut_draw.numpy() % choices
+        is_swapped = can_swap & (uniform(swap_draw) < self.swap_rate).numpy()
 
         def ends_at(index: np.ndarray, where: np.ndarray) -> np.ndarray:
             return np.where(where, self.stream.sentence_ends[np.where(where, index, 0)] - start, 0)
 
-        head = ends_at(sentences.first, is_swapped)
+        head = ends_at(first, is_swapped)
         cut = ends_at(chosen, has_cut)
-        tail = ends_at(sentences.first + sentences.number - 1, is_swapped)
+        tail = ends_at(first + number - 1, is_swapped)
         has_order = can_swap if self.swap_rate > 0 else has_cut
         label = np.where(has_order, is_swapped.astype(np.int64), IGNORED_LABEL)
         return _Cuts(head, np.where(is_swapped, cut, 0), tail, np.where(is_swapped, head + tail - cut, cut), label)

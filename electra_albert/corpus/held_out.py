@@ -46,13 +46,10 @@ class _Documents(NamedTuple):
     """All documents of a corpus [D], and their groups [G]."""
 
     ends: np.ndarray  # [D] int64, in tokens from the corpus's start
+    tokens: np.ndarray  # [D]
     source: np.ndarray  # [D]
     group: np.ndarray  # [D] numbers from 0
     draw: np.ndarray  # [G] int64, keyed and uniform in [0, 2**63)
-
-    @property
-    def tokens(self) -> np.ndarray:
-        return np.diff(self.ends, prepend=0)
 
 
 def plan_sides(parts: list[Part], sources: list[int], seed: int) -> tuple[Callable[[], Iterator[Run]], str]:
@@ -105,7 +102,8 @@ def _read_documents(placed: list[_Placed], seed: int) -> _Documents:
     np.minimum.at(key, joined, keys[group])  # the MinHash of all its documents together
     example = torch.from_numpy(key)
     draw = bits(seed, Stream.HELD_OUT, example, torch.zeros_like(example)).numpy()
-    return _Documents(np.concatenate(ends), source, joined, draw)
+    all_ends = np.concatenate(ends)
+    return _Documents(all_ends, np.diff(all_ends, prepend=0), source, joined, draw)
 
 
 def _draw(documents: _Documents, allowed: np.ndarray, total: int, room: float) -> np.ndarray | None:

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import reprlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from torch import Tensor
 from electra_albert.config import BUILT_IN_CORPUS
 from electra_albert.contracts import NOT_YAML, DataError
 from electra_albert.data_files import hub_name
+from electra_albert.data_files.finding import format_of
 from electra_albert.data_files.remote import is_url
 from electra_albert.data_files.streams import open_regular
 from electra_albert.keyed_random import Stream, derived_seed, permute
@@ -30,7 +32,6 @@ _LARGEST_LIST = 1 << 20  # bytes
 _LARGEST_WEIGHT = 1e9
 _MOST_REPEATS = 1e6  # of the rows of a source in one pass
 _KEYS = {"corpus", "weight", "text_column"}
-_EXAMPLE = "write a list of entries such as `- {corpus: wiki/*.txt, weight: 3}`"
 
 
 class Source(NamedTuple):
@@ -59,18 +60,49 @@ def strict_loader() -> type:
 def read_sources(corpus: str, text_column: str) -> list[Source]:
     """The sources that `corpus` names: those listed in a .yaml file, or itself.
 
-    Paths in the file are relative to its folder. Raises UsageError where it cannot be read, DataError where it lists no
-    sources, a key that means nothing, or weights for some sources only.
+    Paths in the file are relative to its folder.
     """
+    import yaml
+
     file = Path(corpus)
     if file.suffix.lower() not in _SUFFIXES or file.is_dir():
         return [Source(corpus, text_column)]
-    entries = _read_entries(file)
-    sources = [_read_source(file, number, entry, text_column) for number, entry in enumerate(entries, start=1)]
-    unweighted = [source.corpus for source in sources if source.weight is None]
-    if 0 < len(unweighted) < len(sources):
-        raise DataError(f"{file}: {unweighted[0]} has no weight and others have; give all of them one, or none")
+    with open_regular(file) as opened:
+        text = opened.read(_LARGEST_LIST)
+    try:
+        entries = yaml.load(text, strict_loader())
+        if not isinstance(entries, list) or not entries:
+            raise DataError("lists no sources")
+        sources = []
+        for number, entry in enumerate(entries, start=1):
+            try:
+                sources.append(_read_source(file, entry, text_column))
+            except DataError as error:
+                raise DataError(f"entry {number} {error}") from None
+        unweighted = [source.corpus for source in sources if source.weight is None]
+        if 0 < len(unweighted) < len(sources):
+            raise DataError(f"{unweighted[0]} has no weight and others have: give all of them one, or none")
+    except DataError as error:
+        raise DataError(f"{file}: {error}; write a list of entries as `- {{corpus: wiki/*.txt, weight: 3}}`") from None
+    except (yaml.YAMLError, *NOT_YAML) as error:  # a ValueError also where it is not UTF-8
+        raise DataError(f"{file} is not YAML ({' '.join(str(error).split())[:80]})") from None
     return sources
+
+
+def without_repeats(sources: list[Source], files: list[list[Path]], found: Counter[str]) -> list[list[Path]]:
+    """Each text once, in the first source that holds it; DataError if that would falsify the sources' weights."""
+    seen: set[tuple[str, str]] = set()
+    kept: list[list[Path]] = []
+    for source, some in zip(sources, files, strict=True):
+        columns = {path: "" if format_of(path) == "text" else source.text_column for path in some}  # text has none
+        own = {(os.path.realpath(path), columns[path]): path for path in some}
+        repeated = own.keys() & seen
+        if repeated and source.weight is not None:
+            raise DataError(f"{min(repeated)[0]} belongs to two sources with weights; give it to one of them")
+        found["repeated_files_skipped"] += len(repeated)
+        kept.append([path for text, path in own.items() if text not in seen])
+        seen |= own.keys()
+    return kept
 
 
 def source_names(sources: Sequence[Source]) -> list[str]:
@@ -85,42 +117,24 @@ def source_names(sources: Sequence[Source]) -> list[str]:
     return names
 
 
-def _read_entries(file: Path) -> list[Any]:
-    import yaml
-
-    with open_regular(file) as opened:
-        text = opened.read(_LARGEST_LIST + 1)
-    if len(text) > _LARGEST_LIST:
-        raise DataError(f"{file} is too large for a list of sources; {_EXAMPLE}")
-    try:
-        content = yaml.load(text, strict_loader())
-    except (yaml.YAMLError, *NOT_YAML) as error:  # a ValueError also where it is not UTF-8
-        raise DataError(f"{file} is not YAML ({' '.join(str(error).split())[:80]}); {_EXAMPLE}") from None
-    if not isinstance(content, list) or not content:
-        raise DataError(f"{file} lists no sources; {_EXAMPLE}")
-    return content
-
-
-def _read_source(file: Path, number: int, entry: Any, text_column: str) -> Source:
+def _read_source(file: Path, entry: Any, text_column: str) -> Source:
     if not isinstance(entry, dict) or not isinstance(entry.get("corpus"), str) or not entry["corpus"]:
-        raise DataError(f"{file}: entry {number} names no corpus; {_EXAMPLE}")
-    unknown = sorted(str(key)[:40] for key in entry.keys() - _KEYS)
-    if unknown:
-        raise DataError(f"{file}: entry {number} has the key {unknown[0]!r}; there are {', '.join(sorted(_KEYS))}")
+        raise DataError("names no corpus")
+    if unknown := sorted(str(key)[:40] for key in entry.keys() - _KEYS):
+        raise DataError(f"has the key {unknown[0]!r}, and there are {', '.join(sorted(_KEYS))}")
     column = entry.get("text_column", text_column)
     if not isinstance(column, str):
-        raise DataError(f"{file}: entry {number} has text_column {reprlib.repr(column)}; name a column")
+        raise DataError(f"has text_column {reprlib.repr(column)}")
     if Path(entry["corpus"]).suffix.lower() in _SUFFIXES:
-        raise DataError(f"{file}: entry {number} is a .yaml file; list its sources here")
+        raise DataError("is a .yaml file, whose sources are to be listed here")
     weight = entry.get("weight")
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
     if weight is not None and not (is_number and 0 < weight <= _LARGEST_WEIGHT):
-        wanted = f"a weight is a number above 0, to {_LARGEST_WEIGHT:g}"
-        raise DataError(f"{file}: entry {number} has weight {reprlib.repr(weight)}; {wanted}")
-    return Source(_resolve(file, number, entry["corpus"]), column, None if weight is None else float(weight))
+        raise DataError(f"has weight {reprlib.repr(weight)}, which is not a number above 0, to {_LARGEST_WEIGHT:g}")
+    return Source(_resolve(file, entry["corpus"]), column, None if weight is None else float(weight))
 
 
-def _resolve(file: Path, number: int, corpus: str) -> str:
+def _resolve(file: Path, corpus: str) -> str:
     """The corpus of an entry: the built-in one, a URL, a path or glob relative to the file, or a hub dataset."""
     path = Path(os.path.expanduser(corpus))  # which leaves what it cannot expand
     if corpus == BUILT_IN_CORPUS or is_url(corpus):
@@ -133,9 +147,9 @@ def _resolve(file: Path, number: int, corpus: str) -> str:
     beside = os.path.join(folder, corpus)
     if os.path.lexists(beside):
         return beside
-    if hub_name(corpus) is not None:
-        return corpus
-    raise DataError(f"{file}: entry {number} names {corpus}, but there is no {beside}; paths are relative to the list")
+    if hub_name(corpus) is None:
+        raise DataError(f"names {corpus}, but there is no {beside}: paths are relative to the list")
+    return corpus
 
 
 @dataclass(frozen=True)
@@ -177,8 +191,7 @@ class RowOrder:
 def order_rows(first: Sequence[int], row_count: int, weights: Sequence[float] | None, seed: int) -> RowOrder:
     """The order of a table of `row_count` rows whose sources begin at the rows `first`.
 
-    weights are proportional to how often a row of each source is drawn; None draws all rows alike. Raises DataError
-    where a source with a weight has no row.
+    weights are proportional to how often a row of each source is drawn; None draws all rows alike.
     """
     if weights is None or len(first) == 1:
         return RowOrder((0,), (row_count,), (row_count,), seed)
@@ -188,10 +201,7 @@ def order_rows(first: Sequence[int], row_count: int, weights: Sequence[float] | 
     demand = [weight / rows for weight, rows in zip(weights, count, strict=True)]
     repeats = [share / min(demand) if min(demand) > 0 else math.inf for share in demand]
     if max(repeats) > _MOST_REPEATS:
-        most, least = repeats.index(max(repeats)) + 1, repeats.index(min(repeats)) + 1
-        raise DataError(
-            f"source {most} would be repeated {max(repeats):.0e} times until source {least} has been read once; "
-            "bring their weights nearer"
-        )
+        most = repeats.index(max(repeats)) + 1
+        raise DataError(f"source {most} would be repeated {max(repeats):.0e} times a pass; bring their weights nearer")
     taken = [round(rows * times) for rows, times in zip(count, repeats, strict=True)]
     return RowOrder(tuple(first), tuple(count), tuple(taken), seed)

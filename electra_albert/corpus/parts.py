@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from electra_albert.contracts import DataError, UsageError
+from electra_albert.contracts import DataError
 from electra_albert.corpus.near_duplicates import Group
 from electra_albert.corpus.sources import Document, Unit, read_unit
 from electra_albert.corpus.word_encoder import TextEncoder
@@ -36,6 +36,7 @@ LOG = logging.getLogger(__name__)
 PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")
 _ENCODED_CHARACTERS = 1 << 20  # of text tokenised at once
 _SECONDS_BETWEEN_LINES = 10
+_ENCODER_COUNTS = ("special_texts", "unknown_characters", "marks_removed")
 
 
 class Part(NamedTuple):
@@ -51,13 +52,6 @@ class Part(NamedTuple):
     def path(self, name: str) -> Path:
         return self.folder / f"{self.number:06d}.{name}"
 
-    def read(self) -> Part:
-        """The part with its statistics, if it is whole and was made from the same unit and tokenizer."""
-        found = read_json(self.path("json"))
-        sizes = {name: self.path(name).stat().st_size for name in PART_FILES if self.path(name).is_file()}
-        is_whole = found.get("key") == self.key and found["sizes"] == sizes
-        return self._replace(statistics=found if is_whole else {})
-
 
 class PartPlan(NamedTuple):
     """All parts of a store: their units of text, how they are tokenised, and where they go."""
@@ -69,13 +63,17 @@ class PartPlan(NamedTuple):
     dtype: np.dtype  # of the ids
 
     def parts(self) -> list[Part]:
-        """All parts in order, with the statistics of those that are there."""
+        """All parts in order, with the statistics of those that are whole and were made from the same."""
         parts = []
         for number, unit in enumerate(self.units):
             spans = [(span.start, span.end, span.kind) for span in unit.spans]
             content = json.dumps([self.fingerprint, spans, unit.reading])
             key = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
-            parts.append(Part(unit, number, key, self.folder, self.dtype, {}).read())
+            part = Part(unit, number, key, self.folder, self.dtype, {})
+            found = read_json(part.path("json"))
+            sizes = {name: part.path(name).stat().st_size for name in PART_FILES if part.path(name).is_file()}
+            is_whole = found.get("key") == key and found["sizes"] == sizes
+            parts.append(part._replace(statistics=found) if is_whole else part)
         return parts
 
 
@@ -87,14 +85,6 @@ def token_dtype(vocab_size: int) -> np.dtype:
 def missing_parts(plan: PartPlan) -> list[int]:
     """Numbers of the parts that are not there, or were made from something else."""
     return [part.number for part in plan.parts() if not part.statistics]
-
-
-def finished_parts(plan: PartPlan) -> list[Part]:
-    """All parts in order; UsageError if one is missing."""
-    parts = plan.parts()
-    if missing := [part.number for part in parts if not part.statistics]:
-        raise UsageError(f"{plan.folder}: part {missing[0]} is not there or was made otherwise; write it again")
-    return parts
 
 
 def write_parts(plan: PartPlan, numbers: Iterable[int], num_workers: int) -> None:
@@ -113,10 +103,7 @@ def write_parts(plan: PartPlan, numbers: Iterable[int], num_workers: int) -> Non
 
 
 def _write_all(parts: list[Part], settings: str, num_workers: int) -> Iterator[None]:
-    """Write the parts, here or in processes of their own; yields after each.
-
-    No process outlives this, and none is waited for: what it was writing is begun again another time.
-    """
+    """Write the parts, here or in processes of their own, none of which outlives this; yields after each."""
     if num_workers <= 1:
         encoder = TextEncoder(settings)
         for part in parts:
@@ -127,7 +114,7 @@ def _write_all(parts: list[Part], settings: str, num_workers: int) -> Iterator[N
     watched, held = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(num_workers, context, initializer=_start_worker, initargs=(settings, watched))
     try:
-        for future in as_completed([pool.submit(_work, part) for part in parts]):
+        for future in as_completed([pool.submit(_write_part, part) for part in parts]):
             future.result()
             yield
     except BrokenProcessPool:
@@ -157,30 +144,22 @@ def _leave_with_parent(watched: Connection) -> None:
     os._exit(1)
 
 
-def _work(part: Part) -> None:
-    assert _encoder is not None
-    _write_part(part, _encoder)
-
-
-def _write_part(part: Part, encoder: TextEncoder) -> None:
+def _write_part(part: Part, encoder: TextEncoder | None = None) -> None:
+    encoder = encoder or _encoder
+    assert encoder is not None
     started = time.perf_counter()
     counts: Counter[str] = Counter()
-    specials, unknown, lost = encoder.special_texts, encoder.unknown_characters, encoder.lost.copy()
+    before = [getattr(encoder, name) for name in _ENCODER_COUNTS]
     with ExitStack() as stack:
         files = {name: stack.enter_context(replacing(part.path(name))) for name in PART_FILES}
         writer = _PartWriter(files, part.dtype, encoder)
         for document in read_unit(part.unit, counts):
             writer.add(document)
         writer.flush()
-    writer.counts["special_texts"] = encoder.special_texts - specials
-    writer.counts["unknown_characters"] = encoder.unknown_characters - unknown
-    statistics = {
-        "key": part.key,
-        "sizes": writer.sizes,
-        "read": dict(counts),
-        "written": {**writer.counts, **(encoder.lost - lost)},
-        "seconds": time.perf_counter() - started,
-    }
+    written = dict(writer.counts)
+    written |= {name: getattr(encoder, name) - count for name, count in zip(_ENCODER_COUNTS, before, strict=True)}
+    seconds = time.perf_counter() - started
+    statistics = {"key": part.key, "sizes": writer.sizes, "read": dict(counts), "written": written, "seconds": seconds}
     write_json(part.path("json"), statistics)
 
 

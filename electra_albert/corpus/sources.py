@@ -8,26 +8,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 from electra_albert.contracts import DataError
-from electra_albert.corpus.documents import (
-    BadUtf8,
-    Decoder,
-    Document,
-    Record,
-    documents_of_lines,
-    documents_of_records,
-    escape,
-    unescape,
-)
+from electra_albert.corpus.documents import BadUtf8, Decoder, Document, Record, documents_of_lines, documents_of_records
 from electra_albert.corpus.sentences import split_sentences
-from electra_albert.data_files.finding import find_files, format_of, identity, read_sample, refreshed, same_content
-from electra_albert.data_files.lines import BLOCK_BYTES, MAX_LINE_BYTES, Lines, transcoder, with_line_feeds
+from electra_albert.data_files.finding import find_files, format_of, read_sample
+from electra_albert.data_files.lines import BLOCK_BYTES, MAX_LINE_BYTES, Lines, with_line_feeds
 from electra_albert.data_files.streams import (
     BYTE_ORDER_MARK,
     COMPRESSED_SUFFIXES,
@@ -36,33 +27,12 @@ from electra_albert.data_files.streams import (
     open_regular,
     open_stream,
 )
-from electra_albert.data_files.tables import (
-    SEPARATORS,
-    csv_delimiter,
-    csv_rows,
-    json_kind,
-    json_objects,
-    open_columnar,
-)
+from electra_albert.data_files.tables import SEPARATORS, csv_delimiter, csv_rows, json_kind, json_objects, open_columnar
 
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = [
-    "MAX_LINE_BYTES",
-    "BadUtf8",
-    "Document",
-    "Reading",
-    "Span",
-    "Unit",
-    "find_files",
-    "identity",
-    "plan_units",
-    "read_unit",
-    "refreshed",
-    "require_columns",
-    "same_content",
-]
+__all__ = ["MAX_LINE_BYTES", "Document", "Reading", "Span", "Unit", "find_files", "plan_units", "read_unit"]
 
 Kind = Literal["sentences", "paragraphs", "records", "csv", "tsv", "parquet", "arrow"]
 
@@ -70,8 +40,7 @@ _TO_THE_END = -1
 _KIND_BYTES = 1 << 18  # of a sample, that are looked at for the kind of text
 _PARAGRAPH_SENTENCES = 1.35  # a line on average, from which the lines of a file are taken to be paragraphs
 _EXPANSION = 4  # of compressed text, about: only for how much goes into one unit
-_BLANK_LINE = re.compile(rb"\n[ \t\x0b\x0c\x1c-\x1f]*\n")
-_BLANK_LINE_ANY = re.compile(rb"(?>\r\n|\n|\r)[ \t\x0b\x0c\x1c-\x1f]*(?>\r\n|\n|\r)")
+_BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)[ \t\x0b\x0c\x1c-\x1f]*(?>\r\n|\n|\r)")
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 _TABLES = ("parquet", "arrow")
 _ROWS = 256  # turned into Python texts at once
@@ -114,16 +83,14 @@ def require_columns(files: Iterable[Path], reading: Reading) -> None:
         if form in _TABLES:
             next(_cut_table(path, reading.text_column), None)
         elif form != "text":
-            span = Span(str(path), 0, _TO_THE_END, _find_kind(path, None, reading))
-            with open_stream(path) as stream:
-                next(_records(_lines(span, stream, reading, Counter()), span.kind, reading.text_column), None)
+            kind = _find_kind(path, None, reading)
+            with open_stream(path) as file:
+                lines = Lines(str(path), file, 0, _TO_THE_END, Counter(), cut=False, encoding=reading.encoding)
+                next(_records(lines, kind, reading.text_column), None)
 
 
 def plan_units(files: list[Path], reading: Reading = _AS_USUAL, unit_bytes: int = 8 << 20) -> list[Unit]:
-    """Units of about `unit_bytes`, in order: a big file gives many, many small files give one.
-
-    Raises DataError where a file is damaged or has no column of texts, and UsageError where it cannot be read.
-    """
+    """Units of about `unit_bytes`, in order: a big file gives many, many small files give one."""
     units = []
     spans: list[Span] = []
     size = 0
@@ -185,8 +152,8 @@ def _find_kind(path: Path, plain: BinaryIO | None, reading: Reading) -> Kind:
     if plain is not None and size > 2 * _KIND_BYTES:
         plain.seek(size // 2)
         sample += b"\n" + plain.read(_KIND_BYTES).partition(b"\n")[2]
-    sample = transcoder(reading.encoding)(sample, True)
-    text = Decoder("replace", Counter()).lines(with_line_feeds(sample), str)
+    decoded = with_line_feeds(sample.decode(reading.encoding, "surrogateescape"))
+    text = Decoder("replace", Counter()).lines(decoded, str)
     lines = [line for line in text.split("\n")[:-1] if line.strip()]
     sentences = sum(len(split_sentences(line)) for line in lines)
     return "paragraphs" if sentences > _PARAGRAPH_SENTENCES * len(lines) else "sentences"
@@ -194,6 +161,7 @@ def _find_kind(path: Path, plain: BinaryIO | None, reading: Reading) -> Kind:
 
 def _border_after(file: BinaryIO, position: int, kind: Kind) -> int:
     """The offset after the first document border found from `position` on, or the end of the file."""
+    border = re.compile(rb"\n") if kind == "records" else _BLANK_LINE
     file.seek(position)
     tail = b""  # what may be the beginning of a blank line that ends in the next block
     while block := file.read(BLOCK_BYTES):
@@ -201,8 +169,7 @@ def _border_after(file: BinaryIO, position: int, kind: Kind) -> int:
             block += following  # a line feed belongs to it
         position += len(block)
         window = tail + block
-        pattern = re.compile(rb"\n") if kind == "records" else _BLANK_LINE_ANY if b"\r" in window else _BLANK_LINE
-        if found := pattern.search(window):
+        if found := border.search(window):
             return position - len(window) + found.end()
         ending = window[len(window.rstrip()) :]
         tail = b"\n" if b"\n" in ending or b"\r" in ending else b""
@@ -213,16 +180,15 @@ def _border_after(file: BinaryIO, position: int, kind: Kind) -> int:
 
 
 def read_unit(unit: Unit, counts: Counter[str]) -> Iterator[Document]:
-    """The documents of a unit in order, with bounded memory. What was read, mended and left out is added to `counts`.
-
-    Raises DataError where a file is damaged, changed or holds what `unit.reading` does not allow, and UsageError where
-    it cannot be read any more.
-    """
+    """The documents of a unit in order, with bounded memory; what was read and left out is added to `counts`."""
     for span in unit.spans:
         if span.start == 0:
             counts["files"] += 1
             counts[f"files_of_{span.kind}"] += 1
-        yield from _read_span(span, unit.reading, counts)
+        for document in _read_span(span, unit.reading, counts):
+            counts["documents"] += not document.continues
+            counts["sentences"] += len(document.sentences)
+            yield document
 
 
 def _read_span(span: Span, reading: Reading, counts: Counter[str]) -> Iterator[Document]:
@@ -233,23 +199,19 @@ def _read_span(span: Span, reading: Reading, counts: Counter[str]) -> Iterator[D
     with open_stream(span.path) if span.end == _TO_THE_END else open_regular(span.path) as file:
         if span.start:
             file.seek(span.start)
-        lines = _lines(span, file, reading, counts)
-        if span.kind not in ("sentences", "paragraphs"):
+        is_text = span.kind in ("sentences", "paragraphs")
+        lines = Lines(span.path, file, span.start, span.end, counts, cut=is_text, encoding=reading.encoding)
+        if is_text:
+            texts = (decoder.lines(text, partial(lines.place, first)) for first, text in lines)
+            yield from documents_of_lines(texts, split=span.kind == "paragraphs", counts=counts)
+        else:
             yield from documents_of_records(_records(lines, span.kind, reading.text_column), decoder)
-            return
-        texts = (decoder.lines(run.raw, partial(lines.place, run.first)) for run in lines)
-        yield from documents_of_lines(texts, split=span.kind == "paragraphs", counts=counts)
-
-
-def _lines(span: Span, file: BinaryIO, reading: Reading, counts: Counter[str]) -> Lines:
-    is_text = span.kind in ("sentences", "paragraphs")
-    return Lines(span.path, file, span.start, span.end, counts, cut=is_text, encoding=reading.encoding)
 
 
 def _numbered(lines: Lines) -> Iterator[tuple[int, str]]:
     """Lines for a parser, with their numbers from where the reading began."""
-    for run in lines:
-        for number, line in enumerate(escape(run.raw[:-1]).split("\n"), start=run.first):
+    for first, text in lines:
+        for number, line in enumerate(text[:-1].split("\n"), start=first):
             lines.counts["byte_order_marks"] += line.startswith(BYTE_ORDER_MARK)
             yield number, line.removeprefix(BYTE_ORDER_MARK)
 
@@ -266,7 +228,7 @@ def _records(lines: Lines, kind: Kind, column: str) -> Iterator[Record]:
         text = record[column]
         if text is not None and not isinstance(text, str):
             raise DataError(f"{place()}: {column!r} holds {json_kind(text)}, not text; mend the record")
-        yield Record(None if text is None else unescape(text), place)
+        yield text, place
 
 
 def _csv_records(lines: Lines, delimiter: str, column: str) -> Iterator[Record]:
@@ -281,9 +243,7 @@ def _csv_records(lines: Lines, delimiter: str, column: str) -> Iterator[Record]:
         if delimiter != _DELIMITERS["csv"]:
             lines.counts[f"CSV files separated by {SEPARATORS[delimiter]}"] += 1
 
-    def place(number: int) -> str:
-        return lines.place(number - 1)
-
+    place = partial(lines.place, -1)  # rows are numbered from 1
     rows = csv_rows(chain((first,), texts), delimiter, place)
     _, header = next(rows, (1, []))
     if header.count(column) != 1:
@@ -294,7 +254,7 @@ def _csv_records(lines: Lines, delimiter: str, column: str) -> Iterator[Record]:
             found = f"{len(row)} fields where the header has {len(header)}"
             raise DataError(f"{place(number)}: {found}; put fields that hold {delimiter!r} into quotes")
         if row:
-            yield Record(unescape(row[position]), partial(place, number))
+            yield row[position], partial(place, number)
 
 
 def _column_records(span: Span, column: str, counts: Counter[str]) -> Iterator[Record]:
@@ -306,7 +266,8 @@ def _column_records(span: Span, column: str, counts: Counter[str]) -> Iterator[R
             for start in range(0, len(texts), _ROWS):
                 for row, raw in enumerate(_as_bytes(texts.slice(start, _ROWS)), first + start + 1):
                     counts["bytes"] += len(raw or b"")
-                    yield Record(raw, partial("{}, row {}".format, span.path, row))
+                    text = None if raw is None else raw.decode("utf-8", "surrogateescape")
+                    yield text, partial("{}, row {}".format, span.path, row)
 
 
 def _as_bytes(texts: pyarrow.Array) -> list[bytes | None]:
@@ -334,12 +295,7 @@ def _check_column(path: str, schema: pyarrow.Schema, column: str) -> None:
         raise _missing_column(path, column, schema.names)
     kind = schema.field(column).type
     value = kind.value_type if types.is_dictionary(kind) else kind
-    is_text: tuple[Callable[[Any], bool], ...] = (
-        types.is_string,
-        types.is_large_string,
-        types.is_string_view,
-        types.is_null,
-    )
+    is_text = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
     if not any(is_kind(value) for is_kind in is_text):
         raise DataError(f"{path}: column {column!r} holds {kind}, not text; choose another by --text_column")
 

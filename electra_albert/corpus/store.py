@@ -22,7 +22,7 @@ import numpy as np
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.held_out import SIDES, Run, plan_sides
-from electra_albert.corpus.parts import PartPlan, finished_parts, token_dtype
+from electra_albert.corpus.parts import PartPlan, token_dtype
 from electra_albert.files import HashedFile, Written, find_damage, read_json, write_json
 
 FORMAT_VERSION = 3
@@ -60,13 +60,14 @@ def build_store(
     """Put the finished parts of `plan` together to a store in `folder`; the parts are removed.
 
     sources: the source that each unit of the plan belongs to, ascending. found: what was noted when the files were
-    looked for. Raises UsageError where a part is missing, DataError where the corpus is too small to hold anything out,
-    CheckpointError where the store does not read back as it was written.
+    looked for.
     """
     (folder / "manifest.json").unlink(missing_ok=True)
     for side in SIDES:
         shutil.rmtree(folder / side, ignore_errors=True)  # with the example tables of an older store
-    parts = finished_parts(plan)
+    parts = plan.parts()
+    if missing := [part.number for part in parts if not part.statistics]:
+        raise UsageError(f"{plan.folder}: part {missing[0]} is not there or was made otherwise; write it again")
     read, written = Counter(found), Counter[str]()
     for part in parts:
         read.update(part.statistics["read"])
@@ -86,13 +87,9 @@ def build_store(
         "held_out": notice,
         "process_seconds": sum(part.statistics["seconds"] for part in parts),
     }
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "fingerprint": plan.fingerprint,
-        "vocab_size": vocab_size,
-        "files": {name: written._asdict() for name, written in files.items()},
-        "receipt": statistics,
-    }
+    hashes = {name: written._asdict() for name, written in files.items()}
+    manifest = {"format_version": FORMAT_VERSION, "fingerprint": plan.fingerprint, "vocab_size": vocab_size}
+    manifest |= {"files": hashes, "receipt": statistics}
     write_json(folder / "manifest.json", {**manifest, "sha256": _digest(manifest)})
     shutil.rmtree(plan.folder, ignore_errors=True)  # another job may still write there
     try:
@@ -114,10 +111,9 @@ def open_store(folder: Path) -> Store:
     if damage := find_damage(folder, files, folder / "checked.json"):
         raise CheckpointError(damage)
     vocab_size = manifest["vocab_size"]
-    dtypes = (token_dtype(vocab_size), np.dtype("<i8"), np.dtype("<i8"))
-    names = [f"{name}.bin" for name in TokenStream._fields]
+    dtypes = {"tokens": token_dtype(vocab_size), "sentence_ends": np.dtype("<i8"), "document_ends": np.dtype("<i8")}
     train, validation = (
-        TokenStream(*(np.memmap(folder / side / name, dtype, "r") for name, dtype in zip(names, dtypes, strict=True)))
+        TokenStream(**{name: np.memmap(folder / side / f"{name}.bin", dtype, "r") for name, dtype in dtypes.items()})
         for side in SIDES
     )
     token_counts = np.fromfile(folder / "token_counts.bin", "<i8")
@@ -154,9 +150,9 @@ def _merge(
             written |= {f"{side}/{name}.bin": file.finish() for name, file in files.items()}
         sides[side] = {**sizes, "source_ends": list(accumulate(source_ends, max))}
     with (folder / "token_counts.bin").open("wb") as opened:
-        counts_file = HashedFile(opened)
-        counts_file.write(token_counts.tobytes())
-        written["token_counts.bin"] = counts_file.finish()
+        file = HashedFile(opened)
+        file.write(token_counts.tobytes())
+        written["token_counts.bin"] = file.finish()
     return sides, written
 
 

@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import regex
 
 from electra_albert.contracts import UsageError
-from electra_albert.corpus.tokenizer_files import TextOptions, load_tokenizer, vocabulary_file
+from electra_albert.corpus.tokenizer_files import TextOptions, load_tokenizer
 from electra_albert.corpus.tokenizer_training import (
     LETTERS_OR_DIGITS,
     MASK_ID,
     MODEL_INPUT_NAMES,
     SCORE_DIGITS,
     SPECIAL_PIECES,
-    UNK_ID,
     WORD_START,
     train_tokenizer,
 )
@@ -36,22 +35,7 @@ if TYPE_CHECKING:
 
     Tokenizer: TypeAlias = PreTrainedTokenizerFast
 
-__all__ = [
-    "MASK_ID",
-    "SPECIAL_PIECES",
-    "UNK_ID",
-    "Piece",
-    "SpecialIds",
-    "TextOptions",
-    "describe_pieces",
-    "extend_tokenizer",
-    "fingerprint",
-    "load_tokenizer",
-    "save_tokenizer",
-    "special_ids",
-    "train_tokenizer",
-    "vocabulary_file",
-]
+__all__ = ["MASK_ID", "SPECIAL_PIECES", "TextOptions", "load_tokenizer", "train_tokenizer"]
 
 _LOADING_ONLY = ("is_local", "local_files_only", "name_or_path")  # how a tokenizer was loaded, not what it is
 FEWEST_OCCURRENCES = 5  # of a word, from which on a vector of its own can be learned
@@ -118,24 +102,20 @@ def describe_pieces(tokenizer: Tokenizer, ids: list[int]) -> list[Piece]:
     A word also begins at the first id, and at and after [CLS], [SEP] and padding. The mask is always a word.
     """
     backend, special = tokenizer.backend_tokenizer, special_ids(tokenizer)
-    model, decoder = type(backend.model).__name__, type(backend.decoder).__name__
+    model, is_bytes = type(backend.model).__name__, type(backend.decoder).__name__ == "ByteLevel"
     borders = {special.cls, special.sep, special.pad}
+    mark = "Ġ" if is_bytes else WORD_START
     described, is_start = [], True
     for number, token in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):
-        if number in borders or number == special.mask:
-            described.append(Piece(token, True))
-            is_start = number in borders
-            continue
-        if model == "WordPiece":
-            text, is_marked = token.removeprefix("##"), not token.startswith("##")
-        elif model == "WordLevel":
-            text, is_marked = token, True
-        elif decoder == "ByteLevel":
-            text, is_marked = backend.decoder.decode([token]).removeprefix(" "), token.startswith("Ġ")
+        if number in borders or number == special.mask or model == "WordLevel":
+            text, starts_word = token, True
+        elif model == "WordPiece":
+            text, starts_word = token.removeprefix("##"), is_start or not token.startswith("##")
         else:
-            text, is_marked = token.removeprefix(WORD_START), token.startswith(WORD_START)
-        described.append(Piece(text or token, is_marked or is_start))
-        is_start = False
+            text = backend.decoder.decode([token]).removeprefix(" ") if is_bytes else token.removeprefix(mark)
+            starts_word = is_start or token.startswith(mark)
+        described.append(Piece(text or token, starts_word))
+        is_start = number in borders
     return described
 
 
@@ -147,19 +127,16 @@ class Extension(NamedTuple):
 
 
 class _Word(NamedTuple):
-    """A word of several tokens."""
-
     text: str
     occurrences: int
-    ids: list[int]
+    ids: list[int]  # the tokens of several that it is written with
 
 
 def extend_tokenizer(tokenizer: Tokenizer, sentences: Iterable[str], count: int) -> Extension:
     """Give the words of `sentences` that save most tokens a token of their own, at most `count` of them.
 
     Words that hold a character without a token are left out. Ids 0 to V - 1 keep their meaning; a text changes only
-    where a new token is found in it. Raises UsageError if the model is neither Unigram nor WordPiece, or a token was
-    added after the model's own.
+    where a new token is found in it.
     """
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     model, size = content["model"], len(tokenizer)
@@ -201,14 +178,12 @@ def count_words(words: Iterable[str], most_words: int = MOST_WORDS) -> Counter[s
 def _words(tokenizer: Tokenizer, kind: str, sentences: Iterable[str]) -> Iterator[str]:
     """The words as the model is given them, in the order of the text; those of Unigram cut into runs."""
     backend = tokenizer.backend_tokenizer
-    normalize: Callable[[str], str] = backend.normalizer.normalize_str if backend.normalizer else str
     for sentence in sentences:
-        text = normalize(sentence)
+        text = backend.normalizer.normalize_str(sentence) if backend.normalizer else sentence
         words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)] if backend.pre_tokenizer else [text]
         for word in words:
-            for part in _RUN.findall(word) if kind == "Unigram" else (word,):
-                if len(part) <= LONGEST_WORD:
-                    yield part
+            parts = _RUN.findall(word) if kind == "Unigram" else (word,)
+            yield from (part for part in parts if len(part) <= LONGEST_WORD)
 
 
 def _worthwhile(tokenizer: Tokenizer, counts: Counter[str]) -> list[_Word]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_albert.contracts import CheckpointError, UsageError, UserError
+from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer_training import (
     MODEL_INPUT_NAMES,
     SPECIAL_PIECES,
@@ -61,69 +61,55 @@ def load_tokenizer(path: Path, options: TextOptions = _FROM_FILES) -> PreTrained
     A tokenizer.json of ALBERT gives its tokens to a stock AlbertTokenizer; any other keeps its normalizer, splits and
     model, and gets the template [CLS] A [SEP] B [SEP], types 0 and 1. Settings are those of the tokenizer_config.json
     next to the file, overridden by `options`. Without either, a SentencePiece model or vocab.txt is cased if a token
-    holds a capital letter. A SentencePiece model gives SentencePiece's ids on normalised text, except at U+0085 and at
-    the word-start mark. Differs from stock, which makes the user-defined tokens of a .model, among them the full stop,
-    added tokens, which are cut out of text first and neither masked nor shown.
-
-    Raises UsageError if there is no tokenizer or it does not take `options`, CheckpointError if it cannot be used.
+    holds a capital letter. Differs from stock, which makes the user-defined tokens of a .model, among them the full
+    stop, added tokens, which are cut out of text first and neither masked nor shown.
     """
-    file = vocabulary_file(path)
+    file = _vocabulary_file(path)
     config: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        settings = file.parent / name
-        config |= _read_json(settings) if settings.is_file() else {}
     try:
+        for name in ("special_tokens_map.json", "tokenizer_config.json"):
+            settings = file.parent / name
+            config |= json.loads(_read(settings)) if settings.is_file() else {}
         tokenizer = _load(file, config, options)
         count = len(tokenizer.backend_tokenizer.encode(_TRIAL).ids)
-    except (UserError, OSError):
+        if count > _TOKENS_PER_CHARACTER * len(_TRIAL):
+            raise ValueError(f"it makes {count} tokens of {len(_TRIAL)} characters")
+    except (UsageError, OSError):
         raise
     except BaseException as problem:  # tokenizers raises Exception itself; a panic of its native code is not even that
         if not isinstance(problem, Exception) and type(problem).__name__ != "PanicException":
             raise
-        reason = " ".join(str(problem).split())[:120]
-        raise CheckpointError(f"{file} cannot be used as a tokenizer ({reason}); fetch it again") from None
-    if count > _TOKENS_PER_CHARACTER * len(_TRIAL):
-        raise CheckpointError(f"{file} makes {count} tokens of {len(_TRIAL)} characters; name another tokenizer")
+        reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
+        what = "is damaged or no tokenizer for masked language modelling"
+        raise CheckpointError(f"{file} {what} ({reason}); fetch it again or name another") from None
     return tokenizer
 
 
-def vocabulary_file(path: Path) -> Path:
+def _vocabulary_file(path: Path) -> Path:
     """The file to read of a folder, or the file itself. Raises UsageError if there is none."""
-    if path.is_file() and path.suffix in (".json", ".model", ".txt"):
+    if path.is_dir():
+        for name in _FOLDER_FILES:
+            if (path / name).is_file():
+                return path / name
+    elif path.is_file() and path.suffix in (".json", ".model", ".txt"):
         return path
-    if path.is_file():
-        raise UsageError(f"{path} is not named *.json, *.model or *.txt; name a tokenizer.json or its folder")
-    if not path.is_dir():
-        raise UsageError(f"tokenizer {path} does not exist; name a folder or file of a tokenizer")
-    for name in _FOLDER_FILES:
-        if (path / name).is_file():
-            return path / name
-    raise UsageError(f"{path} holds no tokenizer.json, spiece.model or vocab.txt; name the folder of a tokenizer")
+    found = "does not exist" if not path.exists() else "is not named *.json, *.model or *.txt"
+    found = f"holds no {', '.join(_FOLDER_FILES)}" if path.is_dir() else found
+    raise UsageError(f"tokenizer {path} {found}; name the folder or a file of a tokenizer")
 
 
-def _read_bytes(file: Path) -> bytes:
+def _read(file: Path) -> bytes:
     content = file.read_bytes()
     if content.startswith(b"version https://git-lfs"):
-        raise CheckpointError(f"{file} is a git LFS pointer, not the file itself; fetch it with git lfs pull")
-    return content
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    raw = _read_bytes(file)
-    try:
-        content = json.loads(raw.decode("utf-8"))
-    except (ValueError, RecursionError) as problem:  # a ValueError also where it is not UTF-8
-        raise CheckpointError(f"{file} is not JSON ({str(problem)[:80]}); fetch the tokenizer again") from None
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{file} holds no JSON object; fetch the tokenizer again")
+        raise ValueError("a pointer of git LFS, not the file itself; git lfs pull fetches it")
     return content
 
 
 def _load(file: Path, config: dict[str, Any], options: TextOptions) -> PreTrainedTokenizerFast:
-    """The tokenizer in the file; what the tokenizers library finds wrong with it is raised as it comes."""
+    """The tokenizer in the file; what is wrong with it is raised as it comes."""
     if file.suffix == ".model":
         return _load_sentencepiece(file, config, options)
-    content = _read_json(file) if file.suffix == ".json" else _read_wordpiece(file)
+    content: dict[str, Any] = json.loads(_read(file)) if file.suffix == ".json" else _read_wordpiece(file)
     model = content["model"]
     if "type" not in model:  # files of 2020
         model["type"] = "Unigram" if isinstance(model["vocab"], list) else "BPE" if "merges" in model else "WordPiece"
@@ -132,14 +118,14 @@ def _load(file: Path, config: dict[str, Any], options: TextOptions) -> PreTraine
         tokens = [token for token, _ in vocab]
         is_published = config.get("tokenizer_class") in _ALBERT_CLASSES and has_albert_layout(tokens, model["unk_id"])
         if is_published and all(token["id"] < len(tokens) for token in content.get("added_tokens") or ()):
-            _check_ids(file, {token: number for number, token in enumerate(tokens)})
+            _check_ids({token: number for number, token in enumerate(tokens)})
             steps = (content.get("normalizer") or {}).get("normalizers") or ()
             charsmaps = [step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled"]
             charsmap = base64.b64decode(charsmaps[0], validate=True) if charsmaps else None
-            albert = _albert_options(file, config, options, charsmap, is_cased=False)
+            albert = _albert_options(config, options, charsmap, is_cased=False)
             return build_albert(split_digit_commas(vocab, options.split_digit_comma), albert)
     _apply_options(file, content, config, options)
-    return _build_fast(file, content, config)
+    return _build_fast(content, config)
 
 
 def has_albert_layout(tokens: list[str], unknown_id: object) -> bool:
@@ -151,62 +137,55 @@ def _has_capitals(tokens: Iterable[str], special: Collection[str]) -> bool:
     return any(token != token.lower() and token[0] not in "[<" and token not in special for token in tokens)
 
 
-def _flag(file: Path, config: dict[str, Any], name: str, otherwise: bool | None) -> bool | None:
+def _flag(config: dict[str, Any], name: str, otherwise: bool | None) -> bool | None:
     """A setting that is true or false, `otherwise` if it is not given or null."""
     value = config.get(name)
     if value is not None and not isinstance(value, bool):
-        raise CheckpointError(f"{file}: its setting {name}={value!r} is neither true nor false; mend it")
+        raise ValueError(f"its setting {name}={value!r} is neither true nor false")
     return otherwise if value is None else value
 
 
 def _albert_options(
-    file: Path, config: dict[str, Any], options: TextOptions, charsmap: bytes | None, *, is_cased: bool
+    config: dict[str, Any], options: TextOptions, charsmap: bytes | None, *, is_cased: bool
 ) -> dict[str, Any]:
     """AlbertTokenizer's arguments: the user's, else those of `config`, else stock's, but that case is kept."""
-    found = {name: _flag(file, config, name, name != "keep_accents" and not is_cased) for name in _ALBERT_FLAGS}
+    found = {name: _flag(config, name, name != "keep_accents" and not is_cased) for name in _ALBERT_FLAGS}
     given = {name: value for name, value in options._asdict().items() if name in found and value is not None}
     return found | given | ({"_spm_precompiled_charsmap": charsmap} if charsmap else {})
 
 
 def _load_sentencepiece(file: Path, config: dict[str, Any], options: TextOptions) -> PreTrainedTokenizerFast:
     """A SentencePiece model of type Unigram, with ALBERT's normalizer and splits; needs protobuf alone."""
-    from google.protobuf.message import DecodeError
     from transformers import AlbertTokenizer
     from transformers.convert_slow_tokenizer import import_protobuf
 
     proto = import_protobuf().ModelProto()  # of the module that transformers imports, since protobuf refuses a second
-    try:
-        proto.ParseFromString(_read_bytes(file))
-    except DecodeError:
-        raise CheckpointError(f"{file} is no SentencePiece model or a damaged one; fetch it again") from None
+    proto.ParseFromString(_read(file))
     if not (proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")):  # they follow the tokens
-        raise CheckpointError(f"{file} is cut off after {len(proto.pieces)} tokens; fetch it again")
+        raise ValueError(f"it is cut off after {len(proto.pieces)} tokens")
     trainer = proto.trainer_spec
     kind = type(trainer).ModelType.Name(trainer.model_type) + " with byte fallback" * trainer.byte_fallback
     if kind != "UNIGRAM":
-        raise CheckpointError(f"{file} is a SentencePiece model of type {kind}, not UNIGRAM; name a Unigram model")
+        raise ValueError(f"a SentencePiece model of type {kind}, not UNIGRAM")
     vocab = split_digit_commas([(piece.piece, piece.score) for piece in proto.pieces], options.split_digit_comma)
     tokens = [token for token, _ in vocab]
-    _check_ids(file, {token: number for number, token in enumerate(tokens)})
+    _check_ids({token: number for number, token in enumerate(tokens)})
     control = [piece.piece for piece in proto.pieces if piece.type == piece.CONTROL]
     charsmap = proto.normalizer_spec.precompiled_charsmap
-    albert = _albert_options(file, config, options, charsmap, is_cased=_has_capitals(tokens, control))
+    albert = _albert_options(config, options, charsmap, is_cased=_has_capitals(tokens, control))
     if has_albert_layout(tokens, trainer.unk_id):
         return build_albert(vocab, albert)
     content = json.loads(AlbertTokenizer(**albert).backend_tokenizer.to_str())
     content["model"] = {"type": "Unigram", "unk_id": trainer.unk_id, "vocab": vocab, "byte_fallback": False}
     content["added_tokens"] = [_added_token(token, tokens.index(token)) for token in control]
-    return _build_fast(file, content, config)
+    return _build_fast(content, config)
 
 
 def _read_wordpiece(file: Path) -> dict[str, Any]:
     """The content of a tokenizer.json for a BERT vocab.txt, one token a line, which has its line's number from 0."""
     from transformers import BertTokenizer
 
-    try:
-        tokens = _read_bytes(file).decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
-    except UnicodeDecodeError:
-        raise CheckpointError(f"{file} is not UTF-8 text; fetch the tokenizer again") from None
+    tokens = _read(file).decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
     content = json.loads(BertTokenizer().backend_tokenizer.to_str())
     content["added_tokens"] = []
     content["model"]["vocab"] = {token: number for number, token in enumerate(tokens)}
@@ -215,10 +194,7 @@ def _read_wordpiece(file: Path) -> dict[str, Any]:
 
 
 def _apply_options(file: Path, content: dict[str, Any], config: dict[str, Any], options: TextOptions) -> None:
-    """Put the user's options, and BERT's of the configuration, into the content of a tokenizer.json.
-
-    Raises UsageError if the tokenizer does not take an option.
-    """
+    """Put the user's options, and BERT's of the configuration, into the content of a tokenizer.json."""
     normalizer = content.get("normalizer")
     trained = _script_safe_options(normalizer)
     taken: tuple[str, ...] = ()
@@ -228,7 +204,7 @@ def _apply_options(file: Path, content: dict[str, Any], config: dict[str, Any], 
         given = {"do_lower_case": options.do_lower_case, "strip_accents": accents}
         config = config | {name: value for name, value in given.items() if value is not None}
         for name, own in _BERT_FLAGS.items():
-            normalizer[own] = _flag(file, config, name, normalizer.get(own))
+            normalizer[own] = _flag(config, name, normalizer.get(own))
     elif trained is not None:
         taken = TextOptions._fields
         given = {name: value for name, value in options._asdict().items() if value is not None}
@@ -249,15 +225,15 @@ def _script_safe_options(normalizer: Any) -> dict[str, bool] | None:
     return None
 
 
-def _check_ids(file: Path, ids: dict[str, int]) -> None:
+def _check_ids(ids: dict[str, int]) -> None:
     """Refuse tokens that native code cannot find or free, and ids that are not each there once."""
     if "" in ids or len(max(ids, key=len, default="")) > _LONGEST_TOKEN:
-        raise CheckpointError(f"{file}: a token is empty or longer than {_LONGEST_TOKEN:,} characters; fetch it again")
+        raise ValueError(f"a token is empty or longer than {_LONGEST_TOKEN:,} characters")
     if sorted(ids.values()) != list(range(len(ids))):
-        raise CheckpointError(f"{file}: its ids are not 0 to {len(ids) - 1}, each once; name another tokenizer")
+        raise ValueError(f"its ids are not 0 to {len(ids) - 1}, each once")
 
 
-def _build_fast(file: Path, content: dict[str, Any], config: dict[str, Any]) -> PreTrainedTokenizerFast:
+def _build_fast(content: dict[str, Any], config: dict[str, Any]) -> PreTrainedTokenizerFast:
     """The content of a tokenizer.json as a stock tokenizer; truncation, padding, dropout and template are not kept."""
     from tokenizers import Tokenizer, processors
     from transformers import PreTrainedTokenizerFast
@@ -266,8 +242,8 @@ def _build_fast(file: Path, content: dict[str, Any], config: dict[str, Any]) -> 
     rows = model["vocab"]
     ids = {row[0]: number for number, row in enumerate(rows)} if isinstance(rows, list) else dict(rows)
     ids |= {token["content"]: token["id"] for token in given}
-    _check_ids(file, ids)
-    roles = _find_roles(file, config, ids)
+    _check_ids(ids)
+    roles = _find_roles(config, ids)
     added = {token["id"]: token for token in given}
     for token in roles.values():
         added[ids[token]] = _added_token(token, ids[token]) | added.get(ids[token], {}) | {"special": True}
@@ -279,7 +255,7 @@ def _build_fast(file: Path, content: dict[str, Any], config: dict[str, Any]) -> 
     content |= {"post_processor": None, "truncation": None, "padding": None}
     backend = Tokenizer.from_str(json.dumps(content))
     if backend.get_vocab(with_added_tokens=True) != ids:
-        raise CheckpointError(f"{file}: its tokens get other ids when it is loaded; name another tokenizer")
+        raise ValueError("its tokens get other ids when it is loaded")
     cls, sep = roles["cls_token"], roles["sep_token"]
     single = [f"{cls}:0", "$A:0", f"{sep}:0"]
     special_tokens = [(cls, ids[cls]), (sep, ids[sep])]
@@ -295,11 +271,8 @@ def _build_fast(file: Path, content: dict[str, Any], config: dict[str, Any]) -> 
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=MODEL_INPUT_NAMES, **roles, **options)
 
 
-def _find_roles(file: Path, config: dict[str, Any], tokens: Collection[str]) -> dict[str, str]:
-    """The special token of each role, as named by the configuration or else by a well-known name.
-
-    Raises CheckpointError if a role other than unknown has no token, or two roles share one.
-    """
+def _find_roles(config: dict[str, Any], tokens: Collection[str]) -> dict[str, str]:
+    """The special token of each role, as named by the configuration or else by a well-known name."""
     roles: dict[str, str] = {}
     for role, known in _ROLES.items():
         given = config.get(role)
@@ -309,12 +282,9 @@ def _find_roles(file: Path, config: dict[str, Any], tokens: Collection[str]) -> 
         if found is not None:
             roles[role] = found
         elif role != "unk_token":
-            raise CheckpointError(
-                f"{file} has no {role} ({' or '.join(map(repr, names))} is not among its tokens); "
-                "name a tokenizer that was made for masked language modelling"
-            )
+            raise ValueError(f"no {role}: {' or '.join(map(repr, names))} is not among its tokens")
     if len(set(roles.values())) < len(roles):
-        raise CheckpointError(f"{file}: two of its special tokens are the same ({roles}); name another tokenizer")
+        raise ValueError(f"two of its special tokens are the same, {roles}")
     return roles
 
 
@@ -331,14 +301,9 @@ def split_digit_commas(vocab: list[tuple[str, float]], is_split: bool | None) ->
     """
     if is_split is None:
         return vocab
-
-    def is_meant(token: str) -> bool:
-        return token.endswith(",") and token[-2:-1].isdigit()
-
-    lowest = min((score for token, score in vocab if not is_meant(token)), default=0.0)
-
-    def rescored(score: float) -> float:
-        is_lowered = score < lowest - _DIGIT_COMMA_NATS / 2
-        return score + _DIGIT_COMMA_NATS * (is_lowered - is_split)
-
-    return [(token, rescored(score) if is_meant(token) else score) for token, score in vocab]
+    meant = {token for token, _ in vocab if token.endswith(",") and token[-2:-1].isdigit()}
+    lowered = min((score for token, score in vocab if token not in meant), default=0.0) - _DIGIT_COMMA_NATS / 2
+    return [
+        (token, score + _DIGIT_COMMA_NATS * ((score < lowered) - is_split) if token in meant else score)
+        for token, score in vocab
+    ]

@@ -78,19 +78,6 @@ def normalizer_state(normalizer: Normalizer) -> dict[str, Any]:
     return state
 
 
-def build_script_safe(
-    vocab: list[tuple[str, float]], do_lower_case: bool, keep_accents: bool
-) -> PreTrainedTokenizerFast:
-    """ALBERT's tokenizer, but that it removes the marks of Latin letters at most."""
-    from transformers import PreTrainedTokenizerFast
-
-    albert = build_albert(vocab, {})
-    backend = albert.backend_tokenizer
-    backend.normalizer = script_safe_normalizer(do_lower_case, keep_accents)
-    roles = {f"{role}_token": getattr(albert, f"{role}_token") for role in ("pad", "unk", "cls", "sep", "mask")}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=MODEL_INPUT_NAMES, **roles)
-
-
 def train_tokenizer(
     sentences: Iterable[str], vocab_size: int, do_lower_case: bool, keep_accents: Accents = None
 ) -> PreTrainedTokenizerFast:
@@ -102,7 +89,7 @@ def train_tokenizer(
     Repeats bit for bit: the trainer gets the counted words in a fixed order, and what it leaves to chance (the last
     bits of the scores, the order of the characters it adds itself) is rounded off or sorted.
     """
-    from transformers import AlbertTokenizer
+    from transformers import AlbertTokenizer, PreTrainedTokenizerFast
 
     raw: Counter[str] = Counter()
     for sentence in sentences:
@@ -133,7 +120,11 @@ def train_tokenizer(
     vocab = [(piece, 0.0) for piece in SPECIAL_PIECES] + _learn(text, vocab_size)
     if keep_accents == "albert":
         return build_albert(vocab, {"do_lower_case": do_lower_case})
-    return build_script_safe(vocab, do_lower_case, keep_accents)
+    albert = build_albert(vocab, {})
+    backend = albert.backend_tokenizer
+    backend.normalizer = normalizer
+    roles = {f"{role}_token": getattr(albert, f"{role}_token") for role in ("pad", "unk", "cls", "sep", "mask")}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=MODEL_INPUT_NAMES, **roles)
 
 
 def is_english(words: Counter[str]) -> bool:

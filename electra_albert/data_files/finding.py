@@ -21,26 +21,14 @@ Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "arrow"]
 
 SAMPLE_BYTES = 1 << 20
 _TRAIN = "train"
-_FORMATS: dict[str, Format] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-}
+_FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv"}
+_FORMATS |= {".parquet": "parquet", ".arrow": "arrow"}
 _NOT_TEXT = re.compile(
     r"\.(zip|7z|tar|tgz|tbz|txz|rar|lz4|z|png|jpe?g|gif|webp|bmp|tiff?|pdf|docx?|odt|epub|xlsx?|pptx?|mp[34]|wav|avi"
     r"|bin|pth?|np[yz]|pkl|pickle|safetensors|onnx|h5|sqlite|db|so|o|a|exe|dll|class|jar|pyc|model|json|feather|orc"
     r"|avro|lock)"
 )
-_FOREIGN = {
-    b"PK\x03\x04": "a zip archive; unpack it",
-    b"%PDF-": "a PDF; give its text",
-    b"7z\xbc\xaf\x27\x1c": "a 7z archive; unpack it",
-    b"version https://git-lfs": "a pointer of git LFS, not the file; run git lfs pull",
-}
-_TAR_MARK = slice(257, 262)
+_FOREIGN = (b"PK\x03\x04", b"%PDF-", b"7z\xbc\xaf\x27\x1c")
 _WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 _STRAY_BYTES, _STRAY_SHARE = 3, 0.001  # not in UTF-8: as many are mended, or left out, whatever the rest is
 _MAX_INVALID_SHARE = 0.2  # of the bytes: above it the file is in another encoding
@@ -80,19 +68,15 @@ def _named(corpus: str, counts: Counter[str]) -> Iterator[Path]:
     if not os.path.lexists(corpus):
         corpus = os.path.expanduser(corpus)  # a shell leaves the ~ of --corpus=~/text as it is
     matches = [Path(corpus)] if os.path.lexists(corpus) else sorted(map(Path, glob.glob(corpus, recursive=True)))
-    on_hub = hub_name(corpus)
     if not matches and is_url(corpus):
         matches = fetch(corpus, "corpus")
-    elif not matches and on_hub and not Path(corpus).parent.exists():
-        yield from hub_files(*on_hub)
+    elif not matches and (on_hub := hub_name(corpus)) and not Path(corpus).parent.exists():
+        matches = hub_files(*on_hub)
     elif not matches:
         advice = "check the path" + (os.sep not in corpus) * ", or give a dataset of the hub as OWNER/NAME"
         raise UsageError(f"--corpus {corpus}: no such file or folder, and no file matches it; {advice}")
     for match in matches:
-        if match.is_dir():
-            yield from _files_below(match, set(), counts)
-        else:
-            yield match
+        yield from _files_below(match, set(), counts) if match.is_dir() else [match]
 
 
 def _files_below(folder: Path, visited: set[Path], counts: Counter[str]) -> Iterator[Path]:
@@ -121,10 +105,7 @@ def _files_below(folder: Path, visited: set[Path], counts: Counter[str]) -> Iter
 
 
 def saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
-    """The Arrow files of a dataset written by `save_to_disk`; of several splits those of train, the others counted.
-
-    Raises UsageError where there is no split to train on, and DataError where the folder is damaged.
-    """
+    """The Arrow files of a dataset written by `save_to_disk`; of several splits those of train, the others counted."""
     import datasets
 
     try:
@@ -134,8 +115,7 @@ def saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
         raise DataError(f"{folder}: a damaged dataset ({reason}); save it again") from error
     if isinstance(found, datasets.DatasetDict):
         if _TRAIN not in found:
-            held = ", ".join(found) or "none"
-            raise UsageError(f"{folder}: a dataset without a split {_TRAIN!r}; give one of its folders instead: {held}")
+            raise UsageError(f"{folder}: a dataset without a split {_TRAIN!r}; give one of its folders: {[*found]}")
         counts["splits_skipped"] += len(found) - 1
         found = found[_TRAIN]
     files = [Path(entry["filename"]) for entry in found.cache_files]
@@ -145,10 +125,7 @@ def saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
 
 
 def hub_files(name: str, config: str | None = None) -> list[Path]:
-    """The Arrow files of the train split of a dataset, downloaded or from the cache; a local folder of data will do.
-
-    Raises UsageError where it cannot be had: no network, no such dataset or config, no access, no split to train on.
-    """
+    """The Arrow files of the train split of a dataset, downloaded or from the cache; a local folder of data will do."""
     asked = name if config is None else f"{name}:{config}"
     what = f"--corpus {asked}: neither a file or folder here, nor a dataset with a split {_TRAIN!r} that can be loaded"
     return [Path(entry["filename"]) for entry in load_from_hub(name, config, _TRAIN, what).cache_files]
@@ -179,40 +156,27 @@ def _is_blank(path: Path, encoding: str) -> bool:
     if is_empty or format_of(path) in ("parquet", "arrow"):
         return is_empty
     sample, is_whole = read_sample(path)
-    _refuse_foreign(path, sample)
-    _refuse_other_encoding(path, sample, encoding)
+    _refuse_foreign(path, sample, encoding)
     return is_whole and not sample.replace(BYTE_ORDER_MARK.encode(), b"").strip(b" \t\n\r\x0b\x0c\0")
 
 
-def _refuse_foreign(path: Path, sample: bytes) -> None:
-    """Raise DataError where a sample from the start of a file is of an archive, binary, or UTF-16."""
+def _refuse_foreign(path: Path, sample: bytes, encoding: str) -> None:
+    """Raise DataError where a sample from the start of a file is no text, or in another encoding, but for few bytes."""
     if path.name.lower().endswith(".json"):
         raise DataError(f"{path}: JSON; give one object a line in a file named .jsonl")
-    for magic, what in _FOREIGN.items():
-        if sample.startswith(magic):
-            raise DataError(f"{path}: {what}")
-    if sample[_TAR_MARK] == b"ustar":
-        raise DataError(f"{path}: a tar archive; unpack it")
-    nul = sample.count(0)
-    looks_wide = nul > len(sample) // 5 and max(sample[::2].count(0), sample[1::2].count(0)) > 0.9 * nul
-    if sample.startswith(_WIDE_MARKS) or looks_wide:
-        raise DataError(f"{path}: UTF-16 or UTF-32; convert it with iconv -f UTF-16 -t UTF-8")
+    if sample.startswith(b"version https://git-lfs"):
+        raise DataError(f"{path}: a pointer of git LFS, not the file; run git lfs pull")
     control = len(sample) - len(sample.translate(None, _CONTROL))
-    if control > _MAX_CONTROL_SHARE * len(sample):
-        raise DataError(f"{path}: binary, {control / len(sample):.0%} of it are control bytes; give UTF-8 text")
-
-
-def _refuse_other_encoding(path: Path, sample: bytes, encoding: str) -> None:
-    """Raise DataError where more than a few bytes, and most characters above ASCII, are not in the encoding."""
+    if sample.startswith(_FOREIGN + _WIDE_MARKS) or control > _MAX_CONTROL_SHARE * len(sample):
+        what = "binary (zip, tar, 7z, PDF, an image …), UTF-16 or UTF-32"
+        raise DataError(f"{path}: {what}; unpack it, or convert it with iconv -f UTF-16 -t UTF-8")
     text = codecs.getincrementaldecoder(UTF8)("replace").decode(sample)  # without a last character that is cut
     invalid = text.count("\ufffd") - sample.count("\ufffd".encode())
     valid = len(text) - len(text.encode("ascii", "ignore")) - invalid
-    if encoding != UTF8:
-        if valid and not invalid:
-            raise DataError(f"{path}: it is UTF-8, not {encoding}; leave out --encoding, or convert the others")
-        return
+    if encoding != UTF8 and valid and not invalid:
+        raise DataError(f"{path}: it is UTF-8, not {encoding}; leave out --encoding, or convert the others")
     is_stray = invalid <= max(_STRAY_BYTES, _STRAY_SHARE * len(sample)) or invalid <= valid
-    if invalid > _MAX_INVALID_SHARE * len(sample) or not is_stray:
+    if encoding == UTF8 and (invalid > _MAX_INVALID_SHARE * len(sample) or not is_stray):
         raise DataError(f"{path}: not UTF-8; {encoding_hint(sample)}")
 
 
@@ -230,20 +194,16 @@ def same_content(files: list[Path], recorded: dict[str, Any]) -> bool:
 
 
 def refreshed(files: list[Path], recorded: dict[str, Any]) -> dict[str, Any] | None:
-    """`recorded` with the present state on disk where `files` hold what they held when it was taken; else None.
-
-    A file is read only where its state differs; who keeps the answer reads a touched file once and not every time.
-    """
+    """`recorded` with the present state on disk where `files` hold what they held when it was taken; else None."""
     entries = recorded["files"]
     if [str(path) for path in files] != [entry["path"] for entry in entries]:
         return None
     present = []
     for path, entry in zip(files, entries, strict=True):
         state = _disk_state(path)
-        is_touched = any(entry[name] != value for name, value in state.items())
         if state["size"] != entry["size"]:
             return None
-        found = _describe(path) if is_touched else entry
+        found = entry if entry.items() >= state.items() else _describe(path)
         if found["blake2b"] != entry["blake2b"]:
             return None
         present.append(found)

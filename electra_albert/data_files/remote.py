@@ -27,7 +27,6 @@ def fetch(url: str, option: str) -> list[Path]:
     """Local copies of the file, the folder, or the files of a pattern with a star that `url` names, in order.
 
     A copy is kept and used again until its server gives another size, time or tag for it, or cannot be reached.
-    Raises UsageError where there is nothing or it cannot be fetched.
     """
     import fsspec
     from huggingface_hub.constants import HF_HOME
@@ -95,10 +94,7 @@ def _digest(*content: object) -> str:
 
 
 def load_from_hub(name: str, config: str | None, split: str | None, what: str) -> Any:
-    """A dataset, downloaded or from the cache, or one split of it; `what` begins the message where there is none.
-
-    Raises UsageError where it cannot be had: no network, no such dataset or config, no access.
-    """
+    """A dataset, downloaded or from the cache, or one split of it; `what` begins the message where there is none."""
     import datasets
 
     was_offline = datasets.config.HF_HUB_OFFLINE
@@ -120,14 +116,10 @@ def load_from_hub(name: str, config: str | None, split: str | None, what: str) -
 
 def _answers(url: str) -> bool:
     """Whether a server answers in time, be it with a refusal; through a proxy where the environment names one."""
-    import ssl
-    import urllib.error
-    import urllib.request
+    from huggingface_hub.utils import get_session
 
     try:
-        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_HUB_SECONDS).close()
-    except urllib.error.HTTPError:
-        return True
-    except OSError as error:
-        return isinstance(getattr(error, "reason", None), ssl.SSLError)
+        get_session().head(url, timeout=_HUB_SECONDS)
+    except Exception as error:  # of the library that it asks with; a server with a bad certificate did answer
+        return "certificate" in str(error).lower()
     return True

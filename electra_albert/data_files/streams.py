@@ -23,12 +23,8 @@ UTF8 = "utf-8"
 BYTE_ORDER_MARK = "\ufeff"
 _BLOCK_BYTES = 1 << 16
 _MAGIC_BYTES = 10
-_MAGIC = {
-    b"\x1f\x8b\x08": "gzip",
-    b"\xfd7zXZ\0": "xz",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"\x50\x2a\x4d\x18": "zstd",  # a frame to be skipped, with which pzstd begins
-}
+_MAGIC = {b"\x1f\x8b\x08": "gzip", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+_MAGIC |= {b"\x50\x2a\x4d\x18": "zstd"}  # a frame to be skipped, with which pzstd begins
 _BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")  # of text, or of nothing
 
 
@@ -50,10 +46,7 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 @contextmanager
 def open_stream(path: str | Path, *, takes_pipes: bool = False) -> Iterator[io.BufferedReader]:
-    """The content of a file, decompressed where it is compressed, whatever its name.
-
-    Raises UsageError as `open_regular` does, and DataError where the name says compressed and the content does not.
-    """
+    """The content of a file, decompressed where it is compressed, whatever its name."""
     with open_regular(path, takes_pipes=takes_pipes) as file:
         method = compression(file.peek(_MAGIC_BYTES)[:_MAGIC_BYTES])
         if method is not None:
@@ -134,10 +127,7 @@ _OPENERS: dict[str, Callable[[BinaryIO], Any]] = {
 
 
 def text_lines(path: Path, encoding: str = UTF8) -> Iterator[str]:
-    """The lines of a file or pipe without their line feeds and the byte order mark.
-
-    Raises DataError naming the line that is not so encoded.
-    """
+    """The lines of a file or pipe without their line feeds and the byte order mark."""
     with open_stream(path, takes_pipes=True) as file:
         for number, raw in enumerate(file, start=1):
             line = _decoded(raw, path, number, encoding).removesuffix("\n")

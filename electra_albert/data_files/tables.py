@@ -32,11 +32,7 @@ Position = Callable[[int], str]  # file and line, by the number of a line
 def json_objects(
     lines: Iterable[tuple[int, str]], position: Position, unique: Collection[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The object of each numbered line that is not blank.
-
-    Raises DataError where a line holds none, or one of the keys `unique` (None: any key) twice: a parser would keep
-    the last value and drop the others.
-    """
+    """The object of each numbered line that is not blank."""
     repeated: list[str] = []
 
     def as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -51,11 +47,9 @@ def json_objects(
             continue
         try:
             record = json.loads(line, object_pairs_hook=as_object)
-        except json.JSONDecodeError as error:
-            reason = f"not JSON ({error.msg}, column {error.colno}); give one JSON object a line"
-            raise DataError(f"{position(number)}: {reason}") from error
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{position(number)}: not JSON that can be read: too deep, or too long a number") from error
+            reason = " ".join(str(error).split())[:100]
+            raise DataError(f"{position(number)}: not JSON ({reason}); give one JSON object a line") from error
         if repeated:
             raise DataError(f"{position(number)}: key {repeated[0]!r} is there twice in one object; keep one")
         if not isinstance(record, dict):
@@ -131,9 +125,8 @@ def open_columnar(path: str | Path) -> Iterator[Columnar]:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # of the disk
             reason = " ".join(str(error).split())[:200]
-            raise DataError(
-                f"{path}: damaged, changed, or not what its name says ({reason}); write it again"
-            ) from error
+            message = f"{path}: damaged, changed, or not what its name says ({reason}); write it again"
+            raise DataError(message) from error
 
 
 def _parquet(regular: Any) -> Columnar:
@@ -189,11 +182,11 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of a table, and its rows by the positions of the columns that are wanted."""
+    """The columns of a table, and its rows with the cells of the columns that are wanted."""
 
     place: str
     columns: tuple[str, ...]
-    read: Callable[[Sequence[int]], Iterator[Row]]
+    read: Callable[[list[str]], Iterator[Row]]
     names_columns: bool = True  # itself, whatever its first row holds
 
     def find(self, names: Sequence[str]) -> str | None:
@@ -203,7 +196,7 @@ class Table:
     def rows(self, names: Sequence[str | None]) -> Iterator[Row]:
         """All rows, with the cells of these columns; a name of None gives None in each row."""
         wanted = [name for name in names if name is not None]
-        for row in self.read([self.columns.index(name) for name in wanted]):
+        for row in self.read(wanted):
             cells: dict[str | None, Any] = dict(zip(wanted, row.cells, strict=False))
             yield row if row.problem else row._replace(cells=tuple(map(cells.get, names)))
 
@@ -221,7 +214,7 @@ def open_table(
 
     Where the first row holds none of the names in `header`, it is a row, and `without_header` names the columns if it
     has as many. `named` are the columns that a file without a header may have. `note` takes what is worth a line in a
-    report. Raises DataError for an empty file, UsageError for another format.
+    report.
     """
     form = format_of(path)
     if form == "parquet" or form == "arrow":
@@ -247,7 +240,8 @@ def open_table(
     if len(named) > 1:
         note(f"files without a header read as columns {', '.join(columns)}", str(path))
 
-    def read(wanted: Sequence[int]) -> Iterator[Row]:
+    def read(wanted: list[str]) -> Iterator[Row]:
+        positions = [columns.index(name) for name in wanted]
         for number, cells in rows(lines()):
             if has_header and number <= header_line:
                 continue
@@ -257,7 +251,7 @@ def open_table(
             if len(cells) != len(columns):
                 yield Row((), place, f"{len(cells)} columns instead of {len(columns)}")
             else:
-                yield Row(tuple(cells[i] for i in wanted), place)
+                yield Row(tuple(cells[i] for i in positions), place)
 
     return Table(str(path), columns, read, names_columns=False)
 
@@ -275,8 +269,7 @@ def _columns_of(path: Path, first: list[str], named: Sequence[tuple[str, ...]]) 
 
 def _tsv_rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     """Fields between tabs, whatever quotes they hold."""
-    for number, line in enumerate(lines, start=1):
-        yield number, line.removesuffix("\r").split("\t")
+    return ((number, line.removesuffix("\r").split("\t")) for number, line in enumerate(lines, start=1))
 
 
 def _csv_rows(path: Path, delimiter: str, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
@@ -291,9 +284,8 @@ def _json_table(path: Path, lines: Iterable[str]) -> Table:
         raise DataError(f"{path}: empty; give a file with rows")
     names = tuple(dict.fromkeys(key for _, record in records for key in record))
 
-    def read(wanted: Sequence[int]) -> Iterator[Row]:
-        for place, record in records:
-            yield Row(tuple(record.get(names[i]) for i in wanted), place)
+    def read(wanted: list[str]) -> Iterator[Row]:
+        return (Row(tuple(map(record.get, wanted)), place) for place, record in records)
 
     return Table(str(path), names, read)
 
@@ -302,12 +294,11 @@ def _columnar_table(path: Path) -> Table:
     with open_columnar(path) as opened:
         names = tuple(opened.schema.names)
 
-    def read(wanted: Sequence[int]) -> Iterator[Row]:
-        chosen = [names[i] for i in wanted]
+    def read(wanted: list[str]) -> Iterator[Row]:
         with open_columnar(path) as opened:
-            for first, batch in opened.batches(0, len(opened.sizes), chosen):
+            for first, batch in opened.batches(0, len(opened.sizes), wanted):
                 batch.validate(full=True)  # Arrow trusts the offsets in a file; those of a damaged one lie outside
-                columns = [batch.column(name).to_pylist() for name in chosen]
+                columns = [batch.column(name).to_pylist() for name in wanted]
                 for row, cells in enumerate(zip(*columns, strict=True), first + 1):
                     yield Row(cells, f"{path}, row {row}")
 
@@ -319,20 +310,16 @@ def dataset_table(dataset: Any, place: str) -> Table:
     names = tuple(dataset.column_names)
     spelled = {name: _spelling(dataset.features[name]) for name in names}
 
-    def read(wanted: Sequence[int]) -> Iterator[Row]:
-        chosen = [names[i] for i in wanted]
-        number = 0
-        for batch in dataset.select_columns(chosen).iter(_ROWS):
-            for cells in zip(*(map(spelled[name], batch[name]) for name in chosen), strict=True):
-                number += 1
-                yield Row(cells, f"{place}, row {number}")
+    def read(wanted: list[str]) -> Iterator[Row]:
+        batches = dataset.select_columns(wanted).iter(_ROWS)
+        rows = (cells for batch in batches for cells in zip(*(map(spelled[n], batch[n]) for n in wanted), strict=True))
+        return (Row(cells, f"{place}, row {number}") for number, cells in enumerate(rows, start=1))
 
     return Table(place, names, read)
 
 
 def _spelling(feature: Any) -> Callable[[Any], Any]:
-    names = getattr(feature, "names", None)
-    if names is not None:
+    if (names := getattr(feature, "names", None)) is not None:
         return lambda cell: names[cell] if isinstance(cell, int) and 0 <= cell < len(names) else None
     inner = getattr(feature, "feature", None)
     if getattr(inner, "names", None) is not None:

@@ -1,10 +1,17 @@
-"""Raw text to a tokenizer and a token store, made once and kept for the next run on the same corpus and settings."""
+"""Raw text to a tokenizer and a token store, made once and kept for the next run on the same corpus and settings.
+
+A folder's name carries the beginning of its key: a hash of the content of all files, how they are read, the tokenizer
+and the seed. So another corpus never meets an old store, and the same one finds it wherever its files have gone.
+"""
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,18 +21,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 
-from electra_albert.apps.prepare.folder import CorpusFolder, locked, open_corpus, ready_store
 from electra_albert.apps.run_folder import require_same_text
-from electra_albert.config import CorpusConfig
-from electra_albert.contracts import DataError, UsageError
+from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig
+from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import ExampleTable, build_table, padding_share
-from electra_albert.corpus.mixture import RowOrder, order_rows, source_names
+from electra_albert.corpus.mixture import RowOrder, Source, order_rows, read_sources, source_names, without_repeats
 from electra_albert.corpus.parts import PartPlan, missing_parts, token_dtype, write_parts
-from electra_albert.corpus.sources import read_unit, same_content
+from electra_albert.corpus.sources import Reading, Unit, plan_units, read_unit, require_columns
 from electra_albert.corpus.statistics import format_statistics
-from electra_albert.corpus.store import Store, build_store
+from electra_albert.corpus.store import Store, build_store, open_store
 from electra_albert.corpus.tokenizer import (
+    TextOptions,
     extend_tokenizer,
     fingerprint,
     load_tokenizer,
@@ -33,6 +41,8 @@ from electra_albert.corpus.tokenizer import (
     train_tokenizer,
 )
 from electra_albert.corpus.word_encoder import encoder_settings
+from electra_albert.data_files.finding import find_files, identity, refreshed, same_content
+from electra_albert.files import SAMPLE_TEXT, read_json, write_json
 from electra_albert.keyed_random import Stream, bits
 
 if TYPE_CHECKING:
@@ -40,6 +50,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
+PREPARED_VERSION = 5  # raise it when the same text would be read, split, tokenised or held out in another way
+_TRAINING_VERSION = 2  # raise it when another tokenizer would be trained on the same text
+_KEY_LETTERS = 12  # of the key, in the folder's name
 UNIT_BYTES = 8 << 20  # of text that one part is made from
 SAMPLE_CHARACTERS = 20_000_000  # that a tokenizer is trained on, or extended with
 _SAMPLED_UNITS = 256
@@ -57,13 +70,11 @@ class ShardConfig:
     merge: bool = False
 
     def __post_init__(self) -> None:
-        if self.num_shards is None:
-            if self.shard_index is not None or self.merge:
-                raise ValueError("shard_index and merge need num_shards, the number of jobs")
-        elif self.num_shards < 1 or (self.shard_index is None) != self.merge:
-            raise ValueError("num_shards takes a number of jobs and either shard_index or merge")
-        elif self.shard_index is not None and not 0 <= self.shard_index < self.num_shards:
-            raise ValueError(f"shard_index={self.shard_index} must lie between 0 and {self.num_shards - 1}")
+        count, index = self.num_shards, self.shard_index
+        if (index is None) != (self.merge or count is None) or (self.merge and count is None):
+            raise ValueError("num_shards takes a number of jobs and either shard_index or merge, which both need it")
+        if count is not None and (count < 1 or not 0 <= (index or 0) < count):
+            raise ValueError(f"shard_index={index} must lie between 0 and {count - 1}")
 
 
 _ALONE = ShardConfig()
@@ -83,15 +94,11 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    config: CorpusConfig,
-    seed: int,
-    shard: ShardConfig = _ALONE,
-    recorded: Mapping[str, Any] | None = None,
+    config: CorpusConfig, seed: int, shard: ShardConfig = _ALONE, recorded: Mapping[str, Any] | None = None
 ) -> Prepared:
     """Build what is missing, reuse what is there. In a distributed run one process goes first, the others find it.
 
-    With shard.merge the parts must be there. `recorded` are the settings of a run to be resumed. Raises UsageError,
-    DataError or CheckpointError if the corpus, the tokenizer or the folder cannot be used, or are not that run's.
+    With shard.merge the parts must be there. `recorded` are the settings of a run to be resumed.
     """
     with _plain_errors(config):
         corpus = _open(config, seed)
@@ -105,13 +112,12 @@ def prepare(
 def prepare_shard(config: CorpusConfig, seed: int, shard: ShardConfig) -> Path:
     """Write the share of the parts that falls to one job; returns the corpus's folder. Raises as `prepare` does."""
     assert shard.num_shards is not None
-    assert shard.shard_index is not None
     with _plain_errors(config):
         corpus = _open(config, seed)
         tokenizer = _ready_tokenizer(corpus)  # for the rest, no job waits for another
         plan, _ = _plan_parts(corpus, tokenizer)
         if ready_store(corpus.folder / "store", plan.fingerprint) is None:
-            mine = range(shard.shard_index, len(plan.units), shard.num_shards)
+            mine = range(shard.shard_index or 0, len(plan.units), shard.num_shards)
             LOG.info(f"job {shard.shard_index} of {shard.num_shards}: {len(mine)} of {len(plan.units)} parts")
             write_parts(plan, mine, _workers(config))
             _require_unchanged(corpus)
@@ -135,12 +141,91 @@ def _workers(config: CorpusConfig) -> int:
     return config.preprocessing_num_workers or cores or 1
 
 
+# The folder of a corpus.
+
+
+class CorpusFolder(NamedTuple):
+    """The files of a corpus, and the folder that belongs to it."""
+
+    folder: Path
+    key: str
+    config: CorpusConfig
+    seed: int
+    sources: list[Source]
+    files: list[list[Path]]  # of each source
+    identity: dict[str, Any]  # of all files
+    found: Counter[str]  # counts of what was left out when the files were listed
+    given: Tokenizer | None  # the tokenizer to use, if one was named
+
+    def units(self, unit_bytes: int) -> list[list[Unit]]:
+        pairs = zip(self.sources, self.files, strict=True)
+        return [plan_units(files, _reading(source, self.config), unit_bytes) for source, files in pairs]
+
+    def all_files(self) -> list[Path]:
+        return [path for files in self.files for path in files]
+
+
+def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
+    """List the files of the corpus, compute its key, and make its folder."""
+    root = Path(config.prepared_dir)
+    root.mkdir(parents=True, exist_ok=True)
+    given = None
+    if config.tokenizer:
+        if config.keep_accents == "albert":
+            raise UsageError("--keep_accents albert is for a tokenizer that is trained; for a given one say false")
+        options = TextOptions(config.do_lower_case, config.keep_accents, config.split_digit_comma)
+        given = load_tokenizer(Path(config.tokenizer), options)
+    sources = read_sources(config.corpus, config.text_column)
+    paths = [str(SAMPLE_TEXT) if source.corpus == BUILT_IN_CORPUS else source.corpus for source in sources]
+    name = short_name(config.corpus)
+    found: Counter[str] = Counter()
+    with locked(root / f".{name}.lock"):  # many jobs at once, as on a cluster, read every file only once
+        files = without_repeats(sources, [find_files(path, found, config.encoding) for path in paths], found)
+        for source, some in zip(sources, files, strict=True):  # first of all, since it takes no time
+            require_columns(some, _reading(source, config))
+        hashes = _identify([path for some in files for path in some], root, name)
+        entries = iter(hashes["files"])
+        content = [
+            [source.text_column, [[next(entries)["blake2b"], path.suffixes[-2:]] for path in some]]
+            for source, some in zip(sources, files, strict=True)
+        ]
+        trained = [_TRAINING_VERSION, config.vocab_size, config.do_lower_case is not False, config.keep_accents]
+        tokenizer = fingerprint(given) if given else trained
+        parts = [PREPARED_VERSION, content, [config.bad_utf8, config.encoding], tokenizer, seed]
+        key = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+        folder = root / f"{name}-{key[:_KEY_LETTERS]}"
+        folder.mkdir(exist_ok=True)
+        write_json(folder / "corpus.json", hashes)
+    return CorpusFolder(folder, key, config, seed, sources, files, hashes, found, given)
+
+
+def _reading(source: Source, config: CorpusConfig) -> Reading:
+    return Reading(source.text_column, config.bad_utf8, config.encoding)
+
+
+def short_name(corpus: str) -> str:
+    """The name from which folders made of a corpus get theirs."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(os.path.realpath(corpus)).stem)
+    return name.strip("-.")[:40] or "corpus"
+
+
+def _identify(files: list[Path], root: Path, name: str) -> dict[str, Any]:
+    """The hashes of the files: as noted at an earlier run if they are untouched since, else by reading them."""
+    for noted in sorted(root.glob(f"{name}-*/corpus.json")):
+        try:
+            present = refreshed(files, read_json(noted))
+        except (KeyError, TypeError):
+            continue  # a damaged note costs reading the files once more
+        if present is not None:
+            return present
+    return identity(files)
+
+
 def _open(config: CorpusConfig, seed: int) -> CorpusFolder:
     """The corpus and its folder, with the extended tokenizer if one is asked for."""
     if config.split_digit_comma is False and not config.tokenizer:
         raise UsageError(
-            "--split_digit_comma false needs a --tokenizer: one that is trained always keeps digits and commas apart; "
-            "leave it out"
+            "--split_digit_comma false needs a --tokenizer: one that is trained always splits; leave it out"
         )
     corpus = open_corpus(config, seed)
     if config.extend_vocab_to is None:
@@ -154,6 +239,41 @@ def with_tokenizer(config: CorpusConfig, folder: Path) -> CorpusConfig:
     """The same, with a tokenizer of ours, which holds what was chosen for case, accents, digits and vocabulary."""
     unset: dict[str, Any] = dict.fromkeys(("extend_vocab_to", "do_lower_case", "keep_accents", "split_digit_comma"))
     return replace(config, tokenizer=str(folder), **unset)
+
+
+@contextmanager
+def locked(lock: Path) -> Iterator[None]:
+    """Hold the lock file; it goes with the process, however that ends."""
+    file = FileLock(lock)
+    try:
+        held = file.acquire(timeout=0)
+    except Timeout:
+        LOG.info(f"another process prepares {lock.parent}; waiting for it")
+        held = file.acquire()
+    with held:
+        yield
+
+
+def ready_store(folder: Path, wanted: str) -> Store | None:
+    """The store in `folder` if it is whole and has the fingerprint wanted."""
+    if not (folder / "manifest.json").is_file():
+        return None
+    try:
+        store = open_store(folder)
+    except CheckpointError as problem:
+        LOG.info(f"{problem}; building the token store again")
+        return None
+    if store.fingerprint != wanted:
+        LOG.info(f"the token store in {folder} was made with another tokenizer; building it again")
+        return None
+    LOG.info(f"using the token store in {folder}: {len(store.train.tokens):,} tokens to train on")
+    return store
+
+
+def find_store(prepared_dir: Path, fingerprint: str) -> Store | None:
+    """The store of this fingerprint below `prepared_dir`, if it is still there and whole."""
+    folders = prepared_dir.glob(f"*-{fingerprint[:_KEY_LETTERS]}/store")
+    return next((store for folder in folders if (store := ready_store(folder, fingerprint))), None)
 
 
 # The token store.
@@ -173,15 +293,13 @@ def _build(corpus: CorpusFolder, tokenizer: Tokenizer, shard: ShardConfig) -> St
     """The store: the one that is there, or one made from the parts, of which the missing ones are written first."""
     folder = corpus.folder / "store"
     plan, sources = _plan_parts(corpus, tokenizer)
-    store = ready_store(folder, plan.fingerprint)
-    if store is not None:
+    if store := ready_store(folder, plan.fingerprint):
         return store
-    if shard.merge:
-        assert shard.num_shards is not None
-        if missing := missing_parts(plan):
-            jobs = ", ".join(map(str, sorted({number % shard.num_shards for number in missing})))
-            raise DataError(f"{len(missing)} of {len(plan.units)} parts are missing, of --shard_index {jobs}; run them")
-    else:
+    missing = missing_parts(plan)
+    if shard.merge and missing:
+        jobs = ", ".join(map(str, sorted({number % (shard.num_shards or 1) for number in missing})))
+        raise DataError(f"{len(missing)} of {len(plan.units)} parts are missing, of --shard_index {jobs}; run them")
+    if not shard.merge:
         workers = _workers(corpus.config)
         LOG.info(f"building the token store in {folder} with {workers} processes")
         write_parts(plan, range(len(plan.units)), workers)
@@ -190,7 +308,6 @@ def _build(corpus: CorpusFolder, tokenizer: Tokenizer, shard: ShardConfig) -> St
 
 
 def _require_unchanged(corpus: CorpusFolder) -> None:
-
     if not same_content(corpus.all_files(), corpus.identity):
         raise DataError(f"{corpus.config.corpus} changed while it was read; leave it alone and start again")
 
@@ -211,12 +328,11 @@ def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepa
         middles = (validation.edges[:-1] + validation.edges[1:]) // 2
         firsts = np.searchsorted(middles, [0, *ends[:-1]]).tolist()
         held_out_sources = dict(zip(names, firsts, strict=False)) if len(firsts) > 1 else {}
-        held_out = dict(zip(names, np.diff(ends, prepend=0).tolist(), strict=False))
+        held_out = [*np.diff(ends, prepend=0).tolist(), *[0] * len(names)]
         for number, source in enumerate(corpus.sources):
-            text = f"{held_out.get(names[number], 0):,} tokens held out"
+            text = f"{held_out[number]:,} tokens held out"
             if len(order.taken) > 1:
-                taken = order.taken[number]
-                share, repeats = taken / order.pass_length, taken / order.count[number]
+                share, repeats = order.taken[number] / order.pass_length, order.taken[number] / order.count[number]
                 text = f"{share:.1%} of the rows trained on, each {repeats:.2f} times a pass; {text}"
             LOG.info(f"  {source.corpus}: {text}")
     tokenizer_dir = corpus.folder / "tokenizer"
