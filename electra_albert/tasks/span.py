@@ -71,7 +71,7 @@ def encode(
     for number, (example, whole) in enumerate(zip(examples, questions, strict=True)):
         question, passage = whole[:longest], passages[example.context]
         if len(whole) > longest:
-            report.note(f"questions of {where} cut to {longest} tokens", example.identity)
+            report.note_cut(f"questions of {where} cut to {longest} tokens", example.identity)
         answer = _locate(example, passage, plan, report, where) if example.answers else None
         windows = slide(len(passage.ids), room - len(question), plan)
         holds = [answer is not None and w.start <= answer[0] and answer[1] < w.end for w in windows]
