@@ -78,13 +78,13 @@ def detection_scores(scores: NDArray[np.float32], is_replaced: NDArray[np.bool_]
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
-    names = ("discriminator_auc", "discriminator_average_precision", "shuffled_labels_auc")
-    if is_replaced.all() or not is_replaced.any() or not np.isfinite(scores).all():
-        return dict.fromkeys(names, None)
+    can_score = is_replaced.any() and not is_replaced.all() and np.isfinite(scores).all()
     shuffled = np.random.default_rng(seed).permutation(is_replaced)
-    auc, precision = roc_auc_score(is_replaced, scores), average_precision_score(is_replaced, scores)
-    values = (float(auc), float(precision), float(roc_auc_score(shuffled, scores)))
-    return dict(zip(names, values, strict=True))
+    return {
+        "discriminator_auc": float(roc_auc_score(is_replaced, scores)) if can_score else None,
+        "discriminator_average_precision": float(average_precision_score(is_replaced, scores)) if can_score else None,
+        "shuffled_labels_auc": float(roc_auc_score(shuffled, scores)) if can_score else None,
+    }
 
 
 def has_learned(metrics: Metrics) -> bool | None:
