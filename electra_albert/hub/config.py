@@ -1,7 +1,4 @@
-"""config.json, stock or native, to and from ModelConfig, and the task that a fine-tuned model's config.json describes.
-
-Only known keys are read, so nothing in the file can name code to run.
-"""
+"""config.json to and from ModelConfig and a task's head; only known keys are read, so none can name code to run."""
 
 from __future__ import annotations
 
@@ -122,11 +119,9 @@ def name_the_labels(labels: Sequence[str]) -> str:
 
 def classifier_dropout(contents: Mapping[str, Any]) -> Any:
     """Dropout before the linear layer, as in stock: BERT and ELECTRA fall back to the encoder's."""
-    if contents.get("model_type") in RELATIVES:
-        given = contents.get("classifier_dropout")
-        return contents.get("hidden_dropout_prob", 0.1) if given is None else given
-    given = contents.get("classifier_dropout_prob")
-    return DEFAULT_DROPOUT if given is None else given
+    is_relative = contents.get("model_type") in RELATIVES
+    names = ("classifier_dropout", "hidden_dropout_prob") if is_relative else ("classifier_dropout_prob",)
+    return next((contents[name] for name in names if contents.get(name) is not None), DEFAULT_DROPOUT)
 
 
 def _labels(names: object, origin: str) -> list[str]:

@@ -1,7 +1,4 @@
-"""Tensors put into a model: all of them, or part by part where the model may have more parts and a larger vocabulary.
-
-Dimensions: V vocab, E embedding.
-"""
+"""Tensors put into a model, all or part by part. Dimensions: V vocab, E embedding."""
 
 from __future__ import annotations
 
@@ -72,10 +69,7 @@ def resize_vocabulary(state: Mapping[str, Tensor], kept: int, new: Sequence[Sequ
 
 
 def require_same_computation(config: ModelConfig, known: Mapping[str, Any], origin: str, way_out: str) -> None:
-    """CheckpointError where weights of the `known` settings would fit a model of `config` and compute something else.
-
-    A setting that is not known is not compared, but weights recorded without a kind of attention are of softmax.
-    """
+    """CheckpointError where weights of the `known` settings fit a model of `config` but compute something else."""
     first = {"attention": ModelConfig.attention, "attention_options": {}} if known else {}
     for name in _UNSEEN:
         found, wanted = known.get(name, first.get(name)), getattr(config, name)

@@ -36,10 +36,7 @@ class ModelFiles(NamedTuple):
 
 
 def locate(path: Path, kind: Kind, config: Path | None = None, tokenizer: Path | None = None) -> ModelFiles:
-    """The files of the model a user means by `path`: a run folder, a checkpoint, a model folder or a weights file.
-
-    Configuration and tokenizer are beside the weights unless given. Raises UsageError for what is missing.
-    """
+    """The files that a path means; configuration and tokenizer beside the weights unless given. Raises UsageError."""
     return _locate(path, (kind,), config, tokenizer)
 
 

@@ -138,10 +138,7 @@ def is_detector(files: ModelFiles) -> bool:
 
 
 def build_task_model(config: ModelConfig, head: TaskHead, files: ModelFiles | None) -> tuple[TaskModel, list[str]]:
-    """A task's model on the encoder of `files`, and the names of its parts that begin random: without files, all.
-
-    Random weights are drawn from torch's generator. Raises CheckpointError where the files do not fit.
-    """
+    """A task's model on the encoder of `files`, and the parts drawn from torch's stream: without files all."""
     if files is None:
         with torch.random.fork_rng(devices=()):  # what PyTorch's layers draw for themselves is not kept
             model = TaskModel(config, head)

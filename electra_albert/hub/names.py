@@ -87,11 +87,7 @@ def from_native(state: Mapping[str, Tensor]) -> Renamed:
 
 
 def from_stock(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, origin: str) -> Renamed:
-    """The tensors of a stock file whose config.json names `kind` and describes `config`.
-
-    Raises CheckpointError, which calls the file `origin`, for a name that no model here has, one spelled twice, an
-    untied decoder and anything that stock would compute differently.
-    """
+    """The tensors of a stock file of a `kind` of model; CheckpointError for anything that no model here computes."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         new_name = _albert_name(name.removeprefix(f"{kind}."))

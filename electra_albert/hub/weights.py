@@ -1,7 +1,4 @@
-"""Files of named tensors: safetensors in one file or several with an index, and .pt or .bin of tensors only.
-
-Nothing in a file is run, and none makes memory grow beyond a small multiple of its size.
-"""
+"""Files of named tensors, safetensors or pickled: nothing in them is run, memory stays a multiple of their size."""
 
 from __future__ import annotations
 
@@ -44,10 +41,7 @@ _DAMAGED += (ValueError,)
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """Named tensors of a weights file or of those an index names, on the CPU: finite float32, or whole numbers.
-
-    Raises CheckpointError for anything else, also where a file of ours is not as it was written.
-    """
+    """The tensors of a file, or of those an index names: finite float32 or whole numbers, else CheckpointError."""
     parts = [_read_safetensors(it) if it.suffix == ".safetensors" else _read_pickled(it) for it in all_files(file)]
     tensors = {name: tensor for part in parts for name, tensor in part.items()}
     if len(tensors) < sum(map(len, parts)):
@@ -101,10 +95,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def write_safetensors(tensors: dict[str, Tensor], file: Path) -> None:
-    """Write a file stock classes load, with the hash by which `read_tensors` sees a damaged one.
-
-    The library writes more than one entry of metadata in any order; here the same tensors give the same bytes.
-    """
+    """Write a file that stock loads, with a hash in metadata, which the library itself writes in any order."""
     from safetensors.torch import save
 
     content = save(tensors)

@@ -72,21 +72,25 @@ class Electra(nn.Module):
         embeddings = Embeddings(discriminator)
         self.generator = Generator(generator, embeddings)
         self.discriminator = Discriminator(discriminator, embeddings, with_sentence_order=with_sentence_order)
-        initialize_embeddings(embeddings, discriminator)
-        for model in (self.generator, self.discriminator):
-            initialize_encoder(model.encoder, model.config)
-        initialize_head(self.generator.predictions, generator)
-        initialize_rtd_head(self.discriminator.discriminator_predictions, discriminator)
-        if self.discriminator.sentence_order is not None:
-            initialize_sentence_order_head(self.discriminator.sentence_order, discriminator)
+        _initialize(self.generator, self.discriminator)
 
 
 def masked_language_model(config: ModelConfig, *, with_sentence_order: bool = False) -> Generator:
     """A masked language model that is trained on its own: tables and initial weights are its own too."""
     model = Generator(config, with_sentence_order=with_sentence_order)
-    initialize_embeddings(model.embeddings, config)
-    initialize_encoder(model.encoder, config)
-    initialize_head(model.predictions, config)
-    if model.sentence_order is not None:
-        initialize_sentence_order_head(model.sentence_order, config)
+    _initialize(model)
     return model
+
+
+def _initialize(*models: Generator | Discriminator) -> None:
+    """Draw the weights of models that share their embeddings; the order of the draws decides what a seed gives."""
+    initialize_embeddings(models[-1].embeddings, models[-1].config)
+    for model in models:
+        initialize_encoder(model.encoder, model.config)
+    for model in models:
+        if isinstance(model, Generator):
+            initialize_head(model.predictions, model.config)
+        else:
+            initialize_rtd_head(model.discriminator_predictions, model.config)
+        if model.sentence_order is not None:
+            initialize_sentence_order_head(model.sentence_order, model.config)

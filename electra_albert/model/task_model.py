@@ -64,11 +64,7 @@ class TaskHead:
 
 
 class TaskModel(Backbone):
-    """An encoder with a task's head, with random weights until `initialize` or a file fills them.
-
-    Style albert: the dense layer and tanh on [CLS], dropout, a linear layer. Style electra: no dense layer, as in
-    ELECTRA's own code: replaced-token detection trains none.
-    """
+    """An encoder with a task's head; style electra has no dense layer, as replaced-token detection trains none."""
 
     def __init__(self, config: ModelConfig, head: TaskHead) -> None:
         super().__init__(config, with_pooler=head.has_pooler)

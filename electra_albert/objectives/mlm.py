@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 
 
 class MaskedLanguageModeling(nn.Module):
-    """The loss of predicting masked tokens and, where `sop` is given, of sentence order.
-
-    It trains the generator given, of shape `model`, or else a new one. Raises UsageError where the vocabulary has no
-    other token to replace one by.
-    """
+    """Masked tokens predicted by the generator given or a new one and, where `sop` is given, sentence order."""
 
     discriminator: Discriminator | None = None
     rate_scales: dict[str, float] | None = None

@@ -84,10 +84,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def prediction_terms(logits: Tensor, targets: Targets, is_shown_masked: Tensor, name: str) -> dict[str, Term]:
-    """Cross-entropy over the targets, and how often the top prediction is right at [MASK].
-
-    logits float32 [B, K, V], is_shown_masked bool [B, K]; the terms are `<name>_loss` and `<name>_accuracy`.
-    """
+    """Cross-entropy over the targets, and how often the top prediction is right at [MASK]; logits float32 [B, K, V]."""
     weight, labels = targets.weight, targets.labels
     nats = cross_entropy(logits.flatten(0, 1), labels.flatten()).view_as(weight)  # [B, K]
     best = logits.detach().max(-1).indices  # [B, K]; on the CPU twice as fast as argmax, which finds the same
@@ -104,10 +101,7 @@ def order_counts(batch: Batch) -> dict[str, int]:
 
 
 def order_terms(head: SentenceOrderHead | None, hidden_states: Tensor, batch: Batch) -> dict[str, Term]:
-    """Loss and metrics of the rows with an order, none without a head; hidden_states any float [B, L, D].
-
-    A batch without such a row gives sums of 0 that stay connected to the head, and counts of 0.
-    """
+    """Loss and metrics of rows with an order, none without a head; a batch without such rows gives sums of 0."""
     if head is None:
         return {}
     logits, labels = head(hidden_states).float(), batch.sentence_order_label  # [B, 2], [B]

@@ -1,7 +1,4 @@
-"""The objectives one can pretrain with, by their names on the command line.
-
-The command line is derived from this, so nothing heavy is imported before an objective is made.
-"""
+"""The objectives by their names on the command line, which is derived from this: nothing heavy is imported early."""
 
 from __future__ import annotations
 

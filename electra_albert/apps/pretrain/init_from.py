@@ -1,7 +1,4 @@
-"""The weights a run begins with (--init_from), of another run or a stock folder, and the text that they know.
-
-They are read once: later starts use what the new run's own checkpoints record, so the source may change or be deleted.
-"""
+"""The weights a run begins with (--init_from), read once, of another run or a stock folder, and the text they know."""
 
 from __future__ import annotations
 
@@ -54,10 +51,7 @@ class Origin(NamedTuple):
 
 
 def inherited_options(source: Path, output_dir: Path) -> dict[str, Any]:
-    """Preset, objective, shape and tokenizer that a run in `output_dir` takes over with the weights of `source`.
-
-    Once the new run has a checkpoint, they are recorded in it. Raises UsageError or CheckpointError.
-    """
+    """Preset, objective, shape and tokenizer that come with the weights of `source`, or that a checkpoint recorded."""
     for file in sorted(output_dir.glob("checkpoints/step-*/state.json"), reverse=True):
         try:
             settings = json.loads(file.read_text(encoding="utf-8"))["settings"]
@@ -69,10 +63,7 @@ def inherited_options(source: Path, output_dir: Path) -> dict[str, Any]:
 
 
 def stock_options(folder: Path) -> dict[str, Any]:
-    """The shapes and the tokenizer of the models in a folder, and the preset of their size.
-
-    Examples are as long as that preset's, or as the model can read. Raises UsageError or CheckpointError.
-    """
+    """The shapes and the tokenizer of the models in a folder, the preset of their size, and a length they can read."""
     encoder, *others = find_files(folder)
     shape = read_config(encoder)
     narrower = [name for name, preset in PRESETS.items() if preset.model.hidden_size <= shape.hidden_size]
@@ -102,10 +93,7 @@ def find_files(folder: Path) -> list[ModelFiles]:
 
 
 def find_origin(path: Path, config: PretrainConfig, tokenizer: Tokenizer, world: World) -> Origin:
-    """Read or find the weights in `path`, the same on all ranks.
-
-    Raises UsageError where there are none or the tokenizer is another, CheckpointError where they do not fit the run.
-    """
+    """Find or read the weights in `path`, the same on all ranks. Raises UsageError or CheckpointError."""
     if not _is_stock(path):
         return _find_run(path, config, tokenizer, world)
     with main_first(world):
@@ -182,10 +170,7 @@ def read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
 
 
 def begin_with(origin: Origin, name: str, objective: PretrainingObjective) -> bool:
-    """Copy the weights of `name` into what will be trained; whether it has a generator that is still to be trained.
-
-    Raises CheckpointError where they do not fit.
-    """
+    """Copy the weights of `name` into the objective; whether its generator is still to be trained."""
     lacks_generator = False
     if origin.checkpoint is not None:
         load_checkpoint(origin.checkpoint, objective, None)
@@ -201,10 +186,7 @@ def begin_with(origin: Origin, name: str, objective: PretrainingObjective) -> bo
 def _begin_with_stock(
     name: str, encoder: Stored, generator: Stored | None = None, *, objective: PretrainingObjective
 ) -> bool:
-    """The encoder becomes the discriminator where there is one.
-
-    Where its own head predicts masked tokens and the generator is just as large, it becomes the generator too.
-    """
+    """The encoder becomes the discriminator, if any, and a generator of its size where it predicts masked tokens."""
     discriminator = objective.discriminator
     new, unused = _take(discriminator or objective.generator, encoder, name)
     unused += [head for stored in (encoder, generator) if stored for head in stored.left_aside]
@@ -254,10 +236,7 @@ def _naming(old: str | None) -> Iterator[None]:
 def with_old_text(
     origin: Origin, config: PretrainConfig, tokenizer_dir: Path, like: Rows, world: World, *, begins: bool
 ) -> Origin:
-    """The origin with the rows it was scored on, laid out as those of `like`; a notice where they are not to be had.
-
-    A run that `begins` prepares the text that --old_corpus names, with its own tokenizer.
-    """
+    """The origin with the examples it was scored on, laid out as `like`; a run that `begins` prepares --old_corpus."""
     record, corpus = origin.record, config.corpus
     if begins and config.run.old_corpus is not None:
         with main_first(world), _naming(config.run.old_corpus):
