@@ -161,7 +161,7 @@ def read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
         raise CheckpointError(f"{folder}: its tokenizer has {size} tokens, its token table {rows} rows")
     models = [stored._replace(tensors=resize_vocabulary(stored.tensors, size, new)) for stored in models]
     if len(models) > 1 and not same_tables(*(stored.tensors for stored in models)):
-        raise CheckpointError(f"{folder}: generator and discriminator have separate tables; move one of them elsewhere")
+        raise CheckpointError(f"{folder}: the two models have tables of their own; move one elsewhere")
     if new:
         LOG.info(f"{len(new):,} new tokens begin as the mean of those they were split into")
     if rows > size:
