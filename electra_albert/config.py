@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -22,23 +20,18 @@ def _require(claim: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def _require_all(config: object, names: str, claim: Callable[[Any], bool], wanted: str) -> None:
-    """Require the claim of each field named, separated by spaces; None, which stands for a default, is allowed."""
+def _within(config: object, interval: str, names: str) -> None:
+    """Require each field named to lie in an interval, as [0, 1); None, which stands for a default, is allowed."""
+    low, high = (float(end) for end in interval[1:-1].split(","))
     for name in names.split():
         value = getattr(config, name)
-        _require(value is None or claim(value), f"{name}={value} must be {wanted}")
+        is_closed_end = (value == low and interval[0] == "[") or (value == high and interval[-1] == "]")
+        _require(value is None or low < value < high or is_closed_end, f"{name}={value} must lie in {interval}")
 
 
-def _require_positive(config: object, names: str) -> None:
-    _require_all(config, names, lambda value: value >= 1, "at least 1")
-
-
-def _require_share(config: object, names: str) -> None:
-    _require_all(config, names, lambda value: 0 <= value <= 1, "between 0 and 1")
-
-
-def _require_above_zero(config: object, names: str) -> None:
-    _require_all(config, names, lambda value: 0 < value < math.inf, "above 0")
+def _require_filled(config: object, names: str) -> None:
+    for name in names.split():
+        _require(getattr(config, name) != "", f"{name} is empty; leave it out or give it a value")
 
 
 @dataclass(frozen=True)
@@ -84,18 +77,16 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         sizes = "embedding_size hidden_size num_attention_heads intermediate_size type_vocab_size"
-        _require_all(self, sizes, lambda value: 1 <= value <= MAX_WIDTH, f"at least 1 and at most {MAX_WIDTH}")
-        layers = "num_hidden_layers num_hidden_groups inner_group_num"
-        _require_all(self, layers, lambda value: 1 <= value <= MAX_LAYERS, f"at least 1 and at most {MAX_LAYERS}")
-        positions = "max_position_embeddings"
-        _require_all(self, positions, lambda value: 8 <= value <= MAX_WIDTH, f"at least 8 and at most {MAX_WIDTH}")
-        _require(self.vocab_size >= 6, f"vocab_size={self.vocab_size} leaves no room beside the special tokens")
+        _within(self, f"[1, {MAX_WIDTH}]", sizes)
+        _within(self, f"[1, {MAX_LAYERS}]", "num_hidden_layers num_hidden_groups inner_group_num")
+        _within(self, f"[8, {MAX_WIDTH}]", "max_position_embeddings")
+        _within(self, "[6, inf)", "vocab_size")  # more than the special tokens
         for whole, part in (("hidden_size", "num_attention_heads"), ("num_hidden_layers", "num_hidden_groups")):
             is_divided = getattr(self, whole) % getattr(self, part) == 0
             _require(is_divided, f"{whole}={getattr(self, whole)} is not a multiple of {part}={getattr(self, part)}")
-        _require_share(self, "hidden_dropout_prob attention_probs_dropout_prob")
-        _require(0 < self.initializer_range < 10, f"initializer_range={self.initializer_range} must be small, above 0")
-        _require(0 < self.layer_norm_eps < 1, f"layer_norm_eps={self.layer_norm_eps} must lie between 0 and 1")
+        _within(self, "[0, 1]", "hidden_dropout_prob attention_probs_dropout_prob")
+        _within(self, "(0, 10)", "initializer_range")
+        _within(self, "(0, 1)", "layer_norm_eps")
 
     @property
     def head_size(self) -> int:
@@ -129,14 +120,13 @@ class RtdConfig:
     max_steps, 10,000 at most."""
 
     def __post_init__(self) -> None:
-        _require(0 < self.mask_rate < 1, f"mask_rate={self.mask_rate} must lie between 0 and 1")
-        _require_share(self, "mask_token_share")
-        lowest = LOWEST_TEMPERATURE
-        _require_all(self, "temperature", lambda value: lowest <= value < math.inf, f"at least {lowest}")
-        _require(0 < self.generator_size <= 1, f"generator_size={self.generator_size} must lie in (0, 1]")
-        _require_positive(self, "generator_layers")
-        _require_all(self, "generator_warmup_steps", lambda value: value >= 0, "at least 0")
-        _require_above_zero(self, "generator_weight discriminator_weight generator_rate discriminator_rate")
+        _within(self, "(0, 1)", "mask_rate")
+        _within(self, "[0, 1]", "mask_token_share")
+        _within(self, f"[{LOWEST_TEMPERATURE}, inf)", "temperature")
+        _within(self, "(0, 1]", "generator_size")
+        _within(self, "[1, inf)", "generator_layers")
+        _within(self, "[0, inf)", "generator_warmup_steps")
+        _within(self, "(0, inf)", "generator_weight discriminator_weight generator_rate discriminator_rate")
 
     def generator(self, discriminator: ModelConfig) -> ModelConfig:
         """The generator's shape: narrower, heads of the same size where they fit, by default as deep.
@@ -173,8 +163,8 @@ class MlmConfig:
     """Share of the chosen tokens shown as another token drawn at random, never a special one; the rest stay."""
 
     def __post_init__(self) -> None:
-        _require(0 < self.mask_rate < 1, f"mask_rate={self.mask_rate} must lie between 0 and 1")
-        _require_share(self, "mask_token_share random_token_share")
+        _within(self, "(0, 1)", "mask_rate")
+        _within(self, "[0, 1]", "mask_token_share random_token_share")
         total = self.mask_token_share + self.random_token_share
         _require(total <= 1 + 1e-9, f"mask_token_share + random_token_share = {total:g} must not exceed 1")
 
@@ -187,8 +177,7 @@ class SopConfig:
     """Weight of the sentence-order loss in the total."""
 
     def __post_init__(self) -> None:
-        message = f"weight={self.weight} must be above 0; without a weight choose an objective without sentence order"
-        _require(0 < self.weight < math.inf, message)
+        _within(self, "(0, inf)", "weight")
 
 
 @dataclass(frozen=True)
@@ -229,17 +218,15 @@ class CorpusConfig:
     """Processes that tokenise; by default one for each core."""
 
     def __post_init__(self) -> None:
-        _require(bool(self.corpus), "corpus is empty; name a text file, a folder or sample")
-        for name in ("text_column", "tokenizer", "prepared_dir"):
-            _require(getattr(self, name) != "", f"{name} is empty; leave it out or give it a value")
+        _require_filled(self, "corpus text_column tokenizer prepared_dir")
         object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
-        _require(self.vocab_size >= 32, f"vocab_size={self.vocab_size} must be at least 32")
+        _within(self, "[32, inf)", "vocab_size")
         _require(
             self.extend_vocab_to is None or self.tokenizer is not None,
             "extend_vocab_to needs a tokenizer to extend; name one by --tokenizer or --init_from",
         )
-        _require(8 <= self.max_seq_length <= MAX_WIDTH, f"max_seq_length={self.max_seq_length} must be at least 8")
-        _require_positive(self, "preprocessing_num_workers")
+        _within(self, f"[8, {MAX_WIDTH}]", "max_seq_length")
+        _within(self, "[1, inf)", "preprocessing_num_workers")
 
 
 @dataclass(frozen=True)
@@ -293,14 +280,13 @@ class TrainingConfig:
     """Checkpoints kept."""
 
     def __post_init__(self) -> None:
-        _require_positive(self, "max_steps per_device_train_batch_size per_device_eval_batch_size")
-        _require_positive(self, "gradient_accumulation_steps logging_steps eval_steps eval_examples")
-        _require_positive(self, "save_steps save_total_limit")
-        _require_above_zero(self, "learning_rate max_grad_norm")
-        _require(self.warmup_steps >= 0, f"warmup_steps={self.warmup_steps} must not be negative")
-        _require_all(self, "weight_decay adam_beta1 adam_beta2", lambda value: 0 <= value < 1, "in [0, 1)")
-        _require(0 < self.adam_epsilon < 1, f"adam_epsilon={self.adam_epsilon} must lie in (0, 1)")
-        _require(0 <= self.seed < 1 << 63, f"seed={self.seed} must lie in [0, 2**63)")
+        counts = "max_steps per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps"
+        _within(self, "[1, inf)", f"{counts} logging_steps eval_steps eval_examples save_steps save_total_limit")
+        _within(self, "(0, inf)", "learning_rate max_grad_norm")
+        _within(self, "[0, inf)", "warmup_steps")
+        _within(self, "[0, 1)", "weight_decay adam_beta1 adam_beta2")
+        _within(self, "(0, 1)", "adam_epsilon")
+        _within(self, f"[0, {1 << 63})", "seed")
 
 
 @dataclass(frozen=True)
@@ -331,8 +317,7 @@ class RunConfig:
     """Prepare, build, check, print what would be trained and the memory and time it would take, then stop."""
 
     def __post_init__(self) -> None:
-        for name in ("output_dir", "init_from", "old_corpus", "resume"):
-            _require(getattr(self, name) != "", f"{name} is empty; leave it out or give it a value")
+        _require_filled(self, "output_dir init_from old_corpus resume")
         _require(
             self.old_corpus is None or self.init_from is not None,
             "old_corpus is text that the weights of --init_from know; name them, or leave it out",

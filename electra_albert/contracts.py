@@ -1,7 +1,4 @@
-"""Types that cross folders: batches, loss terms, objectives, and the errors a user can cause.
-
-Dimensions: B batch, L length.
-"""
+"""Types that cross folders, and the errors a user can cause. Dimensions: B batch, L length."""
 
 from __future__ import annotations
 
@@ -46,10 +43,7 @@ class Term(NamedTuple):
 
 
 class Objective(Protocol):
-    """A module that corrupts a batch and returns its loss terms and metrics.
-
-    `weights` has the weight in the total of each term that is a loss; every other term is a metric.
-    """
+    """A module that corrupts a batch and returns its terms; those with a weight in `weights` are losses."""
 
     weights: Mapping[str, float]
 

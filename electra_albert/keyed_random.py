@@ -77,11 +77,7 @@ def _key(seed: int, stream: Stream, *words: int) -> int:
 
 
 def bits(seed: int, stream: Stream, example_id: Tensor, position: Tensor) -> Tensor:
-    """Uniform integers in [0, 2**63), one for each (example_id, position) pair after broadcasting.
-
-    example_id and position are int64 of broadcastable shapes; the result is int64 of the broadcast shape, the same on
-    every device.
-    """
+    """Uniform int64 in [0, 2**63), one for each (example_id, position) after broadcasting, alike on every device."""
     example_key = _absorb(example_id ^ _signed(_key(seed, stream)), torch.zeros_like(example_id))
     return _absorb(example_key, position) & _INT63
 

@@ -11,32 +11,24 @@ _ACTIVATION: Final = "gelu"
 
 
 def _preset(
-    hidden_size: int,
-    layers: int,
-    heads: int,
-    *,
-    length: int,
-    rows: int,
-    micro_batches: int = 1,
-    learning_rate: float,
-    steps: int,
-    mask_rate: float = 0.15,
+    shape: tuple[int, int, int], length: int, batch: tuple[int, int], peak: float, steps: int, mask_rate: float = 0.15
 ) -> PretrainConfig:
-    """A published shape: ALBERT's blocks (E 128, feed-forward 4 x hidden) with ELECTRA's recipe for its size."""
+    """A published shape (H, layers, heads): ALBERT's blocks with ELECTRA's recipe; a batch is rows x micro-batches."""
+    width, layers, heads = shape
+    rows, micro_batches = batch
     return PretrainConfig(
         corpus=CorpusConfig(max_seq_length=length),
         training=TrainingConfig(
             max_steps=steps,
             per_device_train_batch_size=rows,
             gradient_accumulation_steps=micro_batches,
-            learning_rate=learning_rate,
-            warmup_steps=10_000,
+            learning_rate=peak,
         ),
         model=ModelConfig(
-            hidden_size=hidden_size,
+            hidden_size=width,
             num_hidden_layers=layers,
             num_attention_heads=heads,
-            intermediate_size=4 * hidden_size,
+            intermediate_size=4 * width,
             hidden_act=_ACTIVATION,
         ),
         rtd=RtdConfig(mask_rate=mask_rate),
@@ -66,16 +58,10 @@ PRESETS: dict[str, PretrainConfig] = {
         rtd=RtdConfig(mask_rate=0.2, generator_size=0.5, generator_layers=1, generator_rate=4.0),
     ),
     # Batch and rate of small to large: ELECTRA's table for the size; xlarge and xxlarge inherit large's. The batch is
-    # rows x micro-batches on one device; on more devices lower gradient_accumulation_steps as much.
-    "small": _preset(256, 12, 4, length=128, rows=128, learning_rate=5e-4, steps=1_000_000),
-    "base": _preset(768, 12, 12, length=512, rows=32, micro_batches=8, learning_rate=2e-4, steps=766_000),
-    "large": _preset(
-        1024, 24, 16, length=512, rows=16, micro_batches=128, learning_rate=2e-4, steps=400_000, mask_rate=0.25
-    ),
-    "xlarge": _preset(
-        2048, 24, 16, length=512, rows=8, micro_batches=256, learning_rate=2e-4, steps=400_000, mask_rate=0.25
-    ),
-    "xxlarge": _preset(
-        4096, 12, 64, length=512, rows=4, micro_batches=512, learning_rate=2e-4, steps=400_000, mask_rate=0.25
-    ),
+    # that of one device; on more devices lower gradient_accumulation_steps as much.
+    "small": _preset((256, 12, 4), 128, (128, 1), 5e-4, 1_000_000),
+    "base": _preset((768, 12, 12), 512, (32, 8), 2e-4, 766_000),
+    "large": _preset((1024, 24, 16), 512, (16, 128), 2e-4, 400_000, 0.25),
+    "xlarge": _preset((2048, 24, 16), 512, (8, 256), 2e-4, 400_000, 0.25),
+    "xxlarge": _preset((4096, 12, 64), 512, (4, 512), 2e-4, 400_000, 0.25),
 }

@@ -1,7 +1,4 @@
-"""config.json, stock or native, to and from ModelConfig, and the task that a fine-tuned model's config.json describes.
-
-Only known keys are read, so nothing in the file can name code to run.
-"""
+"""config.json to and from ModelConfig and a task's head; only known keys are read, so none can name code to run."""
 
 from __future__ import annotations
 
@@ -59,10 +56,7 @@ def native_config(config: ModelConfig, special_ids: Mapping[str, int]) -> dict[s
 
 
 def model_config(contents: Mapping[str, Any], origin: str) -> ModelConfig:
-    """The shape a config.json describes; BERT and ELECTRA have a group for every layer.
-
-    Raises CheckpointError, which calls the file `origin`, for another kind of model and for impossible values.
-    """
+    """The shape a config.json describes; CheckpointError for another kind of model and for impossible values."""
     kind = contents.get("model_type")
     if not isinstance(kind, str) or kind not in (NATIVE, "albert", *RELATIVES):
         raise CheckpointError(f"{origin} describes a model of type {shown(kind)}; albert, electra and bert can be read")
@@ -77,8 +71,9 @@ def model_config(contents: Mapping[str, Any], origin: str) -> ModelConfig:
     if kind == "bert":
         values["embedding_size"] = values["hidden_size"]
     if values["hidden_act"] not in ACTIVATIONS:
-        known = ", ".join(ACTIVATIONS)
-        raise CheckpointError(f"hidden_act={shown(values['hidden_act'])} in {origin} is not one of {known}")
+        raise CheckpointError(
+            f"hidden_act={shown(values['hidden_act'])} in {origin} is none of {', '.join(ACTIVATIONS)}"
+        )
     try:
         config = ModelConfig(**values)
         make_mixing(config)
@@ -95,17 +90,13 @@ def shown(value: object) -> str:
 
 
 def stock_details(contents: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    """Kind, labels and style of a fine-tuned stock model's head, in the form of TASK_FILE.
-
-    Raises CheckpointError, which calls the file `origin`, where it names no task, or one that cannot be read.
-    """
+    """Kind, labels and style of a fine-tuned stock model's head, in the form of TASK_FILE; else CheckpointError."""
     named = contents.get("architectures")
     architecture = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
     kind = next((kind for ending, kind in _KINDS.items() if architecture.endswith(ending)), None)
     if kind is None:
-        found = shown(architecture) if architecture else "not given"
-        way_out = "fine-tune it first, or name a folder that Finetuning.py wrote"
-        raise CheckpointError(f"{origin} names no fine-tuned model (architecture {found}); {way_out}")
+        found = f"names no fine-tuned model (architecture {shown(architecture)})"
+        raise CheckpointError(f"{origin} {found}; fine-tune it first, or name a folder that Finetuning.py wrote")
     problem = contents.get("problem_type")
     if problem not in (None, "regression", "single_label_classification"):
         raise CheckpointError(f"problem_type={shown(problem)} in {origin} is another task than can be read here")
@@ -118,7 +109,7 @@ def stock_details(contents: Mapping[str, Any], origin: str) -> dict[str, Any]:
 
 def are_unnamed(labels: Sequence[str]) -> bool:
     """Whether the labels are those that transformers fills in where nobody names them."""
-    return bool(labels) and all(label == f"LABEL_{number}" for number, label in enumerate(labels))
+    return bool(labels) and list(labels) == [f"LABEL_{number}" for number in range(len(labels))]
 
 
 def name_the_labels(labels: Sequence[str]) -> str:
@@ -128,11 +119,9 @@ def name_the_labels(labels: Sequence[str]) -> str:
 
 def classifier_dropout(contents: Mapping[str, Any]) -> Any:
     """Dropout before the linear layer, as in stock: BERT and ELECTRA fall back to the encoder's."""
-    if contents.get("model_type") in RELATIVES:
-        given = contents.get("classifier_dropout")
-        return contents.get("hidden_dropout_prob", 0.1) if given is None else given
-    given = contents.get("classifier_dropout_prob")
-    return DEFAULT_DROPOUT if given is None else given
+    is_relative = contents.get("model_type") in RELATIVES
+    names = ("classifier_dropout", "hidden_dropout_prob") if is_relative else ("classifier_dropout_prob",)
+    return next((contents[name] for name in names if contents.get(name) is not None), DEFAULT_DROPOUT)
 
 
 def _labels(names: object, origin: str) -> list[str]:

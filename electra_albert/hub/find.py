@@ -1,12 +1,9 @@
-"""From a path a user gives to the files of a model: run folders, checkpoints, exported and stock folders, weights.
-
-A checkpoint's tensors have our names after the path of a module that is called generator or discriminator.
-"""
+"""From a path a user gives to the files of a model: run folders, checkpoints, exported and stock folders, weights."""
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +14,7 @@ from torch import Tensor
 
 from electra_albert.config import ModelConfig, RtdConfig
 from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.files import sha256
 from electra_albert.hub.config import native_config
 from electra_albert.hub.weights import WEIGHT_FILES, read_json, read_tensors
 
@@ -25,7 +23,7 @@ CONFIG_FILE = "config.json"
 ENCODER_FOLDERS = ("discriminator", "generator", "model")
 STATE_FILE = "state.json"
 _MANIFEST, _WEIGHTS = "MANIFEST.json", "model.safetensors"  # as training/checkpoint.py writes them
-_OF_A_MODEL = re.compile(r"(?:.+\.)?((generator|discriminator)\..+)")
+_OF_A_MODEL = re.compile(r"(?:.+\.)?((generator|discriminator)\..+)")  # a name in a checkpoint
 
 
 class ModelFiles(NamedTuple):
@@ -38,16 +36,13 @@ class ModelFiles(NamedTuple):
 
 
 def locate(path: Path, kind: Kind, config: Path | None = None, tokenizer: Path | None = None) -> ModelFiles:
-    """The files of the model a user means by `path`: a run folder, a checkpoint, a model folder or a weights file.
-
-    Configuration and tokenizer are beside the weights unless given. Raises UsageError for what is missing.
-    """
+    """The files that a path means; configuration and tokenizer beside the weights unless given. Raises UsageError."""
     return _locate(path, (kind,), config, tokenizer)
 
 
 def locate_encoder(path: Path) -> ModelFiles:
     """As `locate`; of a run the discriminator, else the generator, else the model that a fine-tuning left there."""
-    return _locate(path, ENCODER_FOLDERS, None, None)
+    return _locate(path, ENCODER_FOLDERS)
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -57,15 +52,10 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def read_checkpoint(weights: Path) -> dict[str, Tensor]:
-    """The tensors of the models in a checkpoint, tied ones under each of their names, which begin with the model's.
-
-    Raises CheckpointError where the file is gone, or not as it was written.
-    """
+    """The tensors of the models in a checkpoint by `part.name`; CheckpointError where it is not as it was written."""
     with _whole(weights.parent):
         manifest = json.loads((weights.parent / _MANIFEST).read_text(encoding="utf-8"))
-        with weights.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != manifest["files"][_WEIGHTS]["sha256"]:
+        if sha256(weights) != manifest["files"][_WEIGHTS]["sha256"]:
             raise ValueError(f"{_WEIGHTS} is not what {_MANIFEST} says")
         tensors = read_tensors(weights)
         tensors |= {name: tensors[tied] for name, tied in read_json(weights.parent / STATE_FILE)["aliases"].items()}
@@ -83,14 +73,12 @@ def checkpoint_config(state: Path, part: str) -> dict[str, Any]:
     return native_config(shape, {})
 
 
-def _locate(path: Path, inner: tuple[str, ...], config: Path | None, tokenizer: Path | None) -> ModelFiles:
+def _locate(
+    path: Path, inner: tuple[str, ...], config: Path | None = None, tokenizer: Path | None = None
+) -> ModelFiles:
     """`inner` names the folders of a run to look into; the first that exists is meant."""
-    try:
-        is_there = path.exists()
-    except OSError as error:
-        raise UsageError(f"{str(path)[:100]}: {error.strerror}; give a run folder or another model") from error
-    if not is_there:
-        raise UsageError(f"{path} does not exist; give a run folder, a model folder or a weights file")
+    if not os.path.exists(path):  # also of a name that is too long
+        raise UsageError(f"{str(path)[:200]} does not exist; give a run folder, a model folder or a weights file")
     if is_checkpoint(path):
         folder = path.parent if path.name == _WEIGHTS else path
         parts = _parts(folder)
@@ -102,15 +90,12 @@ def _locate(path: Path, inner: tuple[str, ...], config: Path | None, tokenizer: 
         return ModelFiles(folder / _WEIGHTS, config or folder / STATE_FILE, tokenizer or run / "tokenizer", part)
     if path.is_dir():
         folder = next((path / name for name in inner if (path / name).is_dir()), path)
-        found_weights = [folder / name for name in WEIGHT_FILES if (folder / name).is_file()]
-        if not found_weights:
+        weights = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), folder)
+        if weights == folder:
             names = ", ".join(WEIGHT_FILES)
             raise UsageError(f"{folder} holds none of {names}{_hint(path)}; name the folder of a model")
-        weights = found_weights[0]
-    elif path.is_file():
-        folder, weights = path.parent, path
     else:
-        raise UsageError(f"{path} is neither a folder nor a file; give a run folder, a model folder or a weights file")
+        folder, weights = path.parent, path
     files = ModelFiles(weights, config or folder / CONFIG_FILE, tokenizer or folder)
     if not files.config.is_file():
         raise UsageError(f"{files.config} does not exist; put it there (LM_DEMO.py also takes --config FILE)")

@@ -1,12 +1,9 @@
-"""From the files of a model to the model: our folders and checkpoints, stock folders, bare weight files.
-
-Stock folders are ALBERT's, BERT's and ELECTRA's. A task's model begins with the encoder of any of them, or is loaded
-whole from a folder of ours or a stock one that was fine-tuned.
-"""
+"""From the files of a model to the model: our folders and checkpoints, stock folders, bare weight files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -23,11 +20,10 @@ from electra_albert.hub.find import locate_encoder as locate_encoder
 from electra_albert.hub.names import from_native, from_stock
 from electra_albert.hub.weights import read_json, read_tensors
 from electra_albert.model.electra import Discriminator, Generator
-from electra_albert.model.encoder import Body, Embeddings
+from electra_albert.model.encoder import Body
 from electra_albert.model.task_model import TaskHead, TaskModel
 
 TASK_FILE = "electra_albert.json"  # the task of a fine-tuned folder of ours
-_DETECTION_HEAD = "discriminator_predictions."
 _Module = TypeVar("_Module", bound=nn.Module)
 _LEAST_LENGTHS = {"max_seq_length": 8, "doc_stride": 1, "max_answer_length": 1}
 
@@ -39,24 +35,21 @@ class Stored(NamedTuple):
     tensors: dict[str, Tensor]  # float32, under our names, except that a sentence-order head's pooler is `pooler.`
     left_aside: list[str]  # names of heads that nothing here computes
 
+    def has(self, part: str) -> bool:
+        """Whether there are weights of a part, as predictions or pooler."""
+        return any(name.startswith(f"{part}.") for name in self.tensors)
+
     @property
     def has_mlm_head(self) -> bool:
-        return self._has("predictions.")
+        return self.has("predictions")
 
     @property
     def has_detection_head(self) -> bool:
-        return self._has(_DETECTION_HEAD)
+        return self.has("discriminator_predictions")
 
     @property
     def has_pooler(self) -> bool:
-        return self._has("pooler.")
-
-    @property
-    def has_order_head(self) -> bool:
-        return self._has("sentence_order.")
-
-    def _has(self, beginning: str) -> bool:
-        return any(name.startswith(beginning) for name in self.tensors)
+        return self.has("pooler")
 
 
 def read_stored(files: ModelFiles) -> Stored:
@@ -66,20 +59,18 @@ def read_stored(files: ModelFiles) -> Stored:
 
 def read_each(models: Sequence[ModelFiles]) -> list[Stored]:
     """As read_stored, of several models. A file that holds more than one is read once, and they share its tensors."""
-    held = {files.weights: files for files in models}
-    tensors = {weights: _read(files) for weights, files in held.items()}
-    return [_stored(files, _of_part(tensors[files.weights], files.part)) for files in models]
-
-
-def _stored(files: ModelFiles, tensors: dict[str, Tensor]) -> Stored:
-    contents = _contents(files)
-    config = model_config(contents, str(files.config))
-    blocks = config.num_hidden_groups * config.inner_group_num
-    if blocks > len(tensors):  # a false configuration must not cost minutes
-        raise CheckpointError(f"{files.weights} holds {len(tensors)} tensors, its configuration has {blocks} blocks")
-    kind = contents["model_type"]
-    renamed = from_native(tensors) if kind == NATIVE else from_stock(tensors, kind, config, str(files.weights))
-    return Stored(config, *renamed)
+    read = {weights: _read(weights) for weights in {files.weights for files in models}}
+    found = []
+    for files in models:
+        contents, tensors = _contents(files), _of_part(read[files.weights], files.part)
+        config = model_config(contents, str(files.config))
+        blocks = config.num_hidden_groups * config.inner_group_num
+        if blocks > len(tensors):  # a false configuration must not cost minutes
+            raise CheckpointError(f"{files.weights} holds {len(tensors)} tensors, its configuration {blocks} blocks")
+        kind = contents["model_type"]
+        renamed = from_native(tensors) if kind == NATIVE else from_stock(tensors, kind, config, str(files.weights))
+        found.append(Stored(config, *renamed))
+    return found
 
 
 def _contents(files: ModelFiles) -> dict[str, Any]:
@@ -88,8 +79,8 @@ def _contents(files: ModelFiles) -> dict[str, Any]:
     return checkpoint_config(files.config, files.part) if is_state else read_json(files.config)
 
 
-def _read(files: ModelFiles) -> dict[str, Tensor]:
-    return read_checkpoint(files.weights) if is_checkpoint(files.weights) else read_tensors(files.weights)
+def _read(weights: Path) -> dict[str, Tensor]:
+    return read_checkpoint(weights) if is_checkpoint(weights) else read_tensors(weights)
 
 
 def _of_part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
@@ -98,20 +89,17 @@ def _of_part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
 
 
 def load_generator(files: ModelFiles) -> Generator:
-    """A masked language model in eval mode, from our export or any stock model with an MLM head.
-
-    It has a sentence-order head where the file holds one, and a pooler where the file holds that alone.
-    """
+    """A masked language model in eval mode, with a sentence-order head, or else a pooler, where the file holds one."""
     return generator_of(read_stored(files), str(files.weights))
 
 
 def load_discriminator(files: ModelFiles) -> Discriminator:
-    """A detector of replaced tokens in eval mode, from our export or stock ELECTRA, with its order head if any."""
+    """A detector of replaced tokens in eval mode, with a sentence-order head where the file holds one."""
     return discriminator_of(read_stored(files), str(files.weights))
 
 
 def load_body(files: ModelFiles) -> Body:
-    """The encoder in eval mode, from any file that `read_stored` takes; with a pooler where the file has one."""
+    """The encoder in eval mode, with a pooler where the file holds one."""
     return body_of(read_stored(files), str(files.weights))
 
 
@@ -119,46 +107,38 @@ def generator_of(stored: Stored, origin: str) -> Generator:
     """As load_generator, of files that were read; `origin` names them in messages."""
     if not stored.has_mlm_head:
         raise CheckpointError(f"{origin} has no predictions, the masked-token head; name a model that has one")
-    has_order, has_pooler = stored.has_order_head, stored.has_pooler and not stored.has_order_head
-    with torch.device("meta"):  # sizes come from a file: nothing is allocated before the weights match them
-        embeddings = Embeddings(stored.config)
-        model = Generator(stored.config, embeddings, with_sentence_order=has_order, with_pooler=has_pooler)
-    return _filled(model, stored, origin)
+    order = stored.has("sentence_order")
+    pooler = stored.has_pooler and not order
+    return _filled(lambda config: Generator(config, with_sentence_order=order, with_pooler=pooler), stored, origin)
 
 
 def discriminator_of(stored: Stored, origin: str) -> Discriminator:
     """As load_discriminator, of files that were read; `origin` names them in messages."""
     if not stored.has_detection_head:
         raise CheckpointError(f"{origin} has no discriminator_predictions, the detection head; name another model")
-    with torch.device("meta"):
-        embeddings = Embeddings(stored.config)
-        model = Discriminator(stored.config, embeddings, with_sentence_order=stored.has_order_head)
-    return _filled(model, stored, origin)
+    has_order = stored.has("sentence_order")
+    return _filled(lambda config: Discriminator(config, with_sentence_order=has_order), stored, origin)
 
 
 def body_of(stored: Stored, origin: str) -> Body:
     """As load_body, of files that were read; `origin` names them in messages."""
-    with torch.device("meta"):
-        model = Body(stored.config, with_pooler=stored.has_pooler)
-    return _filled(model, stored, origin)
+    return _filled(lambda config: Body(config, with_pooler=stored.has_pooler), stored, origin)
 
 
-def _filled(model: _Module, stored: Stored, origin: str) -> _Module:
+def _filled(build: Callable[[ModelConfig], _Module], stored: Stored, origin: str) -> _Module:
+    with torch.device("meta"):  # sizes come from a file: nothing is allocated before the weights match them
+        model = build(stored.config)
     fill(model, stored.tensors, origin)
     return model.eval()
 
 
 def is_detector(files: ModelFiles) -> bool:
     """Whether the weights hold a detection head: whether the encoder was trained to find replaced tokens."""
-    return any(_DETECTION_HEAD in name for name in _of_part(_read(files), files.part))
+    return any("discriminator_predictions." in name for name in _of_part(_read(files.weights), files.part))
 
 
 def build_task_model(config: ModelConfig, head: TaskHead, files: ModelFiles | None) -> tuple[TaskModel, list[str]]:
-    """A task's model on the encoder of `files`, and the names of its parts that begin with random weights.
-
-    Without files all of it does. Random weights are drawn from torch's generator, which the caller seeds. Raises
-    CheckpointError where the files do not fit.
-    """
+    """A task's model on the encoder of `files`, and the parts drawn from torch's stream: without files all."""
     if files is None:
         with torch.random.fork_rng(devices=()):  # what PyTorch's layers draw for themselves is not kept
             model = TaskModel(config, head)
@@ -178,10 +158,7 @@ def build_task_model(config: ModelConfig, head: TaskHead, files: ModelFiles | No
 
 
 def load_task_model(files: ModelFiles) -> tuple[TaskModel, dict[str, Any]]:
-    """A fine-tuned model in eval mode, head and all, and what its folder records of the task.
-
-    Raises CheckpointError where the folder is no such one, its weights lack the head, or have one not known here.
-    """
+    """A fine-tuned model in eval mode and what its folder records of the task; CheckpointError where it is none."""
     details, head = read_task(files)
     return task_model_of(read_stored(files), head, str(files.weights)), details
 
@@ -192,9 +169,7 @@ def task_model_of(stored: Stored, head: TaskHead, origin: str) -> TaskModel:
         raise CheckpointError(f"{origin} holds {stored.left_aside[0]}, a head that cannot be computed here")
     if f"{head.output_name}.weight" not in stored.tensors:
         raise CheckpointError(f"{origin} has no {head.output_name}: the head of the task is missing")
-    with torch.device("meta"):
-        model = TaskModel(stored.config, head)
-    return _filled(model, stored, origin)
+    return _filled(lambda config: TaskModel(config, head), stored, origin)
 
 
 def read_config(files: ModelFiles) -> ModelConfig:
@@ -209,12 +184,8 @@ def read_details(files: ModelFiles) -> dict[str, Any]:
 
 
 def read_task(files: ModelFiles) -> tuple[dict[str, Any], TaskHead]:
-    """What the folder of a fine-tuned model records of its task, and the head; the weights are not read.
-
-    Raises CheckpointError where the folder is no such one, or records what cannot be.
-    """
-    contents = _contents(files)
-    details, details_file = read_details(files), files.config.parent / TASK_FILE
+    """What the folder of a fine-tuned model records of its task, and the head; CheckpointError where it is none."""
+    contents, details, details_file = _contents(files), read_details(files), files.config.parent / TASK_FILE
     if not details:
         details, details_file = stock_details(contents, str(files.config)), files.config
     try:

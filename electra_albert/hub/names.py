@@ -46,7 +46,6 @@ _BEGINNINGS = {  # the first that fits
     "cls.predictions.transform.": "predictions.",
     "cls.predictions.": "predictions.",
 }
-_ENDINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # in files of 2019
 # Heads without a counterpart here: BERT's next sentence, ELECTRA's for sentences and choices.
 _LEFT_OUT = ("cls.seq_relationship", "classifier.dense", "classifier.out_proj", "sequence_summary")
 _KNOWN = (
@@ -63,11 +62,7 @@ class Renamed(NamedTuple):
 
 
 def to_stock(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our state dict under stock names, float32, each tensor in storage of its own.
-
-    A generator's names are those of AlbertForMaskedLM, with a sentence-order head those of AlbertForPreTraining; the
-    detection head of a discriminator keeps the names it has in stock ELECTRA.
-    """
+    """Our state dict under stock names, ALBERT's (a detection head's: ELECTRA's), float32, in storage of its own."""
     stock = {}
     for name, tensor in to_native(state).items():
         stock_name = name.replace(_ORDER_POOLER, _POOLER).replace(_ORDER, _STOCK_ORDER)
@@ -82,7 +77,7 @@ def to_stock(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our state dict under our names, float32, each tensor in storage of its own."""
+    """Our state dict, float32, each tensor in storage of its own."""
     return {name: tensor.detach().to("cpu", torch.float32).clone() for name, tensor in state.items()}
 
 
@@ -92,11 +87,7 @@ def from_native(state: Mapping[str, Tensor]) -> Renamed:
 
 
 def from_stock(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, origin: str) -> Renamed:
-    """The tensors of a stock file whose config.json names `kind` and describes `config`.
-
-    Raises CheckpointError, which calls the file `origin`, for a name that no model here has, one spelled twice, an
-    untied decoder and anything that stock would compute differently. A decoder's own bias goes before the head's.
-    """
+    """The tensors of a stock file of a `kind` of model; CheckpointError for anything that no model here computes."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         new_name = _albert_name(name.removeprefix(f"{kind}."))
@@ -116,10 +107,8 @@ def from_stock(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, or
             found[f"{_MAPPING}bias"] = torch.zeros(config.hidden_size)
     decoder, bias = found.pop(_DECODER, None), found.pop(_DECODER_BIAS, None)
     if decoder is not None and not torch.equal(decoder, found.get(TABLE, decoder)):
-        raise CheckpointError(
-            f"{origin} holds a decoder that differs from its token table ({_DECODER}); only tied ones can be read"
-        )
-    if bias is not None:
+        raise CheckpointError(f"{origin} holds {_DECODER}, which differs from its token table; only tied ones are read")
+    if bias is not None:  # goes before the head's own
         found["predictions.bias"] = bias
     for name, tensor in found.items():
         if not name.startswith(_KNOWN) or _FUSED in name:
@@ -136,14 +125,12 @@ def for_order_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _albert_name(name: str) -> str:
     """The name in stock ALBERT, without `albert.`, of one in any of the three; an unknown name stays as it is."""
-    ending = next((old for old in _ENDINGS if name.endswith(old)), None)
-    if ending is not None:
-        name = name.removesuffix(ending) + _ENDINGS[ending]
+    name = re.sub("LayerNorm.gamma$", "LayerNorm.weight", re.sub("LayerNorm.beta$", "LayerNorm.bias", name))  # of 2019
     layer = _LAYER.fullmatch(name)
     if layer and layer[2] in _OF_LAYER:
         return f"encoder.albert_layer_groups.{layer[1]}.albert_layers.0.{_OF_LAYER[layer[2]]}.{layer[3]}"
-    beginning = next((old for old in _BEGINNINGS if name.startswith(old)), None)
-    return name if beginning is None else _BEGINNINGS[beginning] + name.removeprefix(beginning)
+    beginning = next((old for old in _BEGINNINGS if name.startswith(old)), "")
+    return _BEGINNINGS.get(beginning, "") + name.removeprefix(beginning)
 
 
 def _fused(tensors: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
@@ -154,14 +141,10 @@ def _fused(tensors: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
         if part is None:
             found[name.replace(_STOCK_ORDER, _ORDER)] = tensor
             continue
-        fused = name.replace(part, _FUSED)
-        if fused in found:
-            continue
         parts = [tensors.get(name.replace(part, other)) for other in _PARTS]
         whole = [each for each in parts if each is not None and each.ndim and each.shape == tensor.shape]
         if len(whole) < len(_PARTS):
-            raise CheckpointError(
-                f"{origin} has no query, key and value of one shape for {name}; the file is not whole"
-            )
-        found[fused] = torch.cat(whole)
+            raise CheckpointError(f"{origin} has no query, key and value of one shape for {name}; it is not whole")
+        if part == _PARTS[0]:
+            found[name.replace(part, _FUSED)] = torch.cat(whole)
     return found

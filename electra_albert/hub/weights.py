@@ -1,7 +1,4 @@
-"""Files of named tensors: safetensors in one file or several with an index, and .pt or .bin of tensors only.
-
-Nothing in a file is run, and none makes memory grow beyond a small multiple of its size.
-"""
+"""Files of named tensors, safetensors or pickled: nothing in them is run, memory stays a multiple of their size."""
 
 from __future__ import annotations
 
@@ -44,12 +41,8 @@ _DAMAGED += (ValueError,)
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """Named tensors of a weights file or of those an index names, on the CPU: finite float32, or whole numbers.
-
-    Weights of half and of double precision are converted. Raises CheckpointError for anything else, also where a file
-    of ours is not as it was written.
-    """
-    parts = [_read_file(part) for part in all_files(file)]
+    """The tensors of a file, or of those an index names: finite float32 or whole numbers, else CheckpointError."""
+    parts = [_read_safetensors(it) if it.suffix == ".safetensors" else _read_pickled(it) for it in all_files(file)]
     tensors = {name: tensor for part in parts for name, tensor in part.items()}
     if len(tensors) < sum(map(len, parts)):
         raise CheckpointError(f"{file} names files that hold the same tensor; fetch the model again")
@@ -66,10 +59,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 
 def all_files(file: Path) -> list[Path]:
-    """The files that hold the weights: those beside an index that it names, else the one itself.
-
-    Raises CheckpointError for an index that names anything else, or a file that is missing.
-    """
+    """The files that hold the weights: those beside an index that it names, else the one itself."""
     if not file.name.endswith(_INDEX):
         return [file]
     weight_map = read_json(file).get("weight_map")
@@ -105,10 +95,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def write_safetensors(tensors: dict[str, Tensor], file: Path) -> None:
-    """Write a file stock classes load, with the hash by which `read_tensors` sees a damaged one.
-
-    The library writes more than one entry of metadata in any order; here the same tensors give the same bytes.
-    """
+    """Write a file that stock loads, with a hash in metadata, which the library itself writes in any order."""
     from safetensors.torch import save
 
     content = save(tensors)
@@ -121,10 +108,6 @@ def write_safetensors(tensors: dict[str, Tensor], file: Path) -> None:
         opened.write(memoryview(content)[data:])
 
 
-def _read_file(file: Path) -> dict[str, Tensor]:
-    return _read_safetensors(file) if file.suffix == ".safetensors" else _read_pickled(file)
-
-
 def _read_safetensors(file: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError, safe_open
 
@@ -135,9 +118,8 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
             metadata = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, no mapping
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"{file} cannot be read as safetensors ({_reason(error)}); fetch it again, a pointer by git lfs pull"
-        ) from None
+        problem = f"cannot be read as safetensors ({_reason(error)})"
+        raise CheckpointError(f"{file} {problem}; fetch it again, a pointer by git lfs pull") from None
     if DIGEST in metadata and metadata[DIGEST] != digest(tensors):
         raise CheckpointError(f"{file} is not as it was written: its hash is another; fetch or export it again")
     return tensors
@@ -150,9 +132,8 @@ def _read_pickled(file: Path) -> dict[str, Tensor]:
             warnings.simplefilter("ignore", UserWarning)  # of a plain pickle, which is refused in our own words
             contents = torch.load(file, map_location="cpu", weights_only=True)
     except _DAMAGED as error:
-        raise CheckpointError(
-            f"{file} is no file of plain tensors ({_reason(error)}); anything that could run code is refused"
-        ) from None
+        problem = f"is no file of plain tensors ({_reason(error)})"
+        raise CheckpointError(f"{file} {problem}; anything that could run code is refused") from None
     for wrapper in ("model", "state_dict"):
         if isinstance(contents, dict) and isinstance(contents.get(wrapper), dict):
             contents = contents[wrapper]

@@ -12,11 +12,7 @@ Compilation = Literal["none", "blocks", "step"]
 
 
 def compile_for_training(objective: nn.Module, what: Compilation) -> None:
-    """Make training steps of `objective` run compiled code; evaluation stays as it is.
-
-    blocks: a group is compiled once for each shape of encoder and type of its input, and used at all of its passes, in
-    seconds. step: the forward pass with sampling and losses becomes one graph, in minutes. Shapes are static.
-    """
+    """Compile training steps: blocks, each group for itself, in seconds; step, the forward pass whole, in minutes."""
     if what != "none":
         # DDP would have graphs cut so that gradients leave early, but a shared block's are whole after its last pass.
         import torch._dynamo

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.model.encoder import Embeddings, Encoder
+from electra_albert.model.encoder import Backbone, Embeddings
 from electra_albert.model.heads import MlmHead, RtdHead, SentenceOrderHead
 from electra_albert.model.initialization import (
     initialize_embeddings,
@@ -19,56 +19,43 @@ from electra_albert.model.initialization import (
 )
 
 
-class Generator(nn.Module):
+class Generator(Backbone):
     """An encoder with an MLM head tied to its token table: a masked language model.
 
-    `sentence_order` is there only where it is trained or was loaded, `pooler` only where one was loaded without it.
+    `sentence_order` is there only where it is trained or was loaded. Nothing here reads a `pooler` of its own: the
+    hub's ALBERT has one and no order head, and what was trained is handed on.
     """
 
     def __init__(
         self,
         config: ModelConfig,
-        embeddings: Embeddings,
+        embeddings: Embeddings | None = None,
         *,
         with_sentence_order: bool = False,
         with_pooler: bool = False,
     ) -> None:
-        super().__init__()
-        self.config = config
-        self.embeddings = embeddings
-        self.encoder = Encoder(config)
+        super().__init__(config, embeddings, with_pooler=with_pooler)
         self.predictions = MlmHead(config)
         self.sentence_order = SentenceOrderHead(config) if with_sentence_order else None
-        # Nothing here reads it. The hub's ALBERT has one and no order head: what was trained is handed on.
-        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if with_pooler else None
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """ids int64 [B, L], mask bool [B, L]; returns hidden states [B, L, D]."""
-        return self.encoder(self.embeddings(input_ids, token_type_ids), attention_mask)
 
     def logits(self, hidden_states: Tensor) -> Tensor:
         """hidden_states any float [..., D]; returns scores of every token [..., V]."""
         return self.predictions(hidden_states, self.embeddings.word_embeddings.weight)
 
 
-class Discriminator(nn.Module):
+class Discriminator(Backbone):
     """An encoder with a replaced-token head; `sentence_order` only where it is trained or was loaded."""
 
-    def __init__(self, config: ModelConfig, embeddings: Embeddings, *, with_sentence_order: bool = False) -> None:
-        super().__init__()
-        self.config = config
-        self.embeddings = embeddings
-        self.encoder = Encoder(config)
+    def __init__(
+        self, config: ModelConfig, embeddings: Embeddings | None = None, *, with_sentence_order: bool = False
+    ) -> None:
+        super().__init__(config, embeddings)
         self.discriminator_predictions = RtdHead(config)
         self.sentence_order = SentenceOrderHead(config) if with_sentence_order else None
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """ids int64 [B, L], mask bool [B, L]; returns logits [B, L], above 0 = replaced."""
+        """Logits [B, L], above 0 = replaced; arguments as for encode."""
         return self.discriminator_predictions(self.encode(input_ids, attention_mask, token_type_ids))
-
-    def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """The hidden states [B, L, D] that every head reads; arguments as for forward."""
-        return self.encoder(self.embeddings(input_ids, token_type_ids), attention_mask)
 
 
 class Electra(nn.Module):
@@ -85,21 +72,25 @@ class Electra(nn.Module):
         embeddings = Embeddings(discriminator)
         self.generator = Generator(generator, embeddings)
         self.discriminator = Discriminator(discriminator, embeddings, with_sentence_order=with_sentence_order)
-        initialize_embeddings(embeddings, discriminator)
-        for model in (self.generator, self.discriminator):
-            initialize_encoder(model.encoder, model.config)
-        initialize_head(self.generator.predictions, generator)
-        initialize_rtd_head(self.discriminator.discriminator_predictions, discriminator)
-        if self.discriminator.sentence_order is not None:
-            initialize_sentence_order_head(self.discriminator.sentence_order, discriminator)
+        _initialize(self.generator, self.discriminator)
 
 
 def masked_language_model(config: ModelConfig, *, with_sentence_order: bool = False) -> Generator:
     """A masked language model that is trained on its own: tables and initial weights are its own too."""
-    model = Generator(config, Embeddings(config), with_sentence_order=with_sentence_order)
-    initialize_embeddings(model.embeddings, config)
-    initialize_encoder(model.encoder, config)
-    initialize_head(model.predictions, config)
-    if model.sentence_order is not None:
-        initialize_sentence_order_head(model.sentence_order, config)
+    model = Generator(config, with_sentence_order=with_sentence_order)
+    _initialize(model)
     return model
+
+
+def _initialize(*models: Generator | Discriminator) -> None:
+    """Draw the weights of models that share their embeddings; the order of the draws decides what a seed gives."""
+    initialize_embeddings(models[-1].embeddings, models[-1].config)
+    for model in models:
+        initialize_encoder(model.encoder, model.config)
+    for model in models:
+        if isinstance(model, Generator):
+            initialize_head(model.predictions, model.config)
+        else:
+            initialize_rtd_head(model.discriminator_predictions, model.config)
+        if model.sentence_order is not None:
+            initialize_sentence_order_head(model.sentence_order, model.config)

@@ -120,22 +120,30 @@ def set_gradient_checkpointing(module: nn.Module) -> None:
             part.gradient_checkpointing = True
 
 
-class Body(nn.Module):
-    """Stock AlbertModel: embeddings, encoder and, where one was trained, the pooler; the caller fills the weights."""
+class Backbone(nn.Module):
+    """The part below every head: embeddings, its own or shared ones, the encoder and, where asked for, a pooler."""
 
-    def __init__(self, config: ModelConfig, *, with_pooler: bool) -> None:
+    def __init__(self, config: ModelConfig, embeddings: Embeddings | None = None, *, with_pooler: bool = False) -> None:
         super().__init__()
         self.config = config
-        self.embeddings = Embeddings(config)
+        self.embeddings = embeddings or Embeddings(config)
         self.encoder = Encoder(config)
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if with_pooler else None
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """ids int64 [B, L], mask bool [B, L]; returns hidden states [B, L, D]."""
+    def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """ids int64 [B, L], mask bool [B, L]; returns the hidden states [B, L, D] that every head reads."""
         return self.encoder(self.embeddings(input_ids, token_type_ids), attention_mask)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """The hidden states; a model with outputs of its own returns those. Arguments as for encode."""
+        return self.encode(input_ids, attention_mask, token_type_ids)
 
     def pooled(self, hidden_states: Tensor) -> Tensor:
         """hidden_states any float [B, L, D]; returns the pooler's [B, D]. Raises ValueError where there is none."""
         if self.pooler is None:
             raise ValueError("this encoder has no pooler; pool its hidden states in another way")
         return self.pooler(hidden_states[:, 0]).tanh()
+
+
+class Body(Backbone):
+    """Stock AlbertModel; the caller fills the weights."""

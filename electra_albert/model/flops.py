@@ -15,15 +15,10 @@ TRAINING_PASSES = 3
 
 def encoder_flops(config: ModelConfig, length: int) -> int:
     """The mapping E to D, and every pass through every block; padding is computed like any other token."""
-    blocks = config.num_hidden_layers * config.inner_group_num
-    return 2 * length * config.embedding_size * config.hidden_size + blocks * _block_flops(config, length)
-
-
-def _block_flops(config: ModelConfig, length: int) -> int:
-    hidden = config.hidden_size
-    projections = 2 * length * hidden * 4 * hidden  # query, key, value and output
-    feed_forward = 2 * 2 * length * hidden * config.intermediate_size
-    return projections + int(ATTENTION[config.attention].flops(config, length)) + feed_forward
+    hidden, blocks = config.hidden_size, config.num_hidden_layers * config.inner_group_num
+    layers = 4 * hidden + 2 * config.intermediate_size  # query, key, value and output; feed-forward
+    block = 2 * length * hidden * layers + int(ATTENTION[config.attention].flops(config, length))
+    return 2 * length * config.embedding_size * hidden + blocks * block
 
 
 def mlm_head_flops(config: ModelConfig, predicted: int) -> int:

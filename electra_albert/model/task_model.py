@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.model.encoder import Embeddings, Encoder
+from electra_albert.model.encoder import Backbone
 from electra_albert.model.initialization import initialize_embeddings, initialize_encoder, initialize_head
 
 TaskKind = Literal["sequence", "choice", "span", "token"]
-HeadStyle = Literal["albert", "electra"]
 
 DEFAULT_DROPOUT = 0.1  # before the linear layer, as in ALBERT's and ELECTRA's own code
 _ARCHITECTURES: dict[str, str] = {
@@ -29,7 +28,6 @@ _ARCHITECTURES: dict[str, str] = {
     "token": "AlbertForTokenClassification",
 }
 _ROW_KINDS = ("sequence", "choice")  # that read one vector a row
-_ENDS = 2  # a span's start and end
 _HEAD_PARTS = ("pooler.", "classifier.", "electra_classifier.", "qa_outputs.")
 _MAPPING = "encoder.embedding_hidden_mapping_in."
 _BLOCK = re.compile(r"encoder\.albert_layer_groups\.(\d+)\.albert_layers\.(\d+)\.")
@@ -41,11 +39,11 @@ class TaskHead:
 
     kind: TaskKind
     num_labels: int
-    style: HeadStyle = "albert"
+    style: Literal["albert", "electra"] = "albert"
     dropout: float = DEFAULT_DROPOUT
 
     def __post_init__(self) -> None:
-        only = {"choice": 1, "span": _ENDS}.get(self.kind, self.num_labels)
+        only = {"choice": 1, "span": 2}.get(self.kind, self.num_labels)
         if self.kind not in _ARCHITECTURES or self.num_labels != only or self.num_labels < 1:
             raise ValueError(f"a head of kind {self.kind!r} with {self.num_labels} labels cannot be")
         if self.style not in ("albert", "electra"):
@@ -65,19 +63,12 @@ class TaskHead:
         return "classifier" if self.kind == "token" or self.style == "albert" else "electra_classifier"
 
 
-class TaskModel(nn.Module):
-    """An encoder with a task's head, with random weights until `initialize` or a file fills them.
-
-    Style albert: the dense layer and tanh on [CLS], dropout, a linear layer. Style electra: no dense layer, as in
-    ELECTRA's own code: replaced-token detection trains none.
-    """
+class TaskModel(Backbone):
+    """An encoder with a task's head; style electra has no dense layer, as replaced-token detection trains none."""
 
     def __init__(self, config: ModelConfig, head: TaskHead) -> None:
-        super().__init__()
-        self.config, self.head = config, head
-        self.embeddings = Embeddings(config)
-        self.encoder = Encoder(config)
-        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if head.has_pooler else None
+        super().__init__(config, with_pooler=head.has_pooler)
+        self.head = head
         self.dropout = nn.Dropout(head.dropout)
         self.add_module(head.output_name, nn.Linear(config.hidden_size, head.num_labels))
 
@@ -104,16 +95,11 @@ class TaskModel(nn.Module):
         if self.pooler is not None and with_pooler:
             initialize_head(self.pooler, self.config)
 
-    def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Hidden states [B, L, D]; ids int64 [B, L], mask bool [B, L]."""
-        return self.encoder(self.embeddings(input_ids, token_type_ids), attention_mask)
-
     def features(self, hidden_states: Tensor) -> Tensor:
         """What the linear layer reads of hidden states [B, L, D]: one vector a row [B, D], or those of all tokens."""
         if self.head.kind not in _ROW_KINDS:
             return hidden_states
-        first = hidden_states[:, 0]  # [B, D]
-        return first if self.pooler is None else self.pooler(first).tanh()
+        return hidden_states[:, 0] if self.pooler is None else self.pooled(hidden_states)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, samples: int = 1) -> Tensor:
         """Outputs of a batch of rows under `samples` dropout masks on one pass of the encoder; arguments as for encode.
@@ -127,7 +113,7 @@ class TaskModel(nn.Module):
 
 
 def depth_scales(names: Iterable[str], config: ModelConfig, decay: float) -> dict[str, float]:
-    """The factor of the learning rate of each parameter of a TaskModel: decay to the power of its depth.
+    """The factor of each parameter's learning rate: decay to the power of its depth.
 
     Depth counts sets of parameters, not passes: the head 0, the blocks from the last, 1, to the first, then the
     mapping E to D, then the embeddings. Raises ValueError for an unknown name.

@@ -1,7 +1,4 @@
-"""Scores on held-out text, next to baselines that know no context.
-
-Dimensions: B batch, L length, K slots a row, V vocab.
-"""
+"""Scores on held-out text and baselines that know no context. Dimensions: B batch, L length, K slots a row, V vocab."""
 
 from __future__ import annotations
 
@@ -72,26 +69,20 @@ def baseline_terms(targets: Targets, is_shown_masked: Tensor, unigram: Unigram) 
 
 
 def detection_scores(scores: NDArray[np.float32], is_replaced: NDArray[np.bool_], seed: int) -> Metrics:
-    """ROC-AUC and average precision over real tokens, and the control: the same scores against shuffled labels.
-
-    None where only one kind of token is there, or where a score is not finite.
-    """
+    """ROC-AUC, average precision and the AUC of shuffled labels; None with one kind of token or a score not finite."""
     from sklearn.metrics import average_precision_score, roc_auc_score
 
-    names = ("discriminator_auc", "discriminator_average_precision", "shuffled_labels_auc")
-    if is_replaced.all() or not is_replaced.any() or not np.isfinite(scores).all():
-        return dict.fromkeys(names, None)
+    can_score = is_replaced.any() and not is_replaced.all() and np.isfinite(scores).all()
     shuffled = np.random.default_rng(seed).permutation(is_replaced)
-    auc, precision = roc_auc_score(is_replaced, scores), average_precision_score(is_replaced, scores)
-    values = (float(auc), float(precision), float(roc_auc_score(shuffled, scores)))
-    return dict(zip(names, values, strict=True))
+    return {
+        "discriminator_auc": float(roc_auc_score(is_replaced, scores)) if can_score else None,
+        "discriminator_average_precision": float(average_precision_score(is_replaced, scores)) if can_score else None,
+        "shuffled_labels_auc": float(roc_auc_score(shuffled, scores)) if can_score else None,
+    }
 
 
 def has_learned(metrics: Metrics) -> bool | None:
-    """Whether the scores are clearly above their baselines: the bar of the default run.
-
-    None where the objective has no score with a bar. Sentence order has none: it is slow to learn.
-    """
+    """Whether the scores are clearly above their baselines; None where the objective has no score with a bar."""
     predicted = [metrics[name] for name in ("mlm_accuracy", "generator_accuracy") if name in metrics]
     # A score, and how many times its baseline it must reach.
     bars = [(accuracy, 2.5, metrics.get("most_frequent_accuracy")) for accuracy in predicted]

@@ -67,10 +67,7 @@ def choose_targets(input_ids: Tensor, is_maskable: Tensor, rate: float, seed: in
 def show_masked(
     input_ids: Tensor, targets: Targets, mask_id: int, mask_share: float, seed: int, example_id: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Put [MASK] over a share of the targets; the others stay as they are. Paper: ELECTRA's code, 85/0/15.
-
-    Returns the generator's input [B, L] int64 and which slots show [MASK], bool [B, K].
-    """
+    """[MASK] over a share of the targets: ids [B, L], and which show it, bool [B, K]. Paper: ELECTRA's code."""
     noise = uniform(bits(seed, Stream.MASK_KIND, example_id[:, None], targets.positions))  # [B, K]
     is_shown_masked = (noise < mask_share) & (targets.weight > 0)
     shown = torch.where(is_shown_masked, mask_id, targets.labels)
@@ -78,10 +75,7 @@ def show_masked(
 
 
 def other_tokens(targets: Targets, special: SpecialIds, vocab_size: int, seed: int, example_id: Tensor) -> Tensor:
-    """Draw for each target a token that is neither itself nor special, all others alike. Returns int64 [B, K].
-
-    At least two tokens of the vocabulary must not be special. Unused slots get any token.
-    """
+    """Draw for each target a token that is neither itself nor special, all others alike. Returns int64 [B, K]."""
     specials = sorted(special.never_masked)
     noise = bits(seed, Stream.RANDOM_TOKEN, example_id[:, None], targets.positions)  # [B, K]
     drawn = noise % (vocab_size - len(specials) - 1)
@@ -97,10 +91,7 @@ def other_tokens(targets: Targets, special: SpecialIds, vocab_size: int, seed: i
 def show_others(
     shown_ids: Tensor, targets: Targets, others: Tensor, share: float, seed: int, example_id: Tensor
 ) -> Tensor:
-    """Put `others` int64 [B, K] over a share of the targets, none of them shown as [MASK]. Paper: BERT section 3.1.
-
-    shown_ids int64 [B, L] is what `show_masked` gave for the same seed; returns the model's input int64 [B, L].
-    """
+    """`others` [B, K] over a share of the targets that `show_masked` left in shown_ids. Paper: BERT section 3.1."""
     noise = uniform(bits(seed, Stream.MASK_KIND, example_id[:, None], targets.positions))  # [B, K]
     shown = shown_ids.gather(1, targets.positions)
     # [MASK] took its share from the lower end of the same noise, so the upper end is unchanged.

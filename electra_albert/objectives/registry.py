@@ -45,28 +45,21 @@ class ObjectiveSpec:
         return config.rtd.generator(config.model) if self.has_discriminator else config.model
 
 
-_RTD, _MLM, _SOP = {"rtd": RtdConfig}, {"mlm": MlmConfig}, {"sop": SopConfig}
+_RTD = "electra_albert.objectives.rtd:ReplacedTokenDetection"
+_MLM = "electra_albert.objectives.mlm:MaskedLanguageModeling"
+_DETECTION, _MASKING, _ORDER = "replaced-token detection", "masked language modelling", "and sentence order"
 OBJECTIVES = {
-    "rtd": ObjectiveSpec(
-        "electra_albert.objectives.rtd:ReplacedTokenDetection",
-        "replaced-token detection",
-        _RTD,
-        has_discriminator=True,
-        has_stock_pair=True,
-    ),
+    "rtd": ObjectiveSpec(_RTD, _DETECTION, {"rtd": RtdConfig}, has_discriminator=True, has_stock_pair=True),
     "rtd_sop": ObjectiveSpec(
-        "electra_albert.objectives.rtd:ReplacedTokenDetection",
-        "replaced-token detection and sentence order",
-        _RTD | _SOP,
+        _RTD,
+        f"{_DETECTION} {_ORDER}",
+        {"rtd": RtdConfig, "sop": SopConfig},
         has_discriminator=True,
         has_sentence_order=True,
     ),
-    "mlm": ObjectiveSpec("electra_albert.objectives.mlm:MaskedLanguageModeling", "masked language modelling", _MLM),
+    "mlm": ObjectiveSpec(_MLM, _MASKING, {"mlm": MlmConfig}),
     "mlm_sop": ObjectiveSpec(
-        "electra_albert.objectives.mlm:MaskedLanguageModeling",
-        "masked language modelling and sentence order",
-        _MLM | _SOP,
-        has_sentence_order=True,
+        _MLM, f"{_MASKING} {_ORDER}", {"mlm": MlmConfig, "sop": SopConfig}, has_sentence_order=True
     ),
 }
 

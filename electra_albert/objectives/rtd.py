@@ -18,8 +18,8 @@ from electra_albert.config import ModelConfig, RtdConfig, SopConfig
 from electra_albert.contracts import Batch, Term
 from electra_albert.model.electra import Discriminator, Electra, Generator
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
-from electra_albert.objectives.masking import SpecialIds, Targets, choose_targets, maskable, quota, sample, show_masked
-from electra_albert.objectives.prediction import order_counts, order_terms, predict, prediction_terms
+from electra_albert.objectives.masking import SpecialIds, Targets, sample
+from electra_albert.objectives.prediction import order_counts, order_terms, predict, prediction_count, prediction_terms
 
 
 class Corruption(NamedTuple):
@@ -78,30 +78,25 @@ class ReplacedTokenDetection(nn.Module):
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Predicted tokens, tokens that are not padding, and rows with an order, found on the host."""
-        is_maskable = maskable(batch.input_ids, batch.attention_mask, self.special)
         counts = {
-            "generator_loss": int(quota(is_maskable, self.rtd.mask_rate).sum()),
+            "generator_loss": prediction_count(batch, self.rtd.mask_rate, self.special),
             "discriminator_loss": int(batch.attention_mask.sum()),
         }
         return counts if self.sop is None else counts | order_counts(batch)
 
     def corrupt(self, batch: Batch) -> Corruption:
         """Mask the batch, let the generator fill it, and mark what changed. Draws are keyed by batch.example_id."""
-        ids, example_id = batch.input_ids, batch.example_id
-        is_maskable = maskable(ids, batch.attention_mask, self.special)
-        targets = choose_targets(ids, is_maskable, self.rtd.mask_rate, self.seed, example_id)
-        masked_ids, is_shown_masked = show_masked(
-            ids, targets, self.special.mask, self.rtd.mask_token_share, self.seed, example_id
+        masked_ids, targets, is_shown_masked, _, logits = predict(
+            self.generator, batch, self.rtd, self.special, self.seed
         )
-        _, logits = predict(self.generator, masked_ids, batch, targets)
-        keys = example_id[:, None].expand_as(targets.positions)
+        keys = batch.example_id[:, None].expand_as(targets.positions)
         drawn = sample(
             logits.flatten(0, 1), self.rtd.temperature, self.seed, keys.flatten(), targets.positions.flatten()
         ).view_as(targets.positions)  # [B, K]
         filled = torch.where(targets.weight > 0, drawn, targets.labels)
-        corrupted_ids = ids.scatter(1, targets.positions, filled)
-        # Compared with the original text: a sampled token that happens to be right is original.
-        return Corruption(masked_ids, targets, is_shown_masked, logits, corrupted_ids, corrupted_ids != ids)
+        corrupted_ids = batch.input_ids.scatter(1, targets.positions, filled)
+        is_replaced = corrupted_ids != batch.input_ids  # a sampled token that happens to be right is original
+        return Corruption(masked_ids, targets, is_shown_masked, logits, corrupted_ids, is_replaced)
 
     def detect(self, batch: Batch, corruption: Corruption) -> DetectionOutput:
         """Let the discriminator read the corrupted batch."""
@@ -118,9 +113,7 @@ class ReplacedTokenDetection(nn.Module):
         """Loss and metric terms of a batch that was corrupted and read by the discriminator."""
         terms = prediction_terms(corruption.logits, corruption.targets, corruption.is_shown_masked, "generator")
         terms |= _detection_terms(output.logits, corruption.is_replaced, batch.attention_mask)
-        if self.sop is not None:
-            terms |= order_terms(self.discriminator.sentence_order, output.hidden_states, batch)
-        return terms
+        return terms | order_terms(self.discriminator.sentence_order, output.hidden_states, batch)
 
     def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
         """All terms of a held-out batch and of its baselines; the discriminator's scores go to `detections`."""

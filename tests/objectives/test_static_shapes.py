@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from electra_albert.contracts import Batch, Term
-from electra_albert.objectives import PretrainingObjective, rtd
+from electra_albert.objectives import PretrainingObjective, prediction, rtd
 from electra_albert.objectives.masking import SpecialIds, sample
 from electra_albert.objectives.rtd import Corruption, DetectionOutput, ReplacedTokenDetection
 from tests.objectives.toy import MODEL, OBJECTIVES, SPECIAL, STEP, build, make_batch, make_objective, ordered
@@ -125,9 +125,9 @@ def test_trace_rejects_special_ids_made_a_tensor_at_each_step(monkeypatch: pytes
     batch = contents()[1]
     assert torch.equal(
         by_list(batch.input_ids, batch.attention_mask, SPECIAL),
-        rtd.maskable(batch.input_ids, batch.attention_mask, SPECIAL),
+        prediction.maskable(batch.input_ids, batch.attention_mask, SPECIAL),
     )
-    monkeypatch.setattr(rtd, "maskable", by_list)
+    monkeypatch.setattr(prediction, "maskable", by_list)
     with pytest.raises(AssertionError, match="makes a tensor of a list"):
         trace(make_objective(), batch)
 

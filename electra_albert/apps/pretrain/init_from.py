@@ -1,8 +1,4 @@
-"""The weights a run begins with (--init_from), of another run or a stock folder, and the text that they know.
-
-They are read once, when the new run starts. Later starts use what the new run's own checkpoints record, so the source
-may be trained further, move or be deleted.
-"""
+"""The weights a run begins with (--init_from), read once, of another run or a stock folder, and the text they know."""
 
 from __future__ import annotations
 
@@ -34,14 +30,13 @@ from electra_albert.training.distributed import World, gather_objects, main_firs
 
 if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
-    from electra_albert.model.electra import Discriminator, Generator
+    from electra_albert.model.encoder import Backbone
     from electra_albert.objectives import PretrainingObjective
 
 LOG = logging.getLogger(__name__)
 
 _OPTION = "leave out the option that says so"
 _OLD_TEXT = ("prepared_dir", "store", "max_seq_length", "seed")  # settings that identify the rows a run was scored on
-_HELD_OUT, _ALL = "validation", "train"  # sides of a store
 _NOT_OF_THE_SHAPE = ("vocab_size", "initialization", "initializer_range")  # the tokenizer's; of weights that are drawn
 
 
@@ -55,11 +50,7 @@ class Origin(NamedTuple):
 
 
 def inherited_options(source: Path, output_dir: Path) -> dict[str, Any]:
-    """Preset, objective, shape and tokenizer that a run in `output_dir` takes over with the weights of `source`.
-
-    Once the new run has a checkpoint, they are recorded in it. Raises UsageError where `source` is neither a run nor a
-    model, CheckpointError where its model cannot be read.
-    """
+    """Preset, objective, shape and tokenizer that come with the weights of `source`, or that a checkpoint recorded."""
     for file in sorted(output_dir.glob("checkpoints/step-*/state.json"), reverse=True):
         try:
             settings = json.loads(file.read_text(encoding="utf-8"))["settings"]
@@ -71,11 +62,7 @@ def inherited_options(source: Path, output_dir: Path) -> dict[str, Any]:
 
 
 def stock_options(folder: Path) -> dict[str, Any]:
-    """The shapes and the tokenizer of the models in a folder, and the preset of their size.
-
-    Rows are as long as that preset's, or as the model can read. Raises UsageError or CheckpointError where the folder
-    holds no model that can be read.
-    """
+    """The shapes and the tokenizer of the models in a folder, the preset of their size, and a length they can read."""
     encoder, *others = find_files(folder)
     shape = read_config(encoder)
     narrower = [name for name, preset in PRESETS.items() if preset.model.hidden_size <= shape.hidden_size]
@@ -96,18 +83,16 @@ def stock_options(folder: Path) -> dict[str, Any]:
 def find_files(folder: Path) -> list[ModelFiles]:
     """The encoder in a folder, and the generator where it is a discriminator beside one. Raises UsageError."""
     encoder = locate_encoder(folder)
-    if encoder.part:  # of a checkpoint
-        return [encoder, locate(encoder.weights, "generator")] if encoder.part == "discriminator" else [encoder]
     place = encoder.weights.absolute().parent
-    is_pair = place.name == "discriminator" and place.with_name("generator").is_dir()
-    return [encoder, locate(place.with_name("generator"), "generator")] if is_pair else [encoder]
+    if encoder.part == "discriminator":  # of a checkpoint
+        return [encoder, locate(encoder.weights, "generator")]
+    if place.name == "discriminator" and place.with_name("generator").is_dir():
+        return [encoder, locate(place.with_name("generator"), "generator")]
+    return [encoder]
 
 
 def find_origin(path: Path, config: PretrainConfig, tokenizer: Tokenizer, world: World) -> Origin:
-    """Read or find the weights in `path`, the same on all ranks.
-
-    Raises UsageError where there are none or the tokenizer is another, CheckpointError where they do not fit the run.
-    """
+    """Find or read the weights in `path`, the same on all ranks. Raises UsageError or CheckpointError."""
     if not _is_stock(path):
         return _find_run(path, config, tokenizer, world)
     with main_first(world):
@@ -142,9 +127,7 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
         settings = recorded_settings(run)
         trained = settings.get("objective")
         if trained != config.run.objective:
-            raise CheckpointError(
-                f"{name}: it was trained with objective {trained}, not {config.run.objective}; leave out --objective"
-            )
+            raise CheckpointError(f"{name}: it was trained with objective {trained}; leave out --objective")
         known = settings.get("model")
         require_same_computation(config.model, known if isinstance(known, dict) else {}, name, _OPTION)
         if fingerprint(load_tokenizer(run / "tokenizer")) != fingerprint(tokenizer):
@@ -165,10 +148,8 @@ def read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
     own = load_tokenizer(files[0].tokenizer)
     shared, size = range(len(own)), len(own)
     if len(tokenizer) < size or own.convert_ids_to_tokens(shared) != tokenizer.convert_ids_to_tokens(shared):
-        raise UsageError(
-            f"--init_from {folder}: its token table belongs to its own tokenizer; leave out --tokenizer, and extend "
-            "its vocabulary by --extend_vocab_to"
-        )
+        way_out = "leave out --tokenizer, and extend its vocabulary by --extend_vocab_to"
+        raise UsageError(f"--init_from {folder}: its token table belongs to its own tokenizer; {way_out}")
     added = tokenizer.convert_ids_to_tokens(range(size, len(tokenizer)))
     new = [[token.id for token in own.backend_tokenizer.model.tokenize(text)] for text in added]
     models = read_each(files)
@@ -179,9 +160,7 @@ def read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
         raise CheckpointError(f"{folder}: its tokenizer has {size} tokens, its token table {rows} rows")
     models = [stored._replace(tensors=resize_vocabulary(stored.tensors, size, new)) for stored in models]
     if len(models) > 1 and not same_tables(*(stored.tensors for stored in models)):
-        raise CheckpointError(
-            f"{folder}: generator and discriminator have tables of their own; move one of the two elsewhere"
-        )
+        raise CheckpointError(f"{folder}: the two models have tables of their own; move one elsewhere")
     if new:
         LOG.info(f"{len(new):,} new tokens begin as the mean of those they were split into")
     if rows > size:
@@ -190,51 +169,42 @@ def read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
 
 
 def begin_with(origin: Origin, name: str, objective: PretrainingObjective) -> bool:
-    """Copy the weights of `name` into what will be trained; whether it has a generator that is still to be trained.
-
-    Raises CheckpointError where they do not fit.
-    """
+    """Copy the weights of `name` into the objective; whether its generator is still to be trained."""
     lacks_generator = False
-    if origin.stock:
-        lacks_generator = _begin_with_stock(name, *origin.stock, objective=objective)
-    elif origin.checkpoint is not None:
+    if origin.checkpoint is not None:
         load_checkpoint(origin.checkpoint, objective, None)
         LOG.info(f"beginning with the weights of {name} after step {origin.record['step']:,}")
-    if origin.stock or origin.checkpoint is not None:
-        LOG.info("the optimiser, the schedule and the order of rows start at step 1")
+    elif origin.stock:
+        lacks_generator = _begin_with_stock(name, *origin.stock, objective=objective)
+    else:
+        return False
+    LOG.info("the optimiser, the schedule and the order of examples start at step 1")
     return lacks_generator
 
 
 def _begin_with_stock(
     name: str, encoder: Stored, generator: Stored | None = None, *, objective: PretrainingObjective
 ) -> bool:
-    """The encoder becomes the discriminator where there is one.
-
-    Where its own head predicts masked tokens and the generator is just as large, it becomes the generator too.
-    """
-    new, unused = _take(objective.discriminator or objective.generator, encoder, name)
+    """The encoder becomes the discriminator, if any, and a generator of its size where it predicts masked tokens."""
+    discriminator = objective.discriminator
+    new, unused = _take(discriminator or objective.generator, encoder, name)
     unused += [head for stored in (encoder, generator) if stored for head in stored.left_aside]
-    source, lacks_generator = generator, False
-    if objective.discriminator is None:
-        unused += ["generator"] if source is not None else []
+    if discriminator is None:
+        unused += ["generator"] if generator is not None else []
     else:
-        is_as_large = objective.generator.config == objective.discriminator.config
-        if source is None and is_as_large and encoder.has_mlm_head:
-            source = encoder
+        if generator is None and encoder.has_mlm_head and objective.generator.config == discriminator.config:
+            generator = encoder
             unused.remove("predictions")
-        lacks_generator = source is None
         way_out = "begin with the discriminator's folder alone, put elsewhere, and a generator is built for it"
         beside = f"{name}'s generator"  # its heads are the discriminator's, scaled by rtd.generator_size
-        new += ["generator"] if source is None else _take(objective.generator, source, beside, way_out)[0]
+        new += ["generator"] if generator is None else _take(objective.generator, generator, beside, way_out)[0]
     LOG.info(f"beginning with the weights of {name}; new: {', '.join(new) or 'nothing'}")
     if unused:
         LOG.info(f"left out: {', '.join(unused)}")
-    return lacks_generator
+    return discriminator is not None and generator is None
 
 
-def _take(
-    model: Generator | Discriminator, source: Stored, name: str, way_out: str = _OPTION
-) -> tuple[list[str], list[str]]:
+def _take(model: Backbone, source: Stored, name: str, way_out: str = _OPTION) -> tuple[list[str], list[str]]:
     """Copy what fits; the parts of the model that are new, and those of the source that it has no use for."""
     require_same_computation(model.config, asdict(source.config), name, way_out)
     new = adopt(model, source.tensors, name)
@@ -245,7 +215,7 @@ def _take(
 
 
 def require_old_corpus(config: PretrainConfig) -> None:
-    """Raise UsageError or DataError where --old_corpus names no text: known before the corpus is prepared."""
+    """Raise UsageError or DataError where --old_corpus names no text, before the corpus is prepared."""
     old, corpus = config.run.old_corpus, config.corpus
     with _naming(old):
         for source in read_sources(old, corpus.text_column) if old else ():
@@ -265,17 +235,14 @@ def _naming(old: str | None) -> Iterator[None]:
 def with_old_text(
     origin: Origin, config: PretrainConfig, tokenizer_dir: Path, like: Rows, world: World, *, begins: bool
 ) -> Origin:
-    """The origin with the rows it was scored on, laid out as those of `like`; a notice where they are not to be had.
-
-    A run that `begins` prepares the text that --old_corpus names, with its own tokenizer.
-    """
+    """The origin with the examples it was scored on, laid out as `like`; a run that `begins` prepares --old_corpus."""
     record, corpus = origin.record, config.corpus
     if begins and config.run.old_corpus is not None:
         with main_first(world), _naming(config.run.old_corpus):
             LOG.info(f"preparing the old text {config.run.old_corpus}")
             old = replace(with_tokenizer(corpus, tokenizer_dir), corpus=config.run.old_corpus)
             store = prepare(old, config.training.seed).store
-        record = {**record, "prepared_dir": corpus.prepared_dir, "store": store.fingerprint, "side": _ALL}
+        record = {**record, "prepared_dir": corpus.prepared_dir, "store": store.fingerprint, "side": "train"}
         record |= {"max_seq_length": corpus.max_seq_length, "seed": config.training.seed}
         origin = origin._replace(record=record)
     if record.get("store") is None:
@@ -284,10 +251,8 @@ def with_old_text(
     rows = old_rows(record, like, world.world_size)
     if all(gather_objects(rows is not None, world)):  # all processes score it, or none
         return origin._replace(held_out=rows)
-    LOG.info(
-        f"notice: the old text is no longer prepared in {record['prepared_dir']}, or too little is held out; "
-        "what is forgotten of it is not measured"
-    )
+    problem = f"is no longer prepared in {record['prepared_dir']}, or too little is held out"
+    LOG.info(f"notice: the old text {problem}; what is forgotten of it is not measured")
     return origin
 
 
@@ -297,12 +262,10 @@ def old_rows(record: Mapping[str, Any], like: Rows, fewest: int) -> Rows | None:
         store = find_store(Path(str(record["prepared_dir"])), str(record["store"]))
         if store is None:
             return None
-        length, seed = int(record["max_seq_length"]), int(record["seed"])
-        side = str(record.get("side", _HELD_OUT))
-        stream = store.train if side == _ALL else store.validation
+        length, seed, side = int(record["max_seq_length"]), int(record["seed"]), str(record.get("side", "validation"))
+        stream = store.train if side == "train" else store.validation
         table = build_table(stream, length, seed, store.folder / side)
     except (OSError, ValueError, TypeError):
         return None
-    return (
-        replace(like, stream=stream, table=table, max_seq_length=length, seed=seed) if table.count >= fewest else None
-    )
+    found = replace(like, stream=stream, table=table, max_seq_length=length, seed=seed)
+    return found if table.count >= fewest else None

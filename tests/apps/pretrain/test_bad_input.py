@@ -128,7 +128,7 @@ def test_a_corpus_smaller_than_the_vocabulary_gives_fewer_pieces_and_says_so(fin
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("--max_steps", "0"), ("max_steps=0", "at least 1")),
+        (("--max_steps", "0"), ("max_steps=0", "[1, inf)")),
         (("--max_steps", "-5"), ("max_steps=-5",)),
         (("--max_steps", "many"), ("max_steps", "many")),
         (("--learning_rate", "fast"), ("learning_rate", "fast")),

@@ -204,7 +204,7 @@ def test_an_option_that_the_objective_does_not_look_at_is_refused(argv: list[str
         (["--objective", "sop"], "--objective: .*'rtd'.*sop"),
         (["--resume", ""], "resume is empty"),
         (["--rtd.temperature", "1e-40"], "temperature=1e-40"),
-        (["--objective", "mlm_sop", "--sop.weight", "0"], "weight=0.0 must be above 0"),
+        (["--objective", "mlm_sop", "--sop.weight", "0"], "weight=0.0 must lie in"),
         (["--preset", "small", "--model.num_hidden_groups", "3", "--rtd.generator_layers", "4"], "layers=4 is not a"),
         (["--model.attention", "blurred"], "attention='blurred' is not one of softmax"),
         (["--model.attention_options.width", "3"], "unexpected keyword argument 'width'"),
