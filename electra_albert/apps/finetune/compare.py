@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from electra_albert.apps.finetune.glue import read_results
-from electra_albert.apps.finetune.results import DATA_FILES, RESULTS, percent, shown_metrics
-from electra_albert.apps.finetune.sweep import SeedResult, read_result
+from electra_albert.apps.finetune import results as files
+from electra_albert.apps.finetune.results import RESULTS, SeedResult, percent
 from electra_albert.apps.run_folder import recorded_settings
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.tasks.metrics import GOLD_COLUMNS, MEASURES, Comparison, Values, compare
@@ -28,16 +27,16 @@ class _Side:
         self.folder = folder
         if not (folder / RESULTS).is_file():
             raise UsageError(f"{folder / RESULTS} does not exist; name the folder of a finished sweep")
-        self.results = read_results(folder / RESULTS)
+        self.results = files.read_results(folder / RESULTS)
         if not self.results.keys() >= _NEEDED:
             raise CheckpointError(f"{folder / RESULTS} is not the result of a sweep over one task")
         settings = recorded_settings(folder)
-        files = ", ".join(str(settings[name]) for name in DATA_FILES if settings.get(name))
+        named = ", ".join(str(settings[name]) for name in files.DATA_FILES if settings.get(name))
         self.task = (self.results["task"], self.results["measure"])
-        self.described = f"{folder} is of {self.task[0]} ({self.task[1]}{' of ' + files if files else ''})"
+        self.described = f"{folder} is of {self.task[0]} ({self.task[1]}{' of ' + named if named else ''})"
 
     def seeds(self) -> list[SeedResult]:
-        found = [read_result(self.folder / f"seed-{seed}") for seed in self.results["seeds"]]
+        found = [files.read_result(self.folder / f"seed-{seed}") for seed in self.results["seeds"]]
         if None in found:
             raise CheckpointError(f"{self.folder} lacks the result of a seed; run the sweep again")
         return [result for result in found if result is not None]
@@ -61,7 +60,7 @@ def compare_folders(first: Path, second: Path) -> str:
         "| metric, x 100 | first | second | difference | 95 % interval | p | in standard deviations |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for name in shown_metrics(results):
+    for name in files.shown_metrics(results):
         if name in sides[1].results["metrics"]:
             try:
                 found = _compare(name, results, seeds)

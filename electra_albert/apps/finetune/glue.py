@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from electra_albert.apps.finetune.job import Start, find_start
 from electra_albert.apps.finetune.options import with_recipe
-from electra_albert.apps.finetune.results import RESULTS, TABLE, percent, shown_metrics
+from electra_albert.apps.finetune.results import RESULTS, TABLE, percent, read_results, shown_metrics
 from electra_albert.apps.run_folder import ENVIRONMENT, recorded_settings, write_whole, writing
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig
@@ -152,12 +152,3 @@ def summarize_glue(folder: Path, names: Sequence[str]) -> tuple[dict[str, Any], 
         lines.append(f"{_CONVENTIONS[convention][0]}: {shown}")
     content = {"tasks": found, "averages": {name: average._asdict() for name, average in averages.items()}}
     return content, "\n".join(lines)
-
-
-def read_results(file: Path) -> dict[str, Any]:
-    """The contents of a results.json; CheckpointError where it cannot be read."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{file} cannot be read ({error}); run the sweep again") from None
-    return content if isinstance(content, dict) else {}

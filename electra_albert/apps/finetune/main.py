@@ -242,13 +242,12 @@ def _write(sweep: Sweep) -> RunResult:
     """Write the results and the predictions asked for; the summary says what was reached and written."""
     from electra_albert.apps.finetune import results as files
     from electra_albert.apps.finetune.predict import predict
-    from electra_albert.apps.finetune.sweep import best_of
     from electra_albert.model.attention import stock_computes
 
     job, folder, done, lines = sweep.job, sweep.folder, sweep.in_order(), []
     result = RunResult(folder, {}, 0)
     if done:
-        best = best_of(job, done)
+        best = files.best_of(job, done)
         if job.train is not None:
             files.check_model(folder, best.seed)
         files.write_results(job, folder, files.summarize_sweep(job, done, best), best)

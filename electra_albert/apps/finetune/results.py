@@ -8,7 +8,7 @@ import string
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -35,11 +35,10 @@ from electra_albert.training.run_log import LOG_FILE
 
 if TYPE_CHECKING:
     from electra_albert.apps.finetune.job import TaskJob
-    from electra_albert.apps.finetune.sweep import SeedResult
     from electra_albert.hub.card import Facts
     from electra_albert.tasks.kinds import TaskObjective
 
-RESULTS, TABLE, MODEL = "results.json", "results.md", "model"
+RESULT, RESULTS, TABLE, MODEL = "result.json", "results.json", "results.md", "model"
 PREDICTIONS, CONFUSION, SUBMISSION, PREDICTED = "predictions{}.tsv", "confusion{}.tsv", "submission", "predicted.tsv"
 PREDICTIONS_HEADER = "id\tgold\tpredicted\t"
 _WRITTEN = (CONFIG, COMMAND, CARD, RESULTS, TABLE, "predictions.tsv", "confusion.tsv", SUBMISSION, PREDICTED, LOG_FILE)
@@ -60,6 +59,44 @@ _AUTO = {
     "token": "AutoModelForTokenClassification",
 }
 _SHOWN_CHARACTERS = 500  # of a text in predictions.tsv
+
+
+class SeedResult(NamedTuple):
+    """The outcome of one seed, as its result.json holds it."""
+
+    seed: int
+    step: int
+    metrics: Metrics
+    values: dict[str, list[list[float]]]  # by evaluation set: the numbers all metrics follow from, one row an example
+    predictions: dict[str, list[Any]]  # by evaluation set
+    probabilities: dict[str, list[Any] | None]
+    is_collapsed: bool  # the same answer for every example
+    new_parts: list[str]  # of the model, that began with random weights
+
+
+def best_of(job: TaskJob, results: Sequence[SeedResult]) -> SeedResult:
+    """The result with the best score in ELECTRA's convention; of equal ones the first."""
+    return max(results, key=lambda result: result.metrics[job.task.main])
+
+
+def read_result(folder: Path) -> SeedResult | None:
+    """The result in a seed's folder; None where it is not done."""
+    file = folder / RESULT
+    try:
+        return SeedResult(**json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{file} cannot be read ({error}); remove {folder} to train this seed again") from None
+
+
+def read_results(file: Path) -> dict[str, Any]:
+    """The contents of a results.json; CheckpointError where it cannot be read."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{file} cannot be read ({error}); run the sweep again") from None
+    return content if isinstance(content, dict) else {}
 
 
 def check_is_ours(folder: Path) -> None:

@@ -9,20 +9,20 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from electra_albert.apps.finetune.job import TaskJob, build_objective, data_fingerprint
-from electra_albert.apps.finetune.results import export_best
+from electra_albert.apps.finetune.results import RESULT, SeedResult, best_of, export_best, read_result
 from electra_albert.apps.machine import one_line_errors
 from electra_albert.apps.run_folder import write_whole, writing
-from electra_albert.contracts import CheckpointError, Metrics
+from electra_albert.contracts import Metrics
 from electra_albert.hub.load import load_task_model
 from electra_albert.model.task_model import depth_scales
 from electra_albert.tasks.encoding import Decoded
@@ -39,21 +39,7 @@ from electra_albert.training.step import autocast
 
 LOG = logging.getLogger(__name__)
 
-RESULT = "result.json"
 _BEST_WEIGHTS = "best.safetensors"
-
-
-class SeedResult(NamedTuple):
-    """The outcome of one seed, as its result.json holds it."""
-
-    seed: int
-    step: int
-    metrics: Metrics
-    values: dict[str, list[list[float]]]  # by evaluation set: the numbers all metrics follow from, one row an example
-    predictions: dict[str, list[Any]]  # by evaluation set
-    probabilities: dict[str, list[Any] | None]
-    is_collapsed: bool  # the same answer for every example
-    new_parts: list[str]  # of the model, that began with random weights
 
 
 class Scored(NamedTuple):
@@ -114,22 +100,6 @@ def inference(objective: TaskObjective, job: TaskJob) -> Iterator[None]:
     with one_line_errors(job.training, "none"), torch.no_grad(), autocast(device, job.arithmetic):
         yield
     objective.train(was_training)
-
-
-def best_of(job: TaskJob, results: Sequence[SeedResult]) -> SeedResult:
-    """The result with the best score in ELECTRA's convention; of equal ones the first."""
-    return max(results, key=lambda result: result.metrics[job.task.main])
-
-
-def read_result(folder: Path) -> SeedResult | None:
-    """The result in a seed's folder; None where it is not done."""
-    file = folder / RESULT
-    try:
-        return SeedResult(**json.loads(file.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{file} cannot be read ({error}); remove {folder} to train this seed again") from None
 
 
 @dataclass
