@@ -14,7 +14,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from electra_albert.tasks.encoding import Decoded, EncodePlan, Ids, Subwords, TextEncoder, are_labelled, lay_out
+from electra_albert.tasks.encoding import (
+    Decoded,
+    EncodePlan,
+    Ids,
+    Labels,
+    Outputs,
+    Subwords,
+    TextEncoder,
+    are_labelled,
+    lay_out,
+)
 from electra_albert.tasks.rows import Rows
 from electra_albert.tasks.task import Answer, Report, SpanExample
 
@@ -32,14 +42,6 @@ class Window(NamedTuple):
     start: int
     end: int
     is_max_context: NDArray[np.bool_]
-
-
-class Span(NamedTuple):
-    """The best answer of a window."""
-
-    score: float
-    start: int  # tokens of the row, the last one included
-    end: int
 
 
 def encode(
@@ -165,6 +167,14 @@ def best_span(
     return None if total[end] == -np.inf else Span(float(total[end]), int(begin[end]), end)
 
 
+class Span(NamedTuple):
+    """The best answer of a window."""
+
+    score: float
+    start: int  # tokens of the row, the last one included
+    end: int
+
+
 class Found(NamedTuple):
     """The best answer of an example."""
 
@@ -174,7 +184,7 @@ class Found(NamedTuple):
     null_score: float
 
 
-def search(outputs: list[NDArray[np.float32]], rows: Rows, examples: Sequence[SpanExample], limit: int) -> list[Found]:
+def search(outputs: Outputs, rows: Rows, examples: Sequence[SpanExample], limit: int) -> list[Found]:
     """Each example's best answer over all its windows, and its lowest score of no answer."""
     found = [Found("", 0, -np.inf, np.inf)] * len(examples)
     char_starts, char_ends = (rows.token_info[name].astype(np.int64) for name in ("char_starts", "char_ends"))
@@ -184,19 +194,13 @@ def search(outputs: list[NDArray[np.float32]], rows: Rows, examples: Sequence[Sp
         span = best_span(logits[:, 0], logits[:, 1], is_context & is_best[at], is_context, limit)
         text, start, score, null_score = found[number]
         if span is not None and span.score > score:
-            start, end, score = int(char_starts[at][span.start]), char_ends[at][span.end], span.score
-            text = examples[number].context[start:end]
+            score, start = span.score, int(char_starts[at][span.start])
+            text = examples[number].context[start : char_ends[at][span.end]]
         found[number] = Found(text, start, score, min(null_score, float(logits[0].astype(np.float64).sum())))
     return found
 
 
-def decode(
-    outputs: list[NDArray[np.float32]],
-    rows: Rows,
-    examples: Sequence[SpanExample],
-    labels: tuple[str, ...],
-    plan: EncodePlan,
-) -> Decoded:
+def decode(outputs: Outputs, rows: Rows, examples: Sequence[SpanExample], labels: Labels, plan: EncodePlan) -> Decoded:
     """Answers in the passage's own characters; "" where no answer scores higher than every span.
 
     values: (em, f1, has_answer, null_difference, em_of_span, f1_of_span). probabilities: of there being no answer
