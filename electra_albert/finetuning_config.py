@@ -1,7 +1,4 @@
-"""Every setting of a fine-tuning run as frozen dataclasses; the command line is derived from them.
-
-The settings of the training itself are config.TrainingConfig, which all runs share.
-"""
+"""Every setting of a fine-tuning run as frozen dataclasses, beside config.TrainingConfig, which all runs share."""
 
 from __future__ import annotations
 
@@ -186,10 +183,7 @@ class TuningConfig:
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """All settings of fine-tuning. `chosen` are the options that the user gave: published settings replace the others.
-
-    Without it they are those that differ from their defaults.
-    """
+    """All settings of fine-tuning; published ones replace what is not `chosen`: by default what equals its default."""
 
     data: DataConfig = field(default_factory=DataConfig)
     tuning: TuningConfig = field(default_factory=TuningConfig)

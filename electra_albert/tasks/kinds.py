@@ -1,7 +1,4 @@
-"""The four kinds of task: how examples become rows, outputs a loss in training, and predictions afterwards.
-
-Dimensions: S dropout samples, B batch, L length, C classes, U units (of several rows each in multiple choice).
-"""
+"""The four kinds of task. Dimensions: S dropout samples, B batch, L length, C classes, U units."""
 
 from __future__ import annotations
 

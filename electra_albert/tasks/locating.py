@@ -46,11 +46,7 @@ class _DataDir(NamedTuple):
 
 
 def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, is_trained: bool = True) -> Sources:
-    """The sets that the options name; training data only where a model is trained, and never of a task without any.
-
-    A file with an option of its own replaces the one set that it is. Raises UsageError for a set that is wanted and
-    not there; of several, the missing ones are counted.
-    """
+    """The sets that the options name, a file's own option first; UsageError for one that is wanted and not there."""
     needs_training = is_trained and task.trained_by is None
     is_split = config.validation_split is not None
     if is_split and not needs_training:

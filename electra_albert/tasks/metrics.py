@@ -39,11 +39,7 @@ _LEAST_SPREAD = 1e-3  # predicted numbers that spread less than this share of th
 
 
 def classification(values: Values) -> Scores:
-    """Columns: predicted class, gold class.
-
-    `f1` is that of class 1 and is given only where no class above it occurs; `macro_f1` is the mean over the classes
-    that occur. A class never predicted has F1 0, and predictions that are all alike have a correlation of 0.
-    """
+    """Columns: predicted class, gold class. `f1`, of class 1, is given only where no class above it occurs."""
     # Not by scikit-learn, which takes some thirty times as long: the bootstrap calls this a thousand times a seed.
     classes = np.stack(_columns(values, 2)).astype(np.int64)  # [2, N]
     if (classes < 0).any() or (classes != values.T).any():
@@ -153,11 +149,7 @@ MEASURES: dict[str, Callable[[Values], Scores]] = {
 
 
 def is_collapsed(measure: str, values: Values) -> bool:
-    """Whether a model gives every example the same answer though the examples differ: training failed.
-
-    For regression: the numbers hardly spread. For answers that may be missing: always one, or never. For tags: no
-    entity at all. For answers that are always there nothing can be seen.
-    """
+    """Whether a model gives every example the same answer though the examples differ: training failed."""
     if measure == "span":
         return False
     columns = values.T

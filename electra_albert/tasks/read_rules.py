@@ -67,20 +67,14 @@ class Reading:
         return True
 
     def refuse_options(self, names: Iterable[str], place: str, why: str) -> None:
-        """Raise UsageError where one of these options is given, though what is read with labels has no use for it.
-
-        A file of new text may have another form than the one trained on, so there they are ignored.
-        """
+        """Raise UsageError where one of these options is given without effect; of new text none is refused."""
         for name in names:
             value = getattr(self.config, name)
             if value is not None and self.purpose != "test":
                 raise UsageError(f"--{name} {value[:SHOWN_CHARACTERS]}: {place} {why}")
 
     def knows_label(self, label: str, place: str) -> bool:
-        """Whether the label is one of those known; a row to score with another may be skipped, which is counted.
-
-        Raises DataError for any other unknown label, CheckpointError where the model does not name its labels.
-        """
+        """Whether a row's label is known; a row to score may be skipped for it if asked, else an unknown one raises."""
         if not self.labels or label in self.labels:
             return True
         found = f"{place}: label {label[:SHOWN_CHARACTERS]!r} is none of"

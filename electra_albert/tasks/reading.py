@@ -27,11 +27,7 @@ _MOST_TAGS = 1000  # of words: a hundred fine-grained types of entities in BIO a
 
 
 def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is_trained: bool = True) -> TaskData:
-    """All examples of a task; its test sets only where they are needed.
-
-    Where nothing is trained, training data is neither looked for nor read, and the labels are those of the task as it
-    is given. Raises UsageError for files that are not there, and DataError for what they hold.
-    """
+    """All examples of a task: training data only where it is trained, its test sets only where they are needed."""
     task = as_configured(task, config)
     report = Report()
     sources = locate(task, config, report, needs_test=needs_test, is_trained=is_trained)
@@ -57,8 +53,7 @@ def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is
 
 
 def read_unlabelled(task: Task, file: Path | str, config: DataConfig, report: Report) -> list[Example]:
-    """The examples of a file of new text in the task's own format, or for texts and words in a plain .txt; labels in it
-    are not read. Raises UsageError where there is no file, and DataError where a row gives no example."""
+    """The examples of a file of new text in the task's own format or a plain .txt, without labels."""
     return _read_test(local_path(str(file), "predict"), as_configured(task, config), config, report)
 
 

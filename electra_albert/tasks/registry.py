@@ -222,10 +222,7 @@ def find_task(name: str) -> Task:
 
 
 def task_of_model(details: Mapping[str, Any], asked: Task | None) -> Task:
-    """The task that a fine-tuned model is for, by what its folder records; `asked` is the one the user names, if any.
-
-    A stock folder records no task: without `asked` it is the most general one of its kind.
-    """
+    """The task asked for, else that recorded by a fine-tuned model, else the most general one of its kind."""
     recorded, columns = str(details.get("task", "")), details.get("columns")
     general = TASKS[_GENERAL[details["kind"]]]
     task = asked or TASKS.get(recorded) or replace(general, name=recorded or general.name)
@@ -238,10 +235,7 @@ def task_of_model(details: Mapping[str, Any], asked: Task | None) -> Task:
 
 
 def as_configured(task: Task, config: DataConfig) -> Task:
-    """The task with the columns that the options name, and numbers for labels.
-
-    Raises UsageError where an option does not fit the task.
-    """
+    """The task with the columns that the options name, and numbers for labels; UsageError for a misfit."""
     columns, tag_column = task.columns, task.tag_column
     if config.text_column is not None:
         columns = replace(columns, text=(config.text_column,))

@@ -116,10 +116,7 @@ class TaskBatches:
         return step * self.global_batch_size / self.rows.unit_count
 
     def _chunk(self, step: int) -> range:
-        """The updates whose units are sorted together with those of `step`: at most an epoch, none beyond the end.
-
-        More would shuffle small sets across epochs.
-        """
+        """The updates whose units are sorted together with those of `step`: at most an epoch, none beyond the end."""
         size = min(_STEPS_SORTED_TOGETHER, max(1, self.rows.unit_count // self.global_batch_size))
         first = (step - 1) // size * size + 1
         chunk = range(first, first + size)
@@ -140,10 +137,7 @@ class TaskBatches:
         return units[order].reshape(len(chunk), size)[turn.argsort()]
 
     def _micro_batches(self, units: Integers, turn: int) -> list[Batch]:
-        """This rank's micro-batches of an update.
-
-        Ranks at the same micro-batch have neighbours in length, and take turns at the longer ones.
-        """
+        """This rank's micro-batches of an update; ranks take turns at the longer ones."""
         parts = units.reshape(self.gradient_accumulation_steps, self.world_size, -1)
         mine = [part[(self.rank + turn + number) % self.world_size] for number, part in enumerate(parts)]
         batches = [self.rows.collate(part) for part in mine]
@@ -151,11 +145,7 @@ class TaskBatches:
 
 
 def eval_batches(rows: Rows, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
-    """Every unit once over all ranks, longest first, in batches of at most `batch_size` units.
-
-    The longest first, so that a batch too large for the memory shows at once. The units of a batch are its
-    example_id[:: rows.rows_per_unit].
-    """
+    """Every unit once over all ranks, longest first, `batch_size` units each: a full memory shows at once."""
     order = (-rows.unit_lengths()).argsort(kind="stable")
     for start in range(rank * batch_size, len(order), world_size * batch_size):
         yield rows.collate(order[start : start + batch_size])

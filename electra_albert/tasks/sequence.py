@@ -1,7 +1,4 @@
-"""Texts and pairs with a class or a number, and questions with options: examples to rows, logits to predictions.
-
-Dimensions: U units, C classes, K options.
-"""
+"""Texts, pairs and questions with options: examples to rows, logits to predictions. U units, C classes, K options."""
 
 from __future__ import annotations
 

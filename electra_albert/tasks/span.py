@@ -1,7 +1,4 @@
-"""Questions answered by a span of a passage: rows over sliding windows, the best span out of their logits, its score.
-
-Dimensions: U windows (units), L length.
-"""
+"""Questions answered by a span of a passage: windows, the best span, its score. U windows (units), L length."""
 
 from __future__ import annotations
 
@@ -109,11 +106,7 @@ def _without_blanks(passage: Subwords) -> Subwords:
 
 
 def slide(token_count: int, room: int, plan: EncodePlan) -> list[Window]:
-    """Windows of at most `room` tokens over a passage, doc_stride apart, but near enough not to cut answers off.
-
-    Neighbours share twice the longest answer, or half a window where that is less: so the window in which a token has
-    most context holds whole any answer that begins with it.
-    """
+    """Windows of `room` tokens, doc_stride apart, but near enough that answers are whole where they have most context."""
     stride = min(plan.doc_stride, room - min(2 * plan.max_answer_length, room // 2))
     starts = range(0, max(1, token_count - room + stride), stride)
     best = np.full(token_count, -1)

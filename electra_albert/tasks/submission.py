@@ -23,11 +23,7 @@ def write_submission(
     folder: Path,
     no_answer: Sequence[float] | None = None,
 ) -> Path:
-    """Write the submission file of one test set, in the order of its examples, and return its path.
-
-    no_answer, for SQuAD 2.0: the probability of each example that it has no answer, written to a second file. Raises
-    DataError for what the form cannot hold.
-    """
+    """Write the submission file of one test set, and of SQuAD 2.0 the odds of no answer; returns its path."""
     if len(predictions) != len(examples):
         raise ValueError(f"{len(predictions)} predictions for {len(examples)} examples of {test_name}")
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,4 @@
-"""Words with tags: rows of whole words, a label on the first token of each, tags out of logits, and their entities.
-
-Dimensions: U windows (units), L length, C tags.
-"""
+"""Words with tags: rows of whole words, tags out of logits, their entities. U windows (units), L length, C tags."""
 
 from __future__ import annotations
 
@@ -124,10 +121,7 @@ def word_logits(outputs: Outputs, rows: Rows, examples: Sequence[TokenExample]) 
 
 
 def decode(outputs: Outputs, rows: Rows, examples: Sequence[TokenExample], labels: Labels, plan: EncodePlan) -> Decoded:
-    """A tag for each word; values (right entities, predicted, gold, right tags, tags). outputs: [L, C] of each unit.
-
-    Where the tags are no entity tags, the first three are 0.
-    """
+    """A tag for each word; values (right entities, predicted, gold, right tags, tags). outputs: [L, C] of each unit."""
     logits = word_logits(outputs, rows, examples)
     chosen = [[labels[tag] for tag in of_words.argmax(axis=1).tolist()] for of_words in logits]
     if rows.labels is None:
@@ -144,11 +138,7 @@ def decode(outputs: Outputs, rows: Rows, examples: Sequence[TokenExample], label
 
 
 def entities(tags: Sequence[str]) -> set[Entity]:
-    """All entities of one sentence in IOB1, IOB2, IOBES or BILOU tags, by the rules of the CoNLL tasks' script.
-
-    Faulty rows mean what that script makes of them: a tag that should continue an entity begins one where none is open
-    or the open one has another type, and an entity that is not closed ends where the next tag leaves it.
-    """
+    """All entities of one sentence in IOB1, IOB2, IOBES or BILOU tags, by the rules of CoNLL's script."""
     from seqeval.metrics.sequence_labeling import get_entities
 
     found = get_entities([tag[0].translate(_AS_IOBES) + tag[1:] for tag in tags])

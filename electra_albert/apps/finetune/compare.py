@@ -43,11 +43,7 @@ class _Side:
 
 
 def compare_folders(first: Path, second: Path) -> str:
-    """The table of how two sweeps differ in every metric.
-
-    Raises UsageError for a folder that holds no finished sweep, and DataError where the two were not scored on the same
-    examples.
-    """
+    """The table of how two sweeps differ in every metric; UsageError or DataError where they cannot be compared."""
     sides = [_Side(first), _Side(second)]
     described = ", ".join(side.described for side in sides)
     if sides[0].task != sides[1].task:

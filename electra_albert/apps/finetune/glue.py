@@ -37,10 +37,7 @@ _CONVENTIONS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
 
 
 def find_glue(config: FinetuneConfig) -> list[str]:
-    """The tasks whose folders are there, MNLI first; those that are not are logged.
-
-    Raises UsageError where there is none, or an option has a meaning for single tasks only.
-    """
+    """The tasks whose folders are there, MNLI first; UsageError for none, and for options of single tasks."""
     asked, tuning = config.data, config.tuning
     if asked.data_dir is None or asked.train_file or asked.validation_file or asked.test_file:
         raise UsageError("--task glue reads whole folders: give --data_dir and none of the single files")
@@ -107,12 +104,7 @@ class GlueAverage(NamedTuple):
 
 
 def glue_average(scores: Mapping[str, Mapping[str, float]], convention: str) -> GlueAverage:
-    """The mean over GLUE of scores {task: {metric: value}}.
-
-    electra: the main metric of eight tasks, without WNLI, MNLI by its matched set. official: the mean of each of nine
-    tasks' official metrics, MNLI by both sets. The diagnostic set has no part in either. A task that lacks a metric is
-    not averaged but named as missing.
-    """
+    """The mean over GLUE of scores {task: {metric: value}}; a task that lacks a metric is named as missing."""
     found: dict[str, float] = {}
     missing: list[str] = []
     for name, metrics in _CONVENTIONS[convention][1].items():

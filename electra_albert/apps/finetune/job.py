@@ -67,10 +67,7 @@ class Start(NamedTuple):
 
 
 def find_start(model: str | None, prepared_dir: str, world: World) -> Start:
-    """The model named, else the default one, else the smallest shape with random weights, which is logged.
-
-    Raises UsageError and CheckpointError for a model that is not there or cannot be read.
-    """
+    """The model named, else the default one, else the smallest shape with random weights, which is logged."""
     path = None if model is None else Path(model)
     if path is None:
         try:
@@ -203,10 +200,7 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
 
 
 def _model_details(task: Task, start: Start) -> dict[str, Any]:
-    """What a fine-tuned model records of its task, when it is only to be scored on it.
-
-    Raises CheckpointError where the model was fine-tuned on another, UsageError where there is none.
-    """
+    """The recorded details of a model that is only to be scored; CheckpointError for one of another task."""
     wanted = task.trained_by or task.name
     if start.files is None:
         raise UsageError(f"{task.name} is only to be scored: name a model fine-tuned on {wanted} by --model")

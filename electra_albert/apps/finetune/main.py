@@ -1,11 +1,4 @@
-"""Fine-tune an encoder on a task: read, encode, train every seed, score, export, predict.
-
-python Finetuning.py
-python Finetuning.py --task cola --data_dir GLUE/CoLA --model runs/mine --seeds 5
-python Finetuning.py --task glue --data_dir GLUE --model runs/mine
-python Finetuning.py --model runs/cola-mine --predict new.txt
-python Finetuning.py --compare runs/cola-mine runs/cola-other
-"""
+"""Fine-tune an encoder on a task: read, encode, train every seed, score, export, predict."""
 
 from __future__ import annotations
 
@@ -120,10 +113,7 @@ def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str])
 
 
 def _plan(config: FinetuneConfig, world: World) -> tuple[list[str], Path, Iterator[_Planned]]:
-    """The names of GLUE's tasks, the folder, and what to train: one task or those of GLUE.
-
-    Missing data is refused before a model is looked for.
-    """
+    """The names of GLUE's tasks, the folder, and what to train; missing data is refused before a missing model."""
     from electra_albert.apps.finetune.job import find_start
 
     model, prepared_dir = config.tuning.model, config.data.prepared_dir

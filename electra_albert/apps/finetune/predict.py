@@ -29,10 +29,7 @@ LOG = logging.getLogger(__name__)
 
 
 def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunResult:
-    """Label the file of --predict with a fine-tuned model, by what its folder records of its task.
-
-    The table is written into --output_dir, else into the folder of the model's sweep, or the model's own.
-    """
+    """Label the file of --predict into --output_dir, else the folder of the model's sweep, or the model's own."""
     tuning, data = config.tuning, config.data
     asked = None if data.task is None else find_task(data.task)
     start = None if tuning.model is None else find_start(tuning.model, data.prepared_dir, world)
@@ -82,11 +79,7 @@ def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunRes
 
 
 def predict(job: TaskJob, folder: Path, device: torch.device, stop: StopSignal) -> list[Path] | None:
-    """Label the new text asked for, or the task's test sets for submission; returns the files written into `folder`.
-
-    None where it was stopped. The model is the best of the sweep, or the one the job was only to score. Raises
-    UsageError where a file cannot be written.
-    """
+    """Write labels of new text, or the task's submission files, by the best model or the one scored; None if stopped."""
     files = locate_encoder(folder / MODEL) if job.train is not None else job.start.files
     if files is None:
         raise CheckpointError("a model with random weights predicts nothing; fine-tune it first")

@@ -109,11 +109,7 @@ def check_is_ours(folder: Path) -> None:
 
 
 def open_folder(job: TaskJob, folder: Path, command: Sequence[str], data: str) -> list[str]:
-    """Record the sweep in its folder; returns what changed since it began. `data` is the fingerprint of the data.
-
-    Raises CheckpointError where the folder holds a sweep with other settings, UsageError where it holds one and
-    --resume never, or cannot be written.
-    """
+    """Record the sweep in its folder; returns what changed since it began. `data` is the fingerprint of the data."""
     import yaml
 
     options = {name: value for name, value in as_flat_settings(job.config).items() if name not in _OF_THE_CALL}
@@ -185,10 +181,7 @@ def check_model(folder: Path, seed: int) -> None:
 
 
 def task_facts(job: TaskJob, metrics: Metrics, of: str) -> Facts:
-    """The card's facts on a fine-tuned model: task, data, model it began with, labels and official scores.
-
-    `of` names what the scores are of, such as one seed.
-    """
+    """The card's facts on a fine-tuned model; `of` names what the scores are of, such as one seed."""
     from huggingface_hub import EvalResult
 
     from electra_albert.hub.card import HUB_TASKS, Facts
@@ -351,10 +344,7 @@ def percent(value: float | None) -> str:
 
 
 def predictions_table(examples: Sequence[Any], predictions: Sequence[Any], probabilities: Sequence[Any] | None) -> str:
-    """One line an example: its id, its gold label, the predicted one and its probability, and the text.
-
-    Probabilities are lists, one for each label, or numbers: of there being no answer.
-    """
+    """One line an example: its id, gold label, predicted one, its probability (or that of no answer), and the text."""
     is_of_none = probabilities is not None and isinstance(next(iter(probabilities), None), float)
     lines = [f"{PREDICTIONS_HEADER}{'no_answer' if is_of_none else 'probability'}\ttext"]
     for example, predicted, found in zip(examples, predictions, probabilities or [None] * len(examples), strict=True):

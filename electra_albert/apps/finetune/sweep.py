@@ -1,7 +1,4 @@
-"""The seeds of a sweep, each trained by the loop that pretraining uses; the best one's model is exported.
-
-A seed's folder holds its log and, until it is done, its checkpoints; result.json is written last and closes it.
-"""
+"""The seeds of a sweep, trained by pretraining's loop; result.json, written last, closes a seed's folder."""
 
 from __future__ import annotations
 
@@ -70,10 +67,7 @@ def score(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal
 def model_outputs(
     rows: Rows, objective: TaskObjective, batch_size: int, world: World, stop: StopSignal
 ) -> tuple[list[np.ndarray], float | None] | None:
-    """One float32 array of outputs a unit, cut to its row, and the mean loss, None without labels; all ranks share.
-
-    batch_size is in rows. None where one process alone was stopped.
-    """
+    """An array of outputs a unit, cut to its row, and the mean loss (None without labels); None if stopped."""
     device = next(objective.parameters()).device
     mine: dict[int, np.ndarray] = {}
     loss, count = 0.0, 0
@@ -104,11 +98,7 @@ def inference(objective: TaskObjective, job: TaskJob) -> Iterator[None]:
 
 @dataclass
 class Sweep:
-    """The seeds of one task in a folder, and their results so far.
-
-    Seeds that were begun by an earlier command belong to the sweep, whether or not this one asks for them: the exported
-    model may be theirs.
-    """
+    """The seeds of one task in a folder, those begun by an earlier command among them, and their results so far."""
 
     job: TaskJob
     folder: Path
