@@ -194,10 +194,7 @@ _GENERAL = {"sequence": "custom", "choice": "race", "span": "squad", "token": "n
 _MOST_DIGITS = 9  # of the number of a column, more than any file has
 _ALL = "glue"
 _SPELLINGS = {  # besides the names themselves; letters and digits only
-    **dict.fromkeys(("sst",), "sst2"),
-    **dict.fromkeys(("sts",), "stsb"),
-    **dict.fromkeys(("mnlimatched",), "mnli"),
-    **dict.fromkeys(("diagnostic",), "ax"),
+    **{"sst": "sst2", "sts": "stsb", "mnlimatched": "mnli", "diagnostic": "ax"},
     **dict.fromkeys(("squad1", "squadv1", "squad11", "squadv11"), "squad"),
     **dict.fromkeys(("squad2", "squadv2", "squad20", "squadv20"), "squad_v2"),
     **dict.fromkeys(("conll", "conll2003", "conll03", "wnut", "wnut17", "tagging"), "ner"),

@@ -106,7 +106,7 @@ def _without_blanks(passage: Subwords) -> Subwords:
 
 
 def slide(token_count: int, room: int, plan: EncodePlan) -> list[Window]:
-    """Windows of `room` tokens, doc_stride apart, but near enough that answers are whole where they have most context."""
+    """Windows of `room` tokens, doc_stride apart or nearer: answers are whole where they have most context."""
     stride = min(plan.doc_stride, room - min(2 * plan.max_answer_length, room // 2))
     starts = range(0, max(1, token_count - room + stride), stride)
     best = np.full(token_count, -1)

@@ -79,7 +79,7 @@ def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunRes
 
 
 def predict(job: TaskJob, folder: Path, device: torch.device, stop: StopSignal) -> list[Path] | None:
-    """Write labels of new text, or the task's submission files, by the best model or the one scored; None if stopped."""
+    """Write labels of new text, or submission files, by the best model or the one scored; None if stopped."""
     files = locate_encoder(folder / MODEL) if job.train is not None else job.start.files
     if files is None:
         raise CheckpointError("a model with random weights predicts nothing; fine-tune it first")
