@@ -83,10 +83,8 @@ class DataConfig:
         _require(share is None or self.validation_file is None, "give validation_split or validation_file, not both")
         object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
         names = [name.strip() for name in (self.column_names or "column").split(",")]
-        is_whole = all(names) and len(set(names)) == len(names)
-        _require(
-            is_whole, f"column_names={self.column_names}: a name is empty or twice there; give each column its own"
-        )
+        is_whole, wrong = all(names) and len(set(names)) == len(names), f"column_names={self.column_names}"
+        _require(is_whole, f"{wrong}: a name is empty or twice there; give each column its own")
 
 
 def table_name(data: DataConfig) -> str:

@@ -77,12 +77,11 @@ def regression(values: Values) -> Scores:
 def choice(values: Values) -> Scores:
     """Columns: predicted option, gold option, group (see sequence.GROUPS). A group that does not occur has no score."""
     predicted, gold, group = _columns(values, 3)
-    is_right = predicted == gold
-    there = {name: group == number for name, number in GROUPS.items() if (group == number).any()}
-    return {
-        "accuracy": float(is_right.mean()),
-        **{f"accuracy_{name}": float(is_right[chosen].mean()) for name, chosen in there.items()},
-    }
+    is_right, scores = predicted == gold, {"accuracy": float((predicted == gold).mean())}
+    for name, number in GROUPS.items():
+        if (group == number).any():
+            scores[f"accuracy_{name}"] = float(is_right[group == number].mean())
+    return scores
 
 
 def span(values: Values) -> Scores:
@@ -138,14 +137,8 @@ def token(values: Values) -> Scores:
     }
 
 
-MEASURES: dict[str, Callable[[Values], Scores]] = {
-    "classification": classification,
-    "regression": regression,
-    "choice": choice,
-    "span": span,
-    "span_with_null": span_with_null,
-    "token": token,
-}
+_ALL = (classification, regression, choice, span, span_with_null, token)
+MEASURES: dict[str, Callable[[Values], Scores]] = {measure.__name__: measure for measure in _ALL}
 
 
 def is_collapsed(measure: str, values: Values) -> bool:
@@ -239,9 +232,7 @@ def compare(
         mine, theirs = (np.array([measure(table[chosen]) for table in side]) for side in sides)
         # Each draw of seeds serves in both directions, so that exchanging the models only changes the sign.
         one, other = generator.random((2, max(map(len, sides))))
-        differences += (
-            _seed_mean(mine, draw) - _seed_mean(theirs, rest) for draw, rest in ((one, other), (other, one))
-        )
+        differences += (_seed_mean(mine, a) - _seed_mean(theirs, b) for a, b in ((one, other), (other, one)))
     reversed_count = min(sum(d <= 0 for d in differences), sum(d >= 0 for d in differences))
     p_value = min(1.0, 2 * (reversed_count + 1) / (len(differences) + 1))
     difference = float(means[0].mean() - means[1].mean())

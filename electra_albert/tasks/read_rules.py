@@ -146,15 +146,11 @@ def as_label(value: object, place: str, no_label: Collection[str]) -> str | None
 
 def parse_json(path: Path, reading: Reading) -> Any:
     reading.refuse_options(_COLUMN_OPTIONS, str(path), "has a form of its own, without columns; leave it out")
+    text = read_text(path, reading.config.encoding)
     try:
-        return json.loads(read_text(path, reading.config.encoding))
-    except json.JSONDecodeError as error:
-        reason = f"{error.msg}, line {error.lineno} column {error.colno}"
-        raise DataError(f"{path}: not JSON ({reason}); mend the file") from error
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path}: JSON that is too deep, or with too long a number; mend the file") from error
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # the latter where it is too deep
+        raise DataError(f"{path}: not JSON ({error}); mend the file") from error
 
 
 def member(found: Any, key: str, kind: Any, place: str) -> Any:

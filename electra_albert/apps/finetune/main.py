@@ -206,10 +206,8 @@ def _plan_lines(job: TaskJob, world: World) -> list[str]:
         f"sequences of at most {length} tokens, on {world.world_size} x {world.device.type} in {job.arithmetic}",
     ]
     if training.warmup_steps >= training.max_steps:
-        lines.append(
-            f"notice: --warmup_steps {training.warmup_steps:,} of {training.max_steps:,} updates: the full learning "
-            "rate is never reached"
-        )
+        warmup = f"notice: --warmup_steps {training.warmup_steps:,} of {training.max_steps:,} updates"
+        lines.append(f"{warmup}: the full learning rate is never reached")
     return lines
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,10 +33,8 @@ def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunRes
     asked = None if data.task is None else find_task(data.task)
     start = None if tuning.model is None else find_start(tuning.model, data.prepared_dir, world)
     if start is None or start.files is None:
-        raise UsageError(
-            f"--predict {tuning.predict} needs a fine-tuned model: name it by --model, or give --task and its data to "
-            "train one"
-        )
+        way_out = "name it by --model, or give --task and its data to train one"
+        raise UsageError(f"--predict {tuning.predict} needs a fine-tuned model: {way_out}")
     (details, _), model = read_task(start.files), start.files.config.parent
     task = task_of_model(details, asked)
     if "columns" not in details and task.columns == TASKS[CUSTOM].columns and data.text_pair_column is None:
@@ -97,23 +94,13 @@ def predict(job: TaskJob, folder: Path, device: torch.device, stop: StopSignal) 
             return None
         decoded = kind.decode(found[0], rows, examples, labels, plan)
         with writing(folder):
-            written.append(_write(job, name, examples, decoded.predictions, decoded.probabilities, folder))
+            if job.config.tuning.predict == PREDICT_TEST:
+                no_answer = decoded.probabilities if job.plan.has_null_answer else None
+                own = folder / SUBMISSION
+                written.append(write_submission(job.task, name, decoded.predictions, examples, own, no_answer))
+            else:
+                write_whole(folder / PREDICTED, predictions_table(examples, decoded.predictions, decoded.probabilities))
+                written.append(folder / PREDICTED)
         for line in report.lines():
             LOG.info(f"{job.task.name}: {line}")
     return written
-
-
-def _write(
-    job: TaskJob,
-    name: str,
-    examples: Sequence[object],
-    predictions: list[object],
-    probabilities: list[float] | None,
-    folder: Path,
-) -> Path:
-    """A submission file for a test set, a table for new text."""
-    if job.config.tuning.predict == PREDICT_TEST:
-        no_answer = probabilities if job.plan.has_null_answer else None
-        return write_submission(job.task, name, predictions, examples, folder / SUBMISSION, no_answer)
-    write_whole(folder / PREDICTED, predictions_table(examples, predictions, probabilities))
-    return folder / PREDICTED

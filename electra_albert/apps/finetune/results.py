@@ -12,17 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from electra_albert.apps.run_folder import (
-    CARD,
-    COMMAND,
-    CONFIG,
-    ENVIRONMENT,
-    compare_settings,
-    environment,
-    recorded_settings,
-    write_whole,
-    writing,
-)
+from electra_albert.apps import run_folder
+from electra_albert.apps.run_folder import CARD, COMMAND, CONFIG, ENVIRONMENT, write_whole, writing
 from electra_albert.contracts import CheckpointError, Metrics, UsageError
 from electra_albert.corpus.tokenizer import fingerprint
 from electra_albert.finetuning_config import CUSTOM, FinetuneConfig, as_flat_settings, table_name
@@ -124,7 +115,7 @@ def open_folder(job: TaskJob, folder: Path, command: Sequence[str], data: str) -
         "data": data,
         "global_batch_size": job.global_batch_size,
     }
-    recorded, changes = recorded_settings(folder), []
+    recorded, changes = run_folder.recorded_settings(folder), []
     if recorded:
         if job.config.tuning.resume == "never":
             raise UsageError(f"--resume never, but {folder} holds a sweep; choose another --output_dir")
@@ -133,7 +124,9 @@ def open_folder(job: TaskJob, folder: Path, command: Sequence[str], data: str) -
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         # First of all: a folder that holds it is known to be a sweep's.
-        write_whole(folder / ENVIRONMENT, json.dumps({**environment(), "settings": settings}, indent=2) + "\n")
+        write_whole(
+            folder / ENVIRONMENT, json.dumps({**run_folder.environment(), "settings": settings}, indent=2) + "\n"
+        )
         write_whole(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
         write_whole(folder / COMMAND, shlex.join(["python", *command]) + "\n")
     return changes
@@ -143,7 +136,7 @@ def _changes(recorded: Mapping[str, Any], settings: Mapping[str, Any], folder: P
     """What changed since the sweep in the folder began; CheckpointError where it would train on something else."""
     defaults = as_flat_settings(FinetuneConfig())  # of options that an older version did not record
     then = {name: value for name, value in {**defaults, **recorded}.items() if name not in _OF_THE_CALL}
-    changes = compare_settings({**then, "data": settings["data"]}, settings, folder, _MAY_CHANGE)
+    changes = run_folder.compare_settings({**then, "data": settings["data"]}, settings, folder, _MAY_CHANGE)
     if then.get("data") != settings["data"]:
         files = [", ".join(str(side[name]) for name in DATA_FILES if side.get(name)) for side in (then, settings)]
         was = "changed since" if files[0] == files[1] else f"now, {files[0]} then"
@@ -160,8 +153,8 @@ def export_best(job: TaskJob, objective: TaskObjective, seed: int, folder: Path,
         "seed": seed,
         "labels": list(job.data.labels),
         "columns": {"text": list(job.task.columns.text), "pair": list(job.task.columns.pair)},
-        **{name: plan[name] for name in ("is_regression", "has_null_answer")},
-        **{name: plan[name] for name in ("max_seq_length", "doc_stride", "max_answer_length")},
+        **{name: plan[name] for name in ("is_regression", "has_null_answer", "max_seq_length", "doc_stride")},
+        "max_answer_length": plan["max_answer_length"],
     }
     facts = task_facts(job, metrics, f"seed {seed}")
     save_model(objective.model.cpu(), job.start.tokenizer, folder / MODEL, details, facts)
@@ -175,9 +168,8 @@ def check_model(folder: Path, seed: int) -> None:
         found = None
     if found != seed:
         what = "is gone or damaged" if found is None else f"is that of seed {found}"
-        raise CheckpointError(
-            f"{folder / MODEL} {what}, the best seed is {seed}; remove {folder / f'seed-{seed}'} to train it again"
-        )
+        way_out = f"remove {folder / f'seed-{seed}'} to train it again"
+        raise CheckpointError(f"{folder / MODEL} {what}, the best seed is {seed}; {way_out}")
 
 
 def task_facts(job: TaskJob, metrics: Metrics, of: str) -> Facts:
@@ -281,10 +273,8 @@ def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> None:
     head, is_stock = job.head, stock_computes(job.shape)
     loader = _AUTO[head.kind] if head.output_name != "electra_classifier" else "AutoModel"
     path, own_path = f'"THIS_FOLDER", subfolder="{MODEL}"', f"THIS_FOLDER/{MODEL}"
-    choice = (
-        f"the model is that of the best seed, {results['best_seed']}, chosen on the set it is scored on: its score is "
-        "optimistic, the median is not."
-    )
+    choice = f"the model is that of the best seed, {results['best_seed']}, chosen on the set it is scored on: "
+    choice += "its score is optimistic, the median is not."
     if job.train is None and job.start.files is not None:
         own_path = str(job.start.files.weights.parent)
         path, choice = f'"{own_path}"', "the model was fine-tuned elsewhere and only scored here."

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -39,11 +38,8 @@ LOG = logging.getLogger(__name__)
 _BEST_WEIGHTS = "best.safetensors"
 
 
-class Scored(NamedTuple):
-    """One evaluation of a model."""
-
-    metrics: Metrics  # `loss`, then every metric of the deciding set by its name and of the others as set_name
-    decoded: dict[str, Decoded]  # by evaluation set
+# One evaluation: `loss` and the metrics, those of other sets than the deciding one as set_name; predictions by set.
+Scored = tuple[Metrics, dict[str, Decoded]]
 
 
 def score(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal) -> Scored | None:
@@ -61,7 +57,7 @@ def score(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal
             raise ValueError(f"evaluation set {name} has no labels to score by")
         prefix = "" if name == job.deciding_set else f"{name}_"
         metrics |= {f"{prefix}{metric}": v for metric, v in {"loss": found[1], **MEASURES[job.measure](values)}.items()}
-    return Scored(metrics, decoded)
+    return metrics, decoded
 
 
 def model_outputs(
@@ -137,17 +133,9 @@ class Sweep:
             if decay != 1:
                 names = [name for name, _ in objective.model.named_parameters()]
                 scales = {f"model.{name}": scale for name, scale in depth_scales(names, job.shape, decay).items()}
-            run = RunSettings(
-                folder,
-                training,
-                world,
-                monitor,
-                self.stop,
-                job.arithmetic,
-                found,
-                rate_scales=scales,
-                settings={"seed": seed, "data": data_fingerprint(job)},
-            )
+            settings = {"seed": seed, "data": data_fingerprint(job)}
+            shared = (training, world, monitor, self.stop, job.arithmetic, found)
+            run = RunSettings(folder, *shared, rate_scales=scales, settings=settings)
             trial = Trial(job, objective, new, run)
             trial.recall(read_state(found)["step"] if found else 0)
             trial.run = replace(run, is_enough=trial.is_enough)
@@ -192,17 +180,12 @@ class Sweep:
 
 def seed_result(job: TaskJob, seed: int, step: int, scored: Scored, new: list[str]) -> SeedResult:
     """An evaluation as it is written to result.json."""
-    values = {name: found.values.tolist() for name, found in scored.decoded.items() if found.values is not None}
-    return SeedResult(
-        seed,
-        step,
-        scored.metrics,
-        values,
-        {name: found.predictions for name, found in scored.decoded.items()},
-        {name: found.probabilities for name, found in scored.decoded.items()},
-        is_collapsed(job.measure, np.asarray(values[job.deciding_set])),
-        new,
-    )
+    metrics, decoded = scored
+    values = {name: found.values.tolist() for name, found in decoded.items() if found.values is not None}
+    predictions = {name: found.predictions for name, found in decoded.items()}
+    probabilities = {name: found.probabilities for name, found in decoded.items()}
+    collapsed = is_collapsed(job.measure, np.asarray(values[job.deciding_set]))
+    return SeedResult(seed, step, metrics, values, predictions, probabilities, collapsed, new)
 
 
 @dataclass
@@ -220,16 +203,10 @@ class Trial:
     def batches(self) -> TaskBatches:
         """This rank's share of the training rows."""
         assert self.job.train is not None
-        return TaskBatches(
-            self.job.train,
-            self.job.training.per_device_train_batch_size,
-            self.job.training.gradient_accumulation_steps,
-            self.run.config.seed,
-            self.job.training.max_steps,
-            self.run.world.rank,
-            self.run.world.world_size,
-            pin_memory=self.run.world.device.type == "cuda",
-        )
+        training, world = self.run.config, self.run.world
+        sizes = training.per_device_train_batch_size, training.gradient_accumulation_steps
+        ends, pin_memory = (training.seed, training.max_steps), world.device.type == "cuda"
+        return TaskBatches(self.job.train, *sizes, *ends, world.rank, world.world_size, pin_memory)
 
     @property
     def _patience(self) -> int | None:
@@ -248,13 +225,13 @@ class Trial:
         self.last = score(self.job, self.objective, self.run.world, self.run.stop)
         if self.last is None:
             return None
-        current = self.last.metrics[self.job.task.main]
+        current = self.last[0][self.job.task.main]
         if self._patience is not None and all(current > past for past in self.scores):
             with main_first(self.run.world):
                 if self.run.world.is_main:
                     self._save()
         self.scores.append(current)
-        return self.last.metrics
+        return self.last[0]
 
     def is_enough(self) -> bool:
         """Whether the last evaluations, as many as the patience, were no better than the best before."""
