@@ -14,7 +14,6 @@ from itertools import pairwise
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.keyed_random import Stream, bits, derived_seed, permute
@@ -54,20 +53,17 @@ class Rows:
         mask = position < lengths[:, None]  # [B, L]
         source = np.where(mask, starts[:, None] + position, 0)  # [B, L]
         segments = (position >= self.first_lengths[rows, None]) & mask
+        labels = self.labels
+        if labels is not None:
+            labels = np.where(mask, labels[source], IGNORED_LABEL) if self.has_token_labels else labels[chosen]
         return Batch(
             input_ids=torch.from_numpy(np.where(mask, self.ids[source], self.pad_id).astype(np.int64)),
             attention_mask=torch.from_numpy(mask),
             token_type_ids=torch.from_numpy(segments.astype(np.int64)),
             sentence_order_label=torch.full((len(rows),), IGNORED_LABEL),
             example_id=torch.from_numpy(np.repeat(chosen, self.rows_per_unit)),
-            labels=self._labels(chosen, source, mask),
+            labels=None if labels is None else torch.from_numpy(labels),
         )
-
-    def _labels(self, units: Integers, source: Integers, mask: NDArray[np.bool_]) -> Tensor | None:
-        if self.labels is None:
-            return None
-        chosen = np.where(mask, self.labels[source], IGNORED_LABEL) if self.has_token_labels else self.labels[units]
-        return torch.from_numpy(chosen)
 
     def slices(self) -> list[slice]:
         """The position of each row in `ids` and in the arrays of `token_info`."""

@@ -96,11 +96,11 @@ def glue_tasks(
 
 
 class GlueAverage(NamedTuple):
-    """A mean over GLUE tasks and what is in it."""
+    """A mean over GLUE tasks, None where none has a score, the tasks in it, and those or their metrics that lack."""
 
-    average: float | None  # None where no task has a score
+    average: float | None
     used: tuple[str, ...]
-    missing: tuple[str, ...]  # tasks that belong to it but have no score, or `task metric` where only that is missing
+    missing: tuple[str, ...]
 
 
 def glue_average(scores: Mapping[str, Mapping[str, float]], convention: str) -> GlueAverage:
@@ -119,15 +119,6 @@ def glue_average(scores: Mapping[str, Mapping[str, float]], convention: str) -> 
 
 def write_glue(folder: Path, names: Sequence[str]) -> str:
     """Write results.json over all tasks and a table with the median over seeds of every metric; returns the table."""
-    content, table = summarize_glue(folder, names)
-    with writing(folder):
-        write_whole(folder / RESULTS, json.dumps(content, indent=2) + "\n")
-        write_whole(folder / TABLE, table + "\n")
-    return table
-
-
-def summarize_glue(folder: Path, names: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """The contents of results.json over all tasks that were scored, and the table."""
     files = {name: folder / name / RESULTS for name in names}
     found = {name: read_results(file) for name, file in files.items() if file.is_file()}
     scores = {name: {key: metric["median"] for key, metric in one["metrics"].items()} for name, one in found.items()}
@@ -143,4 +134,8 @@ def summarize_glue(folder: Path, names: Sequence[str]) -> tuple[dict[str, Any], 
         shown = "- (nothing of it was run)" if value is None else f"{percent(value)} ({of})"
         lines.append(f"{_CONVENTIONS[convention][0]}: {shown}")
     content = {"tasks": found, "averages": {name: average._asdict() for name, average in averages.items()}}
-    return content, "\n".join(lines)
+    table = "\n".join(lines)
+    with writing(folder):
+        write_whole(folder / RESULTS, json.dumps(content, indent=2) + "\n")
+        write_whole(folder / TABLE, table + "\n")
+    return table

@@ -168,6 +168,8 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
     for line in (*data.report.lines(), *new_text.lines()):
         LOG.info(f"{task.name}: {line}")
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps * world.world_size
+    num_labels = 1 if task.is_regression else {"choice": 1, "span": 2}.get(task.kind, len(data.labels))
+    head = TaskHead(task.kind, num_labels, tuning.head, tuning.classifier_dropout_prob)
     asked = {name: getattr(tuning, name) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
     return TaskJob(
         task,
@@ -175,7 +177,7 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
         _with_steps(tuning, training, train.unit_count, batch) if train else training,
         start,
         replace(start.config, **{name: value for name, value in asked.items() if value is not None}),
-        load.head_of(details, 0.0) if details else _head(task, tuning, len(data.labels)),
+        load.head_of(details, 0.0) if details else head,
         data,
         plan,
         train,
@@ -225,11 +227,6 @@ def _check_options(task: Task, tuning: TuningConfig, *, is_trained: bool) -> Non
     drops_out = tuning.dropout_samples > 1 or tuning.classifier_dropout_prob > 0
     no_dropout = is_trained and task.kind == "span" and drops_out
     refuse(no_dropout, "has a head without dropout", "classifier_dropout_prob and --dropout_samples")
-
-
-def _head(task: Task, tuning: TuningConfig, label_count: int) -> TaskHead:
-    num_labels = 1 if task.is_regression else {"choice": 1, "span": 2}.get(task.kind, label_count)
-    return TaskHead(task.kind, num_labels, tuning.head, tuning.classifier_dropout_prob)
 
 
 def _with_steps(tuning: TuningConfig, training: TrainingConfig, unit_count: int, batch: int) -> TrainingConfig:
