@@ -1,7 +1,4 @@
-"""Every setting of a fine-tuning run as frozen dataclasses; the command line is derived from them.
-
-The settings of the training itself are config.TrainingConfig, which all runs share.
-"""
+"""Every setting of a fine-tuning run as frozen dataclasses, beside config.TrainingConfig, which all runs share."""
 
 from __future__ import annotations
 
@@ -86,10 +83,8 @@ class DataConfig:
         _require(share is None or self.validation_file is None, "give validation_split or validation_file, not both")
         object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
         names = [name.strip() for name in (self.column_names or "column").split(",")]
-        is_whole = all(names) and len(set(names)) == len(names)
-        _require(
-            is_whole, f"column_names={self.column_names}: a name is empty or twice there; give each column its own"
-        )
+        is_whole, wrong = all(names) and len(set(names)) == len(names), f"column_names={self.column_names}"
+        _require(is_whole, f"{wrong}: a name is empty or twice there; give each column its own")
 
 
 def table_name(data: DataConfig) -> str:
@@ -186,10 +181,7 @@ class TuningConfig:
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """All settings of fine-tuning. `chosen` are the options that the user gave: published settings replace the others.
-
-    Without it they are those that differ from their defaults.
-    """
+    """All settings of fine-tuning; published ones replace what is not `chosen`: by default what equals its default."""
 
     data: DataConfig = field(default_factory=DataConfig)
     tuning: TuningConfig = field(default_factory=TuningConfig)

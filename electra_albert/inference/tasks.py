@@ -6,6 +6,7 @@ Dimensions: L length, C classes, K options.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +18,12 @@ from electra_albert.inference.engine import Engine, Padded, TokenSequence, as_te
 from electra_albert.model.encoder import Body
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import span, token
-from electra_albert.tasks.encoding import Decoded, EncodePlan, TextEncoder, softmax
+from electra_albert.tasks.encoding import Decoded, EncodePlan, TextEncoder, softmax, trained_plan
 from electra_albert.tasks.kinds import KINDS
-from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.rows import Rows, outputs_by_unit
 from electra_albert.tasks.task import ChoiceExample, Report, SequenceExample, SpanExample, TokenExample
 
 CALLS = {"sequence": "classify", "token": "tag", "span": "answer", "choice": "choose"}  # by the kind of the head
-_PLAN = ("max_seq_length", "doc_stride", "max_answer_length", "has_null_answer", "is_regression")  # of fine-tuning
 _NUMBER = "score"  # the label of a regression, as in transformers
 
 
@@ -79,8 +79,7 @@ def load_fine_tuned(files: ModelFiles, tokenizer: Any, encoder: Body) -> FineTun
         return str(error)
     model.embeddings, model.encoder = encoder.embeddings, encoder.encoder
     usual, longest = TuningConfig(), model.config.max_position_embeddings
-    plan = EncodePlan(longest, usual.doc_stride, usual.max_answer_length, False, False, False)
-    plan = plan._replace(**{name: details[name] for name in _PLAN if name in details})
+    plan = trained_plan(EncodePlan(longest, usual.doc_stride, usual.max_answer_length), details)
     plan = plan._replace(max_seq_length=min(plan.max_seq_length, longest))
     takes_pairs = bool(details["columns"]["pair"]) if "columns" in details else None
     return FineTuned(model, TextEncoder(tokenizer), tuple(details["labels"]), plan, takes_pairs)
@@ -176,16 +175,14 @@ def _predict(
     if task.model.config.type_vocab_size < 2 and (np.diff(rows.starts) > rows.first_lengths).any():
         raise UsageError("the model knows one segment; give single texts")
     sequences = []
-    for start, end, first in zip(rows.starts[:-1], rows.starts[1:], rows.first_lengths, strict=True):
-        types = [0] * int(first) + [1] * int(end - start - first)
-        sequences.append(TokenSequence(rows.ids[start:end].tolist(), types))
+    for ids, first in zip(map(rows.ids.__getitem__, rows.slices()), rows.first_lengths.tolist(), strict=True):
+        sequences.append(TokenSequence(ids.tolist(), [0] * first + [1] * (len(ids) - first)))
+    single = replace(rows, rows_per_unit=1)  # the rows of one question may be in several batches
 
     def read(padded: Padded, chosen: list[int]) -> list[Any]:
-        found = task.model(*padded)[0].cpu().numpy()  # [B, C], of tokens [B, L, C]
-        lengths = (len(sequences[index].ids) if found.ndim > 2 else None for index in chosen)
-        return [logits[:length] for logits, length in zip(found, lengths, strict=True)]
+        return outputs_by_unit(task.model(*padded)[0].cpu().numpy(), np.array(chosen), single)
 
     outputs = model.batched(sequences, read)
-    if rows.rows_per_unit > 1:  # a row for each option of a question
-        outputs = list(np.concatenate(outputs).reshape(-1, rows.rows_per_unit))
+    if rows.rows_per_unit > 1:
+        outputs = outputs_by_unit(np.stack(outputs), rows.examples, rows)
     return kind.decode(outputs, rows, examples, *own), outputs, rows

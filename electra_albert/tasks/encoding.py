@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from electra_albert.contracts import DataError
 
 Ids = NDArray[np.int32]
+Outputs = list[NDArray[np.float32]]  # of each unit
+Labels = tuple[str, ...]  # in the order of their numbers
 _TEXTS_AT_ONCE = 2048
 _RECORDED = ("max_seq_length", "doc_stride", "max_answer_length", "has_null_answer", "is_regression")
 
@@ -63,10 +65,7 @@ class Subwords(NamedTuple):
 
 
 class TextEncoder:
-    """A fast tokenizer that is given plain text only and adds no special token.
-
-    `tokenizer` is one of transformers and is not changed. Text without a subword becomes the unknown token.
-    """
+    """A fast tokenizer of transformers, which is not changed, for plain text only, without special tokens."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.cls_id: int = tokenizer.cls_token_id
@@ -123,8 +122,7 @@ def _plain_backend(content: dict[str, Any], special: set[int]) -> Any:
 def cover(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Offsets such that no subword begins with a space and each character of a word is in a subword of it.
 
-    A normaliser that drops or joins characters leaves some out: combining marks then go to the subword before them,
-    the first half of a quotation mark written as two to the subword after it.
+    Characters that a normaliser drops go to the subword before them if they are combining marks, else to that after.
     """
     spans: list[list[int]] = []
     reached = 0  # up to here the text is accounted for
@@ -151,10 +149,7 @@ def _count_marks(gap: str) -> int:
 
 
 def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
-    """Lengths of two texts after tokens are taken from the longer one, one at a time, until both fit into `room`.
-
-    Where they are equally long the second gives one, as in Google's code.
-    """
+    """Lengths of two texts after the longer one (of equals the second) has given tokens until both fit into `room`."""
     if first + second <= room:
         return first, second
     half = room // 2
@@ -163,16 +158,10 @@ def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
     return (room - second, second) if second <= half else (room - half, half)
 
 
-class Layout(NamedTuple):
-    """Rows with their special tokens, one after the other."""
-
-    ids: Ids  # [tokens]
-    starts: NDArray[np.int64]  # [R + 1]
-    first_lengths: NDArray[np.int64]  # [R]
-
-
-def lay_out(encoder: TextEncoder, rows: Sequence[tuple[Ids, Ids | None]]) -> Layout:
-    """Put `[CLS]` and `[SEP]` around one or two texts a row."""
+def lay_out(
+    encoder: TextEncoder, rows: Sequence[tuple[Ids, Ids | None]]
+) -> tuple[Ids, NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of one or two texts with `[CLS]` and `[SEP]`: ids [tokens], starts [R + 1] and first_lengths [R]."""
     cls, sep = np.array([encoder.cls_id], dtype=np.int32), np.array([encoder.sep_id], dtype=np.int32)
     parts: list[Ids] = [cls[:0]]
     for first, second in rows:
@@ -180,17 +169,15 @@ def lay_out(encoder: TextEncoder, rows: Sequence[tuple[Ids, Ids | None]]) -> Lay
     first_lengths = np.array([len(first) + 2 for first, _ in rows], dtype=np.int64)
     further = np.array([0 if second is None else len(second) + 1 for _, second in rows], dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(first_lengths + further)]).astype(np.int64)
-    return Layout(np.concatenate(parts), starts, first_lengths)
+    return np.concatenate(parts), starts, first_lengths
 
 
 def are_labelled(examples: Sequence[Any], field: str, where: str) -> bool:
     """Whether the examples have labels in this field; DataError where only some have."""
     missing = [example.identity for example in examples if getattr(example, field) is None]
     if missing and len(missing) < len(examples):
-        raise DataError(
-            f"{where}: {len(missing):,} of {len(examples):,} examples have no label (first: {missing[0]}); "
-            "label all of them, or none"
-        )
+        some = f"{len(missing):,} of {len(examples):,} examples have no label (first: {missing[0]})"
+        raise DataError(f"{where}: {some}; label all of them, or none")
     return not missing
 
 

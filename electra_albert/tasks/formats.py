@@ -12,16 +12,8 @@ from electra_albert.contracts import IGNORED_LABEL, DataError, UsageError
 from electra_albert.data_files.finding import format_of
 from electra_albert.data_files.streams import text_lines
 from electra_albert.data_files.tables import Table
-from electra_albert.tasks.read_rules import (
-    SHOWN_CHARACTERS,
-    Item,
-    Reading,
-    as_label,
-    as_text,
-    member,
-    parse_json,
-    require_column,
-)
+from electra_albert.tasks import read_rules
+from electra_albert.tasks.read_rules import Item, Reading, as_label, as_text, member, parse_json
 from electra_albert.tasks.task import Answer, ChoiceExample, SequenceExample, SpanExample, TokenExample
 
 _LEVELS = ("middle", "high")  # of RACE
@@ -66,9 +58,9 @@ def _table_items(table: Table, kind: _Kind, reading: Reading) -> Iterator[Item]:
     pair_names = columns.pair and (*columns.pair, *kind.lists[:1])
     label_names = () if reading.purpose == "test" else (*columns.label, *kind.lists[1:])
     names = [
-        require_column(table, columns.text, text, "--text_column"),
-        require_column(table, pair_names, pair, "--text_pair_column"),
-        require_column(table, label_names, label, "--label_column"),
+        read_rules.require_column(table, columns.text, text, "--text_column"),
+        read_rules.require_column(table, pair_names, pair, "--text_pair_column"),
+        read_rules.require_column(table, label_names, label, "--label_column"),
         table.find(columns.identity),
         *map(table.find, kind.others),
     ]
@@ -100,9 +92,8 @@ def _texts(item: Item, reading: Reading) -> Iterator[SequenceExample]:
     label = None if reading.purpose == "test" else _label(item, reading)
     if label is None and reading.purpose != "test":
         return
-    if reading.keeps(text, "the text", item.place) and (
-        pair is None or reading.keeps(pair, "the second text", item.place)
-    ):
+    texts = {"the text": text} if pair is None else {"the text": text, "the second text": pair}
+    if all(reading.keeps(found, what, item.place) for what, found in texts.items()):
         yield SequenceExample(text, pair, label, item.identity)
 
 
@@ -126,7 +117,8 @@ def _number(label: str, place: str, reading: Reading) -> float | None:
     try:
         number = float(label)
     except ValueError as error:
-        raise DataError(f"{place}: label {label[:SHOWN_CHARACTERS]!r} is not a number; mend the file") from error
+        found = f"{place}: label {label[: read_rules.SHOWN_CHARACTERS]!r}"
+        raise DataError(f"{found} is not a number; mend the file") from error
     if math.isfinite(number) and lowest <= number <= highest:
         return number
     limits = f"from {lowest:g} to {highest:g}" if reading.task.score_range else "that is finite"
@@ -159,8 +151,7 @@ def _race(path: Path, reading: Reading) -> Iterator[Item] | None:
 def _article(path: Path, reading: Reading) -> Iterator[Item]:
     found, place = parse_json(path, reading), str(path)
     text, questions = member(found, "article", str, place), member(found, "questions", list, place)
-    level = path.parent.name if path.parent.name in _LEVELS else ""
-    options = member(found, "options", list, place)
+    level, options = path.parent.name if path.parent.name in _LEVELS else "", member(found, "options", list, place)
     yield Item(text, questions, found.get("answers"), str(found.get("id", path.name)), (options, level), place)
 
 
@@ -203,9 +194,9 @@ def _option(item: Item, option_count: int, reading: Reading) -> int | None:
     if text is None:
         return None
     letters = [chr(ord("A") + i) for i in range(option_count)]
-    for names in (letters, [*map(str, range(option_count))]):
-        if text in names:
-            return names.index(text)
+    names = [*letters, *map(str, range(option_count))]
+    if text in names:
+        return names.index(text) % option_count
     raise DataError(f"{item.place}: answer {text!r} is none of {letters[0]} to {letters[-1]}; mend the file")
 
 
@@ -230,9 +221,8 @@ def _spans(item: Item, reading: Reading) -> Iterator[SpanExample]:
     answers = None if reading.purpose == "test" else _answers(item.label, item.place)
     if not reading.keeps(context, "the passage", item.place) or not reading.keeps(question, "the question", item.place):
         return
-    if answers is None:
-        yield SpanExample(context, question, None, item.identity)
-    elif (usable := _usable(context, answers, item, reading)) is not None:
+    usable = None if answers is None else _usable(context, answers, item, reading)
+    if answers is None or usable is not None:
         yield SpanExample(context, question, usable, item.identity)
 
 
@@ -304,9 +294,8 @@ def _conll(path: Path, reading: Reading) -> Iterator[Item] | None:
         raise DataError(f"{path}: empty; give a file with sentences")
     widths = {len(_cells(line)) for line in lines if line.strip() and not line.startswith(_DOCUMENT_START)}
     has_gaps = any(not line.strip() for line in lines)
-    has_columns = any("\t" in line for line in lines) or (
-        has_gaps and len(widths) == 1 and max(widths) <= _MOST_COLUMNS
-    )
+    is_even = has_gaps and len(widths) == 1 and max(widths) <= _MOST_COLUMNS
+    has_columns = is_even or any("\t" in line for line in lines)
     if path.suffix.lower() == ".txt" and reading.purpose == "test" and not has_columns:
         return _plain_sentences(lines, path, reading)
     why = "has columns without names"

@@ -1,7 +1,4 @@
-"""The four kinds of task: how examples become rows, outputs a loss in training, and predictions afterwards.
-
-Dimensions: S dropout samples, B batch, L length, C classes, U units (of several rows each in multiple choice).
-"""
+"""The four kinds of task. Dimensions: S dropout samples, B batch, L length, C classes, U units."""
 
 from __future__ import annotations
 
@@ -24,9 +21,8 @@ from electra_albert.tasks.rows import Rows
 class Kind(NamedTuple):
     """The two directions of a kind.
 
-    encode(examples, encoder, labels, plan, report, *, is_training, where) -> Rows: `where` names the set in messages;
-    what is cut is counted in `report`. Only in training may examples give further rows, or rows without a use be left
-    out. decode takes rows that were not encoded for training.
+    encode(examples, encoder, labels, plan, report, *, is_training, where) -> Rows: `where` names the set in messages,
+    `report` counts what is cut. decode takes rows that were not encoded for training.
     """
 
     encode: Callable[..., Rows]
@@ -41,63 +37,51 @@ KINDS: dict[str, Kind] = {
 }
 
 
-class _Scored(NamedTuple):
-    """Sums over a micro-batch."""
-
-    losses: Tensor  # [] float32, summed over dropout samples and whatever counts
-    right: Tensor | None  # [] int64, summed likewise; None where nothing is right or wrong
+# Sums over dropout samples and whatever counts: the loss [] float32, and right ones [] int64, None where none can be.
+_Sums = tuple[Tensor, Tensor | None]
 
 
-def _classify(outputs: Tensor, labels: Tensor, class_weights: Tensor | None = None) -> _Scored:
-    """Cross-entropy in nats. outputs [S, ..., C], labels int64 [...] with IGNORED_LABEL for what does not count.
-
-    class_weights float32 [C], if any, multiply the cross-entropy of each class.
-    """
+def _classify(outputs: Tensor, labels: Tensor, class_weights: Tensor | None = None) -> _Sums:
+    """Cross-entropy in nats, weighted by class. outputs [S, ..., C], labels int64 [...], class_weights float32 [C]."""
     logits = outputs.flatten(0, -2)  # [S · …, C]
     gold = labels.expand(outputs.shape[:-1]).flatten()
     losses = F.cross_entropy(logits, gold, class_weights, ignore_index=IGNORED_LABEL, reduction="sum")
-    return _Scored(losses, (logits.argmax(-1) == gold).sum())
+    return losses, (logits.argmax(-1) == gold).sum()
 
 
-def _choose(outputs: Tensor, labels: Tensor) -> _Scored:
+def _choose(outputs: Tensor, labels: Tensor) -> _Sums:
     """outputs [S, B, 1], one score for each option; labels int64 [U]."""
     return _classify(outputs.view(len(outputs), len(labels), -1), labels)  # [S, U, options]
 
 
-def _regress(outputs: Tensor, labels: Tensor) -> _Scored:
+def _regress(outputs: Tensor, labels: Tensor) -> _Sums:
     """Squared error. outputs [S, B, 1], labels float32 [B]."""
-    return _Scored((outputs.squeeze(-1) - labels).square().sum(), None)
+    return (outputs.squeeze(-1) - labels).square().sum(), None
 
 
-def _locate(outputs: Tensor, labels: Tensor) -> _Scored:
+def _locate(outputs: Tensor, labels: Tensor) -> _Sums:
     """Mean of the cross-entropies of start and end. outputs [S, B, L, 2], labels int64 [B, 2]."""
     logits = outputs.transpose(-1, -2).flatten(0, -2)  # [S · B · 2, L]
     gold = labels.expand(len(outputs), *labels.shape).flatten()  # [S · B · 2]
     is_right = (logits.argmax(-1) == gold).view(-1, 2).all(-1)
-    return _Scored(F.cross_entropy(logits, gold, reduction="sum") / 2, is_right.sum())
+    return F.cross_entropy(logits, gold, reduction="sum") / 2, is_right.sum()
 
 
-class _Loss(NamedTuple):
-    name: str  # of the term
-    score: Callable[[Tensor, Tensor], _Scored]
-    counts_labels: bool  # divided by the number of labels that are not ignored, else of examples
-
-
-_LOSSES = {
-    "sequence": _Loss("classification_loss", _classify, True),
-    "choice": _Loss("choice_loss", _choose, False),
-    "span": _Loss("span_loss", _locate, False),
-    "token": _Loss("tag_loss", _classify, True),
+# By the kind of head: the name of the term, and its function.
+_LOSSES: dict[str, tuple[str, Callable[..., _Sums]]] = {
+    "sequence": ("classification_loss", _classify),
+    "choice": ("choice_loss", _choose),
+    "span": ("span_loss", _locate),
+    "token": ("tag_loss", _classify),
 }
-_REGRESSION = _Loss("regression_loss", _regress, False)
+_REGRESSION = ("regression_loss", _regress)
 
 
 class TaskObjective(nn.Module):
     """A contracts.Objective on labelled batches: one loss and, where something can be right, an accuracy.
 
-    dropout_samples is the number of dropout masks before the classifier whose losses are averaged (multi-sample
-    dropout, Inoue 2019); only the classifier is computed that often. class_weights, float32 [C] with a mean of 1 over
-    the training examples, weight the loss of a classification while it is trained, not where it is evaluated.
+    The losses of `dropout_samples` dropout masks before the classifier are averaged (multi-sample dropout, Inoue 2019).
+    class_weights float32 [C], with a mean of 1 over the training examples, weight the loss in training alone.
     """
 
     def __init__(
@@ -113,12 +97,13 @@ class TaskObjective(nn.Module):
         self.dropout_samples = dropout_samples
         self.class_weights: Tensor | None
         self.register_buffer("class_weights", class_weights, persistent=False)
-        self._loss = _REGRESSION if is_regression else _LOSSES[model.head.kind]
-        self.weights: Mapping[str, float] = {self._loss.name: 1.0}
+        loss: tuple[str, Callable[..., _Sums]] = _REGRESSION if is_regression else _LOSSES[model.head.kind]
+        self._name, self._score = loss
+        self.weights: Mapping[str, float] = {self._name: 1.0}
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """How many labels count, found on the host."""
-        return {self._loss.name: int(self._count(_labels(batch)))}
+        return {self._name: int(self._count(_labels(batch)))}
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
         """Terms of a labelled batch; nothing is drawn but dropout, so `step` is not used."""
@@ -134,17 +119,17 @@ class TaskObjective(nn.Module):
     def terms(self, outputs: Tensor, batch: Batch) -> dict[str, Term]:
         """Loss and accuracy of outputs [S, B, ...]."""
         labels = _labels(batch)
-        is_weighted = self.class_weights is not None and self.training
-        scored = _classify(outputs, labels, self.class_weights) if is_weighted else self._loss.score(outputs, labels)
+        weights = (self.class_weights,) if self.class_weights is not None and self.training else ()
+        losses, right = self._score(outputs, labels, *weights)
         count = self._count(labels)
-        terms = {self._loss.name: Term(scored.losses / len(outputs), count)}
-        if scored.right is not None:
-            terms["accuracy"] = Term(scored.right.float(), count * len(outputs))
+        terms = {self._name: Term(losses / len(outputs), count)}
+        if right is not None:
+            terms["accuracy"] = Term(right.float(), count * len(outputs))
         return terms
 
     def _count(self, labels: Tensor) -> Tensor:
-        """By what the loss is divided, [] int64."""
-        if self._loss.counts_labels:
+        """By what the loss is divided, [] int64: labels that are not ignored, else examples."""
+        if self._score is _classify:
             return (labels != IGNORED_LABEL).sum()
         return torch.full((), len(labels), dtype=torch.int64, device=labels.device)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
@@ -27,14 +26,12 @@ _ROLES = {  # of a set: the option that names its file, and its name in messages
 }
 
 
-@dataclass
-class Sources:
-    """The sets found, and where they were looked for. None for training data where there is none."""
+class Sources(NamedTuple):
+    """The sets found. None for training data where there is none."""
 
-    train: Source | None = None
-    evaluation: dict[str, Source] = field(default_factory=dict)
-    test: dict[str, Source] = field(default_factory=dict)
-    place: str = "the options"
+    train: Source | None
+    evaluation: dict[str, Source]
+    test: dict[str, Source]
 
 
 class _DataDir(NamedTuple):
@@ -46,11 +43,7 @@ class _DataDir(NamedTuple):
 
 
 def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, is_trained: bool = True) -> Sources:
-    """The sets that the options name; training data only where a model is trained, and never of a task without any.
-
-    A file with an option of its own replaces the one set that it is. Raises UsageError for a set that is wanted and
-    not there; of several, the missing ones are counted.
-    """
+    """The sets that the options name, a file's own option first; UsageError for one that is wanted and not there."""
     needs_training = is_trained and task.trained_by is None
     is_split = config.validation_split is not None
     if is_split and not needs_training:
@@ -61,21 +54,18 @@ def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, 
     if needs_training:
         wanted["train"] = {"train": task.files.train}
     given: dict[str, dict[str, Source]] = {role: {} for role in wanted}
+    missing = {role: dict(names) for role, names in wanted.items()}
     for role, names in wanted.items():
-        option = _ROLES[role][0]
+        option, name = _ROLES[role][0], next(iter(names))
         if (value := getattr(config, option)) is not None:
-            given[role][next(iter(names))] = local_path(value, option)
+            given[role][name] = local_path(value, option)
+            del missing[role][name]
     there = _DataDir("the options", {}, [])
     if config.data_dir is not None:
-        missing = {
-            role: {name: patterns for name, patterns in names.items() if name not in given[role]}
-            for role, names in wanted.items()
-        }
         there = _in_data_dir(task, config.data_dir, missing)
     sets = {}
     for role, names in wanted.items():
-        both = {**there.sets.get(role, {}), **given[role]}
-        sets[role] = {name: both[name] for name in names if name in both}
+        sets[role] = {**given[role], **there.sets.get(role, {})}  # an option names the first set
         if sets[role] and (role != "test" or needs_test):
             for name in names.keys() - sets[role].keys():
                 report.note(f"{role} set of {task.name} that is not there: {name}", there.place)
@@ -86,7 +76,7 @@ def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, 
     if missing_roles := [role for role in _ROLES if needs[role] and not sets[role]]:
         patterns = next(iter(wanted[missing_roles[0]].values()))
         raise UsageError(_not_found(task, config, there, missing_roles, patterns))
-    return Sources(sets.get("train", {}).get("train"), sets["evaluation"], sets["test"], there.place)
+    return Sources(sets.get("train", {}).get("train"), sets["evaluation"], sets["test"])
 
 
 def local_path(value: str, option: str) -> Path:
@@ -109,7 +99,9 @@ def _in_data_dir(task: Task, data_dir: str, wanted: Mapping[str, Mapping[str, Pa
     try:
         folders = {child.name.lower(): child for child in sorted(path.iterdir()) if child.is_dir()}
         folder = next((folders[name.lower()] for name in task.files.folders if name.lower() in folders), path)
-        _refuse_another_task(task, folder)
+        of = {name.lower(): other for other in GLUE for name in TASKS[other].files.folders}
+        if task.name in GLUE and of.get(found := folder.resolve().name.lower(), task.name) != task.name:
+            raise UsageError(f"--data_dir {folder}: the folder of {of[found]}, not of {task.name}; give {task.folder}")
         held = sorted(child.name + "/" * child.is_dir() for child in folder.iterdir())
     except OSError as error:
         raise UsageError(f"--data_dir {data_dir}: cannot be read ({error.strerror}); choose another") from error
@@ -118,15 +110,6 @@ def _in_data_dir(task: Task, data_dir: str, wanted: Mapping[str, Mapping[str, Pa
         files = {name: _match(folder, patterns, held) for name, patterns in names.items()}
         sets[role] = {name: file for name, file in files.items() if file is not None}
     return _DataDir(str(folder), sets, held)
-
-
-def _refuse_another_task(task: Task, folder: Path) -> None:
-    """Raise UsageError where a folder bears the name of another task of GLUE; its columns might well fit."""
-    own = {name.lower() for name in task.files.folders}
-    for other in GLUE if task.name in GLUE else ():
-        if folder.resolve().name.lower() in {name.lower() for name in TASKS[other].files.folders} - own:
-            found = f"--data_dir {folder}: the folder of {other}, not of {task.name}"
-            raise UsageError(f"{found}; give that of {task.folder}")
 
 
 def _match(folder: Path, patterns: Patterns, held: list[str]) -> Path | None:
@@ -156,14 +139,10 @@ def _on_hub(task: Task, data_dir: str, wanted: Mapping[str, Mapping[str, Pattern
         evaluation = {name: split for name in evaluation for split in _VALIDATION if split in splits}
     test = dict(task.hub.test) if task.hub else {"test": "test"}
     names = {"train": {"train": "train"}, "evaluation": evaluation, "test": test}
-    sets: dict[str, dict[str, Source]] = {
-        role: {
-            name: dataset_table(splits[split], f"{data_dir}, {split}")
-            for name, split in names[role].items()
-            if name in wanted[role] and split in splits
-        }
-        for role in wanted
-    }
+    sets: dict[str, dict[str, Source]] = {}
+    for role in wanted:
+        there = {name: split for name, split in names[role].items() if name in wanted[role] and split in splits}
+        sets[role] = {name: dataset_table(splits[split], f"{data_dir}, {split}") for name, split in there.items()}
     return _DataDir(data_dir, sets, list(map(str, splits)))
 
 

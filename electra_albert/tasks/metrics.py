@@ -39,11 +39,7 @@ _LEAST_SPREAD = 1e-3  # predicted numbers that spread less than this share of th
 
 
 def classification(values: Values) -> Scores:
-    """Columns: predicted class, gold class.
-
-    `f1` is that of class 1 and is given only where no class above it occurs; `macro_f1` is the mean over the classes
-    that occur. A class never predicted has F1 0, and predictions that are all alike have a correlation of 0.
-    """
+    """Columns: predicted class, gold class. `f1`, of class 1, is given only where no class above it occurs."""
     # Not by scikit-learn, which takes some thirty times as long: the bootstrap calls this a thousand times a seed.
     classes = np.stack(_columns(values, 2)).astype(np.int64)  # [2, N]
     if (classes < 0).any() or (classes != values.T).any():
@@ -81,12 +77,11 @@ def regression(values: Values) -> Scores:
 def choice(values: Values) -> Scores:
     """Columns: predicted option, gold option, group (see sequence.GROUPS). A group that does not occur has no score."""
     predicted, gold, group = _columns(values, 3)
-    is_right = predicted == gold
-    there = {name: group == number for name, number in GROUPS.items() if (group == number).any()}
-    return {
-        "accuracy": float(is_right.mean()),
-        **{f"accuracy_{name}": float(is_right[chosen].mean()) for name, chosen in there.items()},
-    }
+    is_right, scores = predicted == gold, {"accuracy": float((predicted == gold).mean())}
+    for name, number in GROUPS.items():
+        if (group == number).any():
+            scores[f"accuracy_{name}"] = float(is_right[group == number].mean())
+    return scores
 
 
 def span(values: Values) -> Scores:
@@ -142,22 +137,12 @@ def token(values: Values) -> Scores:
     }
 
 
-MEASURES: dict[str, Callable[[Values], Scores]] = {
-    "classification": classification,
-    "regression": regression,
-    "choice": choice,
-    "span": span,
-    "span_with_null": span_with_null,
-    "token": token,
-}
+_ALL = (classification, regression, choice, span, span_with_null, token)
+MEASURES: dict[str, Callable[[Values], Scores]] = {measure.__name__: measure for measure in _ALL}
 
 
 def is_collapsed(measure: str, values: Values) -> bool:
-    """Whether a model gives every example the same answer though the examples differ: training failed.
-
-    For regression: the numbers hardly spread. For answers that may be missing: always one, or never. For tags: no
-    entity at all. For answers that are always there nothing can be seen.
-    """
+    """Whether a model gives every example the same answer though the examples differ: training failed."""
     if measure == "span":
         return False
     columns = values.T
@@ -247,9 +232,7 @@ def compare(
         mine, theirs = (np.array([measure(table[chosen]) for table in side]) for side in sides)
         # Each draw of seeds serves in both directions, so that exchanging the models only changes the sign.
         one, other = generator.random((2, max(map(len, sides))))
-        differences += (
-            _seed_mean(mine, draw) - _seed_mean(theirs, rest) for draw, rest in ((one, other), (other, one))
-        )
+        differences += (_seed_mean(mine, a) - _seed_mean(theirs, b) for a, b in ((one, other), (other, one)))
     reversed_count = min(sum(d <= 0 for d in differences), sum(d >= 0 for d in differences))
     p_value = min(1.0, 2 * (reversed_count + 1) / (len(differences) + 1))
     difference = float(means[0].mean() - means[1].mean())

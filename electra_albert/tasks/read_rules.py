@@ -67,20 +67,14 @@ class Reading:
         return True
 
     def refuse_options(self, names: Iterable[str], place: str, why: str) -> None:
-        """Raise UsageError where one of these options is given, though what is read with labels has no use for it.
-
-        A file of new text may have another form than the one trained on, so there they are ignored.
-        """
+        """Raise UsageError where one of these options is given without effect; of new text none is refused."""
         for name in names:
             value = getattr(self.config, name)
             if value is not None and self.purpose != "test":
                 raise UsageError(f"--{name} {value[:SHOWN_CHARACTERS]}: {place} {why}")
 
     def knows_label(self, label: str, place: str) -> bool:
-        """Whether the label is one of those known; a row to score with another may be skipped, which is counted.
-
-        Raises DataError for any other unknown label, CheckpointError where the model does not name its labels.
-        """
+        """Whether a row's label is known; a row to score may be skipped for it if asked, else an unknown one raises."""
         if not self.labels or label in self.labels:
             return True
         found = f"{place}: label {label[:SHOWN_CHARACTERS]!r} is none of"
@@ -152,15 +146,11 @@ def as_label(value: object, place: str, no_label: Collection[str]) -> str | None
 
 def parse_json(path: Path, reading: Reading) -> Any:
     reading.refuse_options(_COLUMN_OPTIONS, str(path), "has a form of its own, without columns; leave it out")
+    text = read_text(path, reading.config.encoding)
     try:
-        return json.loads(read_text(path, reading.config.encoding))
-    except json.JSONDecodeError as error:
-        reason = f"{error.msg}, line {error.lineno} column {error.colno}"
-        raise DataError(f"{path}: not JSON ({reason}); mend the file") from error
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path}: JSON that is too deep, or with too long a number; mend the file") from error
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # the latter where it is too deep
+        raise DataError(f"{path}: not JSON ({error}); mend the file") from error
 
 
 def member(found: Any, key: str, kind: Any, place: str) -> Any:

@@ -23,15 +23,12 @@ from electra_albert.tasks.task import Example, Report, Task, TaskData
 T = TypeVar("T")
 _EVALUATION_SEED = 0  # not the run's: sweeps of other seeds score the same examples
 _MOST_LABELS = 100  # of texts, where they are found
+_USES = {"train": "train on", "evaluation": "score", "test": "predict"}
 _MOST_TAGS = 1000  # of words: a hundred fine-grained types of entities in BIO are twice as many
 
 
 def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is_trained: bool = True) -> TaskData:
-    """All examples of a task; its test sets only where they are needed.
-
-    Where nothing is trained, training data is neither looked for nor read, and the labels are those of the task as it
-    is given. Raises UsageError for files that are not there, and DataError for what they hold.
-    """
+    """All examples of a task: training data only where it is trained, its test sets only where they are needed."""
     task = as_configured(task, config)
     report = Report()
     sources = locate(task, config, report, needs_test=needs_test, is_trained=is_trained)
@@ -42,24 +39,31 @@ def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is
         read[next(iter(task.files.evaluation))] = ("the validation split", held_out)
     for name, source in sources.evaluation.items():
         reading = Reading(task, config, "evaluation", report, _name(source), labels)
-        read[name] = (_name(source), _read_evaluation(source, reading))
-    train = _drawn(whole, config.max_train_examples, seed, report)
+        read[name] = (_name(source), _read(source, reading))
+    drawn = "training examples not drawn", "--max_train_examples"
+    train = _drawn(whole, config.max_train_examples, seed, Stream.TASK_EXAMPLES, report, *drawn)
     evaluation: dict[str, Sequence[Any]] = {}
     for name, (place, found) in read.items():
         if found:
-            evaluation[name] = _scored(name, found, config.max_eval_examples, report)
+            drawn = f"examples of {name} not scored: over the number asked for", "--max_eval_examples"
+            chosen = _drawn(
+                range(len(found)), config.max_eval_examples, _EVALUATION_SEED, Stream.VALIDATION, report, *drawn
+            )
+            evaluation[name] = [found[position] for position in sorted(chosen)]
             _note_oddities(train, evaluation[name], labels, report, place)
-    if not evaluation and not sources.test:  # of a task whose evaluation set has no labels
-        sources.test = dict(zip(task.files.test, sources.evaluation.values(), strict=False))
     wanted = sources.test if needs_test or not evaluation else {}
-    test = {name: _read_test(source, task, config, report) for name, source in wanted.items()}
+    if not evaluation and not wanted:  # of a task whose evaluation set has no labels
+        wanted = dict(zip(task.files.test, sources.evaluation.values(), strict=False))
+    test = {
+        name: _read(source, Reading(task, config, "test", report, _name(source))) for name, source in wanted.items()
+    }
     return TaskData(train, evaluation, test, labels, report)
 
 
 def read_unlabelled(task: Task, file: Path | str, config: DataConfig, report: Report) -> list[Example]:
-    """The examples of a file of new text in the task's own format, or for texts and words in a plain .txt; labels in it
-    are not read. Raises UsageError where there is no file, and DataError where a row gives no example."""
-    return _read_test(local_path(str(file), "predict"), as_configured(task, config), config, report)
+    """The examples of a file of new text in the task's own format or a plain .txt, without labels."""
+    path = local_path(str(file), "predict")
+    return _read(path, Reading(as_configured(task, config), config, "test", report, path.name))
 
 
 def _read_training(
@@ -68,31 +72,30 @@ def _read_training(
     """The training examples, and the labels of the task: its own, or those found."""
     if source is None:
         return [], task.labels
-    examples = read_examples(source, Reading(task, config, "train", report, _name(source), task.labels))
-    if not examples:
-        raise DataError(f"{_place(source)}: no example to train on{_reasons(report, _name(source))}; give more data")
+    examples = _read(source, Reading(task, config, "train", report, _name(source), task.labels))
     if task.labels or task.is_regression or task.kind in ("choice", "span"):
         return examples, task.labels
     if task.kind == "token":
-        return examples, _found_tags({tag for example in examples for tag in example.tags}, _place(source))
+        tags = sorted({tag for example in examples for tag in example.tags})
+        if len(tags) > _MOST_TAGS:
+            found = f"{_place(source)}: {len(tags):,} tags, more than {_MOST_TAGS:,}"
+            raise DataError(f"{found}; check that this is the right file, and --label_column")
+        return examples, tuple(tags)
     return examples, _found_labels({example.label for example in examples}, _place(source))
 
 
-def _read_test(source: Source, task: Task, config: DataConfig, report: Report) -> list[Any]:
-    examples = read_examples(source, Reading(task, config, "test", report, _name(source)))
-    if not examples:
-        raise DataError(f"{_place(source)}: holds nothing to predict; give a file with rows")
-    return examples
+def _read(source: Source, reading: Reading) -> list[Any]:
+    """The examples of a set; DataError, with the reasons why rows were left out, where there are none.
 
-
-def _read_evaluation(source: Source, reading: Reading) -> list[Any]:
-    """The examples to score on; of a task without training data there may be none, where the file has no labels."""
-    if reading.task.trained_by is not None and not _has_labels(source, reading):
+    Only the evaluation set of a task without training data may have no labels, and so no examples.
+    """
+    if reading.purpose == "evaluation" and reading.task.trained_by is not None and not _has_labels(source, reading):
         return []
     examples = read_examples(source, reading)
     if not examples:
-        reasons = _reasons(reading.report, reading.name)
-        raise DataError(f"{_place(source)}: no example to score{reasons}; give a file with labels")
+        lines = [line for line in reading.report.lines() if reading.name in line]
+        reasons = f" is left ({'; '.join(lines)})" if lines else " in it"
+        raise DataError(f"{_place(source)}: no example to {_USES[reading.purpose]}{reasons}; give a file with more")
     return examples
 
 
@@ -110,19 +113,6 @@ def _place(source: Source) -> str:
 
 def _name(source: Source) -> str:
     return source.place if isinstance(source, Table) else source.name
-
-
-def _reasons(report: Report, name: str) -> str:
-    """The reasons why rows of a file were left out, to end the sentence that none of it remained."""
-    lines = [line for line in report.lines() if name in line]
-    return f" is left ({'; '.join(lines)})" if lines else " in it"
-
-
-def _found_tags(tags: set[str], place: str) -> tuple[str, ...]:
-    if len(tags) > _MOST_TAGS:
-        advice = "check that this is the right file, and --label_column"
-        raise DataError(f"{place}: {len(tags):,} tags, more than {_MOST_TAGS:,}; {advice}")
-    return tuple(sorted(tags))
 
 
 def _found_labels(labels: set[str], place: str) -> tuple[str, ...]:
@@ -149,27 +139,16 @@ def _is_number(label: str) -> bool:
 # A part of the examples.
 
 
-def _drawn(examples: Sequence[T], count: int | None, seed: int, report: Report) -> Sequence[T]:
-    """So many of the examples, drawn by the seed."""
+def _drawn(
+    examples: Sequence[T], count: int | None, seed: int, stream: Stream, report: Report, note: str, option: str
+) -> Sequence[T]:
+    """So many of the examples, drawn by a key; how many are not is noted."""
     if count is None or count >= len(examples):
         return examples
-    report.note("training examples not drawn", "--max_train_examples", len(examples) - count)
-    return [examples[position] for position in _positions(len(examples), count, seed, Stream.TASK_EXAMPLES)]
-
-
-def _scored(name: str, examples: Sequence[T], count: int | None, report: Report) -> Sequence[T]:
-    """So many of the examples in their order, drawn by a fixed key: all seeds and sweeps score the same ones."""
-    if count is None or count >= len(examples):
-        return examples
-    left = f"examples of {name} not scored: over the number asked for"
-    report.note(left, "--max_eval_examples", len(examples) - count)
-    return [examples[i] for i in sorted(_positions(len(examples), count, _EVALUATION_SEED, Stream.VALIDATION))]
-
-
-def _positions(size: int, count: int, seed: int, stream: Stream) -> list[int]:
-    """`count` of `size` positions, drawn by a key."""
-    epoch = torch.zeros((), dtype=torch.int64)
-    return permute(torch.arange(count), size, derived_seed(seed, stream), epoch).tolist()
+    report.note(note, option, len(examples) - count)
+    zero = torch.zeros((), dtype=torch.int64)
+    positions = permute(torch.arange(count), len(examples), derived_seed(seed, stream), zero)
+    return [examples[position] for position in positions.tolist()]
 
 
 def _divided(examples: Sequence[T], share: float) -> tuple[list[T], list[T]]:
@@ -213,15 +192,10 @@ def _note_oddities(
 
 
 def _labels(examples: Sequence[Any]) -> set[str]:
-    found: set[str] = set()
-    for example in examples:
-        label = getattr(example, "label", None)
-        if isinstance(label, str):
-            found.add(label)
-        elif isinstance(label, int):
-            found.add(chr(ord("A") + label))  # of an option
-        found.update(getattr(example, "tags", None) or ())
-    return found
+    labels = {getattr(example, "label", None) for example in examples}
+    letters = {chr(ord("A") + option) for option in labels if isinstance(option, int)}
+    tags = {tag for example in examples for tag in getattr(example, "tags", None) or ()}
+    return {label for label in labels if isinstance(label, str)} | letters | tags
 
 
 def _texts(example: Any) -> tuple[object, ...]:

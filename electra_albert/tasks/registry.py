@@ -194,10 +194,7 @@ _GENERAL = {"sequence": "custom", "choice": "race", "span": "squad", "token": "n
 _MOST_DIGITS = 9  # of the number of a column, more than any file has
 _ALL = "glue"
 _SPELLINGS = {  # besides the names themselves; letters and digits only
-    **dict.fromkeys(("sst",), "sst2"),
-    **dict.fromkeys(("sts",), "stsb"),
-    **dict.fromkeys(("mnlimatched",), "mnli"),
-    **dict.fromkeys(("diagnostic",), "ax"),
+    **{"sst": "sst2", "sts": "stsb", "mnlimatched": "mnli", "diagnostic": "ax"},
     **dict.fromkeys(("squad1", "squadv1", "squad11", "squadv11"), "squad"),
     **dict.fromkeys(("squad2", "squadv2", "squad20", "squadv20"), "squad_v2"),
     **dict.fromkeys(("conll", "conll2003", "conll03", "wnut", "wnut17", "tagging"), "ner"),
@@ -222,10 +219,7 @@ def find_task(name: str) -> Task:
 
 
 def task_of_model(details: Mapping[str, Any], asked: Task | None) -> Task:
-    """The task that a fine-tuned model is for, by what its folder records; `asked` is the one the user names, if any.
-
-    A stock folder records no task: without `asked` it is the most general one of its kind.
-    """
+    """The task asked for, else that recorded by a fine-tuned model, else the most general one of its kind."""
     recorded, columns = str(details.get("task", "")), details.get("columns")
     general = TASKS[_GENERAL[details["kind"]]]
     task = asked or TASKS.get(recorded) or replace(general, name=recorded or general.name)
@@ -238,10 +232,7 @@ def task_of_model(details: Mapping[str, Any], asked: Task | None) -> Task:
 
 
 def as_configured(task: Task, config: DataConfig) -> Task:
-    """The task with the columns that the options name, and numbers for labels.
-
-    Raises UsageError where an option does not fit the task.
-    """
+    """The task with the columns that the options name, and numbers for labels; UsageError for a misfit."""
     columns, tag_column = task.columns, task.tag_column
     if config.text_column is not None:
         columns = replace(columns, text=(config.text_column,))

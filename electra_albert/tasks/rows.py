@@ -14,7 +14,6 @@ from itertools import pairwise
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.keyed_random import Stream, bits, derived_seed, permute
@@ -54,20 +53,17 @@ class Rows:
         mask = position < lengths[:, None]  # [B, L]
         source = np.where(mask, starts[:, None] + position, 0)  # [B, L]
         segments = (position >= self.first_lengths[rows, None]) & mask
+        labels = self.labels
+        if labels is not None:
+            labels = np.where(mask, labels[source], IGNORED_LABEL) if self.has_token_labels else labels[chosen]
         return Batch(
             input_ids=torch.from_numpy(np.where(mask, self.ids[source], self.pad_id).astype(np.int64)),
             attention_mask=torch.from_numpy(mask),
             token_type_ids=torch.from_numpy(segments.astype(np.int64)),
             sentence_order_label=torch.full((len(rows),), IGNORED_LABEL),
             example_id=torch.from_numpy(np.repeat(chosen, self.rows_per_unit)),
-            labels=self._labels(chosen, source, mask),
+            labels=None if labels is None else torch.from_numpy(labels),
         )
-
-    def _labels(self, units: Integers, source: Integers, mask: NDArray[np.bool_]) -> Tensor | None:
-        if self.labels is None:
-            return None
-        chosen = np.where(mask, self.labels[source], IGNORED_LABEL) if self.has_token_labels else self.labels[units]
-        return torch.from_numpy(chosen)
 
     def slices(self) -> list[slice]:
         """The position of each row in `ids` and in the arrays of `token_info`."""
@@ -116,10 +112,7 @@ class TaskBatches:
         return step * self.global_batch_size / self.rows.unit_count
 
     def _chunk(self, step: int) -> range:
-        """The updates whose units are sorted together with those of `step`: at most an epoch, none beyond the end.
-
-        More would shuffle small sets across epochs.
-        """
+        """The updates whose units are sorted together with those of `step`: at most an epoch, none beyond the end."""
         size = min(_STEPS_SORTED_TOGETHER, max(1, self.rows.unit_count // self.global_batch_size))
         first = (step - 1) // size * size + 1
         chunk = range(first, first + size)
@@ -140,10 +133,7 @@ class TaskBatches:
         return units[order].reshape(len(chunk), size)[turn.argsort()]
 
     def _micro_batches(self, units: Integers, turn: int) -> list[Batch]:
-        """This rank's micro-batches of an update.
-
-        Ranks at the same micro-batch have neighbours in length, and take turns at the longer ones.
-        """
+        """This rank's micro-batches of an update; ranks take turns at the longer ones."""
         parts = units.reshape(self.gradient_accumulation_steps, self.world_size, -1)
         mine = [part[(self.rank + turn + number) % self.world_size] for number, part in enumerate(parts)]
         batches = [self.rows.collate(part) for part in mine]
@@ -151,11 +141,7 @@ class TaskBatches:
 
 
 def eval_batches(rows: Rows, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
-    """Every unit once over all ranks, longest first, in batches of at most `batch_size` units.
-
-    The longest first, so that a batch too large for the memory shows at once. The units of a batch are its
-    example_id[:: rows.rows_per_unit].
-    """
+    """Every unit once over all ranks, longest first, `batch_size` units each: a full memory shows at once."""
     order = (-rows.unit_lengths()).argsort(kind="stable")
     for start in range(rank * batch_size, len(order), world_size * batch_size):
         yield rows.collate(order[start : start + batch_size])

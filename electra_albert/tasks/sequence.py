@@ -1,7 +1,4 @@
-"""Texts and pairs with a class or a number, and questions with options: examples to rows, logits to predictions.
-
-Dimensions: U units, C classes, K options.
-"""
+"""Texts, pairs and questions with options: examples to rows, logits to predictions. U units, C classes, K options."""
 
 from __future__ import annotations
 
@@ -16,6 +13,8 @@ from electra_albert.tasks.encoding import (
     Decoded,
     EncodePlan,
     Ids,
+    Labels,
+    Outputs,
     TextEncoder,
     are_labelled,
     lay_out,
@@ -77,11 +76,7 @@ def _labels(
 
 
 def decode(
-    outputs: list[NDArray[np.float32]],
-    rows: Rows,
-    examples: Sequence[SequenceExample],
-    labels: tuple[str, ...],
-    plan: EncodePlan,
+    outputs: Outputs, rows: Rows, examples: Sequence[SequenceExample], labels: Labels, plan: EncodePlan
 ) -> Decoded:
     """Class names or numbers; values (predicted, gold). outputs: [C] logits of each unit, [1] for a regression."""
     logits = np.stack(outputs) if outputs else np.zeros((0, max(1, len(labels))), dtype=np.float32)  # [U, C]
@@ -113,10 +108,8 @@ def encode_choices(
     is_labelled = are_labelled(examples, "label", where)
     for example in examples:
         if len(example.options) != option_count or option_count == 0:
-            raise DataError(
-                f"{where}, {example.identity}: a question with {len(example.options)} options where the first has "
-                f"{option_count}; all questions of a file need the same number, at least one"
-            )
+            counts = f"{len(example.options)} options where the first has {option_count}"
+            raise DataError(f"{where}, {example.identity}: {counts}; all questions need the same number, at least one")
         if is_labelled and example.label not in range(option_count):
             raise DataError(f"{where}, {example.identity}: answer {example.label} is none of {option_count} options")
     contexts = sorted({example.context for example in examples})  # several questions share one
@@ -144,11 +137,7 @@ def fill(question: str, option: str) -> str:
 
 
 def decode_choices(
-    outputs: list[NDArray[np.float32]],
-    rows: Rows,
-    examples: Sequence[ChoiceExample],
-    labels: tuple[str, ...],
-    plan: EncodePlan,
+    outputs: Outputs, rows: Rows, examples: Sequence[ChoiceExample], labels: Labels, plan: EncodePlan
 ) -> Decoded:
     """The number of the chosen option; values (predicted, gold, group). outputs: [K] a logit an option of each unit."""
     logits = np.stack(outputs) if outputs else np.zeros((0, rows.rows_per_unit), dtype=np.float32)  # [U, K]

@@ -1,7 +1,4 @@
-"""Questions answered by a span of a passage: rows over sliding windows, the best span out of their logits, its score.
-
-Dimensions: U windows (units), L length.
-"""
+"""Questions answered by a span of a passage: windows, the best span, its score. U windows (units), L length."""
 
 from __future__ import annotations
 
@@ -14,7 +11,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from electra_albert.tasks.encoding import Decoded, EncodePlan, Ids, Subwords, TextEncoder, are_labelled, lay_out
+from electra_albert.tasks.encoding import (
+    Decoded,
+    EncodePlan,
+    Ids,
+    Labels,
+    Outputs,
+    Subwords,
+    TextEncoder,
+    are_labelled,
+    lay_out,
+)
 from electra_albert.tasks.rows import Rows
 from electra_albert.tasks.task import Answer, Report, SpanExample
 
@@ -32,14 +39,6 @@ class Window(NamedTuple):
     start: int
     end: int
     is_max_context: NDArray[np.bool_]
-
-
-class Span(NamedTuple):
-    """The best answer of a window."""
-
-    score: float
-    start: int  # tokens of the row, the last one included
-    end: int
 
 
 def encode(
@@ -107,11 +106,7 @@ def _without_blanks(passage: Subwords) -> Subwords:
 
 
 def slide(token_count: int, room: int, plan: EncodePlan) -> list[Window]:
-    """Windows of at most `room` tokens over a passage, doc_stride apart, but near enough not to cut answers off.
-
-    Neighbours share twice the longest answer, or half a window where that is less: so the window in which a token has
-    most context holds whole any answer that begins with it.
-    """
+    """Windows of `room` tokens, doc_stride apart or nearer: answers are whole where they have most context."""
     stride = min(plan.doc_stride, room - min(2 * plan.max_answer_length, room // 2))
     starts = range(0, max(1, token_count - room + stride), stride)
     best = np.full(token_count, -1)
@@ -165,6 +160,14 @@ def best_span(
     return None if total[end] == -np.inf else Span(float(total[end]), int(begin[end]), end)
 
 
+class Span(NamedTuple):
+    """The best answer of a window."""
+
+    score: float
+    start: int  # tokens of the row, the last one included
+    end: int
+
+
 class Found(NamedTuple):
     """The best answer of an example."""
 
@@ -174,7 +177,7 @@ class Found(NamedTuple):
     null_score: float
 
 
-def search(outputs: list[NDArray[np.float32]], rows: Rows, examples: Sequence[SpanExample], limit: int) -> list[Found]:
+def search(outputs: Outputs, rows: Rows, examples: Sequence[SpanExample], limit: int) -> list[Found]:
     """Each example's best answer over all its windows, and its lowest score of no answer."""
     found = [Found("", 0, -np.inf, np.inf)] * len(examples)
     char_starts, char_ends = (rows.token_info[name].astype(np.int64) for name in ("char_starts", "char_ends"))
@@ -184,19 +187,13 @@ def search(outputs: list[NDArray[np.float32]], rows: Rows, examples: Sequence[Sp
         span = best_span(logits[:, 0], logits[:, 1], is_context & is_best[at], is_context, limit)
         text, start, score, null_score = found[number]
         if span is not None and span.score > score:
-            start, end, score = int(char_starts[at][span.start]), char_ends[at][span.end], span.score
-            text = examples[number].context[start:end]
+            score, start = span.score, int(char_starts[at][span.start])
+            text = examples[number].context[start : char_ends[at][span.end]]
         found[number] = Found(text, start, score, min(null_score, float(logits[0].astype(np.float64).sum())))
     return found
 
 
-def decode(
-    outputs: list[NDArray[np.float32]],
-    rows: Rows,
-    examples: Sequence[SpanExample],
-    labels: tuple[str, ...],
-    plan: EncodePlan,
-) -> Decoded:
+def decode(outputs: Outputs, rows: Rows, examples: Sequence[SpanExample], labels: Labels, plan: EncodePlan) -> Decoded:
     """Answers in the passage's own characters; "" where no answer scores higher than every span.
 
     values: (em, f1, has_answer, null_difference, em_of_span, f1_of_span). probabilities: of there being no answer

@@ -23,13 +23,7 @@ def write_submission(
     folder: Path,
     no_answer: Sequence[float] | None = None,
 ) -> Path:
-    """Write the submission file of one test set, in the order of its examples, and return its path.
-
-    no_answer, for SQuAD 2.0: the probability of each example that it has no answer, written to a second file. Raises
-    DataError for what the form cannot hold.
-    """
-    if len(predictions) != len(examples):
-        raise ValueError(f"{len(predictions)} predictions for {len(examples)} examples of {test_name}")
+    """Write the submission file of one test set, and of SQuAD 2.0 the odds of no answer; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     content, suffix = _FORMS[task.kind]
     path = folder / task.submission.get(test_name, f"{test_name}{suffix}")
@@ -45,21 +39,12 @@ def _sequence(task: Task, predictions: Sequence[Any], examples: Sequence[Any]) -
     # GLUE asks for numbers: where the file has no index of its own, examples are counted. Other tasks keep any id.
     if task.name in GLUE and not (all(one.isdecimal() for one in index) and len(set(index)) == len(index)):
         index = [str(number) for number in range(len(examples))]
-    spell = _number if task.is_regression else _label
-    return _table(index, [spell(task, prediction) for prediction in predictions])
-
-
-def _number(task: Task, prediction: float) -> str:
-    if not math.isfinite(prediction):
-        raise ValueError(f"the prediction {prediction} of {task.name} is not finite")
-    low, high = task.score_range or (-math.inf, math.inf)
-    return f"{min(max(prediction, low), high):.3f}"
-
-
-def _label(task: Task, prediction: str) -> str:
-    if task.labels and prediction not in task.labels:
-        raise ValueError(f"the prediction {prediction!r} is no label of {task.name}: {' '.join(task.labels)}")
-    return prediction
+    if task.is_regression:
+        low, high = task.score_range or (-math.inf, math.inf)
+        if not all(map(math.isfinite, predictions)):
+            raise ValueError(f"a prediction of {task.name} is not finite")
+        predictions = [f"{min(max(prediction, low), high):.3f}" for prediction in predictions]
+    return _table(index, predictions)
 
 
 def _choice(task: Task, predictions: Sequence[int], examples: Sequence[Any]) -> str:

@@ -1,21 +1,18 @@
-"""Words with tags: rows of whole words, a label on the first token of each, tags out of logits, and their entities.
-
-Dimensions: U windows (units), L length, C tags.
-"""
+"""Words with tags: rows of whole words, tags out of logits, their entities. U windows (units), L length, C tags."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from electra_albert.contracts import IGNORED_LABEL, DataError
 from electra_albert.tasks.encoding import (
     Decoded,
     EncodePlan,
     Ids,
+    Labels,
+    Outputs,
     TextEncoder,
     are_labelled,
     lay_out,
@@ -32,12 +29,8 @@ _PREFIXES = frozenset("BIESLU")
 _AS_IOBES = str.maketrans("LU", "ES")  # BILOU, which seqeval does not know
 
 
-class _Window(NamedTuple):
-    """Consecutive words of a sentence that fit into a row."""
-
-    example: int
-    first_word: int
-    words: list[Ids]
+# Consecutive words of a sentence that fit into a row: the number of the example, of the first word, and their ids.
+_Window = tuple[int, int, list[Ids]]
 
 
 def encode(
@@ -73,12 +66,13 @@ def encode(
 
 def _windows(number: int, words: list[Ids], room: int) -> list[_Window]:
     """A sentence cut before each word that does not fit any more."""
-    found, used = [_Window(number, 0, [])], 0
+    found: list[_Window] = [(number, 0, [])]
+    used = 0
     for position, word in enumerate(words):
         if used + len(word) > room:
-            found.append(_Window(number, position, []))
+            found.append((number, position, []))
             used = 0
-        found[-1].words.append(word)
+        found[-1][2].append(word)
         used += len(word)
     return found
 
@@ -87,58 +81,47 @@ def _tag_numbers(examples: Sequence[TokenExample], labels: tuple[str, ...], wher
     """The number of each word's tag; None where there are no tags."""
     if not are_labelled(examples, "tags", where):
         return None
-    numbers = {label: number for number, label in enumerate(labels)}
     for words, tags, identity in examples:
         if len(tags or ()) != len(words):
-            raise DataError(
-                f"{where}, {identity}: {len(tags or ())} tags for {len(words)} words; give each word one tag"
-            )
+            counts = f"{len(tags or ())} tags for {len(words)} words"
+            raise DataError(f"{where}, {identity}: {counts}; give each word one tag")
+    numbers = {label: number for number, label in enumerate(labels)}
     return [[number_of_label(tag, numbers, e.identity, where) for tag in e.tags or ()] for e in examples]
 
 
 def _rows(windows: list[_Window], tags: list[list[int]] | None, encoder: TextEncoder) -> Rows:
-    layout = lay_out(encoder, [(np.concatenate([np.zeros(0, dtype=np.int32), *w.words]), None) for w in windows])
-    words = np.full(len(layout.ids), _NO_WORD, dtype=np.int32)
-    labels = np.full(len(layout.ids), IGNORED_LABEL, dtype=np.int64)
-    for window, row_start in zip(windows, layout.starts.tolist(), strict=False):
-        lengths = np.array([len(word) for word in window.words], dtype=np.int64)
+    none = np.zeros(0, dtype=np.int32)
+    layout = lay_out(encoder, [(np.concatenate([none, *words]), None) for _, _, words in windows])
+    word_numbers = np.full(len(layout[0]), _NO_WORD, dtype=np.int32)
+    labels = np.full(len(layout[0]), IGNORED_LABEL, dtype=np.int64)
+    for (example, first_word, words), row_start in zip(windows, layout[1].tolist(), strict=False):
+        lengths = np.array([len(word) for word in words], dtype=np.int64)
         firsts = row_start + 1 + np.cumsum(lengths) - lengths
-        numbers = np.arange(window.first_word, window.first_word + len(lengths))
-        words[firsts] = numbers
+        numbers = np.arange(first_word, first_word + len(lengths))
+        word_numbers[firsts] = numbers
         if tags is not None:
-            labels[firsts] = np.array(tags[window.example], dtype=np.int64)[numbers]
+            labels[firsts] = np.array(tags[example], dtype=np.int64)[numbers]
     return Rows(
         *layout,
-        np.array([window.example for window in windows], dtype=np.int64),
+        np.array([example for example, _, _ in windows], dtype=np.int64),
         None if tags is None else labels,
         encoder.pad_id,
         has_token_labels=True,
-        token_info={"words": words},
+        token_info={"words": word_numbers},
     )
 
 
-def word_logits(
-    outputs: list[NDArray[np.float32]], rows: Rows, examples: Sequence[TokenExample]
-) -> list[NDArray[np.float32]]:
+def word_logits(outputs: Outputs, rows: Rows, examples: Sequence[TokenExample]) -> Outputs:
     """Of each example the logits [words, C] at the first token of each word. outputs: [L, C] of each unit."""
-    found: list[list[NDArray[np.float32]]] = [[] for _ in examples]
+    found: list[Outputs] = [[] for _ in examples]
     for number, at, logits in zip(rows.examples.tolist(), rows.slices(), outputs, strict=True):
         # Words are in order, as are the windows of an example.
         found[number].append(logits[rows.token_info["words"][at].astype(np.int64) >= 0])
     return [np.concatenate(windows) for windows in found]
 
 
-def decode(
-    outputs: list[NDArray[np.float32]],
-    rows: Rows,
-    examples: Sequence[TokenExample],
-    labels: tuple[str, ...],
-    plan: EncodePlan,
-) -> Decoded:
-    """A tag for each word; values (right entities, predicted, gold, right tags, tags). outputs: [L, C] of each unit.
-
-    Where the tags are no entity tags, the first three are 0.
-    """
+def decode(outputs: Outputs, rows: Rows, examples: Sequence[TokenExample], labels: Labels, plan: EncodePlan) -> Decoded:
+    """A tag for each word; values (right entities, predicted, gold, right tags, tags). outputs: [L, C] of each unit."""
     logits = word_logits(outputs, rows, examples)
     chosen = [[labels[tag] for tag in of_words.argmax(axis=1).tolist()] for of_words in logits]
     if rows.labels is None:
@@ -155,11 +138,7 @@ def decode(
 
 
 def entities(tags: Sequence[str]) -> set[Entity]:
-    """All entities of one sentence in IOB1, IOB2, IOBES or BILOU tags, by the rules of the CoNLL tasks' script.
-
-    Faulty rows mean what that script makes of them: a tag that should continue an entity begins one where none is open
-    or the open one has another type, and an entity that is not closed ends where the next tag leaves it.
-    """
+    """All entities of one sentence in IOB1, IOB2, IOBES or BILOU tags, by the rules of CoNLL's script."""
     from seqeval.metrics.sequence_labeling import get_entities
 
     found = get_entities([tag[0].translate(_AS_IOBES) + tag[1:] for tag in tags])

@@ -1,4 +1,4 @@
-"""Compiled and gradient-checkpointed blocks compute what the plain ones do (law 11); checkpointing saves memory only."""
+"""Compiled and gradient-checkpointed blocks compute as the plain ones do (law 11); checkpointing only saves memory."""
 
 import shutil
 from collections.abc import Callable

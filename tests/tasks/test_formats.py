@@ -128,7 +128,7 @@ QA = '{"data": [{"paragraphs": [{"context": %s, "qas": [{"id": "a", "question": 
         ('{"data": [{"paragraphs": [{"context": 5}]}]}', "paragraph 0: no 'context'"),
         (QA % ('"c"', "[3]"), "question a: no 'text'"),
         (QA % ('"\\ud800"', "[]"), "surrogate"),
-        ("[" * 100_000, "too deep"),
+        ("[" * 100_000, "not JSON"),
     ],
 )
 def test_what_is_no_file_of_squad_is_refused(tmp_path: Path, content: str, word: str) -> None:

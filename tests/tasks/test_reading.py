@@ -434,7 +434,7 @@ def test_new_text_is_read_a_line_each_or_from_a_table_without_its_labels(tmp_pat
     ("name", "content", "word"),
     [
         ("new.txt", " \n\r\n", "nothing to predict"),
-        ("new.tsv", "sentence\n", "nothing to predict"),
+        ("new.tsv", "sentence\n", "no example to predict"),
         ("new.tsv", "text\none\n", "no column 'sentence'"),
         ("new.tsv", "index\tsentence\n0\n", "1 columns instead of 2; every row"),
     ],

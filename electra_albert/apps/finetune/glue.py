@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from electra_albert.apps.finetune.job import Start, find_start
 from electra_albert.apps.finetune.options import with_recipe
-from electra_albert.apps.finetune.results import RESULTS, TABLE, percent, shown_metrics
+from electra_albert.apps.finetune.results import RESULTS, TABLE, percent, read_results, shown_metrics
 from electra_albert.apps.run_folder import ENVIRONMENT, recorded_settings, write_whole, writing
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig
@@ -37,10 +37,7 @@ _CONVENTIONS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
 
 
 def find_glue(config: FinetuneConfig) -> list[str]:
-    """The tasks whose folders are there, MNLI first; those that are not are logged.
-
-    Raises UsageError where there is none, or an option has a meaning for single tasks only.
-    """
+    """The tasks whose folders are there, MNLI first; UsageError for none, and for options of single tasks."""
     asked, tuning = config.data, config.tuning
     if asked.data_dir is None or asked.train_file or asked.validation_file or asked.test_file:
         raise UsageError("--task glue reads whole folders: give --data_dir and none of the single files")
@@ -99,20 +96,15 @@ def glue_tasks(
 
 
 class GlueAverage(NamedTuple):
-    """A mean over GLUE tasks and what is in it."""
+    """A mean over GLUE tasks, None where none has a score, the tasks in it, and those or their metrics that lack."""
 
-    average: float | None  # None where no task has a score
+    average: float | None
     used: tuple[str, ...]
-    missing: tuple[str, ...]  # tasks that belong to it but have no score, or `task metric` where only that is missing
+    missing: tuple[str, ...]
 
 
 def glue_average(scores: Mapping[str, Mapping[str, float]], convention: str) -> GlueAverage:
-    """The mean over GLUE of scores {task: {metric: value}}.
-
-    electra: the main metric of eight tasks, without WNLI, MNLI by its matched set. official: the mean of each of nine
-    tasks' official metrics, MNLI by both sets. The diagnostic set has no part in either. A task that lacks a metric is
-    not averaged but named as missing.
-    """
+    """The mean over GLUE of scores {task: {metric: value}}; a task that lacks a metric is named as missing."""
     found: dict[str, float] = {}
     missing: list[str] = []
     for name, metrics in _CONVENTIONS[convention][1].items():
@@ -127,15 +119,6 @@ def glue_average(scores: Mapping[str, Mapping[str, float]], convention: str) -> 
 
 def write_glue(folder: Path, names: Sequence[str]) -> str:
     """Write results.json over all tasks and a table with the median over seeds of every metric; returns the table."""
-    content, table = summarize_glue(folder, names)
-    with writing(folder):
-        write_whole(folder / RESULTS, json.dumps(content, indent=2) + "\n")
-        write_whole(folder / TABLE, table + "\n")
-    return table
-
-
-def summarize_glue(folder: Path, names: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """The contents of results.json over all tasks that were scored, and the table."""
     files = {name: folder / name / RESULTS for name in names}
     found = {name: read_results(file) for name, file in files.items() if file.is_file()}
     scores = {name: {key: metric["median"] for key, metric in one["metrics"].items()} for name, one in found.items()}
@@ -151,13 +134,8 @@ def summarize_glue(folder: Path, names: Sequence[str]) -> tuple[dict[str, Any], 
         shown = "- (nothing of it was run)" if value is None else f"{percent(value)} ({of})"
         lines.append(f"{_CONVENTIONS[convention][0]}: {shown}")
     content = {"tasks": found, "averages": {name: average._asdict() for name, average in averages.items()}}
-    return content, "\n".join(lines)
-
-
-def read_results(file: Path) -> dict[str, Any]:
-    """The contents of a results.json; CheckpointError where it cannot be read."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{file} cannot be read ({error}); run the sweep again") from None
-    return content if isinstance(content, dict) else {}
+    table = "\n".join(lines)
+    with writing(folder):
+        write_whole(folder / RESULTS, json.dumps(content, indent=2) + "\n")
+        write_whole(folder / TABLE, table + "\n")
+    return table

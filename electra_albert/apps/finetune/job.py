@@ -20,16 +20,8 @@ from electra_albert.contracts import Arithmetic, CheckpointError, DataError, Usa
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.files import sha256
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, TuningConfig
+from electra_albert.hub import load
 from electra_albert.hub.config import are_unnamed, name_the_labels
-from electra_albert.hub.load import (
-    build_task_model,
-    head_of,
-    is_detector,
-    load_task_model,
-    locate_encoder,
-    read_config,
-    read_details,
-)
 from electra_albert.hub.weights import all_files
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
@@ -67,24 +59,19 @@ class Start(NamedTuple):
 
 
 def find_start(model: str | None, prepared_dir: str, world: World) -> Start:
-    """The model named, else the default one, else the smallest shape with random weights, which is logged.
-
-    Raises UsageError and CheckpointError for a model that is not there or cannot be read.
-    """
+    """The model named, else the default one, else the smallest shape with random weights, which is logged."""
     path = None if model is None else Path(model)
     if path is None:
         try:
             path = default_model("--model")
         except UsageError as error:
             return _bare(prepared_dir, world, str(error))
-    files = locate_encoder(path)
-    config, tokenizer = read_config(files), load_tokenizer(files.tokenizer)
+    files = load.locate_encoder(path)
+    config, tokenizer = load.read_config(files), load_tokenizer(files.tokenizer)
     if len(tokenizer) > config.vocab_size:
-        raise UsageError(
-            f"the tokenizer in {files.tokenizer} has {len(tokenizer)} tokens, the model only {config.vocab_size}; "
-            "give the tokenizer it was trained with"
-        )
-    was_detector = is_detector(files) or read_details(files).get("family") == "electra"
+        found = f"the tokenizer in {files.tokenizer} has {len(tokenizer)} tokens, the model only {config.vocab_size}"
+        raise UsageError(f"{found}; give the tokenizer it was trained with")
+    was_detector = load.is_detector(files) or load.read_details(files).get("family") == "electra"
     fingerprint = " ".join([*map(sha256, all_files(files.weights)), *([files.part] if files.part else [])])
     family: Literal["electra", "albert"] = "electra" if was_detector or config.hidden_size <= _SMALL else "albert"
     return Start(_name(path.resolve()), files, config, tokenizer, family, fingerprint)
@@ -153,17 +140,14 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
         data = read_data(task, config.data, needs_test=needs_test, seed=training.seed, is_trained=is_trained)
     if task.kind == "token" and not is_entity_tagging(data.labels):
         task = replace(task, metrics=("accuracy",), main="accuracy")  # of plain tags there are no entities to count
-    task = _decided_by(task, tuning.metric_for_best_model)
+    offered = task.metrics[:1] if task.kind == "choice" else task.metrics  # a level of RACE may have no example
+    if tuning.metric_for_best_model not in (None, *offered):
+        asked_metric = f"--metric_for_best_model {tuning.metric_for_best_model}"
+        raise UsageError(f"{asked_metric}: {task.name} offers {', '.join(offered)}; choose one")
+    task = replace(task, main=tuning.metric_for_best_model or task.main)
     positions = start.config.max_position_embeddings
-    plan = EncodePlan(
-        tuning.max_seq_length,
-        tuning.doc_stride,
-        tuning.max_answer_length,
-        task.has_null_answer,
-        task.is_regression,
-        tuning.double_unordered,
-        positions,
-    )
+    lengths = tuning.max_seq_length, tuning.doc_stride, tuning.max_answer_length
+    plan = EncodePlan(*lengths, task.has_null_answer, task.is_regression, tuning.double_unordered, positions)
     plan = trained_plan(plan, details)
     if plan.max_seq_length > positions:
         raise UsageError(f"--max_seq_length {plan.max_seq_length} is longer than the model's {positions} positions")
@@ -184,6 +168,8 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
     for line in (*data.report.lines(), *new_text.lines()):
         LOG.info(f"{task.name}: {line}")
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps * world.world_size
+    num_labels = 1 if task.is_regression else {"choice": 1, "span": 2}.get(task.kind, len(data.labels))
+    head = TaskHead(task.kind, num_labels, tuning.head, tuning.classifier_dropout_prob)
     asked = {name: getattr(tuning, name) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
     return TaskJob(
         task,
@@ -191,7 +177,7 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
         _with_steps(tuning, training, train.unit_count, batch) if train else training,
         start,
         replace(start.config, **{name: value for name, value in asked.items() if value is not None}),
-        head_of(details, 0.0) if details else _head(task, tuning, len(data.labels)),
+        load.head_of(details, 0.0) if details else head,
         data,
         plan,
         train,
@@ -203,14 +189,11 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
 
 
 def _model_details(task: Task, start: Start) -> dict[str, Any]:
-    """What a fine-tuned model records of its task, when it is only to be scored on it.
-
-    Raises CheckpointError where the model was fine-tuned on another, UsageError where there is none.
-    """
+    """The recorded details of a model that is only to be scored; CheckpointError for one of another task."""
     wanted = task.trained_by or task.name
     if start.files is None:
         raise UsageError(f"{task.name} is only to be scored: name a model fine-tuned on {wanted} by --model")
-    _, details = load_task_model(start.files)
+    _, details = load.load_task_model(start.files)
     labels = tuple(details["labels"])
     fits = details["kind"] == task.kind and bool(details.get("is_regression")) == task.is_regression
     fits = fits and bool(details.get("has_null_answer")) == task.has_null_answer
@@ -224,14 +207,6 @@ def _model_details(task: Task, start: Start) -> dict[str, Any]:
             f"{start.files.weights} was fine-tuned on {found}, not on {wanted}; name another --model or --task"
         )
     return details
-
-
-def _decided_by(task: Task, metric: str | None) -> Task:
-    """The task with this one of its metrics as the deciding one; UsageError for any other."""
-    offered = task.metrics[:1] if task.kind == "choice" else task.metrics  # a level of RACE may have no example
-    if metric not in (None, *offered):
-        raise UsageError(f"--metric_for_best_model {metric}: {task.name} offers {', '.join(offered)}; choose one")
-    return replace(task, main=metric or task.main)
 
 
 def _check_options(task: Task, tuning: TuningConfig, *, is_trained: bool) -> None:
@@ -254,36 +229,24 @@ def _check_options(task: Task, tuning: TuningConfig, *, is_trained: bool) -> Non
     refuse(no_dropout, "has a head without dropout", "classifier_dropout_prob and --dropout_samples")
 
 
-def _head(task: Task, tuning: TuningConfig, label_count: int) -> TaskHead:
-    num_labels = 1 if task.is_regression else {"choice": 1, "span": 2}.get(task.kind, label_count)
-    return TaskHead(task.kind, num_labels, tuning.head, tuning.classifier_dropout_prob)
-
-
 def _with_steps(tuning: TuningConfig, training: TrainingConfig, unit_count: int, batch: int) -> TrainingConfig:
     """The training settings with the number of updates, and how often they are scored and saved."""
     steps = tuning.max_steps or max(1, math.ceil(tuning.num_train_epochs * unit_count / batch))
     eval_steps = max(1, math.ceil(unit_count / batch / tuning.evals_per_epoch))
-    return replace(
-        training,
-        max_steps=steps,
-        warmup_steps=tuning.warmup_steps if tuning.warmup_steps is not None else round(tuning.warmup_ratio * steps),
-        eval_steps=eval_steps,
-        save_steps=min(eval_steps, _SAVE_STEPS),
-        save_total_limit=1,
-    )
+    warmup_steps = round(tuning.warmup_ratio * steps) if tuning.warmup_steps is None else tuning.warmup_steps
+    saved: dict[str, Any] = {"save_steps": min(eval_steps, _SAVE_STEPS), "save_total_limit": 1}
+    return replace(training, max_steps=steps, warmup_steps=warmup_steps, eval_steps=eval_steps, **saved)
 
 
 def build_objective(job: TaskJob, seed: int, device: torch.device) -> tuple[TaskObjective, list[str]]:
     """The model with its head on the device, and the names of its parts that begin with random weights."""
     tuning = job.config.tuning
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
-    model, new = build_task_model(job.shape, job.head, None if tuning.from_scratch else job.start.files)
+    model, new = load.build_task_model(job.shape, job.head, None if tuning.from_scratch else job.start.files)
     if job.training.gradient_checkpointing:
         set_gradient_checkpointing(model)
-    is_regression, weights = job.plan.is_regression, _class_weights(job)
-    objective = TaskObjective(
-        model, is_regression=is_regression, dropout_samples=tuning.dropout_samples, class_weights=weights
-    )
+    is_regression, samples, weights = job.plan.is_regression, tuning.dropout_samples, _class_weights(job)
+    objective = TaskObjective(model, is_regression=is_regression, dropout_samples=samples, class_weights=weights)
     return objective.to(device), new
 
 

@@ -1,11 +1,4 @@
-"""Fine-tune an encoder on a task: read, encode, train every seed, score, export, predict.
-
-python Finetuning.py
-python Finetuning.py --task cola --data_dir GLUE/CoLA --model runs/mine --seeds 5
-python Finetuning.py --task glue --data_dir GLUE --model runs/mine
-python Finetuning.py --model runs/cola-mine --predict new.txt
-python Finetuning.py --compare runs/cola-mine runs/cola-other
-"""
+"""Fine-tune an encoder on a task: read, encode, train every seed, score, export, predict."""
 
 from __future__ import annotations
 
@@ -120,10 +113,7 @@ def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str])
 
 
 def _plan(config: FinetuneConfig, world: World) -> tuple[list[str], Path, Iterator[_Planned]]:
-    """The names of GLUE's tasks, the folder, and what to train: one task or those of GLUE.
-
-    Missing data is refused before a model is looked for.
-    """
+    """The names of GLUE's tasks, the folder, and what to train; missing data is refused before a missing model."""
     from electra_albert.apps.finetune.job import find_start
 
     model, prepared_dir = config.tuning.model, config.data.prepared_dir
@@ -216,10 +206,8 @@ def _plan_lines(job: TaskJob, world: World) -> list[str]:
         f"sequences of at most {length} tokens, on {world.world_size} x {world.device.type} in {job.arithmetic}",
     ]
     if training.warmup_steps >= training.max_steps:
-        lines.append(
-            f"notice: --warmup_steps {training.warmup_steps:,} of {training.max_steps:,} updates: the full learning "
-            "rate is never reached"
-        )
+        warmup = f"notice: --warmup_steps {training.warmup_steps:,} of {training.max_steps:,} updates"
+        lines.append(f"{warmup}: the full learning rate is never reached")
     return lines
 
 
@@ -242,13 +230,12 @@ def _write(sweep: Sweep) -> RunResult:
     """Write the results and the predictions asked for; the summary says what was reached and written."""
     from electra_albert.apps.finetune import results as files
     from electra_albert.apps.finetune.predict import predict
-    from electra_albert.apps.finetune.sweep import best_of
     from electra_albert.model.attention import stock_computes
 
     job, folder, done, lines = sweep.job, sweep.folder, sweep.in_order(), []
     result = RunResult(folder, {}, 0)
     if done:
-        best = best_of(job, done)
+        best = files.best_of(job, done)
         if job.train is not None:
             files.check_model(folder, best.seed)
         files.write_results(job, folder, files.summarize_sweep(job, done, best), best)

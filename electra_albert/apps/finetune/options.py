@@ -25,13 +25,11 @@ _SWITCHES = {  # options that may be given without a value on the command line
 }
 _PARTS = {"data": DataConfig, "tuning": TuningConfig, "training": TrainingConfig}
 _COMPARE = "compare"
-_FOR_NEW_TEXT = frozenset(  # options with an effect where a fine-tuned model labels new text
-    {
-        *("task", "model", "predict", "output_dir", "dry_run", "config", "resume", "device", "precision"),
-        *("text_column", "text_pair_column", "label_column", "column_names", "encoding", "regression", "prepared_dir"),
-        *("max_seq_length", "doc_stride", "max_answer_length", "per_device_eval_batch_size", "seed"),
-    }
-)
+# Options with an effect where a fine-tuned model labels new text.
+_FOR_NEW_TEXT = {"task", "model", "predict", "output_dir", "dry_run", "config", "resume", "device", "precision"}
+_FOR_NEW_TEXT |= {"text_column", "text_pair_column", "label_column", "column_names", "encoding", "regression"}
+_FOR_NEW_TEXT |= {"max_seq_length", "doc_stride", "max_answer_length", "per_device_eval_batch_size", "seed"}
+_FOR_NEW_TEXT |= {"prepared_dir"}
 _SHORT_HELP = ShortHelp(
     (
         *("task", "data_dir", "train_file", "validation_file", "text_column", "text_pair_column", "label_column"),
@@ -63,9 +61,8 @@ def _parser() -> ArgumentParser:
     parser = make_parser("Finetuning.py", purpose, "[--option value ...]")
     add_config(parser, "config.yaml of a run")
     for part in _PARTS.values():
-        parser.add_class_arguments(
-            part, skip={field.name for field in fields(part)} - _names(part) | {_COMPARE, *_SWITCHES}
-        )
+        derived = {field.name for field in fields(part)} - _names(part)
+        parser.add_class_arguments(part, skip=derived | {_COMPARE, *_SWITCHES})
     for name, text in _SWITCHES.items():
         parser.add_argument(f"--{name}", type=bool, nargs="?", const=True, default=False, help=text)
     text = "Two folders of results on the same task to compare, instead of training."

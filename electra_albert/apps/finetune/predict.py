@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,18 +28,13 @@ LOG = logging.getLogger(__name__)
 
 
 def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunResult:
-    """Label the file of --predict with a fine-tuned model, by what its folder records of its task.
-
-    The table is written into --output_dir, else into the folder of the model's sweep, or the model's own.
-    """
+    """Label the file of --predict into --output_dir, else the folder of the model's sweep, or the model's own."""
     tuning, data = config.tuning, config.data
     asked = None if data.task is None else find_task(data.task)
     start = None if tuning.model is None else find_start(tuning.model, data.prepared_dir, world)
     if start is None or start.files is None:
-        raise UsageError(
-            f"--predict {tuning.predict} needs a fine-tuned model: name it by --model, or give --task and its data to "
-            "train one"
-        )
+        way_out = "name it by --model, or give --task and its data to train one"
+        raise UsageError(f"--predict {tuning.predict} needs a fine-tuned model: {way_out}")
     (details, _), model = read_task(start.files), start.files.config.parent
     task = task_of_model(details, asked)
     if "columns" not in details and task.columns == TASKS[CUSTOM].columns and data.text_pair_column is None:
@@ -82,11 +76,7 @@ def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunRes
 
 
 def predict(job: TaskJob, folder: Path, device: torch.device, stop: StopSignal) -> list[Path] | None:
-    """Label the new text asked for, or the task's test sets for submission; returns the files written into `folder`.
-
-    None where it was stopped. The model is the best of the sweep, or the one the job was only to score. Raises
-    UsageError where a file cannot be written.
-    """
+    """Write labels of new text, or submission files, by the best model or the one scored; None if stopped."""
     files = locate_encoder(folder / MODEL) if job.train is not None else job.start.files
     if files is None:
         raise CheckpointError("a model with random weights predicts nothing; fine-tune it first")
@@ -104,23 +94,13 @@ def predict(job: TaskJob, folder: Path, device: torch.device, stop: StopSignal) 
             return None
         decoded = kind.decode(found[0], rows, examples, labels, plan)
         with writing(folder):
-            written.append(_write(job, name, examples, decoded.predictions, decoded.probabilities, folder))
+            if job.config.tuning.predict == PREDICT_TEST:
+                no_answer = decoded.probabilities if job.plan.has_null_answer else None
+                own = folder / SUBMISSION
+                written.append(write_submission(job.task, name, decoded.predictions, examples, own, no_answer))
+            else:
+                write_whole(folder / PREDICTED, predictions_table(examples, decoded.predictions, decoded.probabilities))
+                written.append(folder / PREDICTED)
         for line in report.lines():
             LOG.info(f"{job.task.name}: {line}")
     return written
-
-
-def _write(
-    job: TaskJob,
-    name: str,
-    examples: Sequence[object],
-    predictions: list[object],
-    probabilities: list[float] | None,
-    folder: Path,
-) -> Path:
-    """A submission file for a test set, a table for new text."""
-    if job.config.tuning.predict == PREDICT_TEST:
-        no_answer = probabilities if job.plan.has_null_answer else None
-        return write_submission(job.task, name, predictions, examples, folder / SUBMISSION, no_answer)
-    write_whole(folder / PREDICTED, predictions_table(examples, predictions, probabilities))
-    return folder / PREDICTED

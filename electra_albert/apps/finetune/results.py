@@ -8,21 +8,12 @@ import string
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from electra_albert.apps.run_folder import (
-    CARD,
-    COMMAND,
-    CONFIG,
-    ENVIRONMENT,
-    compare_settings,
-    environment,
-    recorded_settings,
-    write_whole,
-    writing,
-)
+from electra_albert.apps import run_folder
+from electra_albert.apps.run_folder import CARD, COMMAND, CONFIG, ENVIRONMENT, write_whole, writing
 from electra_albert.contracts import CheckpointError, Metrics, UsageError
 from electra_albert.corpus.tokenizer import fingerprint
 from electra_albert.finetuning_config import CUSTOM, FinetuneConfig, as_flat_settings, table_name
@@ -35,11 +26,10 @@ from electra_albert.training.run_log import LOG_FILE
 
 if TYPE_CHECKING:
     from electra_albert.apps.finetune.job import TaskJob
-    from electra_albert.apps.finetune.sweep import SeedResult
     from electra_albert.hub.card import Facts
     from electra_albert.tasks.kinds import TaskObjective
 
-RESULTS, TABLE, MODEL = "results.json", "results.md", "model"
+RESULT, RESULTS, TABLE, MODEL = "result.json", "results.json", "results.md", "model"
 PREDICTIONS, CONFUSION, SUBMISSION, PREDICTED = "predictions{}.tsv", "confusion{}.tsv", "submission", "predicted.tsv"
 PREDICTIONS_HEADER = "id\tgold\tpredicted\t"
 _WRITTEN = (CONFIG, COMMAND, CARD, RESULTS, TABLE, "predictions.tsv", "confusion.tsv", SUBMISSION, PREDICTED, LOG_FILE)
@@ -62,6 +52,44 @@ _AUTO = {
 _SHOWN_CHARACTERS = 500  # of a text in predictions.tsv
 
 
+class SeedResult(NamedTuple):
+    """The outcome of one seed, as its result.json holds it."""
+
+    seed: int
+    step: int
+    metrics: Metrics
+    values: dict[str, list[list[float]]]  # by evaluation set: the numbers all metrics follow from, one row an example
+    predictions: dict[str, list[Any]]  # by evaluation set
+    probabilities: dict[str, list[Any] | None]
+    is_collapsed: bool  # the same answer for every example
+    new_parts: list[str]  # of the model, that began with random weights
+
+
+def best_of(job: TaskJob, results: Sequence[SeedResult]) -> SeedResult:
+    """The result with the best score in ELECTRA's convention; of equal ones the first."""
+    return max(results, key=lambda result: result.metrics[job.task.main])
+
+
+def read_result(folder: Path) -> SeedResult | None:
+    """The result in a seed's folder; None where it is not done."""
+    file = folder / RESULT
+    try:
+        return SeedResult(**json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{file} cannot be read ({error}); remove {folder} to train this seed again") from None
+
+
+def read_results(file: Path) -> dict[str, Any]:
+    """The contents of a results.json; CheckpointError where it cannot be read."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{file} cannot be read ({error}); run the sweep again") from None
+    return content if isinstance(content, dict) else {}
+
+
 def check_is_ours(folder: Path) -> None:
     """UsageError where the folder holds what a sweep would overwrite and was not made by one."""
     if any((folder / taken).exists() for taken in ("checkpoints", "generator")):
@@ -72,11 +100,7 @@ def check_is_ours(folder: Path) -> None:
 
 
 def open_folder(job: TaskJob, folder: Path, command: Sequence[str], data: str) -> list[str]:
-    """Record the sweep in its folder; returns what changed since it began. `data` is the fingerprint of the data.
-
-    Raises CheckpointError where the folder holds a sweep with other settings, UsageError where it holds one and
-    --resume never, or cannot be written.
-    """
+    """Record the sweep in its folder; returns what changed since it began. `data` is the fingerprint of the data."""
     import yaml
 
     options = {name: value for name, value in as_flat_settings(job.config).items() if name not in _OF_THE_CALL}
@@ -91,7 +115,7 @@ def open_folder(job: TaskJob, folder: Path, command: Sequence[str], data: str) -
         "data": data,
         "global_batch_size": job.global_batch_size,
     }
-    recorded, changes = recorded_settings(folder), []
+    recorded, changes = run_folder.recorded_settings(folder), []
     if recorded:
         if job.config.tuning.resume == "never":
             raise UsageError(f"--resume never, but {folder} holds a sweep; choose another --output_dir")
@@ -100,7 +124,9 @@ def open_folder(job: TaskJob, folder: Path, command: Sequence[str], data: str) -
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         # First of all: a folder that holds it is known to be a sweep's.
-        write_whole(folder / ENVIRONMENT, json.dumps({**environment(), "settings": settings}, indent=2) + "\n")
+        write_whole(
+            folder / ENVIRONMENT, json.dumps({**run_folder.environment(), "settings": settings}, indent=2) + "\n"
+        )
         write_whole(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
         write_whole(folder / COMMAND, shlex.join(["python", *command]) + "\n")
     return changes
@@ -110,7 +136,7 @@ def _changes(recorded: Mapping[str, Any], settings: Mapping[str, Any], folder: P
     """What changed since the sweep in the folder began; CheckpointError where it would train on something else."""
     defaults = as_flat_settings(FinetuneConfig())  # of options that an older version did not record
     then = {name: value for name, value in {**defaults, **recorded}.items() if name not in _OF_THE_CALL}
-    changes = compare_settings({**then, "data": settings["data"]}, settings, folder, _MAY_CHANGE)
+    changes = run_folder.compare_settings({**then, "data": settings["data"]}, settings, folder, _MAY_CHANGE)
     if then.get("data") != settings["data"]:
         files = [", ".join(str(side[name]) for name in DATA_FILES if side.get(name)) for side in (then, settings)]
         was = "changed since" if files[0] == files[1] else f"now, {files[0]} then"
@@ -127,8 +153,8 @@ def export_best(job: TaskJob, objective: TaskObjective, seed: int, folder: Path,
         "seed": seed,
         "labels": list(job.data.labels),
         "columns": {"text": list(job.task.columns.text), "pair": list(job.task.columns.pair)},
-        **{name: plan[name] for name in ("is_regression", "has_null_answer")},
-        **{name: plan[name] for name in ("max_seq_length", "doc_stride", "max_answer_length")},
+        **{name: plan[name] for name in ("is_regression", "has_null_answer", "max_seq_length", "doc_stride")},
+        "max_answer_length": plan["max_answer_length"],
     }
     facts = task_facts(job, metrics, f"seed {seed}")
     save_model(objective.model.cpu(), job.start.tokenizer, folder / MODEL, details, facts)
@@ -142,16 +168,12 @@ def check_model(folder: Path, seed: int) -> None:
         found = None
     if found != seed:
         what = "is gone or damaged" if found is None else f"is that of seed {found}"
-        raise CheckpointError(
-            f"{folder / MODEL} {what}, the best seed is {seed}; remove {folder / f'seed-{seed}'} to train it again"
-        )
+        way_out = f"remove {folder / f'seed-{seed}'} to train it again"
+        raise CheckpointError(f"{folder / MODEL} {what}, the best seed is {seed}; {way_out}")
 
 
 def task_facts(job: TaskJob, metrics: Metrics, of: str) -> Facts:
-    """The card's facts on a fine-tuned model: task, data, model it began with, labels and official scores.
-
-    `of` names what the scores are of, such as one seed.
-    """
+    """The card's facts on a fine-tuned model; `of` names what the scores are of, such as one seed."""
     from huggingface_hub import EvalResult
 
     from electra_albert.hub.card import HUB_TASKS, Facts
@@ -251,10 +273,8 @@ def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> None:
     head, is_stock = job.head, stock_computes(job.shape)
     loader = _AUTO[head.kind] if head.output_name != "electra_classifier" else "AutoModel"
     path, own_path = f'"THIS_FOLDER", subfolder="{MODEL}"', f"THIS_FOLDER/{MODEL}"
-    choice = (
-        f"the model is that of the best seed, {results['best_seed']}, chosen on the set it is scored on: its score is "
-        "optimistic, the median is not."
-    )
+    choice = f"the model is that of the best seed, {results['best_seed']}, chosen on the set it is scored on: "
+    choice += "its score is optimistic, the median is not."
     if job.train is None and job.start.files is not None:
         own_path = str(job.start.files.weights.parent)
         path, choice = f'"{own_path}"', "the model was fine-tuned elsewhere and only scored here."
@@ -314,10 +334,7 @@ def percent(value: float | None) -> str:
 
 
 def predictions_table(examples: Sequence[Any], predictions: Sequence[Any], probabilities: Sequence[Any] | None) -> str:
-    """One line an example: its id, its gold label, the predicted one and its probability, and the text.
-
-    Probabilities are lists, one for each label, or numbers: of there being no answer.
-    """
+    """One line an example: its id, gold label, predicted one, its probability (or that of no answer), and the text."""
     is_of_none = probabilities is not None and isinstance(next(iter(probabilities), None), float)
     lines = [f"{PREDICTIONS_HEADER}{'no_answer' if is_of_none else 'probability'}\ttext"]
     for example, predicted, found in zip(examples, predictions, probabilities or [None] * len(examples), strict=True):

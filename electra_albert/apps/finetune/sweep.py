@@ -1,7 +1,4 @@
-"""The seeds of a sweep, each trained by the loop that pretraining uses; the best one's model is exported.
-
-A seed's folder holds its log and, until it is done, its checkpoints; result.json is written last and closes it.
-"""
+"""The seeds of a sweep, trained by pretraining's loop; result.json, written last, closes a seed's folder."""
 
 from __future__ import annotations
 
@@ -9,20 +6,19 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from electra_albert.apps.finetune.job import TaskJob, build_objective, data_fingerprint
-from electra_albert.apps.finetune.results import export_best
+from electra_albert.apps.finetune.results import RESULT, SeedResult, best_of, export_best, read_result
 from electra_albert.apps.machine import one_line_errors
 from electra_albert.apps.run_folder import write_whole, writing
-from electra_albert.contracts import CheckpointError, Metrics
+from electra_albert.contracts import Metrics
 from electra_albert.hub.load import load_task_model
 from electra_albert.model.task_model import depth_scales
 from electra_albert.tasks.encoding import Decoded
@@ -39,28 +35,11 @@ from electra_albert.training.step import autocast
 
 LOG = logging.getLogger(__name__)
 
-RESULT = "result.json"
 _BEST_WEIGHTS = "best.safetensors"
 
 
-class SeedResult(NamedTuple):
-    """The outcome of one seed, as its result.json holds it."""
-
-    seed: int
-    step: int
-    metrics: Metrics
-    values: dict[str, list[list[float]]]  # by evaluation set: the numbers all metrics follow from, one row an example
-    predictions: dict[str, list[Any]]  # by evaluation set
-    probabilities: dict[str, list[Any] | None]
-    is_collapsed: bool  # the same answer for every example
-    new_parts: list[str]  # of the model, that began with random weights
-
-
-class Scored(NamedTuple):
-    """One evaluation of a model."""
-
-    metrics: Metrics  # `loss`, then every metric of the deciding set by its name and of the others as set_name
-    decoded: dict[str, Decoded]  # by evaluation set
+# One evaluation: `loss` and the metrics, those of other sets than the deciding one as set_name; predictions by set.
+Scored = tuple[Metrics, dict[str, Decoded]]
 
 
 def score(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal) -> Scored | None:
@@ -78,16 +57,13 @@ def score(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal
             raise ValueError(f"evaluation set {name} has no labels to score by")
         prefix = "" if name == job.deciding_set else f"{name}_"
         metrics |= {f"{prefix}{metric}": v for metric, v in {"loss": found[1], **MEASURES[job.measure](values)}.items()}
-    return Scored(metrics, decoded)
+    return metrics, decoded
 
 
 def model_outputs(
     rows: Rows, objective: TaskObjective, batch_size: int, world: World, stop: StopSignal
 ) -> tuple[list[np.ndarray], float | None] | None:
-    """One float32 array of outputs a unit, cut to its row, and the mean loss, None without labels; all ranks share.
-
-    batch_size is in rows. None where one process alone was stopped.
-    """
+    """An array of outputs a unit, cut to its row, and the mean loss (None without labels); None if stopped."""
     device = next(objective.parameters()).device
     mine: dict[int, np.ndarray] = {}
     loss, count = 0.0, 0
@@ -116,29 +92,9 @@ def inference(objective: TaskObjective, job: TaskJob) -> Iterator[None]:
     objective.train(was_training)
 
 
-def best_of(job: TaskJob, results: Sequence[SeedResult]) -> SeedResult:
-    """The result with the best score in ELECTRA's convention; of equal ones the first."""
-    return max(results, key=lambda result: result.metrics[job.task.main])
-
-
-def read_result(folder: Path) -> SeedResult | None:
-    """The result in a seed's folder; None where it is not done."""
-    file = folder / RESULT
-    try:
-        return SeedResult(**json.loads(file.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{file} cannot be read ({error}); remove {folder} to train this seed again") from None
-
-
 @dataclass
 class Sweep:
-    """The seeds of one task in a folder, and their results so far.
-
-    Seeds that were begun by an earlier command belong to the sweep, whether or not this one asks for them: the exported
-    model may be theirs.
-    """
+    """The seeds of one task in a folder, those begun by an earlier command among them, and their results so far."""
 
     job: TaskJob
     folder: Path
@@ -177,17 +133,9 @@ class Sweep:
             if decay != 1:
                 names = [name for name, _ in objective.model.named_parameters()]
                 scales = {f"model.{name}": scale for name, scale in depth_scales(names, job.shape, decay).items()}
-            run = RunSettings(
-                folder,
-                training,
-                world,
-                monitor,
-                self.stop,
-                job.arithmetic,
-                found,
-                rate_scales=scales,
-                settings={"seed": seed, "data": data_fingerprint(job)},
-            )
+            settings = {"seed": seed, "data": data_fingerprint(job)}
+            shared = (training, world, monitor, self.stop, job.arithmetic, found)
+            run = RunSettings(folder, *shared, rate_scales=scales, settings=settings)
             trial = Trial(job, objective, new, run)
             trial.recall(read_state(found)["step"] if found else 0)
             trial.run = replace(run, is_enough=trial.is_enough)
@@ -232,17 +180,12 @@ class Sweep:
 
 def seed_result(job: TaskJob, seed: int, step: int, scored: Scored, new: list[str]) -> SeedResult:
     """An evaluation as it is written to result.json."""
-    values = {name: found.values.tolist() for name, found in scored.decoded.items() if found.values is not None}
-    return SeedResult(
-        seed,
-        step,
-        scored.metrics,
-        values,
-        {name: found.predictions for name, found in scored.decoded.items()},
-        {name: found.probabilities for name, found in scored.decoded.items()},
-        is_collapsed(job.measure, np.asarray(values[job.deciding_set])),
-        new,
-    )
+    metrics, decoded = scored
+    values = {name: found.values.tolist() for name, found in decoded.items() if found.values is not None}
+    predictions = {name: found.predictions for name, found in decoded.items()}
+    probabilities = {name: found.probabilities for name, found in decoded.items()}
+    collapsed = is_collapsed(job.measure, np.asarray(values[job.deciding_set]))
+    return SeedResult(seed, step, metrics, values, predictions, probabilities, collapsed, new)
 
 
 @dataclass
@@ -260,16 +203,10 @@ class Trial:
     def batches(self) -> TaskBatches:
         """This rank's share of the training rows."""
         assert self.job.train is not None
-        return TaskBatches(
-            self.job.train,
-            self.job.training.per_device_train_batch_size,
-            self.job.training.gradient_accumulation_steps,
-            self.run.config.seed,
-            self.job.training.max_steps,
-            self.run.world.rank,
-            self.run.world.world_size,
-            pin_memory=self.run.world.device.type == "cuda",
-        )
+        training, world = self.run.config, self.run.world
+        sizes = training.per_device_train_batch_size, training.gradient_accumulation_steps
+        ends, pin_memory = (training.seed, training.max_steps), world.device.type == "cuda"
+        return TaskBatches(self.job.train, *sizes, *ends, world.rank, world.world_size, pin_memory)
 
     @property
     def _patience(self) -> int | None:
@@ -288,13 +225,13 @@ class Trial:
         self.last = score(self.job, self.objective, self.run.world, self.run.stop)
         if self.last is None:
             return None
-        current = self.last.metrics[self.job.task.main]
+        current = self.last[0][self.job.task.main]
         if self._patience is not None and all(current > past for past in self.scores):
             with main_first(self.run.world):
                 if self.run.world.is_main:
                     self._save()
         self.scores.append(current)
-        return self.last.metrics
+        return self.last[0]
 
     def is_enough(self) -> bool:
         """Whether the last evaluations, as many as the patience, were no better than the best before."""

@@ -77,7 +77,7 @@ def run(command: str, finished: Finished, model: Path, folder: Path) -> Ended:
 
 @pytest.mark.slow
 def test_script_refuses_within_bounded_memory(model: Path, tmp_path: Path) -> None:
-    """A regression: the table that config.json describes was made, gigabyte by gigabyte, before the weights were read."""
+    """Regression: the table that config.json describes was made, gigabyte by gigabyte, before the weights are read."""
     in_config(vocab_size=2**31 - 1, embedding_size=1 << 20)(model)
     limit = 6 << 30  # bytes of address space; what torch alone reserves is a third of it
     code = (
