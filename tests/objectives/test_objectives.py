@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from electra_albert.config import MlmConfig, RtdConfig, SopConfig
+from electra_albert.config import SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, Term
 from electra_albert.objectives import PretrainingObjective
 from electra_albert.objectives.evaluation import Detections, Unigram
-from electra_albert.objectives.mlm import MaskedLanguageModeling
 from electra_albert.objectives.prediction import order_terms
 from electra_albert.objectives.registry import OBJECTIVES as BUILT
 from electra_albert.objectives.rtd import Corruption, DetectionOutput, ReplacedTokenDetection
@@ -186,11 +185,6 @@ def test_scored_batch_gives_the_terms_of_training_and_the_baselines(name: str) -
     scores, is_replaced = detections.arrays()
     assert len(scores) == len(is_replaced) == tokens
     assert not tokens or int(is_replaced.sum()) == int(terms["replaced_fraction"].sum)
-
-
-def test_weight_of_the_order_is_the_configured_one() -> None:
-    for kind, config in ((MaskedLanguageModeling, MlmConfig()), (ReplacedTokenDetection, RtdConfig())):
-        assert kind(MODEL, config, SPECIAL, SEED, SopConfig(weight=0.25)).weights["sop_loss"] == 0.25
 
 
 class ByHand(torch.nn.Module):

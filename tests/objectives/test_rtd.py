@@ -7,14 +7,12 @@ import torch
 
 from electra_albert.config import RtdConfig
 from electra_albert.contracts import Batch, Term
-from electra_albert.objectives.masking import sample
 from electra_albert.objectives.rtd import Corruption, DetectionOutput, ReplacedTokenDetection
 from tests.objectives.toy import (
     CLS,
     MASK,
     MODEL,
     PAD,
-    SEED,
     SEP,
     STEP,
     make_batch,
@@ -95,17 +93,6 @@ def test_only_chosen_tokens_are_masked_or_replaced_and_no_special_one() -> None:
     # Tokens shown as they are are drawn anew too, as in ELECTRA's code.
     kept = is_target & (corruption.masked_ids != MASK)
     assert (corruption.is_replaced & kept).any()
-
-
-def test_tokens_are_drawn_at_the_configured_temperature_by_the_seed() -> None:
-    batch, objective = make_batch(), make_objective(rtd=replace(HALF, temperature=9.0))
-    objective.generator.predictions.bias.data.copy_(torch.linspace(-9, 9, MODEL.vocab_size))
-    found = objective.corrupt(batch)
-    positions, used = found.targets.positions, found.targets.weight > 0
-    rows = batch.example_id[:, None].expand_as(positions)
-    drawn = [sample(found.logits[used], heat, SEED, rows[used], positions[used]) for heat in (9.0, 1.0)]
-    assert torch.equal(found.corrupted_ids.gather(1, positions)[used], drawn[0])
-    assert not torch.equal(*drawn)
 
 
 def test_detection_counts_every_token_but_padding() -> None:

@@ -39,7 +39,6 @@ def in_warmup(desk: Desk, tmp_path: Path) -> Path:
     ("change", "words"),
     [
         (("--objective", "mlm"), "objective rtd then, mlm now"),
-        (("--rtd.generator_warmup_steps", "0"), "generator_warmup_steps 6 then, 0 now"),
         (("--max_steps", "5"), "max_steps 8 then, 5 now"),
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
@@ -55,23 +54,12 @@ def test_a_warmup_of_other_settings_is_refused(
     assert_refused(ended, 4, words)
 
 
-def test_the_same_command_goes_on_with_the_warmup(desk: Desk, in_warmup: Path) -> None:
-    ended = adapt(desk, desk.stock(ELECTRA), in_warmup, *ALONE)
-    assert "after step 3" in ended.err
-
-
 def test_an_old_text_cannot_be_added_to_a_run_that_has_begun(desk: Desk, tmp_path: Path, finished: Finished) -> None:
     run = tmp_path / "run"
     options = ["--rtd.generator_warmup_steps", "0", "--max_steps", "4"]
     adapt(desk, desk.stock(ELECTRA), run, *options)
     again = desk.options(desk.stock(ELECTRA), run, *options, "--old_corpus", finished.corpus)
     assert_refused(call(pretrain.main, *again), 4, "old_corpus None then")
-
-
-def test_a_folder_of_one_segment_is_refused_in_words(desk: Desk, tmp_path: Path) -> None:
-    argv = desk.options(desk.stock("AlbertForMaskedLM", type_vocab_size=1), tmp_path / "run")
-    with pytest.raises(CheckpointError, match="two segments"):
-        parse_pretraining(argv, "Pretraining.py")
 
 
 def test_an_origin_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
