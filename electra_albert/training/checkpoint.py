@@ -121,10 +121,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
-    """Copy the weights, and the optimiser's state where one is given, into what is trained; returns the state.
-
-    Nothing is changed unless all of it fits. Raises CheckpointError naming the first tensor that does not.
-    """
+    """Copy weights and optimiser state into what is trained, or raise CheckpointError naming a tensor that misfits."""
     state = read_state(path)
     targets, aliases = unique_tensors(module)
     if state.get("aliases") != aliases:

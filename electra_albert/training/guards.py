@@ -23,8 +23,7 @@ from electra_albert.contracts import Arithmetic, CheckpointError, DivergedError,
 
 MAX_SKIPPED_IN_A_ROW = 5
 MAX_SKIPPED = 50
-# torchrun and the terminal may both pass on one press of Ctrl-C; what comes this soon after is the same request.
-_SAME_REQUEST_SECONDS = 1.0
+_SAME_REQUEST_SECONDS = 1.0  # torchrun and the terminal may both pass on one press of Ctrl-C
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
 
 
@@ -172,7 +171,7 @@ class LossScale:
         return {**self._scaler.state_dict(), "overflowed": int(self._overflowed)}
 
     def restore(self, state: Mapping[str, Any], path: Path) -> None:
-        """Continue from the state in the checkpoint `path`. Raises CheckpointError unless both or neither are fp16."""
+        """Continue from the state in the checkpoint `path`; CheckpointError unless both or neither are fp16."""
         if bool(state) != self._scaler.is_enabled():
             then, now = ("in fp16", "is not") if state else ("without a loss scale", "is fp16")
             raise CheckpointError(f"{path} was trained {then}, but --precision {now}; resume with the one of its run")

@@ -38,10 +38,9 @@ class Outcome(NamedTuple):
 
 
 def train(objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: RunSettings) -> Outcome:
-    """Train `objective`, a contracts.Objective on the run's device, to the end of the run or until a stop signal.
+    """Train `objective`, a contracts.Objective on the run's device, until the run's end or a stop signal.
 
-    The run ends at config.max_steps, or after an evaluation where run.is_enough() is true on every rank alike. Raises
-    DivergedError when the numbers stop being finite, and UsageError when the last checkpoint cannot be written.
+    Raises DivergedError when the numbers stop being finite, UsageError when the last checkpoint cannot be written.
     """
     loop = _Loop(objective, batches, evaluate, run)
     loop.begin()
@@ -161,19 +160,12 @@ class _Loop:
         means = {name: mean(total, count) for name, (total, count) in self._tally.take(run.world).items()}
         seconds = time.monotonic() - self._row_time
         norm = means.pop(GRADIENT_NORM)
-        skipped = self._guard.state()[0]
-        run.monitor.row(
-            {
-                **self._position(),
-                "loss": weighted_sum(self.objective.weights, means),
-                **means,
-                "learning_rate": learning_rate(self.step, run.config),
-                GRADIENT_NORM: norm,
-                "tokens_per_second": (self._tokens - self._row_tokens) / seconds,
-                **({"skipped_steps": skipped} if skipped else {}),
-                **self._loss_scale.row(),
-            }
-        )
+        row = {**self._position(), "loss": weighted_sum(self.objective.weights, means), **means}
+        row |= {"learning_rate": learning_rate(self.step, run.config), GRADIENT_NORM: norm}
+        row["tokens_per_second"] = (self._tokens - self._row_tokens) / seconds
+        if skipped := self._guard.state()[0]:
+            row["skipped_steps"] = skipped
+        run.monitor.row({**row, **self._loss_scale.row()})
         self._row_tokens, self._row_time = self._tokens, time.monotonic()
         self._guard.check(self.step)
 

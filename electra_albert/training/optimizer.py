@@ -13,8 +13,7 @@ from electra_albert.config import TrainingConfig
 
 Groups = list[dict[str, Any]]
 
-# From this many updates on, 1 - beta**step is one for every beta in use: nothing is corrected any more. In float32, the
-# type of the counter, adding one to it changes nothing either, so it does not grow.
+# From here on 1 - beta**step is one for every beta in use, and in float32 the counter does not grow any more.
 _UNCORRECTED_STEP = 1e8
 
 

@@ -55,14 +55,6 @@ def test_draws_follow_the_softmax_in_any_dtype(dtype: torch.dtype) -> None:
     assert chi_squared(draw(sample, logits, 1.0), logits, 1.0) > ACCEPTED
 
 
-def test_neighbouring_draws_are_independent() -> None:
-    logits = torch.zeros(6)
-    for by_position in (True, False):
-        drawn = draw(sample, logits, 1.0, by_position)
-        pairs = torch.bincount(6 * drawn[0::2] + drawn[1::2], minlength=36)
-        assert stats.chisquare(pairs.numpy()).pvalue > ACCEPTED
-
-
 def test_check_rejects_a_temperature_that_is_divided_after_the_noise() -> None:
     # Planted: the argmax of (logits + noise) / T, which is a draw at T = 1 whatever T is.
     def after_noise(logits: Tensor, temperature: float, seed: int, example: Tensor, position: Tensor) -> Tensor:

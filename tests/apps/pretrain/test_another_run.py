@@ -117,13 +117,6 @@ def test_a_record_is_replaced_and_never_rewritten_in_place(finished: Finished, h
     assert not [path for path in half.iterdir() if "tmp" in path.name]
 
 
-def test_a_run_cannot_end_before_the_step_it_goes_on_after(finished: Finished, run: Path) -> None:
-    before = written(run)
-    ended = call(pretrain.main, *finished.options(run, "--max_steps", STEPS - 5))
-    assert_refused(ended, 2, "max_steps", str(STEPS))
-    assert written(run) == before
-
-
 def test_the_same_corpus_by_another_path_goes_on(finished: Finished, half: Path, in_folder: Path) -> None:
     (in_folder / "link.txt").symlink_to(os.path.relpath(finished.corpus, in_folder))
     ended = call(pretrain.main, *finished.options(half, "--corpus", "link.txt"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -128,41 +128,6 @@ def test_a_folder_that_cannot_be_written_is_refused(finished: Finished, tmp_path
         argv = finished.options(tmp_path / "run", option, tmp_path / place)
         assert_refused(call(pretrain.main, *argv), 2, f"{tmp_path / place}", "cannot")
     assert written(tmp_path) == before
-
-
-# The tokenizer.
-
-
-def save_without_roles(folder: Path) -> None:
-    """Word pieces, but none that could be a mask or padding."""
-    from tokenizers import Tokenizer, models
-
-    folder.mkdir()
-    Tokenizer(models.WordPiece({"[UNK]": 0, "owl": 1}, unk_token="[UNK]")).save(str(folder / "tokenizer.json"))
-
-
-def save_damaged(folder: Path) -> None:
-    folder.mkdir()
-    (folder / "tokenizer.json").write_text('{"model": {"type": "Unigram", "vocab"')
-
-
-@pytest.mark.parametrize(
-    ("make", "code", "words"),
-    [
-        (lambda folder: None, 2, "does not exist"),
-        (Path.mkdir, 2, "holds no tokenizer.json"),
-        (save_without_roles, 4, "has no pad_token"),
-        (save_damaged, 4, "is not JSON"),
-    ],
-    ids=["missing", "empty", "no special tokens", "damaged"],
-)
-def test_a_tokenizer_that_cannot_be_used_is_refused(
-    finished: Finished, tmp_path: Path, make: Callable[[Path], None], code: int, words: str
-) -> None:
-    make(tmp_path / "pieces")
-    ended = call(pretrain.main, *finished.options(tmp_path / "run", "--tokenizer", tmp_path / "pieces"))
-    assert_refused(ended, code, words)
-    assert not (tmp_path / "run").exists()
 
 
 # The run folder.

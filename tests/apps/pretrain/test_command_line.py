@@ -92,12 +92,6 @@ def test_a_path_alone_is_the_corpus(in_folder: Path) -> None:
             parse(*argv)
 
 
-def test_a_file_alone_is_the_input_of_the_demo_and_no_data_of_a_task(in_folder: Path) -> None:
-    (in_folder / "a.csv").write_bytes(b"\xff")
-    assert_refused(call(demo.main, "a.csv"), 3, "a.csv is not UTF-8 text")
-    assert_refused(call(finetune.main, "a.csv"), 2, "write --train_file a.csv")
-
-
 @pytest.mark.parametrize("name", ["pretrain", "finetune", "demo"])
 def test_help_of_a_command_lists_options_and_loads_nothing_heavy(name: str, tmp_path: Path) -> None:
     program = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import sysconfig
 from pathlib import Path
@@ -18,7 +19,7 @@ from electra_albert.config import TrainingConfig
 from electra_albert.contracts import UsageError
 from electra_albert.tasks.kinds import TaskObjective
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import assert_refused, call, finish, start
+from tests.apps.tiny_run import STEPS, assert_refused, call, finish, rows, start
 from tests.apps.tiny_tasks import cola
 
 CPU = torch.device("cpu")
@@ -102,3 +103,38 @@ def test_a_run_whose_compiler_fails_ends_in_one_line(
     assert_refused(
         finish(start(["Pretraining.py", *argv], tmp_path)), 2, "torch.compile failed", "--torch_compile none"
     )
+
+
+# Of a loss after so many float32 updates that began with another order of additions.
+TOLERANCE = 1e-3
+LOSSES = ("eval_loss", "eval_generator_loss", "eval_discriminator_loss")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+@pytest.mark.usefixtures("nothing_compiled_yet")
+def test_compiled_blocks_train_to_the_losses_of_plain_ones_also_when_gone_on_with(
+    finished: Finished, tmp_path: Path
+) -> None:
+    folder, compiled = tmp_path / "run", ("--torch_compile", "blocks")
+    assert call(pretrain.main, *finished.options(folder, *compiled)).code == 0
+    shutil.rmtree(folder / "checkpoints" / f"step-{STEPS:07d}")
+    ended = call(pretrain.main, *finished.options(folder, *compiled))
+    assert ended.code == 0
+    assert f"going on from {folder / 'checkpoints'}" in ended.err
+    expected, found = rows(finished.folder)[-1], rows(folder)[-1]
+    for name in LOSSES:
+        assert found[name] == pytest.approx(expected[name], rel=TOLERANCE)
+    # The generator's block and the discriminator's, for both runs.
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
+
+
+def test_nothing_is_compiled_on_a_cpu_unless_it_is_asked_for() -> None:
+    cpu = torch.device("cpu")
+    assert choose_compilation("auto", cpu) == "none"
+    assert choose_compilation("step", cpu) == "step"
+
+
+def test_a_compilation_that_does_not_exist_is_refused(finished: Finished, tmp_path: Path) -> None:
+    ended = call(pretrain.main, *finished.options(tmp_path / "run", "--torch_compile", "all"))
+    assert_refused(ended, 2, "torch_compile", "blocks")
