@@ -230,6 +230,7 @@ def test_a_run_resumes_with_the_scale_it_had_or_not_at_all(tmp_path: Path, then:
         run_toy(tmp_path, resume_from=tmp_path / "checkpoints" / "step-0000004", arithmetic=now)
 
 
+@pytest.mark.slow
 def test_an_overflow_on_one_rank_moves_the_scale_of_all(tmp_path: Path) -> None:
     states = json.loads(run_ranks(2, tmp_path, "overflow"))
     assert states[0] == states[1]

@@ -200,6 +200,7 @@ def test_a_stream_of_random_numbers_instead_of_keys_is_caught(tmp_path: Path) ->
         check_resume_is_exact(tmp_path, CONFIG, Streaming, 3)
 
 
+@pytest.mark.slow
 def test_three_ranks_resume_to_the_bit(tmp_path: Path) -> None:
     # From three ranks on the order of DDP's buckets is the order of additions; without its settling this fails.
     results = [json.loads(line) for line in run_ranks(3, tmp_path, "resume").splitlines()]
@@ -264,6 +265,7 @@ def test_a_signal_saves_the_current_step_and_the_resume_is_exact(
     assert rows(tmp_path / "stopped") == rows(tmp_path / "through")
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path: Path) -> None:
     assert json.loads(run_ranks(2, tmp_path, "stop")) == [[[3, True], [3, True]], [2, 3]]
 

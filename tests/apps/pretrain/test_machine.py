@@ -94,6 +94,7 @@ def test_a_compiler_that_fails_is_told_with_the_way_around_it() -> None:
         double(torch.ones(3))
 
 
+@pytest.mark.slow
 def test_a_run_whose_compiler_fails_ends_in_one_line(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

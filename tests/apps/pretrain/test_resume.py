@@ -85,6 +85,7 @@ def test_a_run_killed_in_any_epoch_ends_as_if_it_never_was(
     assert outcome(folder, LENGTH) == outcome(uninterrupted, LENGTH)
 
 
+@pytest.mark.slow
 def test_a_run_told_to_stop_saves_says_so_and_goes_on(
     command: Callable[[Path], list[str]], uninterrupted: Path, tmp_path: Path
 ) -> None:
@@ -155,6 +156,7 @@ def test_a_finished_run_started_again_trains_nothing(finished: Finished, tmp_pat
         assert sha256(folder / kind / "model.safetensors") == sha256(finished.folder / kind / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_a_second_run_in_the_same_folder_is_refused_while_the_first_goes_on(
     command: Callable[[Path], list[str]], tmp_path: Path
 ) -> None:
