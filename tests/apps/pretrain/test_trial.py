@@ -37,7 +37,8 @@ def seen_operations(objective: toy.PretrainingObjective) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "model"), [*((name, "one group") for name in toy.OBJECTIVES), *(("rtd", model) for model in MODELS)]
+    ("name", "model"),
+    [*((name, "one group") for name in toy.OBJECTIVES), *(("rtd", model) for model in list(MODELS)[1:])],
 )
 def test_a_step_makes_the_operations_counted_from_its_settings(name: str, model: str) -> None:
     config = PretrainConfig(
