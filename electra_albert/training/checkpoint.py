@@ -1,7 +1,6 @@
-"""Checkpoints: written so that a crash at any instant leaves the older ones whole, found again, read, and kept.
+"""Checkpoints: folders `step-0000100`, written so that a crash at any instant leaves the older ones whole.
 
-A checkpoint is a folder `step-0000100` with `model.safetensors`, `optimizer.safetensors`, `state.json` and, written
-last, `MANIFEST.json` with the size and SHA-256 of each of them. Nothing in it can run code.
+`MANIFEST.json`, written last, has the size and SHA-256 of each file. Nothing in a checkpoint can run code.
 """
 
 from __future__ import annotations
@@ -49,11 +48,7 @@ def unique_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]
 def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimiser's state by the parameter's name: `<name>.exp_avg`, `<name>.exp_avg_sq`, `<name>.step`."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in module.named_parameters()}
-    return {
-        f"{names[parameter]}.{key}": value
-        for parameter, state in optimizer.state.items()
-        for key, value in state.items()
-    }
+    return {f"{names[one]}.{key}": value for one, state in optimizer.state.items() for key, value in state.items()}
 
 
 def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
@@ -88,9 +83,8 @@ def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:
 def find_checkpoint(folder: Path, resume: str) -> Path | None:
     """The checkpoint to resume from, or None for a run that begins.
 
-    resume is auto (the newest whole one in `folder`, with a warning for each that is not), never, or a path. Raises
-    CheckpointError where there are checkpoints but none is whole, or the named one is not: a resume that was meant
-    never becomes a fresh start. Raises UsageError where never meets checkpoints.
+    resume is auto (the newest whole one in `folder`, with a warning for each that is not), never, or a path. A resume
+    that was meant never becomes a fresh start: CheckpointError where none is whole, UsageError where never meets any.
     """
     found = list_checkpoints(folder)
     if resume == "never":
@@ -127,10 +121,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
-    """Copy the weights, and the optimiser's state where one is given, into what is trained; returns the state.
-
-    Nothing is changed unless all of it fits. Raises CheckpointError naming the first tensor that does not.
-    """
+    """Copy weights and optimiser state into what is trained, or raise CheckpointError naming a tensor that misfits."""
     state = read_state(path)
     targets, aliases = unique_tensors(module)
     if state.get("aliases") != aliases:
@@ -155,15 +146,10 @@ def _read_tensors(path: Path, targets: Mapping[str, Tensor]) -> dict[str, Tensor
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be read ({error})") from error
-    for name, target in targets.items():
-        if name not in tensors:
-            raise _misfit(path, f"has no {name}, which is being trained")
-        found, wanted = ((tensor.dtype, list(tensor.shape)) for tensor in (tensors[name], target))
-        if found != wanted:
-            raise _misfit(path, f"has {name} as {found[0]} {found[1]}, but {wanted[0]} {wanted[1]} is being trained")
-    for name in tensors:
-        if name not in targets:
-            raise _misfit(path, f"has {name}, which is not being trained")
+    found, wanted = ({name: f"{t.dtype} {list(t.shape)}" for name, t in each.items()} for each in (tensors, targets))
+    for name in {**wanted, **found}:
+        if found.get(name) != wanted.get(name):
+            raise _misfit(path, f"has {name} as {found.get(name)}, but {wanted.get(name)} is being trained")
     return tensors
 
 
@@ -194,15 +180,14 @@ def save_checkpoint(
 ) -> Path:
     """Publish the checkpoint of `step` in `folder`, then remove the oldest ones above `save_total_limit`.
 
-    state is what else belongs to it, as JSON. Raises OSError where it cannot be written, with the older checkpoints as
-    they were. The caller has made sure by `check_finite` that it is worth keeping.
+    state is what else belongs to it, as JSON. Raises OSError where it cannot be written; the older ones are untouched.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _remove_litter(folder)
     temporary = folder / f"{_TEMPORARY}{step}-{os.getpid()}"
     temporary.mkdir()
     try:
-        _fill(temporary, step, module, optimizer, state)
+        _fill(temporary, {**state, "step": step}, module, optimizer)
         path = folder / f"step-{step:07d}"
         if path.exists():
             _set_aside(path)
@@ -217,12 +202,10 @@ def save_checkpoint(
     return path
 
 
-def _fill(
-    temporary: Path, step: int, module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
-) -> None:
+def _fill(temporary: Path, state: Mapping[str, Any], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Write the files of a checkpoint, the manifest last, and have them reach the disk."""
     tensors, aliases = unique_tensors(module)
-    _write_json({**state, "step": step, "aliases": aliases}, temporary / STATE)
+    _write_json({**state, "aliases": aliases}, temporary / STATE)
     _write_tensors(tensors, temporary / MODEL)
     _write_tensors(optimizer_tensors(module, optimizer), temporary / OPTIMIZER)
     # safetensors makes files that only their owner can read; these follow the umask, as state.json does.

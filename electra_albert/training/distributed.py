@@ -38,10 +38,9 @@ class World(NamedTuple):
 
 
 def start(device: str) -> World:
-    """Join the processes that torchrun started; without torchrun's environment, be the only one.
+    """Join the processes that torchrun started, or be the only one; UsageError where there is no such device.
 
-    device is cpu, cuda, mps, or auto for the first of cuda, mps and cpu that works. Raises UsageError where the one
-    asked for does not.
+    device is cpu, cuda, mps, or auto for the first of cuda, mps and cpu that works.
     """
     rank, world_size, local_rank = (
         int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
@@ -64,7 +63,7 @@ def _device(device: str, local_rank: int, world_size: int) -> torch.device:
             raise UsageError("--device mps takes one process on a Mac whose GPU PyTorch can use; use --device cpu")
         return torch.device("cpu")
     if device == "cpu":
-        return torch.device("cpu")
+        return torch.device(device)
     if not torch.cuda.is_available():
         raise UsageError(f"--device {device}: PyTorch finds no GPU here; use --device cpu or --device auto")
     if local_rank >= torch.cuda.device_count():
@@ -106,13 +105,10 @@ def stop(world: World) -> None:
 
 
 def leave(world: World, exit_code: int) -> int:
-    """The last call of a program that called `start`: its exit code, or, with other ranks, the end of the process.
-
-    DDP keeps gloo's threads alive after the process group is gone, and an interpreter that is torn down under them
-    aborts now and then; torchrun would report a run that went well as failed. So nothing is torn down.
-    """
+    """The last call of a program that called `start`: its exit code, or, with other ranks, the end of the process."""
     if world.world_size == 1:
         return exit_code
+    # DDP keeps gloo's threads alive, and an interpreter that is torn down under them aborts now and then.
     if exit_code in (0, STOPPED_BY_SIGNAL):  # else others may be waiting for this rank, and leaving in turn would hang
         stop(world)
     elif not world.is_main:
@@ -142,10 +138,7 @@ def gather_objects(value: Any, world: World) -> list[Any]:
 
 @contextmanager
 def main_first(world: World) -> Iterator[None]:
-    """Run the block on the main rank, then on the others: it prepares, they find the work done.
-
-    What the user must mend, a UserError of the main rank, is raised on all of them: none waits for a rank that left.
-    """
+    """Run the block on the main rank, which prepares, then on the others; its UserError is raised on all of them."""
     if world.world_size == 1:
         yield
         return

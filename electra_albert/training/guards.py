@@ -23,16 +23,14 @@ from electra_albert.contracts import Arithmetic, CheckpointError, DivergedError,
 
 MAX_SKIPPED_IN_A_ROW = 5
 MAX_SKIPPED = 50
-# torchrun and the terminal may both pass on one press of Ctrl-C; what comes this soon after is the same request.
-_SAME_REQUEST_SECONDS = 1.0
+_SAME_REQUEST_SECONDS = 1.0  # torchrun and the terminal may both pass on one press of Ctrl-C
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
 
 
 class StopSignal:
-    """Turns SIGTERM, SIGINT and SIGUSR1 into a flag that the loop reads; nothing happens inside the handler.
+    """Turns SIGTERM, SIGINT and SIGUSR1 into a flag that the loop reads; a second SIGTERM or SIGINT ends the process.
 
-    A second SIGTERM or SIGINT ends the process at once. Leaving the context puts the old handlers back. Outside the
-    main thread, where Python allows no handlers, none is set.
+    Leaving the context puts the old handlers back. Outside the main thread Python allows no handlers, so none is set.
     """
 
     def __init__(self) -> None:
@@ -60,10 +58,7 @@ class StopSignal:
 
 
 class RunLock:
-    """Holds `run.lock` in a run's folder while the run lasts; the main rank takes it.
-
-    The system drops the lock when its holder dies, so a stale file is taken over. A second run is a UsageError.
-    """
+    """Holds `run.lock` in a run's folder; a second run is a UsageError, a file whose holder died is taken over."""
 
     NAME = "run.lock"
 
@@ -79,8 +74,11 @@ class RunLock:
             with suppress(PermissionError):  # Windows lets nobody read or write a locked file
                 self._path.write_text(f"pid {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
         except Timeout:
+            holder = "a process that is just starting"
+            with suppress(OSError):
+                holder = self._path.read_text(encoding="utf-8", errors="replace")[:200].strip() or holder
             raise UsageError(
-                f"{folder} is in use by another run ({self._holder()}); wait for it or choose another --output_dir"
+                f"{folder} is in use by another run ({holder}); wait for it or choose another --output_dir"
             ) from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
@@ -90,12 +88,6 @@ class RunLock:
             warnings.warn(f"{self._path} cannot be locked on this file system; take care to run once", stacklevel=2)
         return self
 
-    def _holder(self) -> str:
-        with suppress(OSError):
-            if holder := self._path.read_text(encoding="utf-8", errors="replace")[:200].strip():
-                return holder
-        return "a process that is just starting"
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         with suppress(PermissionError):  # Windows removes no open file; it stays and is taken over
             self._path.unlink(missing_ok=True)
@@ -103,10 +95,7 @@ class RunLock:
 
 
 class UpdateGuard:
-    """Counts, on the device, the updates that are skipped because their gradient is not finite.
-
-    Overflows of fp16, which the loss scale counts and answers, are skipped too but do not count here.
-    """
+    """Counts, on the device, the updates skipped because their gradient is not finite, overflows of fp16 apart."""
 
     def __init__(self, device: torch.device) -> None:
         # Skipped in all, skipped in a row up to now, and the longest such row.
@@ -141,11 +130,10 @@ class UpdateGuard:
 
 
 class LossScale:
-    """PyTorch's GradScaler, and a count of the overflows that it met; in any other arithmetic than fp16 the scale is 1.
+    """PyTorch's GradScaler and a count of its overflows; in any other arithmetic than fp16 the scale is 1.
 
-    An overflow is a gradient that was not finite at a scale above 1: the scale is then halved and the update skipped.
-    From 1 down it is a sign of divergence, which the guard counts. All ranks have the same scale, for it follows from
-    reduced gradients.
+    An overflow is a gradient that was not finite at a scale above 1, which halves it; from 1 down it is divergence. All
+    ranks have the same scale, for it follows from reduced gradients.
     """
 
     def __init__(self, device: torch.device, arithmetic: Arithmetic) -> None:
@@ -154,7 +142,7 @@ class LossScale:
         self._overflowed = torch.zeros((), dtype=torch.int64, device=device)
 
     def current(self) -> Tensor:
-        """The scale, float32 [], on the device."""
+        """The scale, float32 []."""
         return self._scaler.scale(self._one)
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
@@ -183,7 +171,7 @@ class LossScale:
         return {**self._scaler.state_dict(), "overflowed": int(self._overflowed)}
 
     def restore(self, state: Mapping[str, Any], path: Path) -> None:
-        """Continue from the state in the checkpoint `path`. Raises CheckpointError unless both or neither are fp16."""
+        """Continue from the state in the checkpoint `path`; CheckpointError unless both or neither are fp16."""
         if bool(state) != self._scaler.is_enabled():
             then, now = ("in fp16", "is not") if state else ("without a loss scale", "is fp16")
             raise CheckpointError(f"{path} was trained {then}, but --precision {now}; resume with the one of its run")
@@ -193,8 +181,5 @@ class LossScale:
 
 
 def loss_scale_or_nan(loss: Tensor, scale: Tensor | None = None) -> Tensor:
-    """The gradient to start `loss.backward` with: the scale [] or one, or NaN where the loss is not finite.
-
-    So a bad loss on one rank reaches the reduced gradient of all, and they skip the update together unasked.
-    """
+    """The gradient to start `loss.backward` with: the scale [] or one, NaN for a loss that is not finite."""
     return torch.where(torch.isfinite(loss), 1.0 if scale is None else scale, torch.nan).to(loss.dtype)

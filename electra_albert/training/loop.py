@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 GRADIENT_NORM = "grad_norm"
 
-# Scores held-out rows at a step and returns names without prefix; None if it was stopped before the end.
+# Scores held-out examples at a step and returns names without prefix; None if it was stopped before the end.
 Evaluate = Callable[[int], Metrics | None]
 
 
@@ -38,12 +38,9 @@ class Outcome(NamedTuple):
 
 
 def train(objective: nn.Module, batches: StepBatches, evaluate: Evaluate, run: RunSettings) -> Outcome:
-    """Train `objective`, a contracts.Objective on the run's device, to the end of the run or until a stop signal.
+    """Train `objective`, a contracts.Objective on the run's device, until the run's end or a stop signal.
 
-    The run ends at config.max_steps, or after an evaluation where run.is_enough() is true on every rank alike.
-
-    Resumes from run.resume_from where one is given. Raises DivergedError when the numbers stop being finite, and
-    UsageError when the last checkpoint cannot be written.
+    Raises DivergedError when the numbers stop being finite, UsageError when the last checkpoint cannot be written.
     """
     loop = _Loop(objective, batches, evaluate, run)
     loop.begin()
@@ -112,11 +109,9 @@ class _Loop:
         return self.step % interval == 0 or self.step == self._run.config.max_steps
 
     def _rehearse(self, batch: Batch, step: int) -> None:
-        """Pass once over a micro-batch without training: does every parameter get a gradient, are the counts right?
-
-        DDP rearranges its buckets after its first backward pass, and from three ranks on their order is that of the
-        additions. This pass keeps the last bits of a resumed run those of the uninterrupted one.
-        """
+        """Pass once over a micro-batch without training: does every parameter get a gradient, are the counts right?"""
+        # DDP rearranges its buckets, whose order is that of the additions, after its first pass: a resumed run's would
+        # differ from those of the uninterrupted one.
         terms = backward(self._model, [batch], dict.fromkeys(self.objective.weights, 0.0), step, self._run)
         check_gradients(self.module)
         for name, count in self.objective.counts(batch).items():
@@ -165,19 +160,12 @@ class _Loop:
         means = {name: mean(total, count) for name, (total, count) in self._tally.take(run.world).items()}
         seconds = time.monotonic() - self._row_time
         norm = means.pop(GRADIENT_NORM)
-        skipped = self._guard.state()[0]
-        run.monitor.row(
-            {
-                **self._position(),
-                "loss": weighted_sum(self.objective.weights, means),
-                **means,
-                "learning_rate": learning_rate(self.step, run.config),
-                GRADIENT_NORM: norm,
-                "tokens_per_second": (self._tokens - self._row_tokens) / seconds,
-                **({"skipped_steps": skipped} if skipped else {}),
-                **self._loss_scale.row(),
-            }
-        )
+        row = {**self._position(), "loss": weighted_sum(self.objective.weights, means), **means}
+        row |= {"learning_rate": learning_rate(self.step, run.config), GRADIENT_NORM: norm}
+        row["tokens_per_second"] = (self._tokens - self._row_tokens) / seconds
+        if skipped := self._guard.state()[0]:
+            row["skipped_steps"] = skipped
+        run.monitor.row({**row, **self._loss_scale.row()})
         self._row_tokens, self._row_time = self._tokens, time.monotonic()
         self._guard.check(self.step)
 
@@ -196,10 +184,7 @@ class _Loop:
         self._row_time += time.monotonic() - started
 
     def save(self, *, is_last: bool) -> None:
-        """Publish a checkpoint. One that cannot be written is a warning and tried again, unless it is the last.
-
-        Raises DivergedError rather than write what is not finite.
-        """
+        """Publish a checkpoint; one that cannot be written is a warning and tried again, unless it is the last."""
         run, started = self._run, time.monotonic()
         if self.step == self._saved_step:
             return

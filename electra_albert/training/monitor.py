@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
@@ -46,10 +46,7 @@ def read_metrics(path: Path) -> list[Metrics]:
 
 
 def cut_metrics(path: Path, step: int, *, is_evaluated: bool) -> list[Metrics]:
-    """Cut a metrics file back to `step`, atomically; torn lines go. Returns the rows that stay.
-
-    Evaluation rows of `step` itself stay only where they are not about to be made again: is_evaluated.
-    """
+    """Cut a metrics file back to `step`, whose own evaluation stays where is_evaluated; returns the rows that stay."""
     kept = []
     for row in read_metrics(path):
         is_evaluation = any(key.startswith(EVALUATION_PREFIX) for key in row)
@@ -119,10 +116,7 @@ def mean(total: float, count: int) -> float | None:
 
 
 class Monitor:
-    """Writes rows to metrics.jsonl and TensorBoard and shows progress; silent on every rank but the main one.
-
-    Failing to write (a full disk, a terminal that is gone) is one warning and never stops the training.
-    """
+    """Writes rows to metrics.jsonl and TensorBoard and shows progress, on the main rank; failing is one warning."""
 
     def __init__(self, folder: Path, max_steps: int, *, is_main: bool = True) -> None:
         self._folder = folder
@@ -139,12 +133,13 @@ class Monitor:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._try("the progress bar", self._bar.close)
-        if self._rows is not None:
-            self._try("metrics.jsonl", self._rows.close)
-        if self._board is not None:
-            self._try("tensorboard", self._board.close)
+        for what, sink in (
+            ("the progress bar", self._bar),
+            ("metrics.jsonl", self._rows),
+            ("tensorboard", self._board),
+        ):
+            if sink is not None:
+                self._try(what, sink.close)
 
     def start(self, step: int, *, is_evaluated: bool = True) -> None:
         """Begin after `step` updates: rows after it are cut, and its evaluation too unless it stays: is_evaluated."""
@@ -180,7 +175,7 @@ class Monitor:
                 LOG.warning(f"cannot write {what} ({error.strerror or error}); training continues, logs have gaps")
 
     def tick(self) -> None:
-        """One update is done."""
+        """Count one update."""
         if self._bar is not None:
             self._try("the progress bar", lambda: self._bar.update(1))
 
@@ -239,15 +234,13 @@ class Monitor:
     def _time_left(self, step: int) -> str:
         first, started = self._started
         seconds = round((time.monotonic() - started) / max(1, step - first) * (self._max_steps - step))
-        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        return str(timedelta(seconds=seconds))
 
 
 def _readable(row: Metrics) -> str:
     """The numbers of a row on one line, without counts and without those of single sources."""
-    left_out = ("step", "tokens", "masked_tokens")
-    return "  ".join(
-        f"{name} {_short(value)}" for name, value in row.items() if name not in left_out and "/" not in name
-    )
+    shown = {name: row[name] for name in row if name not in ("step", "tokens", "masked_tokens") and "/" not in name}
+    return "  ".join(f"{name} {_short(value)}" for name, value in shown.items())
 
 
 def _short(value: Any) -> str:

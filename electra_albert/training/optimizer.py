@@ -1,8 +1,4 @@
-"""AdamW or LAMB over groups in which every trainable parameter is exactly once, and the learning rate by step.
-
-Updates are counted from 1 while the rate rises and from 0 while it falls, so that neither the first nor the last update
-of a run is made with a rate of zero. The published codes count from 0 throughout: their first update changes nothing.
-"""
+"""AdamW or LAMB over groups in which every trainable parameter is exactly once, and the learning rate by step."""
 
 from __future__ import annotations
 
@@ -14,16 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from electra_albert.config import TrainingConfig
-from electra_albert.training.lamb import Lamb
 
 Groups = list[dict[str, Any]]
 
-# From this many updates on, 1 - beta**step is one for every beta in use: nothing is corrected any more. In float32, the
-# type of the counter, adding one to it changes nothing either, so it does not grow.
+# From here on 1 - beta**step is one for every beta in use, and in float32 the counter does not grow any more.
 _UNCORRECTED_STEP = 1e8
-# The fused projection holds query, key and value one above the other.
-_FUSED, _FUSED_MATRICES = "qkv.weight", 3
-_TRUST_RATIOS = (1, _FUSED_MATRICES, 0)  # of a matrix, of the fused projection, of what is not decayed
 
 
 def learning_rate(step: int, config: TrainingConfig) -> float:
@@ -32,6 +23,7 @@ def learning_rate(step: int, config: TrainingConfig) -> float:
     electra: warm-up times a decay over the whole run (ELECTRA appendix A). bert: warm-up, then a jump down onto that
     decay, as in BERT's and ALBERT's code. linear: warm-up to the peak, then a decay over the updates that remain.
     """
+    # Differs from the published codes: the decay counts from 0, the warm-up from 1, so that no update has a rate of 0.
     peak, warmup, total = config.learning_rate, config.warmup_steps, config.max_steps
     if step > total:
         return 0.0
@@ -48,31 +40,20 @@ def learning_rate(step: int, config: TrainingConfig) -> float:
 def parameter_groups(module: nn.Module, weight_decay: float, rate_scales: Mapping[str, float] | None = None) -> Groups:
     """Optimiser groups over the trainable parameters; a tied one is in one of them, once.
 
-    Matrices and embeddings are decayed, biases and LayerNorms are not; these have no trust ratio in LAMB either, as in
-    ALBERT's code. In the fused projection query, key and value have a ratio each. rate_scales gives by parameter name
-    a multiple of the learning rate; by default all have the same.
+    Biases and LayerNorms have no decay and, as in ALBERT's code, no trust ratio; query, key and value, which are one
+    fused matrix, have a ratio each. rate_scales gives by parameter name a multiple of the learning rate.
     """
     members: dict[tuple[float, int], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():  # names a parameter shared by two modules once
         if parameter.requires_grad:
+            is_plain = parameter.ndim <= 1 and (name.endswith("bias") or "norm" in name.lower())
+            ratios = 0 if is_plain else 3 if name.endswith("qkv.weight") else 1
             scale = 1.0 if rate_scales is None else rate_scales[name]
-            members.setdefault((-scale, _ratio_index(name, parameter)), []).append(parameter)
+            members.setdefault((scale, ratios), []).append(parameter)
     return [
-        {
-            "params": members[key],
-            "weight_decay": weight_decay if _TRUST_RATIOS[key[1]] else 0.0,
-            "trust_ratios": _TRUST_RATIOS[key[1]],
-            "rate_scale": -key[0],
-        }
-        for key in sorted(members)
+        {"params": params, "weight_decay": weight_decay if ratios else 0.0, "trust_ratios": ratios, "rate_scale": scale}
+        for (scale, ratios), params in members.items()
     ]
-
-
-def _ratio_index(name: str, parameter: Tensor) -> int:
-    """Index into _TRUST_RATIOS of a parameter."""
-    if parameter.ndim <= 1 and (name.endswith("bias") or "norm" in name.lower()):
-        return 2
-    return 1 if name.endswith(_FUSED) else 0
 
 
 def check_groups(module: nn.Module, groups: Iterable[Mapping[str, Any]]) -> None:
@@ -93,6 +74,56 @@ def check_gradients(module: nn.Module) -> None:
             raise ValueError(f"{name} is trainable, but no loss reaches it; build it only where it is trained")
 
 
+class Lamb(torch.optim.Optimizer):
+    """LAMB as ALBERT was trained with. Paper: You et al. 2020, algorithm 2.
+
+    A group's `trust_ratios` is the number of ratios of each of its tensors, one for each part of its rows; 0 is AdamW.
+    The state is made by build_optimizer. Where `found_inf` [] holds 1, an update leaves weights and state as they are.
+    """
+
+    found_inf: Tensor | None = None
+
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6
+    ) -> None:
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "trust_ratios": 1})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Make one update; a closure is not supported."""
+        assert closure is None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, group)
+
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        """Move one parameter and its state, or copy them onto themselves where the update is to be skipped."""
+        state, (beta1, beta2) = self.state[parameter], group["betas"]
+        step = state["step"] + 1
+        first = torch.lerp(state["exp_avg"], gradient, 1 - beta1)
+        second = torch.lerp(state["exp_avg_sq"], gradient.square(), 1 - beta2)
+        # In float64, where there is one: 1 - beta2**step is a small difference of numbers near one.
+        wide = step if step.device.type == "mps" else step.double()
+        correction1, correction2 = (1 - beta**wide for beta in (beta1, beta2))
+        direction = (first / correction1) / ((second / correction2).sqrt() + group["eps"])
+        direction = direction + group["weight_decay"] * parameter
+        if group["trust_ratios"]:
+            direction = _trust(parameter, direction, group["trust_ratios"])
+        moved = (parameter - group["lr"] * direction, step, first, second)
+        for target, value in zip((parameter, state["step"], state["exp_avg"], state["exp_avg_sq"]), moved, strict=True):
+            target.copy_(value if self.found_inf is None else torch.where(self.found_inf == 0, value, target))
+
+
+def _trust(parameter: Tensor, direction: Tensor, parts: int) -> Tensor:
+    """Scale each of `parts` equal runs of rows to the norm of its weights; where either norm is 0 it stays."""
+    rows = direction.reshape(parts, -1)
+    weight_norm = torch.linalg.vector_norm(parameter.reshape(parts, -1), dim=1)  # [parts]
+    direction_norm = torch.linalg.vector_norm(rows, dim=1)  # [parts]
+    ratio = torch.where((weight_norm > 0) & (direction_norm > 0), weight_norm / direction_norm, 1.0)
+    return (rows * ratio[:, None]).view_as(direction)
+
+
 def _adamw(groups: Groups, **options: Any) -> torch.optim.Optimizer:
     if groups[0]["params"][0].device.type == "mps":  # where the fused update does not look at found_inf
         return Lamb([{**group, "trust_ratios": 0} for group in groups], **options)
@@ -107,9 +138,7 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """The optimiser of config.optimizer with its state allocated, so that a checkpoint can be copied into it.
 
-    Each group's `rate_scale` is a multiple of the learning rate; see parameter_groups. Without adam_bias_correction the
-    moments are used as they are, as in ELECTRA's and ALBERT's own optimisers. Where the attribute `found_inf` [] of the
-    optimiser holds 1, an update changes neither weights nor state.
+    Where its attribute `found_inf` [] holds 1, an update changes neither weights nor state.
     """
     groups = parameter_groups(module, config.weight_decay, rate_scales)
     check_groups(module, groups)

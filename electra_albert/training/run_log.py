@@ -70,10 +70,7 @@ def log_shown(text: str) -> None:
 
 
 class RunLog:
-    """Collects what is logged from here on, and once its folder is open writes it to log.txt there.
-
-    A file that cannot be written is reported once and never stops the run. What ends the block early is logged.
-    """
+    """Collects what is logged, errors that end the block too, and writes it to log.txt once its folder is open."""
 
     def __init__(self) -> None:
         self._lines = MemoryHandler(_KEPT, flushLevel=logging.CRITICAL + 1)

@@ -36,10 +36,7 @@ def count_step(objective: Objective, micro_batches: list[Batch], run: RunSetting
 
 
 def term_scales(weights: Mapping[str, float], counts: Mapping[str, int], world_size: int) -> dict[str, float]:
-    """Factor of each term's sum on one rank, so that the ranks' averaged gradients are those of sum / count.
-
-    A term that counted nothing gets 0: it stays connected, so that every rank reduces the same gradients.
-    """
+    """Factor of each term's sum, so that the ranks' averaged gradients are those of sum / count; 0 for a count of 0."""
     return {name: world_size * weight / counts[name] if counts[name] else 0.0 for name, weight in weights.items()}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from filelock import FileLock
 
 from electra_albert.apps import default_model, export
 from tests.apps.tiny_run import Ended, call, english, finish, options, start
@@ -45,8 +45,7 @@ def make_once(shared_folder: Path) -> Callable[[str, Callable[[], Ended]], Ended
 
     def once(name: str, make: Callable[[], Ended]) -> Ended:
         done = shared_folder / f"{name}.json"
-        with (shared_folder / f"{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with FileLock(shared_folder / f"{name}.lock"):
             if not done.exists():
                 done.write_text(json.dumps(make()), encoding="utf-8")
         return Ended(*json.loads(done.read_text(encoding="utf-8")))

@@ -8,7 +8,7 @@ from scipy import stats
 from torch import Tensor
 
 from electra_albert.keyed_random import Stream, bits
-from electra_albert.objectives.masking import Targets, choose_targets, maskable, quota, show_masked, slots
+from electra_albert.objectives.masking import Targets, choose_targets, maskable, show_masked, slots
 from tests.objectives.toy import CLS, MASK, PAD, SEED, SEP, SPECIAL, UNKNOWN
 
 RATES = (0.15, 0.25, 0.3, 0.5)
@@ -61,14 +61,6 @@ def test_check_of_the_choice_rejects(fault: str) -> None:
         assert_well_chosen(wrong, ids, is_maskable, 0.25)
 
 
-@pytest.mark.parametrize("rate", [0.15, 0.5])
-def test_quota_is_pythons_rounding_for_every_number_of_maskable_tokens(rate: float) -> None:
-    length = 512
-    is_maskable = torch.arange(length) < torch.arange(length - 1)[:, None]  # 0 to 510 of them
-    expected = [min(max(1, round(rate * count)), count) for count in range(length - 1)]
-    assert quota(is_maskable, rate).tolist() == expected
-
-
 def test_only_real_tokens_that_are_not_special_are_maskable_and_one_is_chosen_where_there_is_any() -> None:
     ids = torch.tensor([[CLS, 7, UNKNOWN, SEP, MASK, 9, SEP, 11], [CLS, UNKNOWN, SEP, MASK, SEP, PAD, PAD, PAD]])
     mask = torch.tensor([[True] * 7 + [False], [True] * 5 + [False] * 3])
@@ -86,14 +78,3 @@ def test_every_maskable_position_is_chosen_equally_often() -> None:
     _, _, targets = choose(rows, length, rate, share=1.0)
     counts = torch.bincount(targets.positions[targets.weight > 0], minlength=length)
     assert stats.chisquare(counts.numpy()).pvalue > ACCEPTED
-
-
-def test_masks_differ_by_example_and_by_seed() -> None:
-    ids = torch.full((1, 40), 9)
-    is_maskable = torch.ones_like(ids, dtype=torch.bool)
-    keys = [(seed, example) for seed in (1, 2) for example in (0, 1, 2)]
-    chosen = {
-        tuple(choose_targets(ids, is_maskable, 0.25, seed, torch.tensor([example])).positions[0].sort().values.tolist())
-        for seed, example in keys
-    }
-    assert len(chosen) == len(keys)

@@ -7,14 +7,12 @@ import torch
 
 from electra_albert.config import RtdConfig
 from electra_albert.contracts import Batch, Term
-from electra_albert.objectives.masking import sample
 from electra_albert.objectives.rtd import Corruption, DetectionOutput, ReplacedTokenDetection
 from tests.objectives.toy import (
     CLS,
     MASK,
     MODEL,
     PAD,
-    SEED,
     SEP,
     STEP,
     make_batch,
@@ -56,14 +54,6 @@ class CountsPadding(ReplacedTokenDetection):
         return super().terms(everything, corruption, output)
 
 
-class SkipsSpecial(ReplacedTokenDetection):
-    """Planted: [CLS] and [SEP] left out of the discriminator's loss."""
-
-    def terms(self, batch: Batch, corruption: Corruption, output: DetectionOutput) -> dict[str, Term]:
-        is_special = (batch.input_ids == CLS) | (batch.input_ids == SEP)
-        return super().terms(batch._replace(attention_mask=batch.attention_mask & ~is_special), corruption, output)
-
-
 class StraightThrough(ReplacedTokenDetection):
     """Planted: the generator's scores have a path into the discriminator's."""
 
@@ -97,17 +87,6 @@ def test_only_chosen_tokens_are_masked_or_replaced_and_no_special_one() -> None:
     assert (corruption.is_replaced & kept).any()
 
 
-def test_tokens_are_drawn_at_the_configured_temperature_by_the_seed() -> None:
-    batch, objective = make_batch(), make_objective(rtd=replace(HALF, temperature=9.0))
-    objective.generator.predictions.bias.data.copy_(torch.linspace(-9, 9, MODEL.vocab_size))
-    found = objective.corrupt(batch)
-    positions, used = found.targets.positions, found.targets.weight > 0
-    rows = batch.example_id[:, None].expand_as(positions)
-    drawn = [sample(found.logits[used], heat, SEED, rows[used], positions[used]) for heat in (9.0, 1.0)]
-    assert torch.equal(found.corrupted_ids.gather(1, positions)[used], drawn[0])
-    assert not torch.equal(*drawn)
-
-
 def test_detection_counts_every_token_but_padding() -> None:
     batch, objective = make_batch(), make_objective()
     corruption = objective.corrupt(batch)
@@ -118,22 +97,9 @@ def test_detection_counts_every_token_but_padding() -> None:
     term = objective(batch, STEP)["discriminator_loss"]
     assert int(term.count) == int(batch.attention_mask.sum())
     torch.testing.assert_close(term.sum, expected)
-    for planted in (CountsPadding, SkipsSpecial):
-        wrong = make_objective(kind=planted)(batch, STEP)["discriminator_loss"]
-        assert int(wrong.count) != int(batch.attention_mask.sum())
-        assert not torch.isclose(wrong.sum, expected)
-
-
-def test_generator_loss_is_cross_entropy_at_the_chosen_tokens_only() -> None:
-    batch, objective = make_batch(), make_objective(rtd=HALF)
-    corruption = objective.corrupt(batch)
-    generator = objective.electra.generator
-    hidden_states = generator(corruption.masked_ids, batch.attention_mask, batch.token_type_ids)
-    everywhere = generator.logits(hidden_states)  # [B, L, V]
-    used = corruption.targets.weight > 0
-    is_target = torch.zeros_like(batch.attention_mask).scatter(1, corruption.targets.positions, used)
-    expected = torch.nn.functional.cross_entropy(everywhere[is_target], batch.input_ids[is_target], reduction="sum")
-    torch.testing.assert_close(objective(batch, STEP)["generator_loss"].sum, expected)
+    wrong = make_objective(kind=CountsPadding)(batch, STEP)["discriminator_loss"]
+    assert int(wrong.count) != int(batch.attention_mask.sum())
+    assert not torch.isclose(wrong.sum, expected)
 
 
 def test_row_of_special_tokens_only_predicts_nothing_and_keeps_the_loss_connected() -> None:

@@ -9,7 +9,7 @@ from scipy import stats
 from torch import Tensor
 
 from electra_albert.keyed_random import Stream, bits, gumbel
-from electra_albert.objectives.masking import block_size, sample
+from electra_albert.objectives.masking import sample
 from tests.objectives.toy import SEED, sample_plainly
 
 DRAWS = 12_000
@@ -41,8 +41,7 @@ def chi_squared(drawn: Tensor, logits: Tensor, temperature: float) -> float:
     return float(stats.chisquare(*pooled).pvalue)
 
 
-@pytest.mark.parametrize("temperature", [0.5, 2.0])
-@pytest.mark.parametrize("vocab", [7, 101])
+@pytest.mark.parametrize(("vocab", "temperature"), [(7, 0.5), (101, 2.0)])
 def test_draws_follow_the_softmax_at_each_temperature(vocab: int, temperature: float) -> None:
     logits = make_logits(vocab)
     for sampler, by_position in ((sample, False), (sample, True), (sample_plainly, False)):
@@ -50,25 +49,10 @@ def test_draws_follow_the_softmax_at_each_temperature(vocab: int, temperature: f
         assert chi_squared(drawn, logits, temperature) > ACCEPTED
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_draws_follow_the_softmax_in_any_dtype(dtype: torch.dtype) -> None:
     logits = make_logits(101, dtype)
     assert chi_squared(draw(sample, logits, 1.0), logits, 1.0) > ACCEPTED
-
-
-def test_autocast_changes_no_draw() -> None:
-    logits = make_logits(101)
-    expected = draw(sample, logits, 0.7)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(draw(sample, logits, 0.7), expected)
-
-
-def test_neighbouring_draws_are_independent() -> None:
-    logits = torch.zeros(6)
-    for by_position in (True, False):
-        drawn = draw(sample, logits, 1.0, by_position)
-        pairs = torch.bincount(6 * drawn[0::2] + drawn[1::2], minlength=36)
-        assert stats.chisquare(pairs.numpy()).pvalue > ACCEPTED
 
 
 def test_check_rejects_a_temperature_that_is_divided_after_the_noise() -> None:
@@ -96,11 +80,10 @@ def test_check_rejects_blocks_chosen_by_their_best_token() -> None:
     assert chi_squared(draw(by_maximum, logits, 1.0), logits, 1.0) < REJECTED
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize(("token", "others"), [(6e4, 0.0), (0.0, -6e4)])
-def test_token_far_above_all_others_is_always_drawn(dtype: torch.dtype, token: float, others: float) -> None:
+def test_token_far_above_all_others_is_always_drawn(token: float, others: float) -> None:
     # Near float16's largest number: neither an exponential that overflows nor one that vanishes may decide.
-    logits = torch.full((101,), others, dtype=dtype)
+    logits = torch.full((101,), others, dtype=torch.float16)
     logits[37] = token
     assert (draw(sample, logits, 0.5) == 37).all()
 
@@ -112,14 +95,6 @@ def test_forbidden_tokens_are_never_drawn_even_where_they_fill_a_block() -> None
     drawn = draw(sample, logits, 1.0)
     assert torch.isin(drawn, allowed).all()
     assert chi_squared(drawn, logits, 1.0) > ACCEPTED
-
-
-def test_drawn_ids_stay_inside_any_vocabulary_at_far_fewer_noises_than_tokens() -> None:
-    for vocab in (1, 2, 3, 5, 7, 31, 33, 100, 1025):
-        drawn = draw(sample, torch.zeros(vocab), 1.0)
-        assert 0 <= int(drawn.min()) <= int(drawn.max()) < vocab
-    size = block_size(30_000)
-    assert size + -(-30_000 // size) < 30_000 / 50
 
 
 def test_a_draw_is_an_integer_without_a_gradient_that_does_not_depend_on_its_batch() -> None:

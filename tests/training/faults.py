@@ -1,7 +1,6 @@
 """Programs run in processes of their own: runs that are killed half-way, and ranks that train together.
 
 python -m tests.training.faults kill FOLDER        one run after the other, killed at ever later system calls
-python -m tests.training.faults full FOLDER BYTES  a run whose files cannot grow beyond BYTES
 python -m tests.training.faults rank FOLDER NAME   one rank (torchrun's environment); NAME is a program below
 """
 
@@ -10,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -24,7 +22,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from electra_albert.contracts import Batch, UsageError
+from electra_albert.contracts import Batch
 from electra_albert.training import distributed
 from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
 from electra_albert.training.guards import LossScale, StopSignal
@@ -109,21 +107,6 @@ def kill(folder: Path) -> None:
         assert _in_child(lambda run=run: resume(run)) == 0
         shutil.rmtree(run)
     assert status == 0
-
-
-def full(folder: Path, limit_bytes: int) -> None:
-    """Train with files limited in size, as on a full disk; the last save must be a UsageError."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
-    try:
-        run_toy(folder, KILL_CONFIG)
-    except UsageError as error:
-        print(error)
-
-
-def _train(folder: Path, world: distributed.World) -> None:
-    """Train in micro-batches of one row what one process can on four, in float64 without dropout."""
-    config = replace(CONFIG, per_device_train_batch_size=1, gradient_accumulation_steps=2)
-    run_toy(folder, config, objective=ToyObjective(0.0, torch.float64), world=world)
 
 
 def _gradients(folder: Path, world: distributed.World) -> None:
@@ -212,30 +195,14 @@ def _overflow(folder: Path, world: distributed.World) -> None:
         print(json.dumps(states))
 
 
-def _agree(folder: Path, world: distributed.World) -> None:
-    """Sums, objects and order of ranks."""
-    with distributed.main_first(world):
-        if not world.is_main:
-            assert (folder / "prepared").exists()
-        else:
-            (folder / "prepared").touch()
-    mine = torch.tensor([world.rank + 1])
-    total = distributed.sum_over_ranks(mine, world)
-    values = distributed.gather_objects({"rank": world.rank}, world)
-    if world.is_main:
-        print(json.dumps([int(total), int(mine), values]))
-
-
 def rank(folder: Path, name: str) -> None:
     """Join the other ranks and run a program with them."""
     world = distributed.start("cpu")
     programs = {
-        "train": _train,
         "gradients": _gradients,
         "resume": _resume,
         "stop": _stop,
         "overflow": _overflow,
-        "agree": _agree,
     }
     programs[name](folder, world)
     distributed.leave(world, 0)
@@ -246,7 +213,5 @@ if __name__ == "__main__":
     what, where, *rest = sys.argv[1:]
     if what == "kill":
         kill(Path(where))
-    elif what == "full":
-        full(Path(where), int(rest[0]))
     else:
         rank(Path(where), rest[0])

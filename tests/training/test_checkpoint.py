@@ -97,9 +97,8 @@ def flip_a_bit(path: Path) -> None:
         (MODEL, truncate),
         (OPTIMIZER, flip_a_bit),
         (STATE, Path.unlink),
-        (MANIFEST, Path.unlink),
         (MANIFEST, lambda path: path.write_bytes(b"\xff\xfe{[")),
-        *((MANIFEST, lambda path, m=m: path.write_text(m)) for m in ("[]", '{"format": 2}', '{"format": 1}')),
+        (MANIFEST, lambda path: path.write_text('{"format": 2}')),
     ],
 )
 def test_a_broken_checkpoint_is_passed_over_with_a_warning_and_never_resumed(
@@ -125,9 +124,6 @@ def test_a_folder_without_checkpoints_begins_a_run_whatever_else_is_there(tmp_pa
     assert find_checkpoint(tmp_path, "auto") is None
     assert find_checkpoint(tmp_path / "none", "auto") is None
     assert find_checkpoint(tmp_path, "never") is None
-
-
-def test_never_resuming_does_not_train_over_checkpoints(tmp_path: Path) -> None:
     save(tmp_path, 1)
     with pytest.raises(UsageError, match="output_dir"):
         find_checkpoint(tmp_path, "never")
@@ -148,10 +144,8 @@ def changed(change: Callable[[ToyObjective], object]) -> Callable[[], nn.Module]
 @pytest.mark.parametrize(
     ("build", "named"),
     [
-        (changed(lambda module: setattr(module.order, "bias", None)), "order.bias"),
         (changed(lambda module: setattr(module, "extra", nn.Linear(1, 1, bias=False))), "extra.weight"),
         (lambda: ToyObjective(hidden=3), r"table.weight.*\[11, 5\].*\[11, 3\]"),
-        (lambda: ToyObjective(dtype=torch.float64), "table.weight.*float64"),
         (changed(lambda module: setattr(module.decoder, "weight", nn.Parameter(torch.zeros(11, 5)))), "decoder.weight"),
         (changed(lambda module: module.norm.requires_grad_(False)), "norm"),  # what the optimiser has no state of
     ],
@@ -175,13 +169,6 @@ def test_what_is_not_finite_is_not_written(where: str) -> None:
     tensor[3, 2] = torch.nan
     with pytest.raises(DivergedError, match=r"table\.weight"):
         check_finite(module, optimizer)
-
-
-@pytest.mark.parametrize("limit", [1, 3])
-def test_the_newest_whole_checkpoints_are_kept(tmp_path: Path, limit: int) -> None:
-    for step in range(1, 6):
-        save(tmp_path, step, limit)
-    assert names(tmp_path) == [f"step-{step:07d}" for step in range(6 - limit, 6)]
 
 
 def test_broken_ones_do_not_count_as_kept_and_what_is_not_ours_is_untouched(tmp_path: Path) -> None:
@@ -222,7 +209,7 @@ def test_checkpoints_of_a_future_given_up_are_set_aside_not_deleted(tmp_path: Pa
 # --- crashes --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", range(1, 6))
+@pytest.mark.parametrize("call", [1, 5])
 def test_a_disk_that_fails_leaves_the_old_checkpoint_and_no_half_of_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
@@ -238,16 +225,6 @@ def test_a_disk_that_fails_leaves_the_old_checkpoint_and_no_half_of_a_new_one(
     with pytest.raises(OSError, match="Input/output error"):
         save(tmp_path, 2, limit=1)
     assert names(tmp_path) == ["step-0000001"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("limit_bytes", [100, 2000])
-def test_a_full_disk_is_one_clear_line_and_leaves_nothing_half_written(tmp_path: Path, limit_bytes: int) -> None:
-    command = [sys.executable, "-m", "tests.training.faults", "full", str(tmp_path), str(limit_bytes)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=True)
-    assert "cannot write the checkpoint of step 6" in done.stdout
-    assert done.stdout.count("\n") == 1
-    assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Alone, every agreement is with oneself; several processes agree on sums, values and who goes first."""
 
-import json
 import os
 import platform
 import socket
@@ -45,6 +44,7 @@ def test_without_torchrun_there_is_one_process_which_agrees_with_itself(monkeypa
     with distributed.main_first(ALONE):
         assert distributed.sum_over_ranks(tensor, ALONE) is tensor
     assert distributed.gather_objects("a", ALONE) == ["a"]
+    assert distributed.keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
 
 
 @pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="there is a GPU to take")
@@ -53,42 +53,3 @@ def test_a_gpu_that_is_not_there_is_a_usage_error(device: str) -> None:
     with pytest.raises(UsageError, match="--device cpu"):
         distributed.start(device)
     assert distributed.start("auto").device.type == "cpu"
-
-
-@pytest.mark.slow
-def test_three_ranks_agree(tmp_path: Path) -> None:
-    total, mine, values = json.loads(run_ranks(3, tmp_path, "agree"))
-    assert (total, mine) == (6, 1)
-    assert values == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
-
-
-# Holds 3 GB in tensors of 100 MB and frees them, the first one first, so that in the end all of it is free in one
-# piece; then holds as much again, and prints how many pages had to be mapped for that.
-HELD = 30
-PAGES_OF_LATER_TENSORS = f"""
-import resource, sys, torch
-from electra_albert.training.distributed import keep_freed_memory
-
-torch.set_num_threads(1)
-assert sys.argv[1] != "kept" or keep_freed_memory()
-for _ in range(2):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    held = [torch.ones(25_000_000) for _ in range({HELD})]
-    mapped = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-    while held:
-        held.pop(0)
-print(mapped)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can keep what is freed")
-@pytest.mark.parametrize("is_kept", [True, False])
-def test_freed_tensors_make_room_for_the_next_ones(is_kept: bool) -> None:
-    import resource
-
-    command = [sys.executable, "-c", PAGES_OF_LATER_TENSORS, "kept" if is_kept else "by default"]
-    mapped = int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
-    pages = HELD * 25_000_000 * 4 // resource.getpagesize()
-    # glibc does not find the room for an aligned tensor at once, so a few more are mapped.
-    assert mapped < pages / 2 if is_kept else mapped > 0.9 * pages

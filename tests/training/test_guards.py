@@ -56,9 +56,8 @@ def test_a_signal_only_sets_the_flag_and_old_handlers_come_back() -> None:
     assert [signal.getsignal(number) for number in numbers] == before
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_a_while_later_ends_the_process_at_once(number: signal.Signals) -> None:
+def test_a_second_signal_a_while_later_ends_the_process_at_once() -> None:
+    number = signal.SIGTERM
     program = (
         "import os, time; from electra_albert.training.guards import StopSignal\n"
         "with StopSignal():\n"
@@ -76,7 +75,6 @@ def test_a_second_run_in_the_folder_is_refused_with_its_holder_and_the_lock_is_f
         assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_a_process_that_is_killed_holds_no_lock(tmp_path: Path) -> None:
     program = (
         "import time; from pathlib import Path; from electra_albert.training.guards import RunLock\n"
@@ -93,30 +91,7 @@ def test_a_process_that_is_killed_holds_no_lock(tmp_path: Path) -> None:
         pass
 
 
-def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="cannot write into"), RunLock(tmp_path / "file" / "run"):
-        pass
-
-
 # --- numbers that are not finite ------------------------------------------------------------------------------------
-
-
-def test_bad_updates_are_skipped_and_counted_and_overflows_are_skipped_only() -> None:
-    guard = UpdateGuard(CPU)
-    is_made = [bool(guard.observe(norm, NO)) for norm in (FINITE, NAN, FINITE, torch.tensor(torch.inf), FINITE)]
-    assert is_made == [True, False, True, False, True]
-    assert not any(bool(guard.observe(NAN, YES)) for _ in range(MAX_SKIPPED))
-    assert guard.state()[0] == 2
-    guard.check(5)
-
-
-def test_too_many_bad_updates_in_a_row_are_divergence_even_if_good_ones_follow() -> None:
-    guard = UpdateGuard(CPU)
-    for norm in [NAN] * MAX_SKIPPED_IN_A_ROW + [FINITE]:
-        guard.observe(norm, NO)
-    with pytest.raises(DivergedError, match=f"{MAX_SKIPPED_IN_A_ROW} updates in a row"):
-        guard.check(9)
 
 
 def test_too_many_bad_updates_in_all_are_divergence_across_a_resume() -> None:
@@ -205,25 +180,7 @@ def test_the_scale_follows_overflows_to_one_and_doubles_after_a_while_without(tm
     assert [follow(scale, torch.inf) for _ in range(3)] == [True, False, False]
 
 
-def test_any_other_arithmetic_has_no_scale() -> None:
-    scale = LossScale(CPU, "bf16")
-    assert (float(scale.current()), scale.row(), scale.state()) == (1.0, {}, {})
-
-
-@pytest.mark.slow
-def test_fp16_learns_what_fp32_learns(tmp_path: Path) -> None:
-    config = replace(CONFIG, max_steps=400, eval_steps=400, save_steps=400)
-    losses: dict[str, float] = {}
-    for arithmetic in ("fp32", "fp16"):
-        outcome, model = run_toy(tmp_path / arithmetic, config, arithmetic=arithmetic)
-        losses[arithmetic] = outcome.metrics["token_loss"]
-        assert model.table.weight.dtype == torch.float32
-    assert losses["fp32"] < 2.0  # it starts at 5, and the loss at chance is ln 11, about 2.4
-    assert losses["fp16"] == pytest.approx(losses["fp32"], abs=0.1)
-    assert losses["fp16"] != losses["fp32"]
-
-
-@pytest.mark.parametrize("step", [1, 4, 7])
+@pytest.mark.parametrize("step", [1, 7])
 def test_a_resumed_fp16_run_is_the_uninterrupted_one_to_the_bit(tmp_path: Path, step: int) -> None:
     # The scale moves at six of the eight updates.
     check_resume_is_exact(tmp_path, CONFIG, weighted(32.0), step, "fp16")

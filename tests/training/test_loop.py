@@ -85,22 +85,6 @@ def test_a_term_that_counts_nothing_stays_connected_and_adds_nothing(tmp_path: P
     assert not model.order.weight.grad.any()
 
 
-@pytest.mark.slow
-def test_two_ranks_that_accumulate_and_one_process_train_the_same(tmp_path: Path) -> None:
-    run_ranks(2, tmp_path / "ranks", "train")
-    run_toy(tmp_path / "alone", objective=ToyObjective(0.0, torch.float64))
-    results = []
-    for folder in (tmp_path / "alone", tmp_path / "ranks"):
-        model = ToyObjective(0.0, torch.float64)
-        load_checkpoint(folder / "checkpoints" / "step-0000008", model, None)
-        numbers = [(row["tokens"], row.get("loss", row.get("eval_token_loss"))) for row in rows(folder)]
-        weights = [parameter.detach().flatten() for parameter in model.parameters()]
-        results.append(torch.cat([*weights, torch.tensor(numbers, dtype=torch.float64).flatten()]))
-    # Float64 gradients differ in the last bits; eight updates of Adam keep that far below 1e-9.
-    torch.testing.assert_close(*results, rtol=0, atol=1e-9)
-
-
-@pytest.mark.slow
 def test_ranks_that_accumulate_have_the_gradient_of_one_big_batch(tmp_path: Path) -> None:
     model = ToyObjective(0.0, torch.float64)
     whole = next(ToyBatches(replace(CONFIG, per_device_train_batch_size=12)).steps(STEP))
@@ -190,7 +174,7 @@ def check_resume_is_exact(
         assert (folder / "resumed" / last / name).read_bytes() == (folder / "through" / last / name).read_bytes()
 
 
-@pytest.mark.parametrize(("step", "accumulation"), [(1, 1), (3, 1), (4, 1), (7, 1), (8, 1), (2, 3), (5, 3)])
+@pytest.mark.parametrize(("step", "accumulation"), [(1, 1), (4, 1), (8, 1), (5, 3)])
 def test_a_resumed_run_is_the_uninterrupted_one_to_the_bit(tmp_path: Path, step: int, accumulation: int) -> None:
     config = replace(CONFIG, gradient_accumulation_steps=accumulation)
     check_resume_is_exact(tmp_path, config, ToyObjective, step)
@@ -230,16 +214,6 @@ def test_evaluations_and_saves_leave_no_trace_in_the_training(tmp_path: Path) ->
     assert fingerprint(often) == fingerprint(seldom)
 
 
-def test_a_finished_run_started_again_trains_nothing_and_gives_its_metrics(tmp_path: Path) -> None:
-    first, model = run_toy(tmp_path)
-    before = rows(tmp_path)
-    found = find_checkpoint(tmp_path / "checkpoints", "auto")
-    again, same = run_toy(tmp_path, resume_from=found)
-    assert again == first
-    assert fingerprint(same) == fingerprint(model)
-    assert rows(tmp_path) == before
-
-
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
@@ -266,32 +240,18 @@ def test_a_term_that_counted_nothing_is_null(tmp_path: Path) -> None:
     assert any(value is not None for value in values)
 
 
-def test_bf16_trains_float32_weights_differently_but_finitely(tmp_path: Path) -> None:
-    losses = []
-    for arithmetic in ("fp32", "bf16"):
-        model = ToyObjective()
-        run, batches = replace(run_of(tmp_path), arithmetic=arithmetic), next(ToyBatches(CONFIG).steps(1))
-        scales = term_scales(model.weights, {"token_loss": 20, "order_loss": 2}, 1)
-        losses.append(float(backward(model, batches, scales, 1, run)["token_loss"].sum))
-        assert model.table.weight.grad is not None
-        assert model.table.weight.grad.dtype == torch.float32
-    assert losses[0] != losses[1]
-    assert losses[1] == pytest.approx(losses[0], rel=2e-2)  # bf16 keeps eight bits
-
-
 # --- stopping -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_saves_the_current_step_and_the_resume_is_exact(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, number: signal.Signals
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="electra_albert")
     _, through = run_toy(tmp_path / "through")
 
     def kill_while_waiting_for_data(step: int) -> None:
         if step == 4:
-            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     with StopSignal() as stop:
         outcome, _ = run_toy(tmp_path / "stopped", before=kill_while_waiting_for_data, stop=stop)
@@ -327,14 +287,6 @@ def test_an_evaluation_cut_short_by_a_signal_is_made_again(tmp_path: Path, step:
     assert (outcome.step, outcome.is_stopped) == (step, True)
     run_toy(tmp_path / "cut", resume_from=tmp_path / "cut" / "checkpoints" / f"step-{step:07d}")
     assert rows(tmp_path / "cut") == rows(tmp_path / "through")
-
-
-def test_a_signal_before_the_first_update_loses_nothing(tmp_path: Path) -> None:
-    stop = StopSignal()
-    stop.requested = True
-    outcome, _ = run_toy(tmp_path, stop=stop)
-    assert (outcome.step, outcome.is_stopped) == (0, True)
-    assert list_checkpoints(tmp_path / "checkpoints") == []
 
 
 # --- numbers that are not finite ------------------------------------------------------------------------------------

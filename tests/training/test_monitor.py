@@ -11,18 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from electra_albert.contracts import Term
 from electra_albert.training.distributed import World
-from electra_albert.training.monitor import CLOCK, Monitor, Tally, cut_metrics, mean, read_metrics
+from electra_albert.training.monitor import CLOCK, Monitor, Tally, cut_metrics, read_metrics
 from electra_albert.training.run_log import console_log
 from tests.training.toy import ALONE
 
-YES, NO = torch.tensor(True), torch.tensor(False)
 ROW = {"step": 1, "tokens": 7, "epoch": 0.1, "loss": 0.1 + 0.2, "sop_loss": None, "tokens_per_second": 3.0}
-
-
-def term(total: float, count: int) -> Term:
-    return Term(torch.tensor(total), torch.tensor(count))
 
 
 def read_rows(folder: Path) -> list[dict]:
@@ -118,14 +112,6 @@ def test_a_terminal_gets_a_bar_a_file_gets_lines_and_one_that_goes_away_stops_no
     assert [row["step"] for row in read_rows(tmp_path)] == [3, 4]
 
 
-def test_only_the_main_rank_writes(tmp_path: Path) -> None:
-    with Monitor(tmp_path, 10, is_main=False) as monitor:
-        monitor.start(0)
-        monitor.row(ROW)
-        monitor.evaluation(ROW, {"loss": 1.0})
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_tensorboard_groups_rows_and_forgets_what_a_resume_repeats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,30 +136,6 @@ def test_tensorboard_groups_rows_and_forgets_what_a_resume_repeats(
     }
     assert [event.step for event in events.Scalars("train/loss")] == [1, 2]
     assert events.Tags()["tensors"] == ["samples/guesses/text_summary"]
-
-
-def test_tally_sums_kept_updates_and_leaves_skipped_ones_out() -> None:
-    tally = Tally(torch.device("cpu"))
-    tally.add({"a": term(1.5, 2), "b": term(0.0, 0)}, YES)
-    tally.add({"a": term(float("nan"), 5), "b": term(1.0, 1)}, NO)
-    tally.add({"a": term(2.0, 3), "b": term(0.0, 0)}, YES)
-    totals = tally.take(ALONE)
-    assert totals == {"a": (3.5, 5), "b": (0.0, 0)}
-    assert mean(*totals["b"]) is None
-    assert tally.take(ALONE) == {"a": (0.0, 0), "b": (0.0, 0)}
-
-
-def test_tally_goes_on_from_a_checkpoint_to_the_bit() -> None:
-    values = [0.1, 1e8, 1e-7, 3.3]
-    whole, first, second = (Tally(torch.device("cpu")) for _ in range(3))
-    for value in values:
-        whole.add({"a": term(value, 1)}, YES)
-    for value in values[:2]:
-        first.add({"a": term(value, 1)}, YES)
-    second.restore(json.loads(json.dumps(first.state(ALONE))), ALONE)
-    for value in values[2:]:
-        second.add({"a": term(value, 1)}, YES)
-    assert second.take(ALONE) == whole.take(ALONE)
 
 
 @pytest.mark.parametrize(("rank", "total"), [(0, 3.5), (1, 0.0)])

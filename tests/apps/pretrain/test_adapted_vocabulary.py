@@ -52,12 +52,9 @@ def test_a_new_piece_begins_as_the_mean_of_its_old_pieces(desk: Desk) -> None:
     assert torch.equal(new[TABLE][:PIECES], old[f"albert.{TABLE}"])
 
 
-@pytest.mark.parametrize("extra", [len(NEW_WORDS), 500], ids=["filled", "more than the text gives"])
-def test_an_extended_run_goes_on_by_the_same_command_when_the_folder_is_gone(
-    desk: Desk, tmp_path: Path, extra: int
-) -> None:
+def test_an_extended_run_goes_on_by_the_same_command_when_the_folder_is_gone(desk: Desk, tmp_path: Path) -> None:
     origin = shutil.copytree(desk.stock(ALBERT), tmp_path / "origin")
-    command = (*MLM, "--extend_vocab_to", PIECES + extra, "--save_steps", 1)
+    command = (*MLM, "--extend_vocab_to", PIECES + 500, "--save_steps", 1)
     adapt(desk, origin, tmp_path / "run", *command)
     expected = untimed_rows(tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000002")
@@ -79,13 +76,6 @@ def test_words_are_added_to_the_vocabulary_of_a_folder_not_of_a_run(desk: Desk, 
     }.items():
         assert_refused(call(pretrain.main, *desk.options(first, second, *MLM, *more)), 4, str(first), word)
     adapt(desk, first / "generator", second, *MLM, "--extend_vocab_to", PIECES + 1)
-
-
-def test_there_must_be_a_vocabulary_to_extend(desk: Desk, tmp_path: Path) -> None:
-    ended = call(
-        pretrain.main, "--corpus", desk.new_text, "--output_dir", tmp_path / "run", "--extend_vocab_to", PIECES + 9
-    )
-    assert_refused(ended, 2, "extend_vocab_to", "--tokenizer", "--init_from")
 
 
 def test_rows_of_the_table_beyond_the_vocabulary_are_left_out(desk: Desk) -> None:
@@ -113,15 +103,11 @@ def damage(folder: Path, what: str) -> None:
     ("stock", "broken", "more", "code", "word"),
     [
         ({}, "", ("--model.hidden_size", 64), 4, "shape"),
-        ({}, "", ("--model.max_position_embeddings", 128), 4, "position_embeddings"),
-        ({}, "", ("--model.num_hidden_layers", 4), 4, "num_hidden_layers"),
         ({}, "", ("--model.hidden_act", "relu"), 4, "hidden_act"),
         ({}, "", ("--max_seq_length", 65), 2, "max_seq_length"),
-        ({}, "", ("--extend_vocab_to", PIECES - 1), 2, "--extend_vocab_to"),
         ({}, "", ("--tokenizer", "other"), 2, "--tokenizer"),
         ({"vocab_size": PIECES - 10}, "", (), 4, str(PIECES - 10)),
         ({}, "another type", (), 4, "roberta"),
-        ({}, "tokenizer.json", (), 2, "tokenizer.json"),
         ({}, "model.safetensors", (), 2, "model.safetensors"),
     ],
 )

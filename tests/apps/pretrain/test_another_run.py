@@ -20,7 +20,6 @@ from tests.apps.pretrain.test_bad_input import written
 from tests.apps.pretrain.test_resume import resumed_from
 from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, outcome
 
-RECORDS = ("environment.json", "config.yaml")
 HALF = STEPS // 2
 
 
@@ -52,7 +51,6 @@ def go_on_from(finished: Finished, folder: Path, *more: object) -> Ended:
     ("option", "value", "named"),
     [
         ("--seed", 3, "seed 42 then, 3 now"),
-        ("--learning_rate", 0.5, "learning_rate 0.002 then, 0.5 now"),
         ("--per_device_train_batch_size", 4, "global_batch_size 8 then, 4 now"),
     ],
 )
@@ -79,20 +77,11 @@ def test_a_checkpoint_of_the_same_settings_goes_on_in_a_new_folder(finished: Fin
 # What is recorded beside the checkpoints.
 
 
-def remove(file: Path) -> None:
-    file.unlink()
-
-
-def empty(file: Path) -> None:
-    file.write_bytes(b"")
-
-
 def truncate(file: Path) -> None:
     os.truncate(file, file.stat().st_size // 2)
 
 
-@pytest.mark.parametrize("name", RECORDS)
-@pytest.mark.parametrize("damage", [remove, empty, truncate])
+@pytest.mark.parametrize(("name", "damage"), [("environment.json", Path.unlink), ("config.yaml", truncate)])
 def test_a_lost_or_damaged_record_stops_no_resume_and_is_written_anew(
     finished: Finished, half: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
@@ -116,37 +105,21 @@ def test_other_settings_are_refused_though_the_record_is_damaged(finished: Finis
     assert written(half) == before
 
 
-@pytest.mark.parametrize("name", [*RECORDS, "command.txt"])
-def test_a_record_is_replaced_and_never_rewritten_in_place(finished: Finished, half: Path, name: str) -> None:
+def test_a_record_is_replaced_and_never_rewritten_in_place(finished: Finished, half: Path) -> None:
     """So that a crash leaves the old one or the new one: whoever holds the old file open still reads all of it."""
-    before = (half / name).read_bytes()
-    with (half / name).open("rb") as held:
+    record = half / "environment.json"
+    before = record.read_bytes()
+    with record.open("rb") as held:
         ended = call(pretrain.main, *finished.options(half, "--logging_steps", 1))
         assert ended.code == 0, ended.err
         assert held.read() == before
-    assert (half / name).read_bytes() != before
+    assert record.read_bytes() != before
     assert not [path for path in half.iterdir() if "tmp" in path.name]
 
 
-def test_a_run_cannot_end_before_the_step_it_goes_on_after(finished: Finished, run: Path) -> None:
-    before = written(run)
-    ended = call(pretrain.main, *finished.options(run, "--max_steps", STEPS - 5))
-    assert_refused(ended, 2, "max_steps", str(STEPS))
-    assert written(run) == before
-
-
-@pytest.mark.parametrize("path", ["{folder}/./{name}", "{folder}/../{parent}/{name}", "{relative}", "{link}"])
-def test_the_same_corpus_by_another_path_goes_on(finished: Finished, half: Path, in_folder: Path, path: str) -> None:
-    corpus = finished.corpus
-    (in_folder / "link.txt").symlink_to(corpus)
-    other = path.format(
-        folder=corpus.parent,
-        name=corpus.name,
-        parent=corpus.parent.name,
-        relative=os.path.relpath(corpus, in_folder),
-        link="link.txt",
-    )
-    ended = call(pretrain.main, *finished.options(half, "--corpus", other))
+def test_the_same_corpus_by_another_path_goes_on(finished: Finished, half: Path, in_folder: Path) -> None:
+    (in_folder / "link.txt").symlink_to(os.path.relpath(finished.corpus, in_folder))
+    ended = call(pretrain.main, *finished.options(half, "--corpus", "link.txt"))
     assert ended.code == 0, ended.err
     assert resumed_from(ended) == HALF
     assert outcome(half)[0] == outcome(finished.folder)[0]
@@ -155,9 +128,7 @@ def test_the_same_corpus_by_another_path_goes_on(finished: Finished, half: Path,
 # Folders that are no run's.
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "generator/config.json", "discriminator/config.json", "tokenizer/tokenizer.json"]
-)
+@pytest.mark.parametrize("name", ["README.md", "generator/config.json"])
 def test_a_folder_of_something_else_is_refused_and_left_alone(finished: Finished, tmp_path: Path, name: str) -> None:
     file = tmp_path / "mine" / name
     file.parent.mkdir(parents=True)
@@ -168,16 +139,7 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(finished: Finished
     assert written(tmp_path) == before
 
 
-def test_a_folder_that_holds_nothing_a_run_writes_is_taken(finished: Finished, tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "notes.txt").write_text("mine")
-    ended = call(pretrain.main, *finished.options(folder, "--max_steps", 1))
-    assert ended.code == 0, ended.err
-    assert (folder / "notes.txt").read_text() == "mine"
-
-
-@pytest.mark.parametrize("corpus", ["texts/*.txt", "*.txt", "texts/**/*.txt", "texts/[a-c]?.txt", "texts/*"])
+@pytest.mark.parametrize("corpus", ["*.txt", "texts/**/[a-c]?.txt"])
 def test_the_default_folder_is_named_without_wildcards(in_folder: Path, corpus: str) -> None:
     preset, config = parse_pretraining(["--corpus", corpus], "Pretraining.py")
     name = run_folder(config, preset).name

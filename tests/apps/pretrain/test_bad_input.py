@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
 from electra_albert.apps.pretrain import main as pretrain
-from electra_albert.corpus.store import open_store
-from electra_albert.corpus.tokenizer import MASK_ID
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, english, finish, options, sha256, start
+from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, english, options, sha256
 
 # The bytes of a file given as --corpus, the exit code, and words of the message.
 REFUSED_TEXTS: dict[str, tuple[bytes, int, str]] = {
-    "empty": (b"", 3, "there is no text in it"),
     "blank": (b" \n\n\t\n", 3, "there is no text in it"),
     "binary": (b"\x7fELF\x02\x01\x00\x00" * 40 + b"text", 3, "binary"),
     "UTF-16": (("An owl left.\n" * 20).encode("utf-16"), 3, "iconv -f UTF-16"),
-    "UTF-16 without its mark": (("An owl left.\n" * 20).encode("utf-16-le"), 3, "iconv -f UTF-16"),
     "another encoding": (("Жили-были дед да баба. " * 20).encode("koi8-r"), 3, "not UTF-8"),
     "compressed": (b"\x1f\x8b\x08\x00" + b"\x01\x02\x03" * 50, 3, "gzip"),
     "one sentence": (b"The quiet owl left the old tower before dawn.\n", 3, "a single sentence"),
@@ -70,56 +65,12 @@ def test_a_corpus_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-# Root may read everything. So root does, which loads all that is imported on the way, and then becomes nobody.
-AS_NOBODY = """
-import os, sys
-from electra_albert.apps.pretrain import main as pretrain
-from tests.apps.tiny_run import call
-argv = sys.argv[1:]
-if os.geteuid() == 0:
-    assert call(pretrain.main, *argv, "--prepared_dir", "of_root", "--dry_run").code == 0
-    os.setuid(65534)
-ended = call(pretrain.main, *argv)
-sys.stderr.write(ended.err)
-sys.exit(ended.code)
-"""
-
-
-@pytest.mark.slow
-def test_a_corpus_without_permission_is_refused(open_folder: Path) -> None:
-    open_folder.chmod(0o777)
-    corpus = open_folder / "corpus.txt"
-    corpus.write_text(english(30))
-    corpus.chmod(0)
-    argv = options(corpus, open_folder / "prepared", open_folder / "run")
-    assert_refused(finish(start(["-c", AS_NOBODY, *argv], open_folder)), 2, "cannot be read", "permissions")
-
-
 def test_invalid_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_bytes(english(30).encode() + b"An \xff owl \xfe left the \xc3 tower.\n")
     ended = pretrain_on(corpus, tmp_path, "--dry_run")
     assert ended.code == 0, ended.err
     assert "3 invalid bytes" in ended.err
-
-
-def test_special_tokens_in_the_text_are_words_and_counted(tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text(english(30) + "The [MASK] owl and the [MASK] of a <pad> left.\n" * 3)
-    ended = pretrain_on(corpus, tmp_path, "--dry_run")
-    assert ended.code == 0, ended.err
-    assert "9 words holding the text of a special token" in ended.err
-    (folder,) = (tmp_path / "prepared").glob("*/store")
-    store = open_store(folder)
-    for stream in (store.train, store.validation):
-        assert not (stream.tokens == MASK_ID).any()
-        assert not (stream.tokens == 0).any()
-
-
-def test_a_corpus_smaller_than_the_vocabulary_gives_fewer_pieces_and_says_so(finished: Finished) -> None:
-    assert "subwords of the --vocab_size 300" in finished.ended.err
-    pieces = json.loads((finished.folder / "tokenizer" / "tokenizer.json").read_text())["model"]["vocab"]
-    assert json.loads((finished.folder / "generator" / "config.json").read_text())["vocab_size"] == len(pieces) < 300
 
 
 # Options.
@@ -129,24 +80,11 @@ def test_a_corpus_smaller_than_the_vocabulary_gives_fewer_pieces_and_says_so(fin
     ("argv", "words"),
     [
         (("--max_steps", "0"), ("max_steps=0", "[1, inf)")),
-        (("--max_steps", "-5"), ("max_steps=-5",)),
-        (("--max_steps", "many"), ("max_steps", "many")),
         (("--learning_rate", "fast"), ("learning_rate", "fast")),
-        (("--learning_rate", "nan"), ("learning_rate",)),
         (("--learning_rate", "inf"), ("learning_rate",)),
-        (("--per_device_train_batch_size", "0"), ("per_device_train_batch_size=0",)),
-        (("--save_total_limit", "0"), ("save_total_limit=0",)),
-        (("--max_seq_length", "4"), ("max_seq_length=4",)),
         (("--max_seq_length", "4096"), ("max_seq_length=4096", "max_position_embeddings")),
-        (("--vocab_size", "3"), ("vocab_size=3",)),
-        (("--seed", "-1"), ("seed=-1",)),
         (("--precision", "fp8"), ("precision", "fp8")),
-        (("--objective", "bert"), ("objective", "bert")),
-        (("--rtd.mask_rate", "1.5"), ("mask_rate=1.5",)),
-        (("--rtd.temperature", "0"), ("temperature=0",)),
         (("--model.hidden_size", "30", "--model.num_attention_heads", "4"), ("hidden_size=30", "multiple")),
-        (("--model.num_hidden_layers", "3", "--model.num_hidden_groups", "2"), ("num_hidden_groups=2",)),
-        (("--corpus", ""), ("corpus is empty",)),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_before_anything_is_made(
@@ -167,12 +105,11 @@ def test_a_gpu_that_is_not_there_is_refused(finished: Finished, tmp_path: Path) 
 @pytest.mark.parametrize(
     "content",
     [
-        b"- 1\n- 2\n",
         b"",
         b"a: [1,",
         b"\xff\xfe\x00",
         b"!!python/object/apply:os.getcwd []",
-        b"preset: !!timestamp foo",
+        b"seed: 2001-99-99\n",  # regression: YAML fails while it makes a date of it
         b"learning_rate: !!bool maybe",
     ],
 )
@@ -180,14 +117,6 @@ def test_a_config_file_that_holds_no_options_is_refused(in_folder: Path, content
     (in_folder / "run.yaml").write_bytes(content)
     assert_refused(call(pretrain.main, "--config", "run.yaml"), 2, "--config run.yaml")
     assert_refused(call(pretrain.main, "--config", "gone.yaml"), 2, "--config gone.yaml")
-
-
-def test_a_date_that_does_not_exist_in_a_config_file_is_refused(in_folder: Path) -> None:
-    """A regression: YAML takes it for a date and fails while it makes one."""
-    (in_folder / "run.yaml").write_text("seed: 2001-99-99\n")
-    ended = call(pretrain.main, "--config", "run.yaml")
-    assert_refused(ended, 2, "run.yaml")
-    assert len(ended.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("option", ["--output_dir", "--prepared_dir"])
@@ -199,49 +128,6 @@ def test_a_folder_that_cannot_be_written_is_refused(finished: Finished, tmp_path
         argv = finished.options(tmp_path / "run", option, tmp_path / place)
         assert_refused(call(pretrain.main, *argv), 2, f"{tmp_path / place}", "cannot")
     assert written(tmp_path) == before
-
-
-@pytest.mark.slow
-def test_the_script_itself_ends_with_one_line_and_the_code(tmp_path: Path) -> None:
-    ended = finish(start(["Pretraining.py", "--corpus", "gone.txt"], tmp_path))
-    assert_refused(ended, 2, "gone.txt")
-    assert (ended.out, len(ended.err.splitlines())) == ("", 1)
-    assert not (tmp_path / "runs").exists()
-
-
-# The tokenizer.
-
-
-def save_without_roles(folder: Path) -> None:
-    """Word pieces, but none that could be a mask or padding."""
-    from tokenizers import Tokenizer, models
-
-    folder.mkdir()
-    Tokenizer(models.WordPiece({"[UNK]": 0, "owl": 1}, unk_token="[UNK]")).save(str(folder / "tokenizer.json"))
-
-
-def save_damaged(folder: Path) -> None:
-    folder.mkdir()
-    (folder / "tokenizer.json").write_text('{"model": {"type": "Unigram", "vocab"')
-
-
-@pytest.mark.parametrize(
-    ("make", "code", "words"),
-    [
-        (lambda folder: None, 2, "does not exist"),
-        (Path.mkdir, 2, "holds no tokenizer.json"),
-        (save_without_roles, 4, "has no pad_token"),
-        (save_damaged, 4, "is not JSON"),
-    ],
-    ids=["missing", "empty", "no special tokens", "damaged"],
-)
-def test_a_tokenizer_that_cannot_be_used_is_refused(
-    finished: Finished, tmp_path: Path, make: Callable[[Path], None], code: int, words: str
-) -> None:
-    make(tmp_path / "pieces")
-    ended = call(pretrain.main, *finished.options(tmp_path / "run", "--tokenizer", tmp_path / "pieces"))
-    assert_refused(ended, code, words)
-    assert not (tmp_path / "run").exists()
 
 
 # The run folder.
@@ -257,10 +143,6 @@ def run(finished: Finished, tmp_path: Path) -> Path:
     ("option", "value", "named"),
     [
         ("--model.hidden_size", 64, "model.hidden_size 32 then, 64 now"),
-        ("--learning_rate", 0.5, "learning_rate 0.002 then, 0.5 now"),
-        ("--seed", 3, "seed 42 then, 3 now"),
-        ("--per_device_train_batch_size", 4, "global_batch_size 8 then, 4 now"),
-        ("--rtd.temperature", 2, "rtd.temperature 1.0 then, 2.0 now"),
         ("--max_seq_length", 24, "max_seq_length 32 then, 24 now"),
     ],
 )
@@ -285,13 +167,6 @@ def test_a_folder_of_a_run_on_another_text_is_refused_before_it_is_prepared(
     ended = call(pretrain.main, *options(corpus, tmp_path / "prepared", run))
     assert_refused(ended, 4, f"another corpus ({finished.corpus} then, {corpus} now)")
     assert "training a tokenizer" not in ended.err
-    assert written(run) == before
-
-
-def test_resume_never_does_not_touch_a_run_that_is_there(finished: Finished, run: Path) -> None:
-    before = written(run)
-    assert_refused(call(pretrain.main, *finished.options(run, "--resume", "never")), 2, "choose another --output_dir")
-    assert_refused(call(pretrain.main, *finished.options(run, "--resume", run / "gone")), 4, "not a whole checkpoint")
     assert written(run) == before
 
 

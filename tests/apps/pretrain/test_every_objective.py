@@ -16,23 +16,15 @@ from tests.apps.conftest import Finished
 from tests.apps.pretrain.test_distributed_run import furthest, on_two_ranks
 from tests.apps.tiny_run import Ended, call, options, outcome, rows
 
-OBJECTIVES = ("rtd", "rtd_sop", "mlm", "mlm_sop")
 STEPS = 12
 LOSSES = {
-    "rtd": {"generator_loss", "discriminator_loss"},
     "rtd_sop": {"generator_loss", "discriminator_loss", "sop_loss"},
     "mlm": {"mlm_loss"},
-    "mlm_sop": {"mlm_loss", "sop_loss"},
 }
 # Long enough for rows with whole sentences to swap.
 SIZES = ("--max_seq_length", 64, "--max_steps", STEPS, "--save_steps", 6, "--eval_steps", 6, "--logging_steps", 1)
 HOURS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 DEEDS = ("woke", "rose", "washed", "dressed", "walked", "worked", "rested", "read", "wrote", "sang", "ate", "slept")
-WAYS: dict[str, tuple[object, ...]] = {
-    "lamb": ("--optimizer", "lamb", "--lr_scheduler_type", "bert", "--adam_bias_correction", "false"),
-    "fp16": ("--precision", "fp16", "--lr_scheduler_type", "linear"),
-    "gradient checkpointing": ("--gradient_checkpointing", "--model.hidden_dropout_prob", 0.1),
-}
 LOSS_TOLERANCE = 1e-5  # relative, float32: sums in another order
 
 
@@ -60,8 +52,7 @@ def load_stock(folder: Path, name: str) -> Any:
     return stock.eval(), told
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", ["rtd_sop", "mlm"])
 def test_a_run_logs_its_own_losses_and_guesses_better_than_by_frequency(tmp_path: Path, objective: str) -> None:
     ended = train_on_days(tmp_path, "--objective", objective, "--max_steps", 200)
     for row in rows(tmp_path / "run"):
@@ -76,8 +67,7 @@ def test_a_run_logs_its_own_losses_and_guesses_better_than_by_frequency(tmp_path
     assert (tmp_path / "run" / "discriminator").is_dir() == objective.startswith("rtd")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", ["rtd_sop", "mlm"])
 def test_a_run_that_is_taken_up_again_ends_as_one_that_never_stopped(
     finished: Finished, tmp_path: Path, objective: str
 ) -> None:
@@ -89,25 +79,9 @@ def test_a_run_that_is_taken_up_again_ends_as_one_that_never_stopped(
     assert outcome(tmp_path / "run", STEPS) == expected
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-def test_every_way_to_train_goes_on_exactly(finished: Finished, tmp_path: Path, way: str) -> None:
-    train(finished, tmp_path / "run", *WAYS[way])
-    expected = outcome(tmp_path / "run", STEPS)
-    losses = [row["loss"] for row in expected[1] if row.get("loss") is not None]  # none where fp16 finds its scale
-    assert losses[-1] < losses[0]
-    shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{STEPS:07d}")
-    train(finished, tmp_path / "run", *WAYS[way])
-    assert outcome(tmp_path / "run", STEPS) == expected
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("objective", ["mlm_sop", "rtd_sop"])
-def test_two_ranks_and_accumulation_have_the_losses_of_one_big_batch(
-    finished: Finished, tmp_path: Path, objective: str
-) -> None:
+def test_two_ranks_and_accumulation_have_the_losses_of_one_big_batch(finished: Finished, tmp_path: Path) -> None:
     """A rank or micro-batch often has no row with an order: its loss must still be that of the whole batch."""
-    shared = (*SIZES, "--objective", objective, "--eval_steps", STEPS)
+    shared = (*SIZES, "--objective", "rtd_sop", "--eval_steps", STEPS)
     train(finished, tmp_path / "one", *shared, "--per_device_train_batch_size", 8)
     more = ("--per_device_train_batch_size", 2, "--gradient_accumulation_steps", 4)
     train(finished, tmp_path / "parts", *shared, *more)
@@ -119,7 +93,6 @@ def test_two_ranks_and_accumulation_have_the_losses_of_one_big_batch(
         assert furthest(one, rows(tmp_path / other), names=("loss", "sop_loss", "eval_loss")) < LOSS_TOLERANCE
 
 
-@pytest.mark.slow
 def test_an_albert_run_loads_as_stock_albert_for_pretraining(finished: Finished, tmp_path: Path) -> None:
     train(finished, tmp_path / "run", "--objective", "mlm_sop")
     stock, told = load_stock(tmp_path / "run" / "generator", "AlbertForPreTraining")
@@ -135,21 +108,6 @@ def test_an_albert_run_loads_as_stock_albert_for_pretraining(finished: Finished,
     torch.testing.assert_close(ours.sentence_order(hidden_states), theirs.sop_logits, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_a_discriminator_that_learned_order_brings_its_pooler(finished: Finished, tmp_path: Path) -> None:
-    from electra_albert.hub.load import load_discriminator, locate
-
-    train(finished, tmp_path / "run", "--objective", "rtd_sop")
-    stock, _ = load_stock(tmp_path / "run" / "discriminator", "AlbertModel")
-    ours = load_discriminator(locate(tmp_path / "run", "discriminator"))
-    assert ours.sentence_order is not None
-    ids = torch.arange(5, 25)[None]
-    first = ours.encode(ids, torch.ones_like(ids).bool(), torch.zeros_like(ids))[:, 0]
-    pooled = ours.sentence_order.pooler(first).tanh()
-    torch.testing.assert_close(pooled, stock(input_ids=ids).pooler_output, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
 def test_a_head_that_learned_nothing_is_exported_all_the_same(finished: Finished, tmp_path: Path) -> None:
     """The local initialisation starts order verdicts at zero, which no difference can be divided by."""
     more = ("--objective", "mlm_sop", "--model.initialization", "local", "--sop.weight", 1e-30)
@@ -158,8 +116,7 @@ def test_a_head_that_learned_nothing_is_exported_all_the_same(finished: Finished
     assert stock.sop_classifier.classifier.weight.abs().max() < 1e-3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("objective", ["mlm", "mlm_sop", "rtd_sop"])
+@pytest.mark.parametrize("objective", ["mlm_sop", "rtd_sop"])
 def test_demo_and_show_batch_know_every_objective(finished: Finished, tmp_path: Path, objective: str) -> None:
     train(finished, tmp_path / "run", "--objective", objective)
     shown = call(show_batch.main, "--run", tmp_path / "run", "--step", 3, "--rows", 8)

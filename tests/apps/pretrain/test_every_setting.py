@@ -76,7 +76,7 @@ PRETRAINING: Table = {
     "run.language": "stands in the cards: test_pretraining.py",
     "run.license": "stands in the cards: test_pretraining.py",
     "run.device": "needs a GPU",
-    "run.torch_compile": "compiling takes minutes: test_compiled_run.py",
+    "run.torch_compile": "compiling takes minutes: test_machine.py",
     "run.resume": To("{base}/checkpoints/step-0000002", changes="scores"),
     "run.dry_run": To("true"),
     "corpus.corpus": To("{tales}"),

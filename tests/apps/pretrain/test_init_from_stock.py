@@ -87,9 +87,7 @@ def test_the_head_of_an_electra_discriminator_is_kept(desk: Desk) -> None:
     ("kind", "options", "new", "left_out"),
     [
         ("AlbertModel", (), "discriminator_predictions, generator", "pooler"),
-        ("AlbertForMaskedLM", ORDER, "sentence_order.pooler, sentence_order.classifier", None),
         ("AlbertForPreTraining", MLM, "nothing", "sentence_order, pooler"),
-        ("BertForPreTraining", ORDER, "sentence_order.classifier", "cls.seq_relationship"),
         ("ElectraForPreTraining", MLM, "predictions", "discriminator_predictions"),
     ],
 )
@@ -129,11 +127,8 @@ def write_pair(desk: Desk, folder: Path, *more: object) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "value"), [("size", 0.5), ("layers", 1)])
-def test_a_pair_is_taken_whole_whatever_the_generators_size(
-    desk: Desk, tmp_path: Path, name: str, value: float
-) -> None:
-    pair = write_pair(desk, tmp_path / "pair", f"--rtd.generator_{name}", value)
+def test_a_pair_is_taken_whole_whatever_the_generators_size(desk: Desk, tmp_path: Path) -> None:
+    pair = write_pair(desk, tmp_path / "pair", "--rtd.generator_size", 0.5)
     job, said = desk.job(pair)
     assert ("new: nothing" in said, job.lacks_generator) == (True, False)
     generator = load_stock(pair / "generator", "AlbertForMaskedLM")
@@ -157,11 +152,6 @@ def test_a_generator_begins_at_the_token_frequencies_only_where_it_is_new(desk: 
     trained.save_pretrained(pair / "generator")
     job, _ = desk.job(pair)
     assert torch.equal(job.objective.generator.predictions.bias, trained.predictions.bias)
-
-
-def test_of_a_pair_a_single_model_is_begun_with_the_discriminator(desk: Desk, tmp_path: Path) -> None:
-    _, said = desk.job(write_pair(desk, tmp_path / "pair"), *MLM)
-    assert "left out: discriminator_predictions, generator\n" in said
 
 
 def test_a_pair_with_tables_of_their_own_is_refused(desk: Desk, tmp_path: Path) -> None:
@@ -212,20 +202,6 @@ def test_the_old_text_is_scored_with_the_weights_of_the_folder(desk: Desk, remem
     old = masked_held_out(job._replace(held_out=job.origin.held_out))
     expected = stock_mlm_loss(load_stock(desk.stock(ALBERT), ALBERT), old)
     assert rows(remembering[0])[0]["eval_old_text_mlm_loss"] == pytest.approx(expected, rel=1e-5)
-
-
-def test_a_run_that_goes_on_tells_the_same_of_the_old_text(
-    desk: Desk, remembering: tuple[Path, Ended], tmp_path: Path
-) -> None:
-    run = shutil.copytree(remembering[0], tmp_path / "run")
-    shutil.rmtree(run / "checkpoints" / "step-0000004")
-    ended = adapt(desk, desk.stock(ALBERT), run, *remembering_options(desk))
-    assert "after step 2" in ended.err
-    names = ("step", "eval_old_text_mlm_loss")
-    expected, found = ([[row.get(name) for name in names] for row in rows(one)] for one in (remembering[0], run))
-    assert found == expected
-    told = [[line for line in one.out.splitlines() if "old text" in line] for one in (remembering[1], ended)]
-    assert told[0] == told[1] != []
 
 
 def test_old_text_without_weights_that_know_it_is_refused(desk: Desk, tmp_path: Path) -> None:

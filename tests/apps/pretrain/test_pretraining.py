@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
@@ -27,6 +28,7 @@ from electra_albert.apps.run_folder import run_facts
 from electra_albert.config import CorpusConfig, RunConfig
 from electra_albert.objectives.evaluation import Unigram
 from electra_albert.presets import PRESETS
+from electra_albert.training import loop
 from electra_albert.training.distributed import World
 from electra_albert.training.monitor import CLOCK
 from tests.apps.conftest import Finished
@@ -55,28 +57,6 @@ def test_a_run_leaves_the_documented_folder(finished: Finished) -> None:
     newest = {path.name for path in (finished.folder / "checkpoints" / checkpoints[-1]).iterdir()}
     assert newest == {"model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"}
     assert not [path for path in finished.folder.rglob(".*") if path.name.startswith((".writing", ".tmp", ".can"))]
-
-
-def test_a_run_tells_what_it_learned_where_it_lies_and_what_to_type(finished: Finished) -> None:
-    out = finished.ended.out
-    assert "generator accuracy" in out
-    assert "discriminator ROC-AUC" in out
-    assert "0.500" in out
-    assert "[MASK]" in out
-    assert "the discriminator's probability of a replacement" in out
-    assert f"written to {finished.folder}" in out
-    assert out.splitlines()[-1].startswith("next: ")
-    assert out.endswith(f" LM_DEMO.py --gen {finished.folder}\n")
-
-
-def test_a_run_says_what_it_read_and_what_it_checked(finished: Finished) -> None:
-    err = finished.ended.err
-    for line in ("100% of the text kept", "unknown tokens", "padding", "self-check: tables shared", "parameters:"):
-        assert line in err
-    for line in ("in fp32, nothing compiled", "peak memory: "):
-        assert line in err
-    assert "Traceback" not in err
-    assert "Warning" not in err
 
 
 def test_metrics_are_one_object_a_logged_step_with_the_documented_names(finished: Finished) -> None:
@@ -122,13 +102,7 @@ def test_the_baseline_is_of_frequencies_in_train_on_the_masked_tokens_held_out(f
     assert rows(finished.folder)[-1]["eval_unigram_loss"] == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_the_record_of_a_run_names_its_command_packages_and_scores(finished: Finished) -> None:
-    assert (finished.folder / "command.txt").read_text().startswith("python Pretraining.py --corpus ")
-    environment = json.loads((finished.folder / "environment.json").read_text())
-    assert {"python", "packages", "settings"} <= environment.keys()
-
-
-@pytest.mark.parametrize("place", ["", "generator", "discriminator"])
+@pytest.mark.parametrize("place", ["", "discriminator"])
 def test_cards_of_a_run_tell_data_and_scores_and_their_code_loads_it(finished: Finished, place: str) -> None:
     card = ModelCard.load(finished.folder / place / "README.md")
     assert card.data.library_name == "transformers"
@@ -147,18 +121,6 @@ def test_a_card_names_the_data_set_the_language_and_the_licence_where_they_are_k
         assert {name: value for name, value in facts.fields.items() if value} == known
 
 
-def test_tensorboard_holds_the_rows(finished: Finished) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
-
-    board = EventAccumulator(str(finished.folder / "tensorboard"))
-    board.Reload()
-    last = rows(finished.folder)[-1]
-    assert {"train/loss", "eval/discriminator_auc", "perf/tokens_per_second"} <= set(board.Tags()["scalars"])
-    shown = board.Scalars("eval/discriminator_auc")[-1]
-    assert (shown.step, shown.value) == (STEPS, pytest.approx(last["eval_discriminator_auc"], rel=1e-6))
-
-
-@pytest.mark.slow
 def test_the_same_command_gives_the_same_run_from_the_text_on(finished: Finished, tmp_path: Path) -> None:
     """Tokenizer, store, order, masks, samples and weights anew, in another process."""
     ended = call(pretrain.main, *options(finished.corpus, tmp_path / "prepared", tmp_path / "run"))
@@ -166,21 +128,6 @@ def test_the_same_command_gives_the_same_run_from_the_text_on(finished: Finished
     assert outcome(tmp_path / "run") == outcome(finished.folder)
     for name in ("tokenizer/tokenizer.json", "generator/model.safetensors", "discriminator/model.safetensors"):
         assert (tmp_path / "run" / name).read_bytes() == (finished.folder / name).read_bytes()
-
-
-def test_a_dry_run_tells_the_plan_and_writes_no_run(finished: Finished, tmp_path: Path) -> None:
-    ended = call(pretrain.main, *finished.options(tmp_path / "run", "--dry_run"))
-    assert ended.code == 0, ended.err
-    assert "self-check" in ended.err
-    assert f"{STEPS} steps of 8 examples (256 tokens)" in ended.err
-    assert not (tmp_path / "run").exists()
-
-
-def test_without_output_dir_a_run_is_named_after_corpus_and_preset(finished: Finished, in_folder: Path) -> None:
-    ended = call(pretrain.main, *finished.options(None, "--max_steps", 1))
-    assert ended.code == 0, ended.err
-    assert [path.name for path in (in_folder / "runs").iterdir()] == ["tales-tiny"]
-    assert ended.out.endswith(" LM_DEMO.py --gen runs/tales-tiny\n")
 
 
 def test_a_discriminator_that_learns_nothing_is_told_while_there_is_time(
@@ -196,8 +143,7 @@ def test_a_discriminator_that_learns_nothing_is_told_while_there_is_time(
     assert told not in finished.ended.err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("redirected", [">&-", ">/dev/full", "2>&-", "2>/dev/full", ">out.txt"])
+@pytest.mark.parametrize("redirected", [">&-", "2>/dev/full"])
 def test_output_that_cannot_be_printed_neither_stops_a_run_nor_makes_it_fail(tmp_path: Path, redirected: str) -> None:
     (tmp_path / "greek.txt").write_text("ένας μικρός σκύλος κοιμάται στον κήπο.\n" * 300, encoding="utf-8")
     argv = options(tmp_path / "greek.txt", tmp_path / "prepared", tmp_path / "run", "--max_steps", 1)
@@ -233,3 +179,26 @@ def test_a_run_in_a_thread_trains_and_the_next_one_in_the_process_too(finished: 
             argv = finished.options(tmp_path / name, "--max_steps", 1)
             assert threads.submit(pretrain.main, argv).result() == 0
             assert (tmp_path / name / "generator" / "config.json").is_file()
+
+
+class _Reached(Exception):
+    pass
+
+
+def _stop(*_: object) -> None:
+    raise _Reached
+
+
+def test_the_command_is_four_calls_from_backward(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "backward", _stop)
+    monkeypatch.setattr(loop._Loop, "_rehearse", lambda *_: None)
+    with pytest.raises(_Reached) as reached:
+        pretrain.main(finished.options(tmp_path / "run"))
+    frames = [
+        frame for frame in traceback.extract_tb(reached.value.__traceback__) if "electra_albert" in frame.filename
+    ]
+    names = [frame.name for frame in frames if "/tests/" not in frame.filename]
+    assert names[0] == "main"
+    assert len(names) <= 4, names  # the call of backward itself is made in the last of them

@@ -70,7 +70,6 @@ def resumed_from(ended: Ended) -> int:
     return int(line.rsplit(" ", 1)[1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("epoch", "step"), [(1, 6), (2, 14)])
 def test_a_run_killed_in_any_epoch_ends_as_if_it_never_was(
     command: Callable[[Path], list[str]], uninterrupted: Path, tmp_path: Path, epoch: int, step: int
@@ -103,7 +102,7 @@ def test_a_run_told_to_stop_saves_says_so_and_goes_on(
     assert outcome(folder, LENGTH) == outcome(uninterrupted, LENGTH)
 
 
-@pytest.mark.parametrize("written", range(5))  # environment.json, config.yaml, command.txt and two of the tokenizer
+@pytest.mark.parametrize("written", [0, 4])  # environment.json, and the last file of the tokenizer
 def test_a_disk_that_is_full_at_any_of_the_first_files_does_not_spoil_the_folder(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
@@ -123,7 +122,6 @@ def test_a_disk_that_is_full_at_any_of_the_first_files_does_not_spoil_the_folder
     assert ended.code == 0, ended.err
 
 
-@pytest.mark.slow
 def test_a_resume_that_skips_a_batch_is_found_out(
     command: Callable[[Path], list[str]], uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,15 +154,6 @@ def test_a_finished_run_started_again_trains_nothing(finished: Finished, tmp_pat
     assert "generator accuracy" in ended.out
     for kind in ("generator", "discriminator"):
         assert sha256(folder / kind / "model.safetensors") == sha256(finished.folder / kind / "model.safetensors")
-
-
-def test_a_run_is_lengthened_by_max_steps_and_says_what_changed(finished: Finished, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(finished.folder, folder)
-    ended = call(pretrain.main, *finished.options(folder, "--max_steps", STEPS + 2, "--save_steps", 2))
-    assert ended.code == 0, ended.err
-    assert f"max_steps: {STEPS} before, {STEPS + 2} now" in ended.err
-    assert rows(folder)[-1]["step"] == STEPS + 2
 
 
 @pytest.mark.slow

@@ -8,8 +8,6 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from electra_albert.apps import show_batch
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, assert_refused, call, rows
@@ -42,15 +40,6 @@ def parse(line: str) -> Token:
     return Token(*found.groups())
 
 
-def test_a_step_is_shown_token_by_token(finished: Finished) -> None:
-    shown = show(finished.folder, 7)
-    assert sorted(shown) == list(range(48, 56))
-    for tokens in shown.values():
-        assert tokens[0].token == "[CLS]"
-        assert tokens[-1].token == "[SEP]"
-        assert [token.position for token in tokens] == [str(place) for place in range(len(tokens))]
-
-
 def test_labels_say_what_was_replaced_and_only_targets_are(finished: Finished) -> None:
     for tokens in show(finished.folder, 20).values():
         for token in tokens:
@@ -71,11 +60,6 @@ def test_the_first_step_is_the_one_that_was_trained_on(finished: Finished) -> No
     logged = rows(finished.folder)[0]
     assert len(tokens) == logged["tokens"]
     assert sum(token.label == "replaced" for token in tokens) / len(tokens) == logged["replaced_fraction"]
-
-
-def test_a_step_is_shown_alike_each_time_and_differs_from_others(finished: Finished) -> None:
-    assert show(finished.folder, 5) == show(finished.folder, 5)
-    assert show(finished.folder, 5).values() != show(finished.folder, 6).values()
 
 
 def test_a_step_of_many_processes_begins_where_theirs_did(finished: Finished, tmp_path: Path) -> None:
@@ -104,12 +88,3 @@ def test_a_step_of_a_corpus_that_changed_since_is_refused(finished: Finished, tm
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace(str(finished.corpus), str(corpus)))
     assert_refused(call(show_batch.main, "--run", folder, "--step", 1), 4, "other settings")
-
-
-@pytest.mark.parametrize("step", [0, -1])
-def test_steps_count_from_one(finished: Finished, step: int) -> None:
-    assert_refused(call(show_batch.main, "--run", finished.folder, "--step", step), 2, "count from 1")
-
-
-def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    assert_refused(call(show_batch.main, "--run", tmp_path, "--step", 1), 2, "holds no run")

@@ -12,7 +12,6 @@ from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain import trial
 from electra_albert.apps.pretrain.trial import step_flops
 from electra_albert.config import CorpusConfig, MlmConfig, PretrainConfig, RtdConfig, RunConfig
-from electra_albert.presets import PRESETS
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import STEPS, call
 from tests.objectives import toy
@@ -37,8 +36,10 @@ def seen_operations(objective: toy.PretrainingObjective) -> int:
     return counter.get_total_flops()
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("name", toy.OBJECTIVES)
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [*((name, "one group") for name in toy.OBJECTIVES), *(("rtd", model) for model in list(MODELS)[1:])],
+)
 def test_a_step_makes_the_operations_counted_from_its_settings(name: str, model: str) -> None:
     config = PretrainConfig(
         run=RunConfig(objective=name),  # type: ignore[arg-type]
@@ -48,11 +49,6 @@ def test_a_step_makes_the_operations_counted_from_its_settings(name: str, model:
         mlm=MlmConfig(mask_rate=MASK_RATE),
     )
     assert step_flops(config, ROWS) == seen_operations(toy.build(name, MODELS[model], MASK_RATE))
-
-
-def test_small_takes_about_70_million_operations_a_token() -> None:
-    rows = 128
-    assert step_flops(PRESETS["small"], rows) / (rows * 128) == pytest.approx(70e6, rel=0.01)
 
 
 def test_a_model_larger_than_the_memory_is_not_tried(
@@ -66,9 +62,8 @@ def test_a_model_larger_than_the_memory_is_not_tried(
     assert "a step (median" not in ended.err
 
 
-@pytest.mark.parametrize("objective", ["rtd", "mlm_sop"])
-def test_a_dry_run_reports_what_the_steps_take(objective: str, finished: Finished, tmp_path: Path) -> None:
-    argv = finished.options(tmp_path / "run", "--dry_run", "--objective", objective)
+def test_a_dry_run_reports_what_the_steps_take(finished: Finished, tmp_path: Path) -> None:
+    argv = finished.options(tmp_path / "run", "--dry_run")
     ended = call(pretrain.main, *argv, "--gradient_accumulation_steps", 2)
     assert ended.code == 0, ended.err
     assert re.search(r"[\d.e+]+ FLOPs a token, [\d.e+]+ a step", ended.err)
