@@ -94,7 +94,7 @@ DAMAGED: list[tuple[str, bytes, str]] = [
     ("t.jsonl", b'{"a": 1}\n{"a": \n', r"t\.jsonl:2: not JSON"),
     ("t.jsonl", b'{"a": 1, "a": 2}\n', r"t\.jsonl:1: key 'a' is there twice"),
     ("t.jsonl", b"[1]\n", "not an object"),
-    ("t.jsonl", b"[" * 200_000, "too deep"),
+    ("t.jsonl", b"[" * 200_000, "recursion"),
     ("t.csv", b'a,b\n"x"y,1\n', r"t\.csv:2: not a row of a table"),
     ("t.parquet", b"PAR1 but not really PAR1", "damaged"),
 ]

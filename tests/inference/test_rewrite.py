@@ -212,7 +212,7 @@ def test_a_line_longer_than_the_model_reads_is_rewritten_whole(model: InferenceM
     assert len(model.rewrite(" ".join(["xxxx"] * 22)).replaced) == 2 * round(RATE * ((LONGEST - 2) // 5 * 5))
 
 
-@pytest.mark.parametrize("kind", ["albert uncased", "bert uncased", "roberta", "word level", "fast unigram"])
+@pytest.mark.parametrize("kind", ["albert uncased", "bert uncased", "roberta", "fast unigram"])
 def test_every_tokenizer_fills_its_own_mask_and_writes_neither_marks_nor_unknown_tokens(
     tmp_path: Path, kind: str
 ) -> None:

@@ -71,9 +71,9 @@ class ShardConfig:
 
     def __post_init__(self) -> None:
         count, index = self.num_shards, self.shard_index
-        if (index is None) != (self.merge or count is None) or (self.merge and count is None):
+        if (index is None) != (self.merge or count is None) or (self.merge and count is None) or count == 0:
             raise ValueError("num_shards takes a number of jobs and either shard_index or merge, which both need it")
-        if count is not None and (count < 1 or not 0 <= (index or 0) < count):
+        if count is not None and not 0 <= (index or 0) < count:
             raise ValueError(f"shard_index={index} must lie between 0 and {count - 1}")
 
 
