@@ -180,15 +180,6 @@ def test_degenerate_tables_have_defined_scores(
     assert {name: scores[name] for name in wanted} == wanted
 
 
-@pytest.mark.parametrize(("difference", "is_answered"), [(-1.0, True), (0.0, True), (3.0, False)])
-def test_never_answering_is_the_best_threshold_where_every_question_is_unanswerable(
-    difference: float, is_answered: bool
-) -> None:
-    scores = MEASURES["span_with_null"](pairs(*[(not is_answered, not is_answered, 0, difference, 0, 0)] * 3))
-    assert scores["best_exact_match"] == scores["best_f1"] == 1.0
-    assert scores["best_f1_threshold"] < difference
-
-
 @pytest.mark.parametrize("kind", sorted(MEASURES))
 @LAW
 @given(st.data())

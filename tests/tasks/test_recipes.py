@@ -94,11 +94,6 @@ def test_only_electra_and_only_pairs_without_order_are_doubled() -> None:
     assert doubled == [("electra", "mrpc"), ("electra", "stsb")]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_diagnostic_set_takes_the_recipe_of_mnli(family: Family) -> None:
-    assert recipe(family, "ax", BASE) == recipe(family, "mnli", BASE)
-
-
 @pytest.mark.parametrize("positions", [8, 100, 512])
 def test_rows_fit_the_positions_and_windows_overlap(positions: int) -> None:
     for family, task in product(FAMILIES, TASKS):

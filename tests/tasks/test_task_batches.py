@@ -85,30 +85,12 @@ def test_each_pass_takes_all_units_in_an_order_of_its_own() -> None:
     assert set(seen[:128]) != set(range(128))
 
 
-def test_a_small_set_is_passed_over_before_it_is_taken_again() -> None:
-    steps = units_of_steps(split(make_rows(skewed(20)), 1, 1, 4), 50)
-    for start in range(0, 50, 5):
-        assert sorted(unit for step in steps[start : start + 5] for unit in step) == list(range(20))
-
-
-def test_an_update_hardly_ever_takes_a_unit_twice() -> None:
-    steps = units_of_steps(split(make_rows(skewed(100)), 1, 1, 8), 200)
-    twice = [len(step) - len(set(step)) for step in steps]
-    assert sum(count > 0 for count in twice) <= 200 * 8 / 100  # only updates in which a pass ends
-
-
 def test_padding_is_far_below_that_of_unsorted_batches() -> None:
     rows = make_rows(skewed(6000))
     sorted_batches = [batch for (batch,) in islice(split(rows, 1, 1, 32)[0].steps(1), 180)]
     order = np.random.default_rng(0).permutation(6000)[: 180 * 32]
     unsorted = [rows.collate(units) for units in order.reshape(180, 32)]
     assert padding_share(sorted_batches) < 0.08 < 0.4 < padding_share(unsorted)
-
-
-def test_lengths_come_in_no_order_over_the_updates() -> None:
-    (one,) = split(make_rows(skewed(6000)), 1, 1, 32)
-    widths = [batch.input_ids.shape[1] for (batch,) in islice(one.steps(1), 64)]
-    assert abs(np.corrcoef(widths, np.arange(64))[0, 1]) < 0.4  # about three standard deviations of a shuffle
 
 
 def test_ranks_take_turns_at_the_longest_rows() -> None:
