@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import save_tokenizer
@@ -37,7 +38,6 @@ LOG = logging.getLogger(__name__)
 _PT_FILE, _READ_BY_STOCK_AS = "weights.pt", "pytorch_model.bin"
 _NUMBER_LABEL = "score"  # the one output of a regression
 _CHECKED_LENGTH = 24
-_ASIDE = ("albert.pooler.", "discriminator_predictions.", "electra_classifier.", "sop_classifier.")  # known here alone
 
 
 def save_model(
@@ -146,16 +146,22 @@ def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> 
         weights.write_bytes(content.getbuffer())
     else:
         write_safetensors(tensors, weights)
-    for name, tensor in read_tensors(weights).items():
-        if not torch.equal(tensors[name].float(), tensor):
-            raise CheckpointError(f"{folder.parent} is not written: {name} is read otherwise than it was saved")
+    written = read_tensors(weights)
+    other = sorted(tensors.keys() ^ written.keys())
+    other = other or [name for name, tensor in tensors.items() if not torch.equal(tensor.float(), written[name])]
+    if other:
+        raise CheckpointError(f"{folder.parent} is not written: {other[0]} is read otherwise than it was saved")
     if is_stock:
-        _check_against_stock(model if dtype == torch.float32 else copy.deepcopy(model).to(dtype).float(), folder)
+        rounded = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype).float()
+        _check_against_stock(rounded, written, folder)
     return weights.rename(folder / _PT_FILE) if file_format == "pt" else weights
 
 
-def _check_against_stock(model: Model, folder: Path) -> None:
-    """CheckpointError unless the stock class loads all weights but those of _ASIDE and computes what `model` does."""
+def _check_against_stock(model: Model, written: Mapping[str, Tensor], folder: Path) -> None:
+    """CheckpointError unless the stock class loads all of its weights and computes what `model` does.
+
+    The file may hold nothing else but heads that the class has no place for, which stock's own layers compute.
+    """
     import transformers
 
     refusal, architecture = f"{folder.parent} is not written", _architecture(model)
@@ -164,17 +170,56 @@ def _check_against_stock(model: Model, folder: Path) -> None:
         stock, report = getattr(transformers, architecture).from_pretrained(
             str(folder), local_files_only=True, dtype=torch.float32, output_loading_info=True, **options
         )
-    faults = [*report["missing_keys"], *(key for key in report["unexpected_keys"] if not key.startswith(_ASIDE))]
+    heads = _heads_aside(model, stock.config)
+    known = {f"{prefix}.{name}" for prefix, head in heads.items() for name in head.state_dict()}
+    faults = sorted({*report["missing_keys"], *(known - written.keys())} | ({*report["unexpected_keys"]} - known))
     if faults:
-        raise CheckpointError(f"{refusal}: its weights and {architecture} do not agree on {min(faults)}")
+        raise CheckpointError(f"{refusal}: its weights and {architecture} do not agree on {faults[0]}")
+    for prefix, head in heads.items():
+        head.load_state_dict({name: written[f"{prefix}.{name}"] for name in head.state_dict()})
     inputs = probe(model.config, 2, min(_CHECKED_LENGTH, model.config.max_position_embeddings))
     device = next(model.parameters()).device
     with torch.no_grad():
         ours = outputs(model, *(row.to(device) for row in inputs))
         is_choice = architecture == "AlbertForMultipleChoice"
         found = stock.eval()(*(row[None] if is_choice else row for row in inputs), output_hidden_states=True)
-    theirs = {"last_hidden_state": found["hidden_states"][-1], "logits": found.get("prediction_logits"), **found}
+        theirs = _all_outputs(dict(found), {prefix: head.eval() for prefix, head in heads.items()})
     for name, value in ours.items():
-        if theirs.get(name) is not None:
-            same = theirs[name].view(value.shape) if is_choice else theirs[name]
-            require_equal(value.cpu(), same, f"{refusal}: transformers computes other values than we do in {name}")
+        same = theirs[name].view(value.shape) if is_choice else theirs[name]
+        require_equal(value.cpu(), same, f"{refusal}: transformers computes other values than we do in {name}")
+
+
+def _heads_aside(model: Model, config: Any) -> dict[str, nn.Module]:
+    """Stock's own layers for the parts of a model that its stock class leaves aside, by their names in the file."""
+    from transformers import ElectraConfig
+    from transformers.models.albert.modeling_albert import AlbertSOPHead
+    from transformers.models.electra.modeling_electra import ElectraDiscriminatorPredictions
+
+    parts, width = {name for name, _ in model.named_children()}, model.config.hidden_size
+    heads: dict[str, nn.Module] = {}
+    if isinstance(model, Generator):
+        return {"albert.pooler": nn.Linear(width, width)} if "pooler" in parts else heads
+    if "discriminator_predictions" in parts:
+        electra = ElectraConfig(hidden_size=width, hidden_act=model.config.hidden_act)
+        heads["discriminator_predictions"] = ElectraDiscriminatorPredictions(electra)
+    if "sentence_order" in parts:
+        heads["sop_classifier"] = AlbertSOPHead(config)
+    if isinstance(model, TaskModel) and "electra_classifier" in parts:
+        heads["electra_classifier"] = nn.Linear(width, model.head.num_labels)
+    return heads
+
+
+def _all_outputs(found: dict[str, Any], heads: Mapping[str, nn.Module]) -> dict[str, Tensor]:
+    """The outputs of a stock class under our names, with those of the heads beside it."""
+    last = found.get("last_hidden_state", found.get("hidden_states", (None,))[-1])  # [B, L, D]
+    theirs = {**found, "last_hidden_state": last}
+    if "prediction_logits" in found:
+        theirs["logits"] = found["prediction_logits"]
+    for prefix, head in heads.items():
+        if prefix == "albert.pooler":
+            theirs["pooler_output"] = head(last[:, 0]).tanh()
+        elif prefix == "sop_classifier":
+            theirs["sop_logits"] = head(found["pooler_output"])
+        else:
+            theirs["logits"] = head(last[:, 0] if prefix == "electra_classifier" else last)
+    return theirs
