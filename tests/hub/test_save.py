@@ -183,6 +183,20 @@ def exchanged(tensors: Tensors) -> Tensors:
 FAULTS: dict[str, tuple[str, Callable[[Tensors], Tensors], str]] = {
     "query and key exchanged": ("generator", exchanged, "other values .*in "),
     "span": ("span", negated("qa_outputs.weight"), "other values .*in start_logits"),
+    "pooler beside": ("generator with pooler", negated("albert.pooler.weight"), "other values .*in pooler_output"),
+    "order head": ("discriminator with order", negated("sop_classifier"), "other values .*in sop_logits"),
+    "order head's pooler": ("discriminator with order", negated("pooler.weight"), "other values .*in sop_logits"),
+    "detection head": ("discriminator", negated("dense_prediction"), "other values .*in logits"),
+    "head of masked tokens": ("generator with order", negated("predictions.dense.weight"), "other values .*in logits"),
+    "sequence": ("sequence", negated("classifier.weight"), "other values .*in logits"),
+    "choice": ("choice", negated("classifier.weight"), "other values .*in logits"),
+    "token": ("token", negated("classifier.weight"), "other values .*in logits"),
+    "head of style electra": ("choice, electra", negated("electra_classifier"), "other values .*in logits"),
+    "no bias of the order head": (
+        "discriminator with order",
+        without("sop_classifier.classifier.bias"),
+        "sop_classifier",
+    ),
     "no bias in the encoder": ("sequence", without("albert.embeddings.LayerNorm.bias"), "do not agree on "),
     "a stray tensor": ("generator", lambda tensors: {**tensors, "junk.weight": torch.ones(2)}, "do not agree on junk"),
 }
