@@ -95,11 +95,10 @@ def run_stages(stages: Sequence[Stage], jobs: int) -> list[int]:
             futures = [pool.submit(run, stage) for stage in stages]
             try:
                 return [code for future in futures if (code := future.result())]
-            except BaseException:
+            finally:  # an interrupt or an error: else all have ended
                 with lock:
                     stopping.set()
                     for process in running:
                         process.terminate()
-                raise
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -116,10 +116,11 @@ def load_from_hub(name: str, config: str | None, split: str | None, what: str) -
 
 def _answers(url: str) -> bool:
     """Whether a server answers in time, be it with a refusal; through a proxy where the environment names one."""
+    import httpx
     from huggingface_hub.utils import get_session
 
     try:
         get_session().head(url, timeout=_HUB_SECONDS)
-    except Exception as error:  # of the library that it asks with; a server with a bad certificate did answer
-        return "certificate" in str(error).lower()
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        return "certificate" in str(error).lower()  # a server with a bad one did answer
     return True

@@ -133,7 +133,7 @@ def _as_device(given: str | torch.device) -> torch.device:
     try:
         torch.empty(0, device=name).cpu()
         return torch.device(name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         raise UsageError(f"device={name!r} cannot be used ({reason}); give cpu, cuda, cuda:1, mps or auto") from None
 
