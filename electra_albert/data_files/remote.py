@@ -116,11 +116,13 @@ def load_from_hub(name: str, config: str | None, split: str | None, what: str) -
 
 def _answers(url: str) -> bool:
     """Whether a server answers in time, be it with a refusal; through a proxy where the environment names one."""
-    import httpx
-    from huggingface_hub.utils import get_session
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
 
     try:
-        get_session().head(url, timeout=_HUB_SECONDS)
-    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        urlopen(Request(url, method="HEAD"), timeout=_HUB_SECONDS)
+    except HTTPError:
+        return True
+    except (OSError, ValueError) as error:
         return "certificate" in str(error).lower()  # a server with a bad one did answer
     return True
