@@ -36,7 +36,7 @@ LOG = logging.getLogger(__name__)
 PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")
 _ENCODED_CHARACTERS = 1 << 20  # of text tokenised at once
 _SECONDS_BETWEEN_LINES = 10
-_ENCODER_COUNTS = ("special_texts", "unknown_characters", "marks_removed")
+_ENCODER_COUNTS = ("special_texts", "unknown_characters")
 
 
 class Part(NamedTuple):
@@ -149,7 +149,7 @@ def _write_part(part: Part, encoder: TextEncoder | None = None) -> None:
     assert encoder is not None
     started = time.perf_counter()
     counts: Counter[str] = Counter()
-    before = [getattr(encoder, name) for name in _ENCODER_COUNTS]
+    before, lost = [getattr(encoder, name) for name in _ENCODER_COUNTS], encoder.lost.copy()
     with ExitStack() as stack:
         files = {name: stack.enter_context(replacing(part.path(name))) for name in PART_FILES}
         writer = _PartWriter(files, part.dtype, encoder)
@@ -158,6 +158,7 @@ def _write_part(part: Part, encoder: TextEncoder | None = None) -> None:
         writer.flush()
     written = dict(writer.counts)
     written |= {name: getattr(encoder, name) - count for name, count in zip(_ENCODER_COUNTS, before, strict=True)}
+    written |= encoder.lost - lost
     seconds = time.perf_counter() - started
     statistics = {"key": part.key, "sizes": writer.sizes, "read": dict(counts), "written": written, "seconds": seconds}
     write_json(part.path("json"), statistics)

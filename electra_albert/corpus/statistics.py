@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 _KINDS = {
@@ -15,7 +18,9 @@ _KINDS = {
     "arrow": "of Arrow, one document a row",
 }
 _SHOWN_ELSEWHERE = {"files", "bytes", "documents", "sentences", *(f"files_of_{kind}" for kind in _KINDS)}
-_SHOWN_WRITTEN = ("sentences_without_a_token", "documents_without_a_token", "special_texts", "marks_removed")
+_MARKS = "marks_removed_from_"  # and the script of the characters that had them
+_FORMS = "compatibility_forms_rewritten"
+_SHOWN_WRITTEN = ("sentences_without_a_token", "documents_without_a_token", "special_texts")
 
 
 def format_statistics(statistics: dict[str, Any], padding_share: float) -> str:
@@ -46,6 +51,35 @@ def format_statistics(statistics: dict[str, Any], padding_share: float) -> str:
     for name, count in others:
         if count:
             lines.append(("skipped" if "skipped" in name else "noted", f"{count:,} {name.replace('_', ' ')}"))
+    lines += [("noted", text) for text in _describe_lost(written)]
     lines.append(("speed", f"{megabytes / max(statistics['process_seconds'], 1e-9):.1f} MB a second and process"))
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"  {name:<{width}}  {text}" for name, text in lines)
+
+
+def count_lost(text: str, normalized: str) -> Counter[str]:
+    """Combining marks, by script, and compatibility forms that `text` has and `normalized` lacks; case is ignored."""
+    if normalized in (text, text.lower()):
+        return Counter()
+    return _count_marks(text) - _count_marks(normalized)
+
+
+def _count_marks(text: str) -> Counter[str]:
+    found: Counter[str] = Counter()
+    found[_FORMS] = sum(unicodedata.decomposition(character).startswith("<") for character in text)
+    script = "other"
+    for character in unicodedata.normalize("NFKD", text):
+        if unicodedata.category(character).startswith("M"):
+            found[_MARKS + script] += 1
+        else:  # the first word of a letter's name is its script
+            script = unicodedata.name(character, "other").split()[0].capitalize() if character.isalpha() else "other"
+    return found
+
+
+def _describe_lost(counts: Mapping[str, int]) -> Iterator[str]:
+    marks = {name.removeprefix(_MARKS): count for name, count in counts.items() if name.startswith(_MARKS) and count}
+    if marks:
+        scripts = ", ".join(f"{script} {count:,}" for script, count in sorted(marks.items(), key=lambda item: -item[1]))
+        yield f"{sum(marks.values()):,} combining marks removed by the tokenizer: {scripts}"
+    if counts.get(_FORMS):
+        yield f"{counts[_FORMS]:,} compatibility forms rewritten by the tokenizer, as ﬁ to fi or ½ to 1⁄2"

@@ -10,11 +10,12 @@ from __future__ import annotations
 import base64
 import json
 import re
-import unicodedata
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from electra_albert.corpus.statistics import count_lost
 from electra_albert.corpus.tokenizer_training import LATIN_MARKS
 
 if TYPE_CHECKING:
@@ -51,8 +52,9 @@ class TextEncoder:
     """Encodes sentences as the stock tokenizer with `split_special_tokens` does, but never gives text a special id.
 
     Stock would turn "[MASK]" in a corpus into the mask itself; even with `split_special_tokens` it finds "<pad>" in
-    text if the model is Unigram. Counts over all calls: `special_texts` met; `unknown_characters` that the unknown
-    token (`unknown_id`, -1 if there is none) replaced, spaces apart; combining `marks_removed` by the normalizer.
+    text if the model is Unigram, which knows no control tokens. Counts over all calls: `special_texts` met;
+    `unknown_characters` that the unknown token (`unknown_id`, -1 if there is none) replaced, spaces apart; `lost`, what
+    the normalizer removed, by the names of `count_lost`.
     """
 
     def __init__(self, settings: str, *, by_word: bool | None = None, memo_words: int = MEMO_WORDS) -> None:
@@ -76,7 +78,9 @@ class TextEncoder:
         content |= {"post_processor": None, "truncation": None, "padding": None}
         self.backend = Tokenizer.from_str(json.dumps(content))
         self.backend.encode_special_tokens = True
-        self.special_texts = self.unknown_characters = self.marks_removed = 0
+        self.special_texts = 0
+        self.unknown_characters = 0
+        self.lost: Counter[str] = Counter()
         self._memo_words = memo_words if self.by_word else 0
         self._forget()
 
@@ -84,7 +88,8 @@ class TextEncoder:
         self._numbers = _UnitNumbers()
         self._ids = np.zeros(0, np.int32)  # of all units of the memo, one after the other
         self._starts = np.zeros(0, np.int64)  # by unit number
-        self._counts = np.zeros((4, 0), np.int64)  # by unit number: tokens and the counts of the class
+        self._counts = np.zeros((3, 0), np.int64)  # by unit number: tokens, special texts, unknown characters
+        self._lost: dict[int, Counter[str]] = {}  # of units that lose something
 
     def encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """ids [tokens] int32 of all sentences one after the other, without special tokens; tokens of each [n] int64."""
@@ -97,12 +102,15 @@ class TextEncoder:
         if self._numbers.unseen:
             self._learn(self._numbers.unseen)
             self._numbers.unseen = []
-        lengths, specials, unknown, marks = self._counts[:, numbers]
+        lengths, specials, unknown = self._counts[:, numbers]
         ends = lengths.cumsum()
         ids = self._ids[np.repeat(self._starts[numbers] - (ends - lengths), lengths) + np.arange(ends[-1])]
         self.special_texts += int(specials.sum())
         self.unknown_characters += int(unknown.sum())
-        self.marks_removed += int(marks.sum())
+        lossy = numbers[np.isin(numbers, np.array([*self._lost], np.int64))]
+        for number, count in zip(*np.unique(lossy, return_counts=True), strict=True):
+            for name, lost in self._lost[int(number)].items():
+                self.lost[name] += lost * int(count)
         if not self.by_word:
             return ids, lengths
         word_counts = np.fromiter((sentence.count(" ") + 1 for sentence in sentences), np.int64, len(sentences))
@@ -125,18 +133,17 @@ class TextEncoder:
             ids[is_special] = self.unknown_id
         else:
             ids, lengths = ids[~is_special], lengths - taken
-        unknown = self._unknown_characters(units, ids, lengths)
-        marks = np.fromiter(map(self._count_removed_marks, units), np.int64, len(units))
-        counts = np.stack([lengths, np.maximum(taken, written), unknown, marks])
+        counts = np.stack([lengths, np.maximum(taken, written), self._unknown_characters(units, ids, lengths)])
+        first = self._counts.shape[1]
+        for number, unit in enumerate(units, first):
+            if unit.isascii() or self.backend.normalizer is None:
+                continue
+            for word in (unit,) if self.by_word else unit.split():
+                if lost := count_lost(word, self.backend.normalizer.normalize_str(word)):
+                    self._lost[number] = self._lost.get(number, Counter()) + lost
         self._starts = np.concatenate([self._starts, len(self._ids) + lengths.cumsum() - lengths])
         self._ids = np.concatenate([self._ids, ids])
         self._counts = np.concatenate([self._counts, counts], axis=1)
-
-    def _count_removed_marks(self, unit: str) -> int:
-        if unit.isascii() or self.backend.normalizer is None:
-            return 0
-        normalized = self.backend.normalizer.normalize_str(unit)
-        return max(0, _count_marks(unit) - _count_marks(normalized)) if normalized not in (unit, unit.lower()) else 0
 
     def _unknown_characters(self, units: list[str], ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Characters of each unit that became unknown, spaces apart: int64 [units]."""
@@ -153,10 +160,6 @@ class TextEncoder:
                     counts[number] += len(text[max(start, reached) : end].replace(" ", ""))
                     reached = max(reached, end)
         return counts
-
-
-def _count_marks(text: str) -> int:
-    return sum(unicodedata.category(character).startswith("M") for character in unicodedata.normalize("NFKD", text))
 
 
 def _splits_at_spaces_first(content: dict[str, Any]) -> bool:
