@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,11 +84,11 @@ EDITED: dict[tuple[str, str], list[tuple[str, Change, str]]] = {
 }
 
 
-def refused(path: Path, word: str | None, what: str) -> None:
-    with pytest.raises(CheckpointError, match=word) as raised:
+def refusal(path: Path) -> str:
+    """What is said of a tokenizer that is refused as a checkpoint, without the folder, which may be of any length."""
+    with pytest.raises(CheckpointError) as raised:
         load_tokenizer(path)
-    message = str(raised.value).replace(str(path.parent), "")
-    assert ("\n" not in message, len(message) < 400) == (True, True), what
+    return str(raised.value).replace(str(path.parent), "")
 
 
 @pytest.mark.parametrize(("kind", "file"), EDITED)
@@ -97,7 +98,10 @@ def test_edited_tokenizer_is_refused_in_one_line(kind: str, file: str, tmp_path:
     for what, change, word in EDITED[kind, file]:
         (tmp_path / file).write_bytes(whole)
         edit(tmp_path / file, change)
-        refused(tmp_path, word, what)
+        message = refusal(tmp_path)
+        assert "\n" not in message, what
+        assert len(message) < 400, what
+        assert re.search(word, message), what
 
 
 FILES = [
@@ -119,7 +123,10 @@ def test_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
             load_tokenizer(tmp_path / path)
     for name, content, word in FILES:
         (tmp_path / name).write_bytes(content.encode("utf-8", "surrogateescape"))
-        refused(tmp_path / name, word, name)
+        message = refusal(tmp_path / name)
+        assert "\n" not in message, name
+        assert len(message) < 400, name
+        assert re.search(word, message), name
 
 
 def proto_edit(change: Change) -> Callable[[bytes], bytes]:
@@ -150,11 +157,14 @@ OTHER_MODELS: dict[str, dict[str, Any]] = {
 def test_damaged_sentencepiece_model_and_one_of_another_type_are_refused_in_one_line(tmp_path: Path) -> None:
     path = train_model(tmp_path / "small.model")
     whole = path.read_bytes()
-    for what, damage in SENTENCEPIECE.items():
-        path.write_bytes(damage(whole))
-        refused(path, None, what)
-    for word, options in OTHER_MODELS.items():
-        refused(train_model(path, **options), word, word)
+    cases = [(what, damage(whole), "fetch") for what, damage in SENTENCEPIECE.items()]
+    cases += [(word, train_model(path, **options).read_bytes(), word) for word, options in OTHER_MODELS.items()]
+    for what, content, word in cases:
+        path.write_bytes(content)
+        message = refusal(path)
+        assert "\n" not in message, what
+        assert len(message) < 400, what
+        assert word in message, what
 
 
 def test_an_option_that_a_tokenizer_does_not_take_is_refused(tmp_path: Path) -> None:

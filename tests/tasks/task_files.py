@@ -10,6 +10,9 @@ from electra_albert.tasks.reading import read_data
 from electra_albert.tasks.registry import find_task
 from electra_albert.tasks.task import Report, Task, TaskData
 
+RTE = "index\tsentence1\tsentence2\tlabel\n"
+RTE_ROWS = "0\tA\tB\tentailment\n1\tC\tD\tnot_entailment\n"
+
 
 def write(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,6 +45,12 @@ def noticed(report: Report, part: str) -> int:
 def sst2_folder(folder: Path, train: str = "good film\t1\nbad film\t0\n", dev: str = "fine\t1\npoor\t0\n") -> Path:
     write(folder / "train.tsv", "sentence\tlabel\n" + train)
     write(folder / "dev.tsv", "sentence\tlabel\n" + dev)
+    return folder
+
+
+def rte_folder(folder: Path, train: str = RTE_ROWS, dev: str = RTE_ROWS) -> Path:
+    write(folder / "train.tsv", RTE + train)
+    write(folder / "dev.tsv", RTE + dev)
     return folder
 
 

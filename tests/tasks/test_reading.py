@@ -1,4 +1,4 @@
-"""The data of a task: where it is looked for, which rows are used, left out, counted or refused, and its labels."""
+"""The data of a task: where it is looked for, its columns, the part of it that is used, and new text."""
 
 from collections import Counter
 from dataclasses import replace
@@ -17,30 +17,12 @@ from tests.tasks.task_files import (
     race_file,
     read,
     read_task,
+    rte_folder,
     squad_file,
     sst2_folder,
     table,
     write,
 )
-
-RTE = "index\tsentence1\tsentence2\tlabel\n"
-RTE_ROWS = "0\tA\tB\tentailment\n1\tC\tD\tnot_entailment\n"
-
-
-def rte_folder(folder: Path, train: str = RTE_ROWS, dev: str = RTE_ROWS) -> Path:
-    write(folder / "train.tsv", RTE + train)
-    write(folder / "dev.tsv", RTE + dev)
-    return folder
-
-
-def stsb_folder(folder: Path, train: str, dev: str = "1") -> Path:
-    for name, score in (("train", train), ("dev", dev)):
-        write(
-            folder / f"{name}.tsv",
-            table(["index", "sentence1", "sentence2", "score"], [*"0ab", "1.25"], [*"1cd", score]),
-        )
-    return folder
-
 
 # Where the files are.
 
@@ -227,131 +209,6 @@ def test_options_for_columns_are_refused_where_they_mean_nothing(tmp_path: Path)
     write(tmp_path / "dev.tsv", "sentence1\tsentence2\tlabel\tlabel\n")
     with pytest.raises(DataError, match="'label' is there twice"):
         read("rte", data_dir=tmp_path)
-
-
-# Rows that are used, and those that are not.
-
-
-@pytest.mark.parametrize(
-    ("row", "why"),
-    [("2\tA\tB\n", "3 columns instead of 4"), ("2\tA\tB\t-\n", "no label"), ("2\tA\tB\t\n", "no label")],
-)
-def test_rows_without_a_whole_label_are_left_out_and_counted(tmp_path: Path, row: str, why: str) -> None:
-    data = read("rte", data_dir=rte_folder(tmp_path, RTE_ROWS + row, RTE_ROWS + row))
-    assert len(data.train) == len(data.evaluation["dev"]) == 2
-    for name, ending in (("train.tsv", "left out of training"), ("dev.tsv", "NOT SCORED")):
-        what = f"rows of {name} {ending}: {why}"
-        assert data.report.counts[what] == 1
-        assert data.report.first_seen[what] == f"{tmp_path}/{name}:4"
-
-
-@pytest.mark.parametrize(
-    ("row", "what"), [("2\t \tB\tentailment\n", "the text"), ("2\tA\t\tentailment\n", "the second")]
-)
-def test_an_empty_text_is_left_out_of_training_but_scored(tmp_path: Path, row: str, what: str) -> None:
-    data = read("rte", data_dir=rte_folder(tmp_path, RTE_ROWS + row, RTE_ROWS + row))
-    assert (len(data.train), len(data.evaluation["dev"])) == (2, 3)
-    assert noticed(data.report, f"rows of train.tsv left out of training: {what}") == 1
-    assert noticed(data.report, f"rows of dev.tsv kept although {what}") == 1
-
-
-def test_quotes_and_spaces_in_a_field_stay_as_they_are(tmp_path: Path) -> None:
-    data = read("sst2", data_dir=sst2_folder(tmp_path, 'a "b \t1\n"c\t0\n'))
-    assert [example.text for example in data.train] == ['a "b ', '"c']
-
-
-@pytest.mark.parametrize(
-    ("train", "dev", "word"),
-    [
-        (RTE_ROWS + "2\tA\tB\tmaybe\n", RTE_ROWS, r"train\.tsv:4: label 'maybe' is none of 'entailment'"),
-        (RTE_ROWS, RTE_ROWS + "2\tA\tB\tmaybe\n", r"dev\.tsv:4: label 'maybe' is none of 'entailment'"),
-        ("", RTE_ROWS, "no example to train on"),
-        ("0\tA\tB\t-\n", RTE_ROWS, r"no example to train on .*1 rows of train.tsv left out"),
-        (RTE_ROWS, "0\tA\tB\t-1\n", r"no example to score .*1 rows of dev.tsv NOT SCORED"),
-    ],
-)
-def test_a_set_with_a_foreign_label_or_without_a_usable_row_is_refused(
-    tmp_path: Path, train: str, dev: str, word: str
-) -> None:
-    with pytest.raises(DataError, match=word):
-        read("rte", data_dir=rte_folder(tmp_path, train, dev))
-
-
-@pytest.mark.parametrize("score", ["5.01", "nan", "inf"])
-def test_a_score_out_of_range_is_left_out_of_training_and_refused_for_scoring(tmp_path: Path, score: str) -> None:
-    data = read("stsb", data_dir=stsb_folder(tmp_path, score))
-    assert [example.label for example in data.train] == [1.25]
-    assert noticed(data.report, "the label is not a number from 0 to 5") == 1
-    with pytest.raises(DataError, match=rf"dev\.tsv:3: label {score}"):
-        read("stsb", data_dir=stsb_folder(tmp_path, "1", score))
-    with pytest.raises(DataError, match=r"train\.tsv:3: label 'much' is not a number"):
-        read("stsb", data_dir=stsb_folder(tmp_path, "much"))
-
-
-def test_missing_text_of_parquet_is_no_text(tmp_path: Path) -> None:
-    from pyarrow import Table, parquet
-
-    rows = {"text": [1.5, float("nan"), None, 2.5], "label": ["a", "b", "b", "b"]}
-    parquet.write_table(Table.from_pydict(rows), tmp_path / "t.parquet")
-    data = read("custom", train_file=tmp_path / "t.parquet", validation_file=tmp_path / "t.parquet")
-    assert [one.text for one in data.train] == ["1.5", "2.5"]
-    assert noticed(data.report, "left out of training: the text is empty") == 2
-
-
-# Labels.
-
-
-@pytest.mark.parametrize(
-    ("train", "labels"),
-    [
-        (["b", "a", "b"], ("a", "b")),
-        ([10, 9, "9"], ("9", "10")),
-        ([True, False], ("false", "true")),
-        ([1.0, 2.0], ("1", "2")),
-        ([f"l{i:02}" for i in range(100)], tuple(f"l{i:02}" for i in range(100))),
-    ],
-)
-def test_labels_are_found_in_the_training_data_in_order(
-    tmp_path: Path, train: list[object], labels: tuple[str]
-) -> None:
-    assert read("custom", **custom_files(tmp_path, train, train[:2])).labels == labels
-
-
-@pytest.mark.parametrize(
-    ("train", "dev", "word"),
-    [
-        (["a", "b"], ["a", "c"], r"_file\.jsonl:2: label 'c' .*training data, 'a', 'b'.*--unknown_labels"),
-        (["a", "a"], ["a"], "all rows have the label 'a'"),
-        ([0.5, 1.5, 2.0], [0.5], "such as 0.5; .*--regression"),
-        ([f"l{i}" for i in range(101)], ["l1"], "101 labels"),
-        ([["a"], "b"], ["b"], r"train_file\.jsonl:1: .*multi-label"),
-    ],
-)
-def test_labels_that_cannot_be_classes_are_refused(
-    tmp_path: Path, train: list[object], dev: list[object], word: str
-) -> None:
-    with pytest.raises(DataError, match=word):
-        read("custom", **custom_files(tmp_path, train, dev))
-
-
-def test_classes_of_a_custom_task_may_be_any_sign_and_numbers_any_number(tmp_path: Path) -> None:
-    data = read("custom", **custom_files(tmp_path, ["-1", "1", None, float("nan"), ""], ["-1", "1"]))
-    assert data.labels == ("-1", "1")
-    assert [one.label for one in data.train] == ["-1", "1"]
-    assert noticed(data.report, "left out of training: no label") == 3
-    data = read("custom", regression=True, **custom_files(tmp_path, [-1, 1e6, None], [0.5, 2]))
-    assert ([example.label for example in data.train], data.labels) == ([-1.0, 1e6], ())
-
-
-def test_rows_with_a_label_that_training_lacks_are_left_out_if_asked(tmp_path: Path) -> None:
-    data = read("custom", unknown_labels="skip", **custom_files(tmp_path, ["a", "b"], ["a", "meh", "b", "meh"]))
-    assert [example.label for example in data.evaluation["dev"]] == ["a", "b"]
-    assert noticed(data.report, "NOT SCORED: a label that the training data lack") == 2
-    tagged = {
-        name: write(tmp_path / name, f"Ann B-PER\nran O\n\nRome {tag}\n") for name, tag in (("t", "O"), ("d", "X"))
-    }
-    data = read("ner", unknown_labels="skip", train_file=tagged["t"], validation_file=tagged["d"])
-    assert [example.words for example in data.evaluation["dev"]] == [("Ann", "ran")]
 
 
 # Oddities, and a part of the examples.

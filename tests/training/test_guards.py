@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from electra_albert.contracts import Arithmetic, CheckpointError, DivergedError, UsageError
-from electra_albert.training.checkpoint import STATE, load_checkpoint, read_state
+from electra_albert.training.checkpoint import STATE, list_checkpoints, load_checkpoint, read_state
 from electra_albert.training.guards import (
     MAX_SKIPPED,
     MAX_SKIPPED_IN_A_ROW,
@@ -30,8 +30,8 @@ from electra_albert.training.guards import (
 from electra_albert.training.optimizer import build_optimizer
 from electra_albert.training.step import backward, count_step, term_scales
 from tests.training.test_distributed import run_ranks
-from tests.training.test_loop import Breaking, check_resume_is_exact, run_of
-from tests.training.toy import ALONE, CONFIG, ToyBatches, ToyObjective, fingerprint, rows, run_toy
+from tests.training.test_loop import check_resume_is_exact, run_of
+from tests.training.toy import ALONE, CONFIG, Breaking, ToyBatches, ToyObjective, fingerprint, rows, run_toy
 
 FINITE, NAN = torch.tensor(1.0), torch.tensor(torch.nan)
 NO, YES = torch.tensor(False), torch.tensor(True)
@@ -92,6 +92,40 @@ def test_a_process_that_is_killed_holds_no_lock(tmp_path: Path) -> None:
 
 
 # --- numbers that are not finite ------------------------------------------------------------------------------------
+
+
+def test_an_update_that_is_not_finite_is_skipped_counted_and_left_out_of_the_rows(tmp_path: Path) -> None:
+    run_toy(tmp_path, EACH, objective=Breaking((3, 5)))
+    states = []
+    for step in (2, 3, 4):
+        model = ToyObjective()
+        optimizer = build_optimizer(model, EACH)
+        load_checkpoint(tmp_path / "checkpoints" / f"step-{step:07d}", model, optimizer)
+        states.append((fingerprint(model), float(optimizer.state[model.table.weight]["step"])))
+    assert states[0] == states[1]
+    assert states[2][0] != states[1][0]
+    training = [row for row in rows(tmp_path) if "loss" in row]
+    assert [row.get("skipped_steps") for row in training] == [None, None, 1, 1, 2, 2, 2, 2]
+    assert [row["step"] for row in training if row["loss"] is None] == [3, 5]
+
+
+def test_five_bad_updates_in_a_row_end_the_run_and_keep_the_last_checkpoint(tmp_path: Path) -> None:
+    config = replace(CONFIG, save_steps=1, logging_steps=100)
+    with pytest.raises(DivergedError, match="5 updates in a row"):
+        run_toy(tmp_path, config, objective=Breaking((3, 4, 5, 6, 7)))
+    assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
+    model = ToyObjective()
+
+    def poison(step: int) -> None:
+        if step == 4:
+            model.table.weight.data[1, 1] = torch.nan
+
+    with pytest.raises(DivergedError, match=r"table\.weight"):
+        run_toy(tmp_path, objective=model, before=poison)
+    assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == [2]
 
 
 def test_too_many_bad_updates_in_all_are_divergence_across_a_resume() -> None:

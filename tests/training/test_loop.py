@@ -14,15 +14,15 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from electra_albert.config import TrainingConfig
-from electra_albert.contracts import Arithmetic, Batch, DivergedError, Metrics, Term, UsageError
-from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints, load_checkpoint
+from electra_albert.contracts import Arithmetic, Batch, Metrics, Term, UsageError
+from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
-from electra_albert.training.optimizer import build_optimizer, learning_rate
+from electra_albert.training.optimizer import learning_rate
 from electra_albert.training.settings import RunSettings
 from electra_albert.training.step import backward, count_step, term_scales
 from tests.training.test_distributed import run_ranks
-from tests.training.toy import ALONE, CONFIG, ToyBatches, ToyObjective, fingerprint, held_out, rows, run_toy
+from tests.training.toy import ALONE, CONFIG, Breaking, ToyBatches, ToyObjective, fingerprint, held_out, rows, run_toy
 
 # --- law 2: sum by global count -------------------------------------------------------------------------------------
 
@@ -289,55 +289,7 @@ def test_an_evaluation_cut_short_by_a_signal_is_made_again(tmp_path: Path, step:
     assert rows(tmp_path / "cut") == rows(tmp_path / "through")
 
 
-# --- numbers that are not finite ------------------------------------------------------------------------------------
-
-
-class Breaking(ToyObjective):
-    """The planted fault: a loss that is infinite, with finite slopes, at the steps given."""
-
-    def __init__(self, steps: tuple[int, ...]) -> None:
-        super().__init__()
-        self.steps = torch.tensor(steps)
-
-    def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
-        terms = super().forward(batch, step)
-        broken = torch.where((self.steps == step).any(), torch.inf, 0.0)
-        return {**terms, "token_loss": Term(terms["token_loss"].sum + broken, terms["token_loss"].count)}
-
-
-def test_an_update_that_is_not_finite_is_skipped_counted_and_left_out_of_the_rows(tmp_path: Path) -> None:
-    config = replace(CONFIG, logging_steps=1, save_steps=1)
-    run_toy(tmp_path, config, objective=Breaking((3, 5)))
-    states = []
-    for step in (2, 3, 4):
-        model = ToyObjective()
-        optimizer = build_optimizer(model, config)
-        load_checkpoint(tmp_path / "checkpoints" / f"step-{step:07d}", model, optimizer)
-        states.append((fingerprint(model), float(optimizer.state[model.table.weight]["step"])))
-    assert states[0] == states[1]
-    assert states[2][0] != states[1][0]
-    training = [row for row in rows(tmp_path) if "loss" in row]
-    assert [row.get("skipped_steps") for row in training] == [None, None, 1, 1, 2, 2, 2, 2]
-    assert [row["step"] for row in training if row["loss"] is None] == [3, 5]
-
-
-def test_five_bad_updates_in_a_row_end_the_run_and_keep_the_last_checkpoint(tmp_path: Path) -> None:
-    config = replace(CONFIG, save_steps=1, logging_steps=100)
-    with pytest.raises(DivergedError, match="5 updates in a row"):
-        run_toy(tmp_path, config, objective=Breaking((3, 4, 5, 6, 7)))
-    assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == [1, 2, 3, 4, 5, 6]
-
-
-def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
-    model = ToyObjective()
-
-    def poison(step: int) -> None:
-        if step == 4:
-            model.table.weight.data[1, 1] = torch.nan
-
-    with pytest.raises(DivergedError, match=r"table\.weight"):
-        run_toy(tmp_path, objective=model, before=poison)
-    assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == [2]
+# --- what an objective must keep --------------------------------------------------------------------------------------
 
 
 def test_what_would_not_be_trained_or_is_miscounted_is_refused_at_the_first_update(tmp_path: Path) -> None:

@@ -79,6 +79,19 @@ class ToyObjective(nn.Module):
         }
 
 
+class Breaking(ToyObjective):
+    """The planted fault: a loss that is infinite, with finite slopes, at the steps given."""
+
+    def __init__(self, steps: tuple[int, ...]) -> None:
+        super().__init__()
+        self.steps = torch.tensor(steps)
+
+    def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
+        terms = super().forward(batch, step)
+        broken = torch.where((self.steps == step).any(), torch.inf, 0.0)
+        return {**terms, "token_loss": Term(terms["token_loss"].sum + broken, terms["token_loss"].count)}
+
+
 class ToyBatches:
     """Rows keyed by their position in the run; lengths differ much between rows, order labels are rare."""
 

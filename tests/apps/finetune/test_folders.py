@@ -14,34 +14,13 @@ from huggingface_hub import ModelCard
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.hub.load import TASK_FILE, load_task_model, locate_encoder
 from tests.apps.conftest import Finished
+from tests.apps.finetune.conftest import QUICK
 from tests.apps.tiny_run import Ended, assert_refused, call, sha256
-from tests.apps.tiny_tasks import SEED, Tiny, cola, results
+from tests.apps.tiny_tasks import SEED, Tiny, results
 from tests.hub.forms import run_code_of
 
-QUICK: tuple[object, ...] = ("--max_steps", 3)
 SCORE_ONLY = ("--num_train_epochs", 0)
 SEEDS = [SEED, SEED + 1]
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
-    return cola(tmp_path_factory.mktemp("tasks"))
-
-
-@pytest.fixture(scope="session")
-def sweep(finished: Finished, shared_folder: Path, make_once: Callable[..., Ended], tiny: Tiny) -> Path:
-    """A finished sweep over two seeds. Tests read it and leave it as it is."""
-    folder = shared_folder / "quick-sweep"
-    argv = tiny.options(finished.folder, folder, *QUICK, "--seeds", 2)
-    ended = make_once("quick-sweep", lambda: call(finetune.main, *argv))
-    assert ended.code == 0, ended.err
-    return folder
-
-
-@pytest.fixture
-def copy(sweep: Path, tmp_path: Path) -> Path:
-    """The same sweep, to change."""
-    return shutil.copytree(sweep, tmp_path / "copy")
 
 
 def go_on(finished: Finished, tiny: Tiny, folder: Path, *more: object) -> Ended:

@@ -16,34 +16,12 @@ from safetensors.torch import load_file
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.contracts import STOPPED_BY_SIGNAL
 from tests.apps.conftest import Finished
+from tests.apps.finetune.conftest import QUICK
 from tests.apps.tiny_run import Ended, assert_refused, call, finish, rows, sha256, start, untimed_rows
-from tests.apps.tiny_tasks import SEED, Tiny, cola, interrupt, ner, results, rte
+from tests.apps.tiny_tasks import SEED, Tiny, interrupt, ner, results, rte
 
 LOSS_TOLERANCE = 1e-5  # float32 sums added up in another order; no dropout
-# Dropout, so that torch's own stream matters, and so few updates that nothing is learnt yet: seeds differ.
-QUICK: tuple[object, ...] = ("--num_train_epochs", 2, "--logging_steps", 1, "--hidden_dropout_prob", 0.1)
 LONG: tuple[object, ...] = ("--num_train_epochs", 12, "--logging_steps", 1, "--hidden_dropout_prob", 0.1, "--seeds", 2)
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
-    return cola(tmp_path_factory.mktemp("tasks"))
-
-
-@pytest.fixture(scope="session")
-def sweep(finished: Finished, shared_folder: Path, make_once: Callable[..., Ended], tiny: Tiny) -> Path:
-    """A finished sweep over two seeds. Tests read it and leave it as it is."""
-    folder = shared_folder / "sweep"
-    argv = tiny.options(finished.folder, folder, *QUICK, "--seeds", 2)
-    ended = make_once("sweep", lambda: call(finetune.main, *argv))
-    assert ended.code == 0, ended.err
-    return folder
-
-
-@pytest.fixture
-def copy(sweep: Path, tmp_path: Path) -> Path:
-    """The same sweep, to change."""
-    return shutil.copytree(sweep, tmp_path / "copy")
 
 
 def outcome(folder: Path, seeds: int = 2) -> tuple[Any, ...]:
