@@ -12,7 +12,7 @@ import torch
 
 from electra_albert.apps.pretrain import main as pretrain
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, english, options, sha256
+from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, english, finish, options, sha256, start
 
 # The bytes of a file given as --corpus, the exit code, and words of the message.
 REFUSED_TEXTS: dict[str, tuple[bytes, int, str]] = {
@@ -63,6 +63,31 @@ def test_a_corpus_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     ):
         assert_refused(pretrain_on(tmp_path / name, tmp_path), code, words)
     assert not (tmp_path / "run").exists()
+
+
+# Root may read everything. So root does, which loads all that is imported on the way, and then becomes nobody.
+AS_NOBODY = """
+import os, sys
+from electra_albert.apps.pretrain import main as pretrain
+from tests.apps.tiny_run import call
+argv = sys.argv[1:]
+if os.geteuid() == 0:
+    assert call(pretrain.main, *argv, "--prepared_dir", "of_root", "--dry_run").code == 0
+    os.setuid(65534)
+ended = call(pretrain.main, *argv)
+sys.stderr.write(ended.err)
+sys.exit(ended.code)
+"""
+
+
+@pytest.mark.slow
+def test_a_corpus_without_permission_is_refused(open_folder: Path) -> None:
+    open_folder.chmod(0o777)
+    corpus = open_folder / "corpus.txt"
+    corpus.write_text(english(30))
+    corpus.chmod(0)
+    argv = options(corpus, open_folder / "prepared", open_folder / "run")
+    assert_refused(finish(start(["-c", AS_NOBODY, *argv], open_folder)), 2, "cannot be read", "permissions")
 
 
 def test_invalid_bytes_are_replaced_and_counted(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, Ended, call, finish, options, rows, start
 
 LOSS_TOLERANCE = 1e-5  # float32 sums added up in another order; no dropout
+COMPILED_LOSS_TOLERANCE = 1e-4  # and within each block too
 STEPS = 24  # so many that short rows are among them, and counts uneven
 SEED = 42
 
@@ -67,6 +70,34 @@ def test_two_ranks_have_the_losses_of_one_big_batch(
     assert furthest(one_batch, two) < LOSS_TOLERANCE
     assert [row["tokens"] for row in two] == [row["tokens"] for row in one_batch]
     assert ended.out.count("written to") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+def test_two_ranks_with_compiled_blocks_have_the_losses_of_one_big_batch(
+    finished: Finished, one_batch: list[dict[str, float]], tmp_path: Path
+) -> None:
+    argv = settings(finished, tmp_path / "two", "--per_device_train_batch_size", 4, "--torch_compile", "blocks")
+    ended = on_two_ranks(argv, tmp_path)
+    assert ended.code == 0, ended.err
+    assert furthest(one_batch, rows(tmp_path / "two")) < COMPILED_LOSS_TOLERANCE
+
+
+@pytest.mark.slow
+def test_each_node_that_joins_adds_its_rows_to_every_update(finished: Finished, tmp_path: Path) -> None:
+    """Weak scaling: two nodes of one process each, started apart, are one process with two micro-batches."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder, share = tmp_path / "two", ("--per_device_train_batch_size", 8)
+    torchrun = ["-m", "torch.distributed.run", "--nnodes", 2, "--nproc_per_node", 1, "--rdzv_backend", "c10d"]
+    torchrun += ["--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "weak", "--local_addr", "127.0.0.1"]
+    nodes = [start([*torchrun, "Pretraining.py", *settings(finished, folder, *share)], tmp_path) for _ in range(2)]
+    for ended in map(finish, nodes):
+        assert ended.code == 0, ended.err
+    alone = train(finished, tmp_path / "one", *share, "--gradient_accumulation_steps", 2)
+    assert furthest(alone, rows(folder)) < LOSS_TOLERANCE
+    assert [row["tokens"] for row in rows(folder)] == [row["tokens"] for row in alone]
 
 
 def test_accumulation_has_the_losses_of_one_big_batch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from electra_albert.apps.pretrain.generator_warmup import FOLDER, warm_up
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.run_folder import compare_settings
 from electra_albert.config import PretrainConfig, RtdConfig, TrainingConfig, as_settings
-from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.contracts import STOPPED_BY_SIGNAL, CheckpointError, UsageError
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.settings import RunSettings
 from tests.apps.conftest import Finished
+from tests.apps.pretrain.test_distributed_run import furthest, on_two_ranks
+from tests.apps.pretrain.test_resume import interrupt
 from tests.apps.tiny_run import assert_refused, call, outcome, rows
 from tests.apps.tiny_stock import Desk, adapt, load_stock
 
@@ -138,6 +141,41 @@ def test_it_goes_on_where_it_was_and_ends_as_if_never_interrupted(
     assert (NOTICE in ended.err) == is_told
     assert "going on from" in ended.err
     assert everything(run) == everything(whole)
+
+
+LONG: Command = (*COMMAND, "--rtd.generator_warmup_steps", 400)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to stop"])
+def test_told_to_stop_it_saves_and_killed_it_loses_little(desk: Desk, tmp_path: Path, number: signal.Signals) -> None:
+    run, long = tmp_path / "run", tmp_path / "long"
+    run.mkdir()
+    argv = desk.options(desk.stock(ELECTRA), run, *LONG)
+    stopped = interrupt(argv, run / FOLDER, 10, number)
+    last = rows(run / FOLDER)[-1]["step"]
+    assert last < 400
+    assert not (run / "checkpoints").exists()
+    assert stopped.code == (STOPPED_BY_SIGNAL if number == signal.SIGTERM else -number), stopped.err
+    if number == signal.SIGTERM:
+        assert (run / FOLDER / "checkpoints" / f"step-{last:07d}" / "MANIFEST.json").is_file()
+    assert "going on from" in adapt(desk, desk.stock(ELECTRA), run, *LONG).err
+    adapt(desk, desk.stock(ELECTRA), long, *LONG)
+    assert outcome(run / FOLDER, 400) == outcome(long / FOLDER, 400)
+    assert outcome(run, TOGETHER) == outcome(long, TOGETHER)
+
+
+@pytest.mark.slow
+def test_two_ranks_have_the_numbers_of_one(desk: Desk, tmp_path: Path) -> None:
+    still = (*COMMAND, "--model.hidden_dropout_prob", 0, "--extend_vocab_to", 250, "--old_corpus", desk.old_text)
+    origin, half = desk.stock(ELECTRA), ("--per_device_train_batch_size", 4)
+    adapt(desk, origin, tmp_path / "one", *still)
+    ended = on_two_ranks(desk.options(origin, tmp_path / "two", *still, *half), tmp_path)
+    assert ended.code == 0, ended.err
+    together = ("generator_loss", "discriminator_loss", "eval_loss", "eval_old_text_loss")
+    for part, names in ((Path(FOLDER), ("mlm_loss", "eval_mlm_loss")), (Path(), together)):
+        one, two = rows(tmp_path / "one" / part), rows(tmp_path / "two" / part)
+        assert furthest(one, two, names=names) < 1e-5  # float32 sums in another order
 
 
 # Runs that were begun before, with other settings.

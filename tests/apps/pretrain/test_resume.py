@@ -157,6 +157,15 @@ def test_a_finished_run_started_again_trains_nothing(finished: Finished, tmp_pat
 
 
 @pytest.mark.slow
+def test_a_run_is_lengthened_by_max_steps_and_says_what_changed(finished: Finished, tmp_path: Path) -> None:
+    folder = shutil.copytree(finished.folder, tmp_path / "run")
+    ended = call(pretrain.main, *finished.options(folder, "--max_steps", STEPS + 2, "--save_steps", 2))
+    assert ended.code == 0, ended.err
+    assert f"max_steps: {STEPS} before, {STEPS + 2} now" in ended.err
+    assert rows(folder)[-1]["step"] == STEPS + 2
+
+
+@pytest.mark.slow
 def test_a_second_run_in_the_same_folder_is_refused_while_the_first_goes_on(
     command: Callable[[Path], list[str]], tmp_path: Path
 ) -> None:
