@@ -62,6 +62,7 @@ def test_the_same_call_finds_a_finished_run_and_repeats_its_numbers(in_folder: P
         ({"lerning_rate": 1}, UsageError, "learning_rate"),
         ({"model": {"hiden_size": 1}}, UsageError, "hidden_size"),
         ({"max_steps": "many"}, UsageError, "max_steps"),
+        ({"objective": "mlm", "rtd": {"mask_rate": 0.3}}, UsageError, "no effect"),
         ({"tokenizer": "damaged"}, CheckpointError, "tokenizer"),
     ],
 )

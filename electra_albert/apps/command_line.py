@@ -193,7 +193,13 @@ def find_first(argv: Sequence[str], names: Sequence[str]) -> dict[str, str | Non
 
 def _config_options(config: str) -> dict[str, Any]:
     """The options in a --config file, or in JSON given in its place, as the Python interface does."""
-    return json.loads(config) if config.startswith("{") else read_options(Path(config), f"--config {config}")
+    if not config.startswith("{") or os.path.exists(config):
+        return read_options(Path(config), f"--config {config}")
+    try:
+        options: dict[str, Any] = json.loads(config)
+    except ValueError as error:
+        raise UsageError(f"--config {config[:100]}: neither a file nor JSON ({error})") from None
+    return options
 
 
 def _explain(message: str, known: Sequence[str]) -> str:

@@ -116,8 +116,19 @@ def open_store(folder: Path) -> Store:
         TokenStream(**{name: np.memmap(folder / side / f"{name}.bin", dtype, "r") for name, dtype in dtypes.items()})
         for side in SIDES
     )
+    for stream, side in ((train, SIDES[0]), (validation, SIDES[1])):  # what sizes and times do not tell
+        if int(stream.tokens.max()) >= vocab_size:
+            raise CheckpointError(f"{folder / side}: tokens.bin holds an id beyond the {vocab_size} of the tokenizer")
+        if not all(_rise_to(len(stream.tokens), ends) for ends in (stream.sentence_ends, stream.document_ends)):
+            raise CheckpointError(f"{folder / side}: its sentences or documents do not end at the last token")
     token_counts = np.fromfile(folder / "token_counts.bin", "<i8")
     return Store(folder, manifest["fingerprint"], vocab_size, train, validation, token_counts, manifest["receipt"])
+
+
+def _rise_to(last: int, ends: np.ndarray) -> bool:
+    """Whether ends [n] int64 rise from above 0 to `last`; read in blocks, since there are many."""
+    blocks = (ends[first : first + _BLOCK + 1] for first in range(0, len(ends), _BLOCK))
+    return bool(ends[0] > 0 and ends[-1] == last and all((block[1:] > block[:-1]).all() for block in blocks))
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:

@@ -85,7 +85,8 @@ def _files_below(folder: Path, visited: set[Path], counts: Counter[str]) -> Iter
         return
     visited.add(folder.resolve())
     try:
-        if (folder / "dataset_dict.json").is_file() or (folder / "dataset_info.json").is_file():
+        is_saved = all((folder / name).is_file() for name in ("dataset_info.json", "state.json"))
+        if is_saved or (folder / "dataset_dict.json").is_file():
             yield from saved_files(folder, counts)
             return
         entries = sorted(folder.iterdir())
@@ -119,7 +120,8 @@ def saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
         counts["splits_skipped"] += len(found) - 1
         found = found[_TRAIN]
     files = [Path(entry["filename"]) for entry in found.cache_files]
-    if not all(file.resolve().is_relative_to(folder.resolve()) for file in files):
+    inside = os.path.join(os.path.abspath(folder), "")
+    if not all(os.path.abspath(file).startswith(inside) for file in files):  # by name: a file may be a link
         raise DataError(f"{folder}: a damaged dataset, with files outside of it; save it again")
     return files
 
@@ -167,7 +169,8 @@ def _refuse_foreign(path: Path, sample: bytes, encoding: str) -> None:
     if sample.startswith(b"version https://git-lfs"):
         raise DataError(f"{path}: a pointer of git LFS, not the file; run git lfs pull")
     control = len(sample) - len(sample.translate(None, _CONTROL))
-    if sample.startswith(_FOREIGN + _WIDE_MARKS) or control > _MAX_CONTROL_SHARE * len(sample):
+    is_tar = sample[257:262] == b"ustar"
+    if is_tar or sample.startswith(_FOREIGN + _WIDE_MARKS) or control > _MAX_CONTROL_SHARE * len(sample):
         what = "binary (zip, tar, 7z, PDF, an image …), UTF-16 or UTF-32"
         raise DataError(f"{path}: {what}; unpack it, or convert it with iconv -f UTF-16 -t UTF-8")
     text = codecs.getincrementaldecoder(UTF8)("replace").decode(sample)  # without a last character that is cut

@@ -52,7 +52,7 @@ class Lines:
                 continue
             joined = "".join(held)
             if not self._cut and len(joined) > MAX_RECORD and len(joined.partition("\n")[0]) > MAX_RECORD:
-                raise DataError(f"{self.place(number)}: more than 64 MB in one line; give one record a line")
+                raise DataError(f"{self.place(number)}: a line of over 64 million characters; give one record a line")
             while self._cut and (found := cut_line(joined)):
                 head, joined = found
                 self.counts["long_lines_cut"] += 1

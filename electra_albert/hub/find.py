@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -67,10 +68,15 @@ def checkpoint_config(state: Path, part: str) -> dict[str, Any]:
     """The contents of a native config.json for one model, by the settings in the checkpoint's state."""
     with _whole(state.parent):
         settings = read_json(state)["settings"]
-        shape = ModelConfig(**settings["model"])
+        shape = ModelConfig(**_known(ModelConfig, settings["model"]))
         if part == "generator" and "discriminator" in _parts(state.parent):
-            shape = RtdConfig(**settings["rtd"]).generator(shape)
+            shape = RtdConfig(**_known(RtdConfig, settings["rtd"])).generator(shape)
     return native_config(shape, {})
+
+
+def _known(kind: type[ModelConfig | RtdConfig], settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings without those of another version."""
+    return {field.name: settings[field.name] for field in fields(kind) if field.name in settings}
 
 
 def _locate(
@@ -94,6 +100,8 @@ def _locate(
         if weights == folder:
             names = ", ".join(WEIGHT_FILES)
             raise UsageError(f"{folder} holds none of {names}{_hint(path)}; name the folder of a model")
+    elif not path.is_file():
+        raise UsageError(f"{path} is neither a folder nor a file; give a run folder, a model folder or a weights file")
     else:
         folder, weights = path.parent, path
     files = ModelFiles(weights, config or folder / CONFIG_FILE, tokenizer or folder)

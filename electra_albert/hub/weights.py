@@ -30,7 +30,8 @@ DIGEST = "electra_albert_sha256"  # of the tensors, in the metadata of files we 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _HEADER_SIZE_BYTES = 8  # of the number a safetensors file begins with
 _LARGEST_JSON_BYTES = 1 << 20
-_LONGEST_NAME = 200  # characters
+_LONGEST_NAME = 200  # bytes of a file's, characters of a tensor's
+_TIED = ("decoder.weight", "decoder.bias")  # of a masked-token head, which may share storage
 _MOST_TENSORS = 50_000
 _MOST_TUPLES = 20_000  # in a pickle: four a tensor; as deeply nested as they are many, they still fit on the stack
 _OLD_PARTS = 4  # pickles that a file of torch's old form begins with, the last of them what was saved
@@ -42,10 +43,14 @@ _DAMAGED += (ValueError,)
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
     """The tensors of a file, or of those an index names: finite float32 or whole numbers, else CheckpointError."""
-    parts = [_read_safetensors(it) if it.suffix == ".safetensors" else _read_pickled(it) for it in all_files(file)]
-    tensors = {name: tensor for part in parts for name, tensor in part.items()}
-    if len(tensors) < sum(map(len, parts)):
-        raise CheckpointError(f"{file} names files that hold the same tensor; fetch the model again")
+    is_index, tensors = file.name.endswith(_INDEX), dict[str, Tensor]()
+    index = _weight_map(file) if is_index else {}
+    for part in all_files(file):
+        found = _read_safetensors(part) if part.suffix == ".safetensors" else _read_pickled(part)
+        promised = {name for name, shard in index.items() if shard == part.name}
+        if is_index and (other := sorted(found.keys() ^ promised)):
+            raise CheckpointError(f"{file} and {part.name} disagree on {other[0][:_LONGEST_NAME]!r}; fetch both again")
+        tensors |= found
     for name, tensor in tensors.items():
         if not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
             raise CheckpointError(f"{file} holds {name[:_LONGEST_NAME]!r}, no name of a tensor; get another file")
@@ -62,14 +67,20 @@ def all_files(file: Path) -> list[Path]:
     """The files that hold the weights: those beside an index that it names, else the one itself."""
     if not file.name.endswith(_INDEX):
         return [file]
-    weight_map = read_json(file).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        raise CheckpointError(f"{file} holds no weight_map of names to files")
+    weight_map = _weight_map(file)
     for shard in set(weight_map.values()):
-        is_name = shard.isprintable() and len(shard) <= _LONGEST_NAME and Path(shard).name == shard
+        is_name = shard.isprintable() and len(shard.encode()) <= _LONGEST_NAME and Path(shard).name == shard
         if not is_name or not (file.parent / shard).is_file():
             raise CheckpointError(f"{file} names {shard[:_LONGEST_NAME]!r}, no file beside it; fetch all of the model")
     return [file.parent / shard for shard in sorted(set(weight_map.values()))]
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """The file of each tensor, by name."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise CheckpointError(f"{index} holds no weight_map of names to files")
+    return weight_map
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -139,7 +150,8 @@ def _read_pickled(file: Path) -> dict[str, Tensor]:
             contents = contents[wrapper]
     if not isinstance(contents, dict) or not contents or not all(_is_plain(*item) for item in contents.items()):
         raise CheckpointError(f"{file} holds more than plain tensors by name; save a flat mapping of names to tensors")
-    if sum(tensor.nbytes for tensor in contents.values()) > 2 * file.stat().st_size:  # a tied decoder is stored once
+    own = (tensor.nbytes for name, tensor in contents.items() if not name.endswith(_TIED))  # else is stored once
+    if sum(own) > file.stat().st_size:
         raise CheckpointError(f"{file} holds tensors that share storage; save each on its own")
     return dict(contents)
 

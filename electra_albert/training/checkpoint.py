@@ -114,7 +114,8 @@ def read_state(path: Path) -> dict[str, Any]:
     """The state.json of a checkpoint."""
     try:
         state: dict[str, Any] = json.loads((path / STATE).read_text(encoding="utf-8"))
-        int(state["step"])
+        if type(state["step"]) is not int:
+            raise TypeError(f"step is {state['step']!r}")
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise CheckpointError(f"{path / STATE} cannot be read ({type(error).__name__}: {error})") from error
     return state

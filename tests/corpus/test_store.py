@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import signal
 import subprocess
@@ -131,6 +132,20 @@ def test_damaged_store_is_refused_in_one_line(tokenizer: Any, tmp_path: Path) ->
     write(tmp_path, manifest, "manifest.json")
     (tmp_path / "token_counts.bin").unlink()
     with pytest.raises(CheckpointError):
+        open_store(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tokens", "sentence_ends", "document_ends"])
+def test_damage_that_size_and_times_do_not_tell_is_found(tokenizer: Any, tmp_path: Path, name: str) -> None:
+    build(write_corpus(tmp_path / "corpus", [document(1)], 1), tokenizer, tmp_path)
+    open_store(tmp_path)
+    file, note = tmp_path / "train" / f"{name}.bin", tmp_path / "checked.json"
+    content = file.read_bytes()
+    file.write_bytes(b"\xff" * len(content) if name == "tokens" else content[8:16] + content[8:])
+    stat, checked = file.stat(), json.loads(note.read_text())
+    checked[f"train/{name}.bin"][1:] = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+    note.write_text(json.dumps(checked))
+    with pytest.raises(CheckpointError, match="an id beyond" if name == "tokens" else "do not end"):
         open_store(tmp_path)
 
 

@@ -54,7 +54,7 @@ def test_a_file_that_is_not_utf8_text_is_refused_with_a_way_out(tmp_path: Path) 
             find(write(tmp_path, content, name))
         assert "\n" not in str(refusal.value)
     with tarfile.open(tmp_path / "a.txt.gz", "w:gz") as archive:
-        archive.add(write(tmp_path, TEXT * 99), "a.txt")
+        archive.add(write(tmp_path, TEXT * 9999), "a.txt")
     with pytest.raises(DataError, match=r"a\.txt\.gz"):
         find(tmp_path / "a.txt.gz")
     with pytest.raises(DataError, match="UTF-8, not cp1252"):
@@ -138,6 +138,15 @@ def test_a_saved_dataset_is_read_in_the_order_of_its_rows_and_of_splits_train(tm
     datasets.DatasetDict({"test": dataset("One.")}).save_to_disk(tmp_path / "other")
     with pytest.raises(UsageError, match=r"'train'.*test"):
         find(tmp_path / "other")
+
+
+def test_a_folder_of_the_cache_and_one_of_links_are_read(tmp_path: Path) -> None:
+    dataset("One.").save_to_disk(tmp_path / "saved")
+    (arrow,) = (tmp_path / "saved").glob("*.arrow")
+    arrow.symlink_to(arrow.rename(tmp_path / "elsewhere.arrow"))  # as version control of data leaves it
+    assert sentences(*find(tmp_path / "saved")) == [["One."]]
+    (tmp_path / "saved" / "state.json").unlink()  # which load_dataset does not write
+    assert sentences(*find(tmp_path / "saved")) == [["One."]]
 
 
 def test_a_dataset_folder_that_is_damaged_or_leads_out_of_itself_is_refused(tmp_path: Path) -> None:

@@ -174,7 +174,9 @@ def test_two_files_with_the_same_tensor_are_refused(folder: Path) -> None:
     files = dict.fromkeys(whole, "part.safetensors") | {"predictions.bias": "other.safetensors"}
     write_safetensors({"predictions.bias": torch.ones(SHAPE.vocab_size)}, folder / "other.safetensors")
     with_index(folder, json.dumps({"weight_map": files}))
-    assert "the same tensor" in refusal(lambda: load_generator(locate(folder, "generator")))
+    assert "disagree on 'predictions.bias'" in refusal(lambda: load_generator(locate(folder, "generator")))
     once = {name: tensor for name, tensor in whole.items() if name != "predictions.bias"}
     write_safetensors(once, folder / "part.safetensors")
     assert torch.equal(load_generator(locate(folder, "generator")).predictions.bias, torch.ones(SHAPE.vocab_size))
+    with_index(folder, json.dumps({"weight_map": files | {"albert.pooler.weight": "part.safetensors"}}))  # is lost
+    assert "disagree on 'albert.pooler.weight'" in refusal(lambda: load_generator(locate(folder, "generator")))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra_albert.apps.command_line import check_can_write, print_results, report
-from electra_albert.apps.pretrain.options import parse_pretraining
+from electra_albert.apps.pretrain.options import parse_pretraining, refuse_idle_options
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import STOPPED_BY_SIGNAL, RunResult, UsageError, UserError
 
@@ -59,6 +59,8 @@ def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
         raise UsageError(f"give either a config or options such as {next(iter(options))}, not both")
     argv = ["--config", json.dumps(options, default=str)] if options else []
     preset, parsed = parse_pretraining(argv)
+    grouped = [f"--{name}.{option}" for name, group in options.items() if isinstance(group, dict) for option in group]
+    refuse_idle_options([*grouped, *(f"--{name}" for name in options)], parsed)
     config = config or parsed
     world = start(config.run.device)
     try:

@@ -82,13 +82,18 @@ def parse_pretraining(argv: Sequence[str], program: str = "Pretraining.py") -> t
         except (UsageError, TypeError, ValueError) as error:
             raise CheckpointError(f"--init_from {run}: what it was made with is not understood ({error})") from None
     config = _build(parse(parser, [*first, *config_first(argv)], _SHORT_HELP, "corpus"))
+    refuse_idle_options(argv, config)
+    return preset, replace(config, run=replace(config.run, init_from=run))
+
+
+def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
+    """UsageError for an option of a group that the objective does not read."""
     idle = _GROUPED.keys() - {"model", *OBJECTIVES[config.run.objective].options}
     for word in argv:
         group, _, name = word.removeprefix("--").partition(".")
         if word.startswith("--") and name and group in idle:
             option = word.split("=")[0]
             raise UsageError(f"{option} has no effect with --objective {config.run.objective}; leave it out")
-    return preset, replace(config, run=replace(config.run, init_from=run))
 
 
 def _find_start(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:

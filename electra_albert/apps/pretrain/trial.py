@@ -51,7 +51,8 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
         yield f"not timed: {device} has {memory_of(device) / 1e9:.1f} GB; to train here, {smaller_step(training)}"
         return
     yield "timing some micro-batches …"
-    run = RunSettings(Path(), training, world._replace(world_size=1), Monitor(Path(), 1, is_main=False), StopSignal())
+    monitor, alone = Monitor(Path(), 1, is_main=False), world._replace(world_size=1)
+    run = RunSettings(Path(), training, alone, monitor, StopSignal(), job.arithmetic)
     micro_batches, update = _time_update(job, run)
     yield f"peak memory measured: {peak_memory(device) / 1e9:.2f} GB"
     step = training.gradient_accumulation_steps * median(micro_batches) + update
@@ -60,10 +61,12 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     scored = (ceil(min(training.eval_examples, part.table.count) / world.world_size) for part in held_out)
     evaluation = _time_example(job, run) * sum(scored)
     evaluations = ceil(training.max_steps / training.eval_steps) - done_steps // training.eval_steps
-    alone = "" if world.world_size == 1 else f", without the exchange between {world.world_size} processes"
+    # One more at the start of a run from given weights; that of the checkpoint's own step is made again.
+    evaluations += done_steps % training.eval_steps == 0 if done_steps else job.origin is not None
+    apart = "" if world.world_size == 1 else f", without the exchange between {world.world_size} processes"
     yield (
         f"time: {_short(step)} a step (median of {len(micro_batches)} micro-batches, {_short(min(micro_batches))} to "
-        f"{_short(max(micro_batches))}{alone}): {steps:,} steps in {_short(steps * step)}, {evaluations:,} evaluations "
+        f"{_short(max(micro_batches))}{apart}): {steps:,} steps in {_short(steps * step)}, {evaluations:,} evaluations "
         f"in {_short(evaluations * evaluation)}, {_short(steps * step + evaluations * evaluation)} in all"
     )
 

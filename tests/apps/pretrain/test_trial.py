@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -71,6 +72,21 @@ def test_a_dry_run_reports_what_the_steps_take(finished: Finished, tmp_path: Pat
     assert f": {STEPS} steps in " in ended.err
     assert ", 2 evaluations in " in ended.err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_measures_in_the_arithmetic_of_the_run(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Regression: micro-batches of a run in bf16 were timed in fp32.
+    measured, backward = [], trial.backward
+
+    def record(*arguments: Any) -> Any:
+        measured.append(arguments[4].arithmetic)
+        return backward(*arguments)
+
+    monkeypatch.setattr(trial, "backward", record)
+    assert call(pretrain.main, *finished.options(tmp_path / "run", "--dry_run", "--precision", "bf16")).code == 0
+    assert {*measured} == {"bf16"}
 
 
 def test_a_dry_run_of_a_finished_run_has_no_steps_left(finished: Finished) -> None:
