@@ -137,7 +137,7 @@ def test_damaged_store_is_refused_in_one_line(tokenizer: Any, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["tokens", "sentence_ends", "document_ends"])
 def test_damage_that_size_and_times_do_not_tell_is_found(tokenizer: Any, tmp_path: Path, name: str) -> None:
-    build(write_corpus(tmp_path / "corpus", [document(1)], 1), tokenizer, tmp_path)
+    build(write_corpus(tmp_path / "corpus", [document(number) for number in range(40)], 1), tokenizer, tmp_path)
     open_store(tmp_path)
     file, note = tmp_path / "train" / f"{name}.bin", tmp_path / "checked.json"
     content = file.read_bytes()
