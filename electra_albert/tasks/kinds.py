@@ -7,35 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from numpy import float32
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from electra_albert.contracts import IGNORED_LABEL, Batch, Term
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import sequence, span, token
-from electra_albert.tasks.encoding import Decoded, EncodePlan
+from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, Outputs
 from electra_albert.tasks.rows import Rows
-
-
-class Kind(NamedTuple):
-    """The two directions of a kind.
-
-    encode(examples, encoder, labels, plan, report, *, is_training, where) -> Rows: `where` names the set in messages,
-    `report` counts what is cut. decode takes rows that were not encoded for training.
-    """
-
-    encode: Callable[..., Rows]
-    decode: Callable[[list[NDArray[float32]], Rows, Sequence[Any], tuple[str, ...], EncodePlan], Decoded]
-
-
-KINDS: dict[str, Kind] = {
-    "sequence": Kind(sequence.encode, sequence.decode),
-    "choice": Kind(sequence.encode_choices, sequence.decode_choices),
-    "span": Kind(span.encode, span.decode),
-    "token": Kind(token.encode, token.decode),
-}
-
 
 # Sums over dropout samples and whatever counts: the loss [] float32, and right ones [] int64, None where none can be.
 _Sums = tuple[Tensor, Tensor | None]
@@ -67,14 +45,21 @@ def _locate(outputs: Tensor, labels: Tensor) -> _Sums:
     return F.cross_entropy(logits, gold, reduction="sum") / 2, is_right.sum()
 
 
-# By the kind of head: the name of the term, and its function.
-_LOSSES: dict[str, tuple[str, Callable[..., _Sums]]] = {
-    "sequence": ("classification_loss", _classify),
-    "choice": ("choice_loss", _choose),
-    "span": ("span_loss", _locate),
-    "token": ("tag_loss", _classify),
+class Kind(NamedTuple):
+    """How examples of a kind become rows, outputs predictions (of rows not encoded for training), and both a loss."""
+
+    encode: Callable[[Sequence[Any], Encoding], Rows]
+    decode: Callable[[Outputs, Rows, Sequence[Any], tuple[str, ...], EncodePlan], Decoded]
+    term: str
+    loss: Callable[..., _Sums]
+
+
+KINDS: dict[str, Kind] = {
+    "sequence": Kind(sequence.encode, sequence.decode, "classification_loss", _classify),
+    "choice": Kind(sequence.encode_choices, sequence.decode_choices, "choice_loss", _choose),
+    "span": Kind(span.encode, span.decode, "span_loss", _locate),
+    "token": Kind(token.encode, token.decode, "tag_loss", _classify),
 }
-_REGRESSION = ("regression_loss", _regress)
 
 
 class TaskObjective(nn.Module):
@@ -97,8 +82,8 @@ class TaskObjective(nn.Module):
         self.dropout_samples = dropout_samples
         self.class_weights: Tensor | None
         self.register_buffer("class_weights", class_weights, persistent=False)
-        loss: tuple[str, Callable[..., _Sums]] = _REGRESSION if is_regression else _LOSSES[model.head.kind]
-        self._name, self._score = loss
+        kind = KINDS[model.head.kind]
+        self._name, self._loss = ("regression_loss", _regress) if is_regression else (kind.term, kind.loss)
         self.weights: Mapping[str, float] = {self._name: 1.0}
 
     def counts(self, batch: Batch) -> dict[str, int]:
@@ -120,7 +105,7 @@ class TaskObjective(nn.Module):
         """Loss and accuracy of outputs [S, B, ...]."""
         labels = _labels(batch)
         weights = (self.class_weights,) if self.class_weights is not None and self.training else ()
-        losses, right = self._score(outputs, labels, *weights)
+        losses, right = self._loss(outputs, labels, *weights)
         count = self._count(labels)
         terms = {self._name: Term(losses / len(outputs), count)}
         if right is not None:
@@ -129,7 +114,7 @@ class TaskObjective(nn.Module):
 
     def _count(self, labels: Tensor) -> Tensor:
         """By what the loss is divided, [] int64: labels that are not ignored, else examples."""
-        if self._score is _classify:
+        if self._loss is _classify:
             return (labels != IGNORED_LABEL).sum()
         return torch.full((), len(labels), dtype=torch.int64, device=labels.device)
 

@@ -130,15 +130,11 @@ class Report:
     first_seen: dict[str, str] = field(default_factory=dict)
     first_cut: str | None = None  # the first example that lost tokens
 
-    def note(self, what: str, where: str, count: int = 1) -> None:
-        """Count something; `what` completes the sentence `N …`, such as `rows left out: no label`."""
+    def note(self, what: str, where: str, count: int = 1, *, is_cut: bool = False) -> None:
+        """Count something; `what` completes the sentence `N …`. is_cut: some tokens of these examples are not read."""
         self.counts[what] += count
         self.first_seen.setdefault(what, where)
-
-    def note_cut(self, what: str, where: str, count: int = 1) -> None:
-        """Count examples of which some tokens are not read."""
-        self.first_cut = self.first_cut or where
-        self.note(what, where, count)
+        self.first_cut = self.first_cut or (where if is_cut else None)
 
     def lines(self) -> list[str]:
         """One sentence for each thing noted."""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra_albert.contracts import IGNORED_LABEL, DataError
+from electra_albert.tasks.encoding import Encoding
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.rows import Rows
 from electra_albert.tasks.sequence import fill
@@ -23,11 +24,10 @@ tagged = st.lists(st.tuples(words, st.sampled_from(LABELS["token"])), max_size=3
 
 
 def encode(
-    kind: str, examples: list[Any], plan: Any = PLAN, report: Report | None = None, text: str = "albert", **told: bool
+    kind: str, examples: list[Any], plan: Any = PLAN, report: Report | None = None, text: str = "albert", **options: Any
 ) -> Rows:
     report = Report() if report is None else report
-    training = told.get("is_training", False)
-    return KINDS[kind].encode(examples, encoder(text), LABELS[kind], plan, report, is_training=training, where="dev")
+    return KINDS[kind].encode(examples, Encoding(encoder(text), LABELS[kind], plan, report, "dev", **options))
 
 
 def decode(kind: str, outputs: list[Any], rows: Rows, examples: list[Any], plan: Any = PLAN) -> Any:

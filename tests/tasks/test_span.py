@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from electra_albert.tasks.encoding import EncodePlan
+from electra_albert.tasks.encoding import EncodePlan, Encoding
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.rows import Rows
 from electra_albert.tasks.span import slide
@@ -37,7 +37,7 @@ def encode(
     kind: str = "albert",
 ) -> Rows:
     report = Report() if report is None else report
-    return SPAN.encode(examples, encoder(kind), (), plan, report, is_training=is_training, where="dev")
+    return SPAN.encode(examples, Encoding(encoder(kind), (), plan, report, "dev", is_training))
 
 
 def ask(context: str, answer: str | None, question: str = "who?") -> SpanExample:

@@ -16,7 +16,7 @@ from electra_albert.apps.run_folder import ENVIRONMENT, write_whole, writing
 from electra_albert.contracts import CheckpointError, RunResult, UsageError
 from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfig
 from electra_albert.hub.load import load_task_model, locate_encoder, read_task
-from electra_albert.tasks.encoding import TextEncoder, trained_plan
+from electra_albert.tasks.encoding import Encoding, TextEncoder, trained_plan
 from electra_albert.tasks.kinds import KINDS, TaskObjective
 from electra_albert.tasks.registry import TASKS, find_task, task_of_model
 from electra_albert.tasks.submission import write_submission
@@ -87,7 +87,7 @@ def predict(job: TaskJob, folder: Path, device: torch.device, stop: StopSignal) 
     written = []
     for name, examples in job.to_label.items():
         report = Report()
-        rows = kind.encode(examples, encoder, labels, plan, report, is_training=False, where=name)
+        rows = kind.encode(examples, Encoding(encoder, labels, plan, report, name))
         with inference(objective, job):
             found = model_outputs(rows, objective, job.training.per_device_eval_batch_size, world, stop)
         if found is None:
