@@ -1,19 +1,31 @@
-"""The four kinds of task. Dimensions: S dropout samples, B batch, L length, C classes, U units."""
+"""The four kinds of task: rows, losses, predictions, and the files in which benchmarks take these.
+
+Dimensions: S dropout samples, B batch, L length, C classes, U units.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import string
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from electra_albert.contracts import IGNORED_LABEL, Batch, Term
+from electra_albert.contracts import IGNORED_LABEL, Batch, DataError, Term
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import sequence, span, token
 from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, Outputs
+from electra_albert.tasks.registry import GLUE
 from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.task import Task
+
+NO_ANSWER_FILE = "na_prob.json"
 
 # Sums over dropout samples and whatever counts: the loss [] float32, and right ones [] int64, None where none can be.
 _Sums = tuple[Tensor, Tensor | None]
@@ -45,6 +57,38 @@ def _locate(outputs: Tensor, labels: Tensor) -> _Sums:
     return F.cross_entropy(logits, gold, reduction="sum") / 2, is_right.sum()
 
 
+def _labels_file(task: Task, predictions: Sequence[Any], examples: Sequence[Any]) -> str:
+    index = [example.identity for example in examples]
+    # GLUE asks for numbers: where the file has no index of its own, examples are counted. Other tasks keep any id.
+    if task.name in GLUE and not (all(one.isdecimal() for one in index) and len(set(index)) == len(index)):
+        index = [str(number) for number in range(len(examples))]
+    if task.kind == "choice":
+        predictions = [string.ascii_uppercase[option] for option in predictions]
+    if task.is_regression:
+        low, high = task.score_range or (-math.inf, math.inf)
+        if not all(map(math.isfinite, predictions)):
+            raise ValueError(f"a prediction of {task.name} is not finite")
+        predictions = [f"{min(max(prediction, low), high):.3f}" for prediction in predictions]
+    for cell in (*index, *predictions):
+        if any(mark in cell for mark in "\t\n\r"):
+            raise DataError(f"{cell!r} holds a tab or a line break, which a TSV cannot; rename the label or the id")
+    rows = [("index", "prediction"), *zip(index, predictions, strict=True)]
+    return "".join(f"{one}\t{prediction}\n" for one, prediction in rows)
+
+
+def _answers_file(task: Task, predictions: Sequence[str | float], examples: Sequence[Any]) -> str:
+    answers = {example.identity: answer for example, answer in zip(examples, predictions, strict=True)}
+    if len(answers) < len(examples):
+        twice = Counter(example.identity for example in examples).most_common(1)[0][0]
+        raise DataError(f"two questions have the id {twice}: each needs its own in a submission")
+    return json.dumps(answers, ensure_ascii=False, indent=1) + "\n"
+
+
+def _tags_file(task: Task, predictions: Sequence[Sequence[str]], examples: Sequence[Any]) -> str:
+    sentences = [zip(example.words, tags, strict=True) for example, tags in zip(examples, predictions, strict=True)]
+    return "".join("".join(f"{word}\t{tag}\n" for word, tag in sentence) + "\n" for sentence in sentences)
+
+
 class Kind(NamedTuple):
     """How examples of a kind become rows, outputs predictions (of rows not encoded for training), and both a loss."""
 
@@ -52,14 +96,34 @@ class Kind(NamedTuple):
     decode: Callable[[Outputs, Rows, Sequence[Any], tuple[str, ...], EncodePlan], Decoded]
     term: str
     loss: Callable[..., _Sums]
+    file: Callable[[Task, Sequence[Any], Sequence[Any]], str]  # the content of a submission
 
 
 KINDS: dict[str, Kind] = {
-    "sequence": Kind(sequence.encode, sequence.decode, "classification_loss", _classify),
-    "choice": Kind(sequence.encode_choices, sequence.decode_choices, "choice_loss", _choose),
-    "span": Kind(span.encode, span.decode, "span_loss", _locate),
-    "token": Kind(token.encode, token.decode, "tag_loss", _classify),
+    "sequence": Kind(sequence.encode, sequence.decode, "classification_loss", _classify, _labels_file),
+    "choice": Kind(sequence.encode_choices, sequence.decode_choices, "choice_loss", _choose, _labels_file),
+    "span": Kind(span.encode, span.decode, "span_loss", _locate, _answers_file),
+    "token": Kind(token.encode, token.decode, "tag_loss", _classify, _tags_file),
 }
+
+
+def write_submission(
+    task: Task,
+    test_name: str,
+    predictions: Sequence[Any],
+    examples: Sequence[Any],
+    folder: Path,
+    no_answer: Sequence[float] | None = None,
+) -> Path:
+    """Write the submission file of one test set, and of SQuAD 2.0 the odds of no answer; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / (task.submission or f"{test_name}.tsv")
+    files = {path: KINDS[task.kind].file(task, predictions, examples)}
+    if no_answer is not None:
+        files[folder / NO_ANSWER_FILE] = _answers_file(task, no_answer, examples)
+    for file, content in files.items():
+        file.write_text(content, encoding="utf-8", newline="\n")
+    return path
 
 
 class TaskObjective(nn.Module):

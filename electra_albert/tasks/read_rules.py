@@ -51,13 +51,13 @@ class Reading:
         if isinstance(self.source, Table):
             return self.source
         columns = self.task.columns
-        header, without_header = (columns.text, columns.without_header) if self.task.kind == "sequence" else ((), ())
+        header = columns.text if self.task.kind == "sequence" else ()
         names = [name.strip() for name in (self.config.column_names or "").split(",") if name]
         named = [tuple(names)] if names else []
         if names and self.purpose == "test":
             named.append(tuple(name for name in names if name not in columns.label))
-        encoding, note = self.config.encoding, self.report.note
-        return open_table(self.source, header, without_header, named=named, encoding=encoding, note=note)
+        others = {"named": named, "encoding": self.config.encoding, "note": self.report.note}
+        return open_table(self.source, header, self.task.without_header, **others)
 
     def leave_out(self, why: str, place: str) -> NoReturn:
         """Count an example and raise LeftOut; of a test set, where each row needs a prediction, raise DataError."""

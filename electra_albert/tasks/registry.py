@@ -18,16 +18,26 @@ def _tables(*stems: str) -> Patterns:
     return tuple(f"{stem}{star}{suffix}" for stem in stems for star in ("", "*") for suffix in TABLE_SUFFIXES)
 
 
-def _glue(name: str, folder: str, columns: Columns, hub_labels: tuple[str, ...] = (), **fields: Any) -> Task:
-    """A task of GLUE: `fields` are what differs from accuracy on two classes; `hub_labels` in the order of labels."""
-    labels, metrics = fields.pop("labels", ("0", "1")), fields.pop("metrics", ("accuracy",))
-    shared: dict[str, Any] = {
-        "files": Files((folder, name), _tables("train"), {"dev": _tables("dev", "validation")}, {folder: _TEST}),
-        "hub": Hub("nyu-mll/glue", name, test={folder: "test"}),
-        "label_aliases": dict(zip(hub_labels, labels, strict=False)),
-        "submission": {folder: f"{folder}.tsv"},
+_TRAIN, _DEV, _TEST = _tables("train"), _tables("dev", "validation"), _tables("test")
+_GLUE_ON_HUB = "nyu-mll/glue"
+
+
+def _glue(name: str, folder: str, columns: str, classes: str = "", metrics: str = "accuracy", **fields: Any) -> Task:
+    """A task of GLUE; `fields` are those of Task that differ from most.
+
+    columns: text, second text and label, each with its other names after bars. classes: as the hub names them, in the
+    order of the numbers that are the labels in the files.
+    """
+    names, of_hub = tuple(metrics.split()), classes.split()
+    labels = tuple(str(number) for number in range(len(of_hub)))
+    usual: dict[str, Any] = {
+        "columns": Columns(*(tuple(column.split("|")) for column in columns.split(", "))),
+        "files": Files((folder, name), _TRAIN, {"dev": _DEV}, {folder: _TEST}),
+        "hub": Hub(_GLUE_ON_HUB, name, test={folder: "test"}),
+        "labels": labels,
+        "label_aliases": dict(zip(of_hub, labels, strict=True)),
     }
-    return Task(name, "sequence", metrics, metrics[0], columns, labels=labels, **(shared | fields))
+    return Task(name, "sequence", names, names[0], **(usual | fields))
 
 
 def _squad(name: str, version: str) -> Task:
@@ -35,73 +45,73 @@ def _squad(name: str, version: str) -> Task:
         endings = (f"-v{version}.json", f"-v{version}*.json", ".json", "*.json")
         return (*(f"{stem}{ending}" for ending in endings), *_tables(stem))
 
+    sets = json_files("train"), {"dev": json_files("dev")}, {"test": json_files("test")}
     return Task(
         name,
         kind="span",
         metrics=("exact_match", "f1"),
         main="f1",
         columns=Columns(("context",), ("question",), ("answers",), ("id",)),
-        files=Files(
-            ("squad", name, "SQuAD"), json_files("train"), {"dev": json_files("dev")}, {"test": json_files("test")}
-        ),
+        files=Files(("squad", name, "SQuAD"), *sets),
         hub=Hub(f"rajpurkar/{name}", test={}),
         has_null_answer=version == "2.0",
-        submission={"test": "predictions.json"},
+        submission="predictions.json",
     )
 
 
 def _tagging(name: str, folders: tuple[str, ...], labels: tuple[str, ...], tag_column: int) -> Task:
+    dev = ("dev.txt", "dev.conll", "valid.txt", "*testa*", "*dev*", "*valid*")
+    test = ("test.txt", "test.conll", "*testb*", "*test*")
     return Task(
         name,
         kind="token",
         metrics=("f1", "precision", "recall", "accuracy"),
         main="f1",
         columns=Columns(("tokens", "words"), label=labels, identity=("id",)),
-        files=Files(
-            folders,
-            ("train.txt", "train.conll", "*train*"),
-            {"dev": ("dev.txt", "dev.conll", "valid.txt", "*testa*", "*dev*", "*valid*")},
-            {"test": ("test.txt", "test.conll", "*testb*", "*test*")},
-        ),
+        files=Files(folders, ("train.txt", "train.conll", "*train*"), {"dev": dev}, {"test": test}),
         tag_column=tag_column,
-        submission={"test": f"{name}.conll"},
+        submission=f"{name}.conll",
     )
 
 
-_TEST = _tables("test")
-_TWO_SENTENCES = Columns(("sentence1",), ("sentence2",))
+_PAIR = "sentence1, sentence2"
 _ENTAILMENT = ("entailment", "not_entailment")
 _MNLI_LABELS = ("contradiction", "entailment", "neutral")  # in the order of Google's code
+_COLA_COLUMNS = ("source", "label", "mark", "sentence")
+_MRPC_TEST = "msr_paraphrase_test.txt"  # the corpus of paraphrases itself has two files
+_MRPC_TRAIN = (*_TRAIN, "msr_paraphrase_train.txt")
+_MRPC_FILES = Files(("MRPC", "mrpc"), _MRPC_TRAIN, {"dev": (*_DEV, _MRPC_TEST)}, {"MRPC": (*_TEST, _MRPC_TEST)})
+_MNLI_DEV = {
+    "matched": (*_tables("dev_matched", "validation_matched"), "dev.tsv"),
+    "mismatched": _tables("dev_mismatched", "validation_mismatched"),
+}
+_MNLI_TEST = {"MNLI-m": _tables("test_matched"), "MNLI-mm": _tables("test_mismatched")}
+_MNLI_HUB = Hub(
+    _GLUE_ON_HUB,
+    "mnli",
+    {"matched": "validation_matched", "mismatched": "validation_mismatched"},
+    {"MNLI-m": "test_matched", "MNLI-mm": "test_mismatched"},
+)
+_AX_DEV = {"diagnostic": _tables("diagnostic-full", "diagnostic", "AX")}
+_AX_FILES = Files(("diagnostic", "AX", "ax"), (), _AX_DEV, {"AX": _tables("diagnostic", "test", "AX")})
 
 _ROWS = (
-    _glue(
-        "cola",
-        "CoLA",
-        Columns(("sentence",), without_header=("source", "label", "mark", "sentence")),
-        ("unacceptable", "acceptable"),
-        metrics=("matthews_correlation",),
-    ),
-    _glue("sst2", "SST-2", Columns(("sentence",)), ("negative", "positive")),
+    _glue("cola", "CoLA", "sentence", "unacceptable acceptable", "matthews_correlation", without_header=_COLA_COLUMNS),
+    _glue("sst2", "SST-2", "sentence", "negative positive"),
     _glue(
         "mrpc",
         "MRPC",
-        Columns(("#1 String", "sentence1"), ("#2 String", "sentence2"), ("Quality", "label")),
-        ("not_equivalent", "equivalent"),
-        metrics=("accuracy", "f1"),
+        "#1 String|sentence1, #2 String|sentence2, Quality|label",
+        "not_equivalent equivalent",
+        "accuracy f1",
         is_symmetric=True,
-        files=Files(  # the corpus of paraphrases itself has two files
-            ("MRPC", "mrpc"),
-            (*_tables("train"), "msr_paraphrase_train.txt"),
-            {"dev": (*_tables("dev", "validation"), "msr_paraphrase_test.txt")},
-            {"MRPC": (*_TEST, "msr_paraphrase_test.txt")},
-        ),
+        files=_MRPC_FILES,
     ),
     _glue(
         "stsb",
         "STS-B",
-        Columns(("sentence1",), ("sentence2",), ("score", "label")),
-        labels=(),
-        metrics=("spearman", "pearson"),
+        "sentence1, sentence2, score|label",
+        metrics="spearman pearson",
         is_regression=True,
         is_symmetric=True,
         score_range=(0.0, 5.0),
@@ -110,55 +120,31 @@ _ROWS = (
     _glue(
         "qqp",
         "QQP",
-        Columns(("question1",), ("question2",), ("is_duplicate", "label")),
-        ("not_duplicate", "duplicate"),
-        metrics=("accuracy", "f1"),
+        "question1, question2, is_duplicate|label",
+        "not_duplicate duplicate",
+        "accuracy f1",
         is_symmetric=True,
     ),
     _glue(
         "mnli",
         "MNLI",
-        Columns(("sentence1", "premise"), ("sentence2", "hypothesis"), ("gold_label", "label")),
+        "sentence1|premise, sentence2|hypothesis, gold_label|label",
         labels=_MNLI_LABELS,
-        files=Files(
-            ("MNLI", "mnli"),
-            _tables("train"),
-            {
-                "matched": (*_tables("dev_matched", "validation_matched"), "dev.tsv"),
-                "mismatched": _tables("dev_mismatched", "validation_mismatched"),
-            },
-            {"MNLI-m": _tables("test_matched"), "MNLI-mm": _tables("test_mismatched")},
-        ),
-        hub=Hub(
-            "nyu-mll/glue",
-            "mnli",
-            {"matched": "validation_matched", "mismatched": "validation_mismatched"},
-            {"MNLI-m": "test_matched", "MNLI-mm": "test_mismatched"},
-        ),
-        submission={"MNLI-m": "MNLI-m.tsv", "MNLI-mm": "MNLI-mm.tsv"},
+        files=Files(("MNLI", "mnli"), _TRAIN, _MNLI_DEV, _MNLI_TEST),
+        hub=_MNLI_HUB,
     ),
-    _glue("qnli", "QNLI", Columns(("question",), ("sentence",)), labels=_ENTAILMENT),
-    _glue("rte", "RTE", _TWO_SENTENCES, labels=_ENTAILMENT),
-    _glue("wnli", "WNLI", _TWO_SENTENCES, ("not_entailment", "entailment")),
+    _glue("qnli", "QNLI", "question, sentence", labels=_ENTAILMENT),
+    _glue("rte", "RTE", _PAIR, labels=_ENTAILMENT),
+    _glue("wnli", "WNLI", _PAIR, "not_entailment entailment"),
     _glue(
         "ax",
         "diagnostic",
-        Columns(
-            ("sentence1", "Premise", "premise"),
-            ("sentence2", "Hypothesis", "hypothesis"),
-            ("gold_label", "Label", "label"),
-        ),
+        "sentence1|Premise|premise, sentence2|Hypothesis|hypothesis, gold_label|Label|label",
+        metrics="matthews_correlation accuracy",
         labels=_MNLI_LABELS,
-        metrics=("matthews_correlation", "accuracy"),
-        files=Files(
-            ("diagnostic", "AX", "ax"),
-            (),
-            {"diagnostic": _tables("diagnostic-full", "diagnostic", "AX")},
-            {"AX": _tables("diagnostic", "test", "AX")},
-        ),
-        hub=Hub("nyu-mll/glue", "ax", evaluation={}, test={"AX": "test"}),
+        files=_AX_FILES,
+        hub=Hub(_GLUE_ON_HUB, "ax", {}, {"AX": "test"}),
         trained_by="mnli",
-        submission={"AX": "AX.tsv"},
     ),
     _squad("squad", "1.1"),
     _squad("squad_v2", "2.0"),
@@ -170,7 +156,7 @@ _ROWS = (
         columns=Columns(("article", "context", "passage"), ("question",), ("answer", "label"), ("example_id", "id")),
         files=Files(("RACE", "race"), ("train",), {"dev": ("dev",)}, {"test": ("test",)}),
         hub=Hub("ehovy/race", "all"),
-        submission={"test": "race.tsv"},
+        submission="race.tsv",
     ),
     _tagging("ner", ("ner", "conll2003", "wnut17"), ("ner_tags", "tags", "labels"), -1),
     _tagging("chunking", ("chunking", "conll2000", "conll2003"), ("chunk_tags", "tags", "labels"), 2),
@@ -180,9 +166,8 @@ _ROWS = (
         metrics=("accuracy", "macro_f1", "matthews_correlation"),
         main="accuracy",
         columns=Columns(("text", "sentence")),
-        files=Files(("custom",), _tables("train"), {"dev": _tables("dev", "validation")}, {"test": _TEST}),
+        files=Files(("custom",), _TRAIN, {"dev": _DEV}, {"test": _TEST}),
         no_label=(),  # any sign may be the name of a class
-        submission={"test": "test.tsv"},
     ),
 )
 
@@ -211,10 +196,10 @@ def find_task(name: str) -> Task:
     if name == _ALL:
         raise UsageError(f"--task {name}: this takes one task; choose one of {' '.join(GLUE)}")
     near = difflib.get_close_matches(plain, [*TASKS, *_SPELLINGS, _ALL], n=1)
-    meant = _SPELLINGS.get(near[0], near[0]) if near else None
-    if level := re.fullmatch(r"race(m|h)\w*", plain):
-        meant = f"race with --race_level {'middle' if level[1] == 'm' else 'high'}"
-    there_are = f"did you mean {meant}? There are" if meant else "there are"
+    meant = [_SPELLINGS.get(spelling, spelling) for spelling in near]
+    if plain.startswith("race"):
+        meant = ["race with --race_level middle or high"]
+    there_are = f"did you mean {meant[0]}? There are" if meant else "there are"
     raise UsageError(f"--task {name}: no such task; {there_are} {' '.join(TASKS)}, and {_ALL} for all of GLUE")
 
 

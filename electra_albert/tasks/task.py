@@ -20,7 +20,6 @@ class Columns:
     pair: tuple[str, ...] = ()  # empty: one text
     label: tuple[str, ...] = ("label",)
     identity: tuple[str, ...] = ("index", "idx", "id")
-    without_header: tuple[str, ...] = ()  # all columns by position, for files that have no header
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,7 @@ class Task:
     columns: Columns
     files: Files
     hub: Hub | None = None
+    without_header: tuple[str, ...] = ()  # all columns by position, for files that have no header
     labels: tuple[str, ...] = ()  # in the order of their numbers; empty: found in the training data, or none
     no_label: tuple[str, ...] = ("-", "-1")  # values that mean a missing label, besides nothing
     label_aliases: Mapping[str, str] = field(default_factory=dict)  # as the hub spells them
@@ -63,12 +63,7 @@ class Task:
     has_null_answer: bool = False
     tag_column: int = -1  # of CoNLL files
     trained_by: str | None = None  # the task whose model scores this one, which has no training data
-    submission: Mapping[str, str] = field(default_factory=dict)  # submission file of each test set
-
-    @property
-    def folder(self) -> str:
-        """The official name of the task's folder."""
-        return self.files.folders[0]
+    submission: str | None = None  # file of the predictions of the test set; by default it has the name of the set
 
     @property
     def takes_pairs(self) -> bool:

@@ -12,7 +12,6 @@ def test_every_task_agrees_with_itself() -> None:
         assert find_task(name) is task
         assert task.main in task.metrics, name
         assert set(task.label_aliases.values()) <= set(task.labels), name
-        assert set(task.submission) == set(task.files.test), name
         assert task.hub is None or set(task.hub.evaluation) <= set(task.files.evaluation), name
         assert task.hub is None or set(task.hub.test) <= set(task.files.test), name
         assert not (task.is_regression and task.labels), name

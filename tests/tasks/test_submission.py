@@ -9,7 +9,7 @@ import pytest
 from electra_albert.apps.finetune.glue import glue_average
 from electra_albert.contracts import DataError
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, find_task
-from electra_albert.tasks.submission import NO_ANSWER_FILE, write_submission
+from electra_albert.tasks.kinds import NO_ANSWER_FILE, write_submission
 from electra_albert.tasks.task import ChoiceExample, SequenceExample, SpanExample, TokenExample
 
 MISMATCHED = "mismatched_accuracy"
@@ -21,7 +21,7 @@ def texts(*identities: str) -> list[SequenceExample]:
 
 def test_every_glue_task_writes_its_official_files_with_its_own_labels(tmp_path: Path) -> None:
     for task in map(find_task, GLUE):
-        for test in task.submission:
+        for test in task.files.test:
             label = 2.5 if task.is_regression else task.labels[-1]
             path = write_submission(task, test, [label], texts("0"), tmp_path)
             assert path.read_text() == f"index\tprediction\n0\t{'2.500' if task.is_regression else label}\n"
@@ -49,7 +49,7 @@ def test_predictions_keep_the_order_and_the_index_of_their_file(
     name: str, predictions: list[Any], examples: list[Any], content: str, tmp_path: Path
 ) -> None:
     task = find_task(name)
-    found = write_submission(task, next(iter(task.submission)), predictions, examples, tmp_path).read_bytes().decode()
+    found = write_submission(task, next(iter(task.files.test)), predictions, examples, tmp_path).read_bytes().decode()
     assert found == (content if name == "ner" else "index\tprediction\n" + content)
 
 

@@ -17,9 +17,8 @@ from electra_albert.contracts import CheckpointError, RunResult, UsageError
 from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfig
 from electra_albert.hub.load import load_task_model, locate_encoder, read_task
 from electra_albert.tasks.encoding import Encoding, TextEncoder, trained_plan
-from electra_albert.tasks.kinds import KINDS, TaskObjective
+from electra_albert.tasks.kinds import KINDS, TaskObjective, write_submission
 from electra_albert.tasks.registry import TASKS, find_task, task_of_model
-from electra_albert.tasks.submission import write_submission
 from electra_albert.tasks.task import Report
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.guards import StopSignal
