@@ -38,10 +38,11 @@ def read_examples(reading: Reading) -> list[Any]:
     """The examples of a file or table. Raises DataError naming the place of what cannot be used."""
     form, source = _FORMATS[reading.task.kind], reading.source
     items = None if isinstance(source, Table) else form.own_format(source, reading)
-    items = _table_items(reading.table(), form, reading) if items is None else items
+    if items is None:
+        items = _table_items(reading.table(), form, reading)
     if form.lists:
         items = (one for item in items for one in _each_question(item, reading))
-    examples = []
+    examples: list[Any] = []
     for item in items:
         with suppress(LeftOut):
             examples.append(form.example(item, reading))
@@ -56,9 +57,9 @@ def read_examples(reading: Reading) -> list[Any]:
 def _table_items(table: Table, form: _Format, reading: Reading) -> Iterator[Item]:
     columns, (text, pair, label) = reading.task.columns, form.columns
     if table.names_columns:
-        reading.refuse_options(("column_names",), table.place, "names its columns itself; leave it out")
+        reading.refuse_options(table.place, "names its columns itself; leave it out", "column_names")
     if reading.task.kind == "token" and (reading.config.label_column or "").isdecimal():
-        reading.refuse_options(("label_column",), table.place, "has columns with names; give one of them")
+        reading.refuse_options(table.place, "has columns with names; give one of them", "label_column")
     pair_names = columns.pair and (*columns.pair, *form.lists[:1])
     label_names = () if reading.purpose == "test" else (*columns.label, *form.lists[1:])
     names = [
@@ -102,7 +103,6 @@ def _texts(item: Item, reading: Reading) -> SequenceExample:
 
 
 def _label(item: Item, reading: Reading) -> str | float:
-    """The label as a class or a number."""
     if isinstance(item.label, list):
         advice = "several labels a text (multi-label) cannot be learned; give a column with one label a row"
         raise DataError(f"{item.place}: its label is a list; {advice}")
@@ -158,8 +158,7 @@ def _article(path: Path, reading: Reading) -> Iterator[Item]:
 
 
 def _each_question(item: Item, reading: Reading) -> Iterator[Item]:
-    """The questions of an article, where the item is one."""
-    if not isinstance(item.pair, list):
+    if not isinstance(item.pair, list):  # a question already
         yield item
         return
     count, (options, level) = len(item.pair), item.others
@@ -202,13 +201,7 @@ def _option(item: Item, option_count: int, reading: Reading) -> int:
 # Questions on passages: the JSON of SQuAD, and tables with the columns of `datasets`.
 
 
-def _questions(path: Path, reading: Reading) -> Iterator[Item] | None:
-    if path.suffix.lower() == ".json":
-        return _paragraphs(path, reading)
-    return None
-
-
-def _paragraphs(path: Path, reading: Reading) -> Iterator[Item]:
+def _questions(path: Path, reading: Reading) -> Iterator[Item]:
     for i, article in enumerate(member(reading.parse_json(path), "data", list, str(path))):
         for j, paragraph in enumerate(member(article, "paragraphs", list, f"{path}, article {i}")):
             here = f"{path}, article {i}, paragraph {j}"
@@ -231,8 +224,7 @@ def _spans(item: Item, reading: Reading) -> SpanExample:
 
 
 def _answers(found: Any, place: str) -> list[Answer]:
-    """Answers as a list of objects, or as one object of lists."""
-    if isinstance(found, dict):
+    if isinstance(found, dict):  # as `datasets` has it, else a list of objects
         texts, starts = member(found, "text", list, place), member(found, "answer_start", list, place)
         if len(texts) != len(starts):
             raise DataError(f"{place}: {len(texts)} texts and {len(starts)} starts of answers; mend the file")
@@ -246,7 +238,6 @@ def _answers(found: Any, place: str) -> list[Answer]:
 
 
 def _usable(context: str, answers: list[Answer], item: Item, reading: Reading) -> tuple[Answer, ...]:
-    """The answers to learn from or to score by."""
     is_impossible, note, of = item.others[0], reading.report.note, f"answers of {reading.name}"
     if is_impossible is True and answers:
         note(f"questions of {reading.name} marked as impossible whose answers are ignored", item.place)
@@ -297,19 +288,17 @@ def _conll(path: Path, reading: Reading) -> Iterator[Item] | None:
     has_columns = is_even or any("\t" in line for line in lines)
     if path.suffix.lower() == ".txt" and reading.purpose == "test" and not has_columns:
         return _plain_sentences(lines, reading)
-    why = "has columns without names"
-    named = ("text_column", "text_pair_column", "column_names")
-    reading.refuse_options(named, str(path), f"{why}, of which the first is taken; leave it out")
-    asked = reading.config.label_column
+    why = "has columns without names, of which the first is taken; leave it out"
+    reading.refuse_options(str(path), why, "text_column", "text_pair_column", "column_names")
+    asked, widest = reading.config.label_column, max(widths, default=0)
     if asked is None or not asked.isdecimal():
-        reading.refuse_options(("label_column",), str(path), f"{why}; give a number from 0")
-    elif reading.task.tag_column >= (widest := max(widths, default=0)):
-        reading.refuse_options(("label_column",), str(path), f"has {widest} columns, numbered from 0; give one of them")
+        reading.refuse_options(str(path), "has columns without names; give a number from 0", "label_column")
+    elif reading.task.tag_column >= widest:
+        reading.refuse_options(str(path), f"has {widest} columns, numbered from 0; give one of them", "label_column")
     return _sentences(lines, reading)
 
 
 def _plain_sentences(lines: list[str], reading: Reading) -> Iterator[Item]:
-    """A sentence a line, its words between spaces."""
     for index, line in enumerate(lines):
         place = f"{reading.place}:{index + 1}"
         if words := line.split():
@@ -377,6 +366,11 @@ _FORMATS = {
     "choice": _Format(
         _race, _choices, ("the passage", "the question", "the answer"), _OPTIONS, ("questions", "answers")
     ),
-    "span": _Format(_questions, _spans, ("the passage", "the question", "the answers"), (("is_impossible",),)),
+    "span": _Format(
+        lambda path, reading: _questions(path, reading) if path.suffix.lower() == ".json" else None,
+        _spans,
+        ("the passage", "the question", "the answers"),
+        (("is_impossible",),),
+    ),
     "token": _Format(_conll, _tokens, ("the words", "", "the tags")),
 }

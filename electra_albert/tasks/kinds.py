@@ -147,6 +147,7 @@ class TaskObjective(nn.Module):
         self.class_weights: Tensor | None
         self.register_buffer("class_weights", class_weights, persistent=False)
         kind = KINDS[model.head.kind]
+        self._loss: Callable[..., _Sums]
         self._name, self._loss = ("regression_loss", _regress) if is_regression else (kind.term, kind.loss)
         self.weights: Mapping[str, float] = {self._name: 1.0}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -56,8 +56,8 @@ class Reading:
         named = [tuple(names)] if names else []
         if names and self.purpose == "test":
             named.append(tuple(name for name in names if name not in columns.label))
-        others = {"named": named, "encoding": self.config.encoding, "note": self.report.note}
-        return open_table(self.source, header, self.task.without_header, **others)
+        form, note = (header, self.task.without_header), self.report.note
+        return open_table(self.source, *form, named=named, encoding=self.config.encoding, note=note)
 
     def leave_out(self, why: str, place: str) -> NoReturn:
         """Count an example and raise LeftOut; of a test set, where each row needs a prediction, raise DataError."""
@@ -88,7 +88,7 @@ class Reading:
         skip = ", or leave such rows out by --unknown_labels skip" if self.purpose == "evaluation" else ""
         raise DataError(f"{found} {known}{shown(self.labels)}; mend the file{skip}")
 
-    def refuse_options(self, names: Iterable[str], place: str, why: str) -> None:
+    def refuse_options(self, place: str, why: str, *names: str) -> None:
         """Raise UsageError where one of these options is given without effect; of new text none is refused."""
         for name in names:
             value = getattr(self.config, name)
@@ -103,7 +103,7 @@ class Reading:
     def parse_json(self, path: Path) -> Any:
         """The content of a file in the task's own form of JSON."""
         options = ("text_column", "text_pair_column", "label_column", "column_names")
-        self.refuse_options(options, str(path), "has a form of its own, without columns; leave it out")
+        self.refuse_options(str(path), "has a form of its own, without columns; leave it out", *options)
         text = read_text(path, self.config.encoding)
         try:
             return json.loads(text)

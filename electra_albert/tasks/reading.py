@@ -42,15 +42,15 @@ def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is
     sources = locate(task, config, report, needs_test=needs_test, is_trained=is_trained)
     whole: list[Any] = []
     labels = task.labels
-    if sources.train is not None:
-        reading = Reading(task, config, "train", report, sources.train, labels)
+    if sources["train"]:
+        reading = Reading(task, config, "train", report, sources["train"]["train"], labels)
         whole = _read(reading)
         labels = labels or _found_labels(whole, reading)
     read: dict[str, tuple[str, list[Any]]] = {}  # by the name of the set: where its examples come from, and they
     if config.validation_split is not None:
         whole, held_out = _divided(whole, config.validation_split)
         read[next(iter(task.files.evaluation))] = ("the validation split", held_out)
-    for name, source in sources.evaluation.items():
+    for name, source in sources["evaluation"].items():
         reading = Reading(task, config, "evaluation", report, source, labels)
         read[name] = (reading.name, _read(reading))
     train = _drawn(whole, config.max_train_examples, seed, Stream.TASK_EXAMPLES)
@@ -65,9 +65,9 @@ def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is
                 report.note(what, "--max_eval_examples", missing)
             evaluation[name] = [found[position] for position in chosen]
             _note_oddities(train, evaluation[name], labels, report, place)
-    wanted = sources.test if needs_test or not evaluation else {}
+    wanted = sources["test"] if needs_test or not evaluation else {}
     if not evaluation and not wanted:  # of a task whose evaluation set has no labels
-        wanted = dict(zip(task.files.test, sources.evaluation.values(), strict=False))
+        wanted = dict(zip(task.files.test, sources["evaluation"].values(), strict=False))
     test = {name: _read(Reading(task, config, "test", report, source)) for name, source in wanted.items()}
     return TaskData(train, evaluation, test, labels, report)
 
@@ -103,14 +103,6 @@ def _has_labels(reading: Reading) -> bool:
 # Where the sets are.
 
 
-class Sources(NamedTuple):
-    """The sets found. None for training data where there is none."""
-
-    train: Path | Table | None
-    evaluation: dict[str, Path | Table]
-    test: dict[str, Path | Table]
-
-
 class _DataDir(NamedTuple):
     """What --data_dir names: all files or splits in it, and the one of a set by its role, name and file patterns."""
 
@@ -119,8 +111,10 @@ class _DataDir(NamedTuple):
     find: Callable[[str, str, Patterns], Path | Table | None]
 
 
-def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, is_trained: bool = True) -> Sources:
-    """The sets that the options name, a file's own option first; UsageError for one that is wanted and not there."""
+def locate(
+    task: Task, config: DataConfig, report: Report, *, needs_test: bool, is_trained: bool = True
+) -> dict[str, dict[str, Path | Table]]:
+    """Files and splits by role and name of the set, an option's before --data_dir's; UsageError for a missing one."""
     needs_training = is_trained and task.trained_by is None
     is_split = config.validation_split is not None
     if is_split and not needs_training:
@@ -148,7 +142,7 @@ def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, 
     needs = {"train": needs_training, "evaluation": needs_scores, "test": needs_test}
     if missing := [role for role in _ROLES if needs[role] and not sets[role]]:
         raise UsageError(_not_found(task, config, there, missing, next(iter(wanted[missing[0]].values()))))
-    return Sources(sets["train"].get("train"), sets["evaluation"], sets["test"])
+    return sets
 
 
 def local_path(value: str, option: str) -> Path:
@@ -164,8 +158,8 @@ def _open_data_dir(task: Task, data_dir: str | None) -> _DataDir:
     if data_dir is None:
         return _DataDir("the options", [], lambda role, name, patterns: None)
     if not is_url(data_dir) and not is_there(Path(data_dir), "data_dir"):
-        if (found := hub_name(data_dir)) is not None:
-            return _open_dataset(task, data_dir, *found)
+        if (on_hub := hub_name(data_dir)) is not None:
+            return _open_dataset(task, data_dir, *on_hub)
         raise UsageError(f"--data_dir {data_dir}: no such folder, and not OWNER/NAME of a dataset on the hub; check it")
     path = local_path(data_dir, "data_dir")
     if not path.is_dir():

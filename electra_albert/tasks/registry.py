@@ -45,33 +45,23 @@ def _squad(name: str, version: str) -> Task:
         endings = (f"-v{version}.json", f"-v{version}*.json", ".json", "*.json")
         return (*(f"{stem}{ending}" for ending in endings), *_tables(stem))
 
-    sets = json_files("train"), {"dev": json_files("dev")}, {"test": json_files("test")}
-    return Task(
-        name,
-        kind="span",
-        metrics=("exact_match", "f1"),
-        main="f1",
-        columns=Columns(("context",), ("question",), ("answers",), ("id",)),
-        files=Files(("squad", name, "SQuAD"), *sets),
-        hub=Hub(f"rajpurkar/{name}", test={}),
-        has_null_answer=version == "2.0",
-        submission="predictions.json",
+    columns = Columns(("context",), ("question",), ("answers",), ("id",))
+    files = Files(
+        ("squad", name, "SQuAD"), json_files("train"), {"dev": json_files("dev")}, {"test": json_files("test")}
     )
+    fields: dict[str, Any] = {"has_null_answer": version == "2.0", "submission": "predictions.json"}
+    return Task(name, "span", ("exact_match", "f1"), "f1", columns, files, Hub(f"rajpurkar/{name}", test={}), **fields)
 
 
 def _tagging(name: str, folders: tuple[str, ...], labels: tuple[str, ...], tag_column: int) -> Task:
     dev = ("dev.txt", "dev.conll", "valid.txt", "*testa*", "*dev*", "*valid*")
     test = ("test.txt", "test.conll", "*testb*", "*test*")
-    return Task(
-        name,
-        kind="token",
-        metrics=("f1", "precision", "recall", "accuracy"),
-        main="f1",
-        columns=Columns(("tokens", "words"), label=labels, identity=("id",)),
-        files=Files(folders, ("train.txt", "train.conll", "*train*"), {"dev": dev}, {"test": test}),
-        tag_column=tag_column,
-        submission=f"{name}.conll",
+    files = Files(folders, ("train.txt", "train.conll", "*train*"), {"dev": dev}, {"test": test})
+    columns, metrics = (
+        Columns(("tokens", "words"), label=labels, identity=("id",)),
+        ("f1", "precision", "recall", "accuracy"),
     )
+    return Task(name, "token", metrics, "f1", columns, files, tag_column=tag_column, submission=f"{name}.conll")
 
 
 _PAIR = "sentence1, sentence2"
@@ -150,27 +140,26 @@ _ROWS = (
     _squad("squad_v2", "2.0"),
     Task(
         "race",
-        kind="choice",
-        metrics=("accuracy", "accuracy_middle", "accuracy_high"),
-        main="accuracy",
-        columns=Columns(("article", "context", "passage"), ("question",), ("answer", "label"), ("example_id", "id")),
-        files=Files(("RACE", "race"), ("train",), {"dev": ("dev",)}, {"test": ("test",)}),
-        hub=Hub("ehovy/race", "all"),
+        "choice",
+        ("accuracy", "accuracy_middle", "accuracy_high"),
+        "accuracy",
+        Columns(("article", "context", "passage"), ("question",), ("answer", "label"), ("example_id", "id")),
+        Files(("RACE", "race"), ("train",), {"dev": ("dev",)}, {"test": ("test",)}),
+        Hub("ehovy/race", "all"),
         submission="race.tsv",
     ),
     _tagging("ner", ("ner", "conll2003", "wnut17"), ("ner_tags", "tags", "labels"), -1),
     _tagging("chunking", ("chunking", "conll2000", "conll2003"), ("chunk_tags", "tags", "labels"), 2),
     Task(
         "custom",
-        kind="sequence",
-        metrics=("accuracy", "macro_f1", "matthews_correlation"),
-        main="accuracy",
-        columns=Columns(("text", "sentence")),
-        files=Files(("custom",), _TRAIN, {"dev": _DEV}, {"test": _TEST}),
+        "sequence",
+        ("accuracy", "macro_f1", "matthews_correlation"),
+        "accuracy",
+        Columns(("text", "sentence")),
+        Files(("custom",), _TRAIN, {"dev": _DEV}, {"test": _TEST}),
         no_label=(),  # any sign may be the name of a class
     ),
 )
-
 TASKS: dict[str, Task] = {task.name: task for task in _ROWS}
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 ELECTRA_EIGHT = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
@@ -218,21 +207,16 @@ def task_of_model(details: Mapping[str, Any], asked: Task | None) -> Task:
 
 def as_configured(task: Task, config: DataConfig) -> Task:
     """The task with the columns that the options name, and numbers for labels; UsageError for a misfit."""
-    columns, tag_column = task.columns, task.tag_column
-    if config.text_column is not None:
-        columns = replace(columns, text=(config.text_column,))
-    if config.text_pair_column is not None:
-        if task.name != "custom" and not task.takes_pairs:
-            raise UsageError(f"--text_pair_column {config.text_pair_column}: {task.name} has one text; leave it out")
-        columns = replace(columns, pair=(config.text_pair_column,))
-    if config.label_column is not None:
-        if task.kind == "token" and config.label_column.isdecimal():
-            tag_column = int(config.label_column[:_MOST_DIGITS])
-        else:
-            columns = replace(columns, label=(config.label_column,))
-    task = replace(task, columns=columns, tag_column=tag_column)
+    if config.text_pair_column is not None and task.name != "custom" and not task.takes_pairs:
+        raise UsageError(f"--text_pair_column {config.text_pair_column}: {task.name} has one text; leave it out")
+    if config.regression and not task.is_regression and task.name != "custom":
+        raise UsageError(f"--regression true: {task.name} has classes; it is for --task custom")
+    if task.kind == "token" and (config.label_column or "").isdecimal():
+        task = replace(task, tag_column=int((config.label_column or "")[:_MOST_DIGITS]))
+        config = replace(config, label_column=None)
+    named = {"text": config.text_column, "pair": config.text_pair_column, "label": config.label_column}
+    columns = {role: (name,) for role, name in named.items() if name is not None}
+    task = replace(task, columns=replace(task.columns, **columns))
     if not config.regression or task.is_regression:
         return task
-    if task.name != "custom":
-        raise UsageError(f"--regression true: {task.name} has classes; it is for --task custom")
     return replace(task, is_regression=True, metrics=("spearman", "pearson"), main="spearman")

@@ -23,13 +23,16 @@ _AS_IOBES = str.maketrans("LU", "ES")  # BILOU, which seqeval does not know
 def encode(examples: Sequence[TokenExample], encoding: Encoding) -> Rows:
     """Rows `[CLS] words [SEP]`. A sentence too long for one continues in the next, no word lost and none twice."""
     encoder, room = encoding.encoder, encoding.plan.max_seq_length - 2
-    tags = _tag_numbers(examples, encoding)
+    tags = encoding.gold(examples, "tags")
     distinct = sorted({word for example in examples for word in example.words})
     ids_of = dict(zip(distinct, encoder.encode([" " + word for word in distinct]), strict=True))
     rows: list[Pair] = []
     sources: list[int] = []
     word_numbers: list[int] = []  # of each token; only the first of a word has one
     for number, example in enumerate(examples):
+        if tags is not None and len(tags[number]) != len(example.words):
+            counts = f"{len(tags[number])} tags for {len(example.words)} words"
+            raise DataError(f"{encoding.where}, {example.identity}: {counts}; give each word one tag")
         words = [ids_of[word] for word in example.words]
         if empty := sum(not len(word) for word in words):
             encoding.note("words", "that give no token, read as unknown", example, empty)
@@ -51,21 +54,10 @@ def encode(examples: Sequence[TokenExample], encoding: Encoding) -> Rows:
     labels = None
     if tags is not None:
         labels = np.full(len(word_numbers), IGNORED_LABEL, dtype=np.int64)
-        labels[info["words"] >= 0] = tags  # words and windows are in order
+        # Words and windows are in order.
+        labels[info["words"] >= 0] = [encoding.class_number(tag, one) for one in examples for tag in one.tags or ()]
     layout, units = lay_out(encoder, rows), np.array(sources, dtype=np.int64)
     return Rows(*layout, units, labels, encoder.pad_id, has_token_labels=True, token_info=info)
-
-
-def _tag_numbers(examples: Sequence[TokenExample], encoding: Encoding) -> list[int] | None:
-    """The numbers of the tags of all words; None where there are no tags."""
-    tags = encoding.gold(examples, "tags")
-    if tags is None:
-        return None
-    for of_words, example in zip(tags, examples, strict=True):
-        if len(of_words) != len(example.words):
-            counts = f"{len(of_words)} tags for {len(example.words)} words"
-            raise DataError(f"{encoding.where}, {example.identity}: {counts}; give each word one tag")
-    return [encoding.class_number(tag, one) for of_words, one in zip(tags, examples, strict=True) for tag in of_words]
 
 
 def _windows(lengths: list[int], room: int) -> list[range]:

@@ -177,7 +177,7 @@ def test_words_keep_their_order_and_none_is_lost_or_repeated(text: str, pairs: l
     rows = encode("token", [sentence(pairs)], SHORT, text=text)
     numbers = rows.token_info["words"]
     assert numbers[numbers >= 0].tolist() == list(range(len(pairs)))
-    assert rows.unit_lengths().max() <= 16
+    assert rows.unit_lengths.max() <= 16
     assert rows.labels is not None
     assert ((rows.labels != IGNORED_LABEL) == (numbers >= 0)).all()
     kept = [piece for inside in np.split(rows.ids, rows.starts[1:-1]) for piece in inside[1:-1].tolist()]
@@ -191,7 +191,7 @@ def test_a_long_sentence_is_cut_before_a_word_that_does_not_fit() -> None:
     assert len(ids_of(" dog-bark")) > 1  # or all fit alike
     text = ["house", "dog-bark"] * 20
     rows = encode("token", [sentence([(word, "O") for word in text])], SHORT, report)
-    for length, start in zip(rows.unit_lengths(), rows.starts[1:-1], strict=False):
+    for length, start in zip(rows.unit_lengths, rows.starts[1:-1], strict=False):
         assert length + len(ids_of(" " + text[rows.token_info["words"][start + 1]])) > 16
     assert set(rows.examples.tolist()) == {0}
     assert all(rows.token_info["words"][start + 1] >= 0 for start in rows.starts[:-1])

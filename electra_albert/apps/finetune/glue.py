@@ -87,7 +87,8 @@ def glue_tasks(
             changes["double_unordered"] = False
         mine = replace(mine, data=replace(mine.data, task=name), tuning=replace(mine.tuning, **changes))
         is_training = mine.tuning.is_training
-        if mine.tuning.predict and not locate(task, mine.data, Report(), needs_test=False, is_trained=is_training).test:
+        asked = {"needs_test": False, "is_trained": is_training}
+        if mine.tuning.predict and not locate(task, mine.data, Report(), **asked)["test"]:
             LOG.info(f"notice: {name} has no test set in {mine.data.data_dir}; nothing is predicted for it")
             mine = replace(mine, tuning=replace(mine.tuning, predict=None))
         if follows and is_training and recorded_settings(own).get("weights", begin.fingerprint) != begin.fingerprint:
