@@ -66,100 +66,62 @@ def _tagging(name: str, folders: tuple[str, ...], labels: tuple[str, ...], tag_c
 
 _PAIR = "sentence1, sentence2"
 _ENTAILMENT = ("entailment", "not_entailment")
-_MNLI_LABELS = ("contradiction", "entailment", "neutral")  # in the order of Google's code
+_BOTH = "accuracy f1"
 _COLA_COLUMNS = ("source", "label", "mark", "sentence")
-_MRPC_TEST = "msr_paraphrase_test.txt"  # the corpus of paraphrases itself has two files
-_MRPC_TRAIN = (*_TRAIN, "msr_paraphrase_train.txt")
-_MRPC_FILES = Files(("MRPC", "mrpc"), _MRPC_TRAIN, {"dev": (*_DEV, _MRPC_TEST)}, {"MRPC": (*_TEST, _MRPC_TEST)})
+_MRPC_COLUMNS = "#1 String|sentence1, #2 String|sentence2, Quality|label"
+_MRPC_TRAIN, _MRPC_TEST = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt"  # all that this corpus itself has
+_MRPC_SETS = (*_TRAIN, _MRPC_TRAIN), {"dev": (*_DEV, _MRPC_TEST)}, {"MRPC": (*_TEST, _MRPC_TEST)}
+_MRPC_FILES = Files(("MRPC", "mrpc"), *_MRPC_SETS)
+_STSB_LABELS: dict[str, Any] = {"is_regression": True, "score_range": (0.0, 5.0), "no_label": ("-", "-1", "-1.0")}
+_MNLI_COLUMNS = "sentence1|premise, sentence2|hypothesis, gold_label|label"
+_MNLI_LABELS = ("contradiction", "entailment", "neutral")  # in the order of Google's code
 _MNLI_DEV = {
     "matched": (*_tables("dev_matched", "validation_matched"), "dev.tsv"),
     "mismatched": _tables("dev_mismatched", "validation_mismatched"),
 }
 _MNLI_TEST = {"MNLI-m": _tables("test_matched"), "MNLI-mm": _tables("test_mismatched")}
-_MNLI_HUB = Hub(
-    _GLUE_ON_HUB,
-    "mnli",
-    {"matched": "validation_matched", "mismatched": "validation_mismatched"},
-    {"MNLI-m": "test_matched", "MNLI-mm": "test_mismatched"},
-)
-_AX_DEV = {"diagnostic": _tables("diagnostic-full", "diagnostic", "AX")}
-_AX_FILES = Files(("diagnostic", "AX", "ax"), (), _AX_DEV, {"AX": _tables("diagnostic", "test", "AX")})
+_MNLI_SPLITS = {"matched": "validation_matched", "mismatched": "validation_mismatched"}
+_MNLI: dict[str, Any] = {
+    "files": Files(("MNLI", "mnli"), _TRAIN, _MNLI_DEV, _MNLI_TEST),
+    "hub": Hub(_GLUE_ON_HUB, "mnli", _MNLI_SPLITS, {"MNLI-m": "test_matched", "MNLI-mm": "test_mismatched"}),
+}
+_AX_COLUMNS = "sentence1|Premise|premise, sentence2|Hypothesis|hypothesis, gold_label|Label|label"
+_AX_SETS = {"diagnostic": _tables("diagnostic-full", "diagnostic", "AX")}, {"AX": _tables("diagnostic", "test", "AX")}
+_AX: dict[str, Any] = {
+    "files": Files(("diagnostic", "AX", "ax"), (), *_AX_SETS),
+    "hub": Hub(_GLUE_ON_HUB, "ax", {}, {"AX": "test"}),
+    "trained_by": "mnli",
+}
+_RACE_METRICS = ("accuracy", "accuracy_middle", "accuracy_high")
+_RACE_COLUMNS = Columns(("article", "context", "passage"), ("question",), ("answer", "label"), ("example_id", "id"))
+_RACE_FILES = Files(("RACE", "race"), ("train",), {"dev": ("dev",)}, {"test": ("test",)})
+_RACE_HUB = Hub("ehovy/race", "all")
+_CUSTOM_METRICS = ("accuracy", "macro_f1", "matthews_correlation")
+_CUSTOM_FILES = Files(("custom",), _TRAIN, {"dev": _DEV}, {"test": _TEST})
+_CUSTOM_COLUMNS = Columns(("text", "sentence"))
 
 _ROWS = (
     _glue("cola", "CoLA", "sentence", "unacceptable acceptable", "matthews_correlation", without_header=_COLA_COLUMNS),
     _glue("sst2", "SST-2", "sentence", "negative positive"),
+    _glue("mrpc", "MRPC", _MRPC_COLUMNS, "not_equivalent equivalent", _BOTH, files=_MRPC_FILES, is_symmetric=True),
+    _glue("stsb", "STS-B", f"{_PAIR}, score|label", "", "spearman pearson", is_symmetric=True, **_STSB_LABELS),
     _glue(
-        "mrpc",
-        "MRPC",
-        "#1 String|sentence1, #2 String|sentence2, Quality|label",
-        "not_equivalent equivalent",
-        "accuracy f1",
-        is_symmetric=True,
-        files=_MRPC_FILES,
+        "qqp", "QQP", "question1, question2, is_duplicate|label", "not_duplicate duplicate", _BOTH, is_symmetric=True
     ),
-    _glue(
-        "stsb",
-        "STS-B",
-        "sentence1, sentence2, score|label",
-        metrics="spearman pearson",
-        is_regression=True,
-        is_symmetric=True,
-        score_range=(0.0, 5.0),
-        no_label=("-", "-1", "-1.0"),
-    ),
-    _glue(
-        "qqp",
-        "QQP",
-        "question1, question2, is_duplicate|label",
-        "not_duplicate duplicate",
-        "accuracy f1",
-        is_symmetric=True,
-    ),
-    _glue(
-        "mnli",
-        "MNLI",
-        "sentence1|premise, sentence2|hypothesis, gold_label|label",
-        labels=_MNLI_LABELS,
-        files=Files(("MNLI", "mnli"), _TRAIN, _MNLI_DEV, _MNLI_TEST),
-        hub=_MNLI_HUB,
-    ),
+    _glue("mnli", "MNLI", _MNLI_COLUMNS, labels=_MNLI_LABELS, **_MNLI),
     _glue("qnli", "QNLI", "question, sentence", labels=_ENTAILMENT),
     _glue("rte", "RTE", _PAIR, labels=_ENTAILMENT),
     _glue("wnli", "WNLI", _PAIR, "not_entailment entailment"),
-    _glue(
-        "ax",
-        "diagnostic",
-        "sentence1|Premise|premise, sentence2|Hypothesis|hypothesis, gold_label|Label|label",
-        metrics="matthews_correlation accuracy",
-        labels=_MNLI_LABELS,
-        files=_AX_FILES,
-        hub=Hub(_GLUE_ON_HUB, "ax", {}, {"AX": "test"}),
-        trained_by="mnli",
-    ),
+    _glue("ax", "diagnostic", _AX_COLUMNS, "", "matthews_correlation accuracy", labels=_MNLI_LABELS, **_AX),
     _squad("squad", "1.1"),
     _squad("squad_v2", "2.0"),
-    Task(
-        "race",
-        "choice",
-        ("accuracy", "accuracy_middle", "accuracy_high"),
-        "accuracy",
-        Columns(("article", "context", "passage"), ("question",), ("answer", "label"), ("example_id", "id")),
-        Files(("RACE", "race"), ("train",), {"dev": ("dev",)}, {"test": ("test",)}),
-        Hub("ehovy/race", "all"),
-        submission="race.tsv",
-    ),
+    Task("race", "choice", _RACE_METRICS, "accuracy", _RACE_COLUMNS, _RACE_FILES, _RACE_HUB, submission="race.tsv"),
     _tagging("ner", ("ner", "conll2003", "wnut17"), ("ner_tags", "tags", "labels"), -1),
     _tagging("chunking", ("chunking", "conll2000", "conll2003"), ("chunk_tags", "tags", "labels"), 2),
-    Task(
-        "custom",
-        "sequence",
-        ("accuracy", "macro_f1", "matthews_correlation"),
-        "accuracy",
-        Columns(("text", "sentence")),
-        Files(("custom",), _TRAIN, {"dev": _DEV}, {"test": _TEST}),
-        no_label=(),  # any sign may be the name of a class
-    ),
+    # Of a custom task any sign may be the name of a class.
+    Task("custom", "sequence", _CUSTOM_METRICS, "accuracy", _CUSTOM_COLUMNS, _CUSTOM_FILES, no_label=()),
 )
+
 TASKS: dict[str, Task] = {task.name: task for task in _ROWS}
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 ELECTRA_EIGHT = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")

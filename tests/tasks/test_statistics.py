@@ -1,6 +1,7 @@
 """Intervals hold what they promise, comparisons are fair to both sides, and one seed claims no spread."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,30 +90,27 @@ def test_seeds_that_agree_leave_the_interval_of_one() -> None:
     assert three == pytest.approx(one, abs=1e-12)  # float64
 
 
-def test_a_metric_that_some_draws_lack_is_taken_over_the_others() -> None:
-    table = np.array([[0, 0, 0], [1, 0, 1], [1, 1, 1]], dtype=np.float64)  # the group middle has one example
-    intervals = bootstrap_intervals([table], MEASURES["choice"], seed=0, resamples=60)
-    assert intervals["accuracy_middle"] == (1.0, 1.0)
-
-
-def test_a_metric_that_one_seed_lacks_has_no_interval() -> None:
-    two_classes, three_classes = np.array([[0.0, 0.0]] * 4), np.array([[2.0, 0.0]] * 4)
-    intervals = bootstrap_intervals([two_classes, three_classes], MEASURES["classification"], seed=0, resamples=5)
-    assert "f1" not in intervals
-    assert intervals["accuracy"] == (0.5, 0.5)
+# Draws of the last table without its one example of class 2 look like two classes, of which there is an F1.
+@pytest.mark.parametrize(
+    ("measure", "tables", "wanted", "missing"),
+    [
+        ("choice", [[(0, 0, 0), (1, 0, 1), (1, 1, 1)]], {"accuracy_middle": (1.0, 1.0)}, set()),
+        ("classification", [[(0, 0)] * 4, [(2, 0)] * 4], {"accuracy": (0.5, 0.5)}, {"f1"}),
+        ("classification", [[(0, 0), (1, 1), (0, 2)]], {}, {"f1"}),
+    ],
+    ids=["lacking in some draws", "lacking in a seed", "only in some draws"],
+)
+def test_a_metric_of_all_examples_has_an_interval_over_the_draws_that_have_it(
+    measure: str, tables: list[Any], wanted: dict[str, Any], missing: set[str]
+) -> None:
+    per_seed = [np.array(table, dtype=np.float64) for table in tables]
+    intervals = bootstrap_intervals(per_seed, MEASURES[measure], seed=0, resamples=60)
+    assert intervals | wanted == intervals
+    assert not missing & intervals.keys()
+    assert {"accuracy"} <= intervals.keys()
 
 
 # Comparisons
-
-
-def test_a_metric_that_only_some_draws_have_has_no_interval() -> None:
-    # Draws without the one example of class 2 look like two classes, of which there is an F1.
-    table = np.array([[0, 0], [1, 1], [0, 2]], dtype=np.float64)
-    assert set(bootstrap_intervals([table], MEASURES["classification"], seed=0, resamples=20)) == {
-        "accuracy",
-        "macro_f1",
-        "matthews_correlation",
-    }
 
 
 @pytest.mark.parametrize(("first_seeds", "second_seeds"), [(1, 1), (3, 3), (2, 4)])
