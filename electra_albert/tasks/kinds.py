@@ -107,20 +107,13 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def write_submission(
-    task: Task,
-    test_name: str,
-    predictions: Sequence[Any],
-    examples: Sequence[Any],
-    folder: Path,
-    no_answer: Sequence[float] | None = None,
-) -> Path:
+def write_submission(task: Task, test_name: str, decoded: Decoded, examples: Sequence[Any], folder: Path) -> Path:
     """Write the submission file of one test set, and of SQuAD 2.0 the odds of no answer; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (task.submission or f"{test_name}.tsv")
-    files = {path: KINDS[task.kind].file(task, predictions, examples)}
-    if no_answer is not None:
-        files[folder / NO_ANSWER_FILE] = _answers_file(task, no_answer, examples)
+    files = {path: KINDS[task.kind].file(task, decoded.predictions, examples)}
+    if task.kind == "span" and decoded.probabilities is not None:
+        files[folder / NO_ANSWER_FILE] = _answers_file(task, decoded.probabilities, examples)
     for file, content in files.items():
         file.write_text(content, encoding="utf-8", newline="\n")
     return path
@@ -136,7 +129,6 @@ class TaskObjective(nn.Module):
     def __init__(
         self,
         model: TaskModel,
-        *,
         is_regression: bool = False,
         dropout_samples: int = 1,
         class_weights: Tensor | None = None,

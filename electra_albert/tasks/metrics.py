@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +27,8 @@ RESAMPLES = 1000
 LEVEL = 0.95
 LOWER_IS_BETTER = frozenset({"mean_squared_error"})
 # Columns that hold what is right: equal for any two models scored on the same examples.
-GOLD_COLUMNS: dict[str, list[int]] = {
-    "classification": [1],
-    "regression": [1],
-    "choice": [1, 2],
-    "span": [2],
-    "span_with_null": [2],
-    "token": [2, 4],
-}
+_GOLD_COLUMNS = {"classification": [1], "regression": [1], "choice": [1, 2], "span": [2], "span_with_null": [2]}
+_GOLD_COLUMNS |= {"token": [2, 4]}
 _LEAST_SPREAD = 1e-3  # predicted numbers that spread less than this share of the right ones' spread are constant
 
 
@@ -205,28 +199,27 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    first: Sequence[Values],
-    second: Sequence[Values],
-    measure: Callable[[Values], float],
-    seed: int,
-    gold_columns: Sequence[int],
-    resamples: int = RESAMPLES,
+    first: Sequence[Values], second: Sequence[Values], measure: str, metric: str, seed: int, resamples: int = RESAMPLES
 ) -> Comparison:
-    """How two models differ that were scored on the same examples, each over its own seeds.
+    """How two models differ in a metric of one of MEASURES on the same examples, each over its own seeds.
 
-    gold_columns: GOLD_COLUMNS of the kind. Each resample draws examples, the same for both models, and then seeds of
-    each model on its own (the pigeonhole bootstrap, Owen 2007). That errs on the safe side where seeds differ little;
-    of two seeds a side that differ much it is too sure. Raises DataError where the examples differ.
+    Each resample draws examples, the same for both models, and then seeds of each model on its own (the pigeonhole
+    bootstrap, Owen 2007). That errs on the safe side where seeds differ little; of two seeds a side that differ much
+    it is too sure. Raises DataError where the examples differ.
     """
+
+    def scored(side: Values, chosen: Any = slice(None)) -> NDArray[np.float64]:
+        return np.array([MEASURES[measure](table[chosen])[metric] for table in side])
+
     sides = _stacked(first), _stacked(second)
-    golds = [side[:, :, list(gold_columns)] for side in sides]
+    golds = [side[:, :, _GOLD_COLUMNS[measure]] for side in sides]
     if sides[0].shape[1:] != sides[1].shape[1:] or any((gold != golds[0][0]).any() for gold in golds):
         raise DataError("the two were scored on different examples and cannot be compared; score the same data")
-    scores = [np.array([measure(table) for table in side]) for side in sides]
+    scores = [scored(side) for side in sides]
     generator = np.random.default_rng(derived_seed(seed, Stream.RESAMPLE, 1))
     differences: list[float] = []  # [2 R]
     for chosen in _draws(sides[0].shape[1], seed, resamples):
-        mine, theirs = (np.array([measure(table[chosen]) for table in side]) for side in sides)
+        mine, theirs = (scored(side, chosen) for side in sides)
         # Each draw of seeds serves in both directions, so that exchanging the models only changes the sign.
         one, other = generator.random((2, max(map(len, sides))))
         differences += (_seed_mean(mine, a) - _seed_mean(theirs, b) for a, b in ((one, other), (other, one)))

@@ -21,8 +21,7 @@ def stsb_folder(folder: Path, train: str, dev: str = "1") -> Path:
 
 
 @pytest.mark.parametrize(
-    ("row", "why"),
-    [("2\tA\tB\n", "3 columns instead of 4"), ("2\tA\tB\t-\n", "no label"), ("2\tA\tB\t\n", "no label")],
+    ("row", "why"), [("2\tA\tB\n", "3 columns instead of 4"), ("2\tA\tB\t-\n", "no label"), ("2\tA\tB\t\n", "no label")]
 )
 def test_rows_without_a_whole_label_are_left_out_and_counted(tmp_path: Path, row: str, why: str) -> None:
     data = read("rte", data_dir=rte_folder(tmp_path, RTE_ROWS + row, RTE_ROWS + row))

@@ -94,9 +94,7 @@ def predict(job: TaskJob, folder: Path, device: torch.device, stop: StopSignal) 
         decoded = kind.decode(found[0], rows, examples, labels, plan)
         with writing(folder):
             if job.config.tuning.predict == PREDICT_TEST:
-                no_answer = decoded.probabilities if job.plan.has_null_answer else None
-                own = folder / SUBMISSION
-                written.append(write_submission(job.task, name, decoded.predictions, examples, own, no_answer))
+                written.append(write_submission(job.task, name, decoded, examples, folder / SUBMISSION))
             else:
                 write_whole(folder / PREDICTED, predictions_table(examples, decoded.predictions, decoded.probabilities))
                 written.append(folder / PREDICTED)
