@@ -77,6 +77,7 @@ def test_rows_hold_both_texts_from_their_beginning_and_fit(pairs: list[tuple[str
         assert second is not None or border == len(found)
         cut += shorter
     assert report.counts["examples of dev cut to 32 tokens (--max_seq_length)"] == cut
+    assert (report.first_cut is None) == (not cut)
 
 
 def test_training_pairs_come_exchanged_as_well_where_asked() -> None:
@@ -131,6 +132,7 @@ def test_question_and_option_are_kept_before_the_passage(context: str, questions
         assert not is_cut or max(map(len, found)) == PLAN.max_seq_length
         cut += is_cut
     assert report.counts["passages of dev with their question cut to 32 tokens (--max_seq_length)"] == cut
+    assert (report.first_cut is None) == (not any(" cut to " in what for what in report.counts))
 
 
 def test_the_option_fills_the_gap_or_follows_the_question() -> None:
@@ -203,7 +205,7 @@ def test_words_too_long_or_without_a_token_keep_their_position_and_are_counted()
     pairs = [("ab" * 45, "B-PER"), ("\u200b", "O"), ("\u0301", "O"), ("the", "B-LOC")]
     rows = encode("token", [sentence(pairs)], SHORT, report, "bert")
     assert report.counts["words of dev that give no token, read as unknown"] == 2
-    assert report.counts["words of dev cut to 14 tokens"] == 1
+    assert (report.counts["words of dev cut to 14 tokens"], report.first_cut) == (1, "1")
     assert (rows.ids == tokenizer("bert").unk_token_id).sum() == 2
 
 

@@ -71,6 +71,9 @@ def test_a_score_out_of_range_is_left_out_of_training_and_refused_for_scoring(tm
     assert noticed(data.report, "the label is not a number from 0 to 5") == 1
     with pytest.raises(DataError, match=rf"dev\.tsv:3: label {score}"):
         read("stsb", data_dir=stsb_folder(tmp_path, "1", score))
+    assert (
+        noticed(read("stsb", data_dir=stsb_folder(tmp_path, "-1.0")).report, "no label") == 1
+    )  # the hub's sign for it
     with pytest.raises(DataError, match=r"train\.tsv:3: label 'much' is not a number"):
         read("stsb", data_dir=stsb_folder(tmp_path, "much"))
 

@@ -24,7 +24,7 @@ def test_every_glue_task_writes_its_official_files_with_its_own_labels(tmp_path:
     for task in map(find_task, GLUE):
         for test in task.files.test:
             label = 2.5 if task.is_regression else task.labels[-1]
-            path = write_submission(task, test, Decoded([label], None, None), texts("0"), tmp_path)
+            path = write_submission(task, test, Decoded([label], None, [[0.5, 0.5]]), texts("0"), tmp_path)
             assert path.read_text() == f"index\tprediction\n0\t{'2.500' if task.is_regression else label}\n"
     stems = "AX CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST-2 STS-B WNLI"
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{stem}.tsv" for stem in stems.split()]
