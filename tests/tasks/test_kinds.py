@@ -64,7 +64,7 @@ def test_rows_hold_both_texts_from_their_beginning_and_fit(pairs: list[tuple[str
     report = Report()
     rows = encode("sequence", [SequenceExample(a, b, "yes", str(n)) for n, (a, b) in enumerate(pairs)], PLAN, report)
     cls, sep = tokenizer("albert").cls_token_id, tokenizer("albert").sep_token_id
-    cut = 0
+    cut: list[str] = []
     for number, (first, second) in enumerate(pairs):
         found, border = row(rows, number), int(rows.first_lengths[number])
         a, b = found[1 : border - 1], found[border:-1]
@@ -75,9 +75,9 @@ def test_rows_hold_both_texts_from_their_beginning_and_fit(pairs: list[tuple[str
         shorter = len(a) < len(ids_of(first)) or len(b) < len(ids_of(second or ""))
         assert not shorter or len(found) == PLAN.max_seq_length
         assert second is not None or border == len(found)
-        cut += shorter
-    assert report.counts["examples of dev cut to 32 tokens (--max_seq_length)"] == cut
-    assert (report.first_cut is None) == (not cut)
+        cut += [str(number)] * shorter
+    assert report.counts["examples of dev cut to 32 tokens (--max_seq_length)"] == len(cut)
+    assert report.first_cut == (cut[0] if cut else None)
 
 
 def test_training_pairs_come_exchanged_as_well_where_asked() -> None:
