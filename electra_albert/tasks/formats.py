@@ -139,8 +139,8 @@ def _race(path: Path, reading: Reading) -> Iterator[Item] | None:
     level = reading.config.race_level
     folders = [path / name for name in _LEVELS if level in ("all", name)]
     there = [folder for folder in folders if folder.is_dir()]
-    for folder in folders:
-        if there and folder not in there:
+    for folder in folders if there else ():
+        if folder not in there:
             reading.report.note(f"level missing from {reading.name}: {folder.name}", str(path))
     if not there and any((path / name).is_dir() for name in _LEVELS):
         raise UsageError(f"{path}: no folder {level}/; choose another --race_level")

@@ -21,13 +21,14 @@ from electra_albert.keyed_random import Stream, bits, derived_seed, permute
 from electra_albert.tasks.formats import read_examples
 from electra_albert.tasks.read_rules import Reading, shown
 from electra_albert.tasks.registry import GLUE, TASKS, as_configured
-from electra_albert.tasks.task import Example, Hub, Patterns, Report, Task, TaskData
+from electra_albert.tasks.task import Hub, Patterns, Report, Task, TaskData
 
 T = TypeVar("T")
 _EVALUATION_SEED = 0  # not the run's: sweeps of other seeds score the same examples
 _MOST_LABELS = 100  # of texts, where they are found
 _MOST_TAGS = 1000  # of words: a hundred fine-grained types of entities in BIO are twice as many
 _VALIDATION = ("valid", "dev")  # splits of a dataset on the hub, where it has no usual one
+_TEXT_FIELDS = ("text", "text_pair", "context", "question", "options", "words")
 _USES = {"train": "train on", "evaluation": "score", "test": "predict"}
 _ROLES = {  # of a set: the option that names its file, and its name in messages
     "train": ("train_file", "training data"),
@@ -61,8 +62,7 @@ def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is
         if found:
             chosen = sorted(_drawn(range(len(found)), config.max_eval_examples, _EVALUATION_SEED, Stream.VALIDATION))
             if missing := len(found) - len(chosen):
-                what = f"examples of {name} not scored: over the number asked for"
-                report.note(what, "--max_eval_examples", missing)
+                report.note(f"examples of {name} not scored: over the number asked for", "--max_eval_examples", missing)
             evaluation[name] = [found[position] for position in chosen]
             _note_oddities(train, evaluation[name], labels, report, place)
     wanted = sources["test"] if needs_test or not evaluation else {}
@@ -72,7 +72,7 @@ def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is
     return TaskData(train, evaluation, test, labels, report)
 
 
-def read_unlabelled(task: Task, file: Path | str, config: DataConfig, report: Report) -> list[Example]:
+def read_unlabelled(task: Task, file: Path | str, config: DataConfig, report: Report) -> list[Any]:
     """The examples of a file of new text in the task's own format or a plain .txt, without labels."""
     return _read(Reading(as_configured(task, config), config, "test", report, local_path(str(file), "predict")))
 
@@ -282,10 +282,8 @@ def _divided(examples: Sequence[T], share: float) -> tuple[list[T], list[T]]:
         is_held_out[mine[0]] &= not is_held_out[mine].all()  # one of each label at least is trained on
     if not is_held_out.any():
         raise DataError(f"--validation_split {share:g} of {len(examples):,} examples is none; raise it")
-    parts: tuple[list[T], list[T]] = ([], [])
-    for example, part in zip(examples, is_held_out.tolist(), strict=True):
-        parts[part].append(example)
-    return parts
+    kept, held_out = (np.flatnonzero(chosen).tolist() for chosen in (~is_held_out, is_held_out))
+    return [examples[position] for position in kept], [examples[position] for position in held_out]
 
 
 def _note_oddities(
@@ -317,5 +315,4 @@ def _labels(examples: Sequence[Any]) -> set[str]:
 
 def _texts(example: Any) -> tuple[object, ...]:
     """The fields of an example apart from its answer and identity."""
-    kept = ("text", "text_pair", "context", "question", "options", "words")
-    return tuple(getattr(example, name, None) for name in kept)
+    return tuple(getattr(example, name, None) for name in _TEXT_FIELDS)

@@ -112,10 +112,10 @@ class TaskBatches:
         """The updates whose units are sorted together with those of `step`: at most an epoch, none beyond the end."""
         size = min(_STEPS_SORTED_TOGETHER, max(1, self.rows.unit_count // self.global_batch_size))
         first = (step - 1) // size * size + 1
-        chunk = range(first, first + size)
-        if self.max_steps not in chunk:
-            return chunk
-        return range(first, self.max_steps + 1) if step <= self.max_steps else range(self.max_steps + 1, first + size)
+        end, border = first + size, self.max_steps + 1
+        if first < border < end:
+            return range(first, border) if step < border else range(border, end)
+        return range(first, end)
 
     def _deal(self, chunk: range) -> Integers:
         """The units of each update of a chunk, sorted by length: [steps, global batch]."""

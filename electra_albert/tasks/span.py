@@ -17,7 +17,7 @@ from electra_albert.tasks.task import Answer, SpanExample
 
 _LONGEST_QUESTION = 64  # tokens, as in BERT's and ALBERT's code
 _NO_SPAN = float(np.finfo(np.float32).max)  # by how much no answer is better where a passage has no tokens
-_NULL = (0, 0)  # [CLS] stands for no answer
+_NULL = (0, 0)  # at [CLS]: no answer
 _NO_CONTEXT = -1
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-Patterns = tuple[str, ...]  # names of a file, the best first; a * stands for any text
+Patterns = tuple[str, ...]  # names of a file, the best first; a * matches any text
 
 TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 
@@ -112,9 +112,6 @@ class TokenExample(NamedTuple):
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
     identity: str
-
-
-Example = SequenceExample | ChoiceExample | SpanExample | TokenExample
 
 
 @dataclass

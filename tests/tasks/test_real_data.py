@@ -14,7 +14,7 @@ from tests.tasks.task_files import read
 from tests.tasks.test_span import peaked
 
 DATA = Path(os.environ.get("ELECTRA_ALBERT_DATA") or Path(__file__).parents[2] / "../shared/data").resolve()
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real data is not beside the checkout")
+pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real data is not next to the checkout")
 
 # Rows of train, of each evaluation set, and of the test set where there is one.
 SIZES = {

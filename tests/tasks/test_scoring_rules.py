@@ -58,7 +58,7 @@ def test_scores_agree_with_a_plain_restatement_of_the_rules(prediction: str, gol
         ("to be or to", ["to to to be"], 0.0, 0.75),  # a word counts as often as both have it
         ("Denver", [], 0.0, 0.0),
         ("the", [], 1.0, 1.0),  # nothing is left of it
-        ("", ["Denver", "the"], 0.0, 0.0),  # a gold of which nothing is left does not count beside another
+        ("", ["Denver", "the"], 0.0, 0.0),  # a gold of which nothing is left does not count next to another
     ],
 )
 def test_answers_made_by_hand(prediction: str, golds: list[str], match: float, overlap: float) -> None:
@@ -96,7 +96,7 @@ def test_entities_written_in_a_scheme_are_read_back(
         ("I-PER B-PER O I-PER", {(0, 1, "PER"), (1, 2, "PER"), (3, 4, "PER")}),  # IOB1: B only between neighbours
         ("B-PER I-LOC", {(0, 1, "PER"), (1, 2, "LOC")}),
         ("B I O B", {(0, 2, "_"), (3, 4, "_")}),  # seqeval's name for no type
-        ("B-A-B I-A-B", {(0, 2, "A-B")}),  # the type is all behind the first dash
+        ("B-A-B I-A-B", {(0, 2, "A-B")}),  # the type is all after the first dash
         ("E-PER I-PER", {(0, 1, "PER"), (1, 2, "PER")}),
     ],
 )

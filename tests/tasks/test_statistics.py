@@ -154,7 +154,7 @@ def test_chance_alone_is_called_significant_about_as_rarely_as_promised() -> Non
     assert found <= 10
 
 
-def test_the_difference_is_told_in_pooled_standard_deviations() -> None:
+def test_the_difference_is_given_in_pooled_standard_deviations() -> None:
     tables = [np.stack([np.arange(10) < right, np.ones(10)], axis=1).astype(np.float64) for right in (9, 7, 5, 5, 4)]
     result = compared(tables[:2], tables[2:])
     scores = [np.array([0.9, 0.7]), np.array([0.5, 0.5, 0.4])]
