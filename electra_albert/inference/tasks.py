@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import softmax
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.finetuning_config import TuningConfig
@@ -18,7 +19,7 @@ from electra_albert.inference.engine import Engine, Padded, TokenSequence, as_te
 from electra_albert.model.encoder import Body
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import span, token
-from electra_albert.tasks.encoding import Decoded, EncodePlan, TextEncoder, softmax, trained_plan
+from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, TextEncoder, trained_plan
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.rows import Rows, outputs_by_unit
 from electra_albert.tasks.task import ChoiceExample, Report, SequenceExample, SpanExample, TokenExample
@@ -107,7 +108,10 @@ def tag(model: Engine, texts: object, truncate: bool) -> list[list[TagPrediction
     task = _task_for(model, "tag")
     examples = [TokenExample(tuple(text.split()), None, str(number)) for number, text in enumerate(as_texts(texts))]
     decoded, outputs, rows = _predict(model, task, examples, texts, truncate)
-    scores = [softmax(logits).max(axis=1).tolist() for logits in token.word_logits(outputs, rows, examples)]
+    scores = [
+        softmax(logits.astype(np.float64), axis=1).max(axis=1).tolist()
+        for logits in token.word_logits(outputs, rows, examples)
+    ]
     return [
         [TagPrediction(*word) for word in zip(example.words, *of_words, strict=True)]
         for example, *of_words in zip(examples, decoded.predictions, scores, strict=True)
@@ -167,8 +171,7 @@ def _predict(
 ) -> tuple[Decoded, list[Any], Rows]:
     """Predictions for examples made of the texts that were `given`, with the outputs of each row, without padding."""
     kind, report = KINDS[task.model.head.kind], Report()
-    own = (task.labels, task.plan)
-    rows = kind.encode(examples, task.text_encoder, *own, report, is_training=False, where="the texts")
+    rows = kind.encode(examples, Encoding(task.text_encoder, task.labels, task.plan, report, "the texts"))
     if report.first_cut is not None and not truncate:
         limit = f"the model reads sequences of {task.plan.max_seq_length} tokens"
         raise DataError(f"{quote(given, int(report.first_cut))} is too long: {limit}; shorten it or give truncate=True")
@@ -185,4 +188,4 @@ def _predict(
     outputs = model.batched(sequences, read)
     if rows.rows_per_unit > 1:
         outputs = outputs_by_unit(np.stack(outputs), rows.examples, rows)
-    return kind.decode(outputs, rows, examples, *own), outputs, rows
+    return kind.decode(outputs, rows, examples, task.labels, task.plan), outputs, rows

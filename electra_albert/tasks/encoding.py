@@ -9,6 +9,8 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -16,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from electra_albert.contracts import DataError
+from electra_albert.tasks.task import Report
 
 Ids = NDArray[np.int32]
+Pair = tuple[Ids, Ids | None]  # a text, or two
 Outputs = list[NDArray[np.float32]]  # of each unit
 Labels = tuple[str, ...]  # in the order of their numbers
 _TEXTS_AT_ONCE = 2048
@@ -158,9 +162,7 @@ def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
     return (room - second, second) if second <= half else (room - half, half)
 
 
-def lay_out(
-    encoder: TextEncoder, rows: Sequence[tuple[Ids, Ids | None]]
-) -> tuple[Ids, NDArray[np.int64], NDArray[np.int64]]:
+def lay_out(encoder: TextEncoder, rows: Sequence[Pair]) -> tuple[Ids, NDArray[np.int64], NDArray[np.int64]]:
     """Rows of one or two texts with `[CLS]` and `[SEP]`: ids [tokens], starts [R + 1] and first_lengths [R]."""
     cls, sep = np.array([encoder.cls_id], dtype=np.int32), np.array([encoder.sep_id], dtype=np.int32)
     parts: list[Ids] = [cls[:0]]
@@ -172,23 +174,37 @@ def lay_out(
     return np.concatenate(parts), starts, first_lengths
 
 
-def are_labelled(examples: Sequence[Any], field: str, where: str) -> bool:
-    """Whether the examples have labels in this field; DataError where only some have."""
-    missing = [example.identity for example in examples if getattr(example, field) is None]
-    if missing and len(missing) < len(examples):
-        some = f"{len(missing):,} of {len(examples):,} examples have no label (first: {missing[0]})"
-        raise DataError(f"{where}: {some}; label all of them, or none")
-    return not missing
+@dataclass(frozen=True)
+class Encoding:
+    """How the examples of one set become rows."""
 
+    encoder: TextEncoder
+    labels: Labels
+    plan: EncodePlan
+    report: Report
+    where: str  # the name of the set in messages
+    is_training: bool = False
 
-def number_of_label(label: str, numbers: dict[str, int], identity: str, where: str) -> int:
-    """The number of a class; DataError for one that is not among them."""
-    if label not in numbers:
-        raise DataError(f"{where}, {identity}: label {label!r} is none of {', '.join(numbers)}; mend or remove it")
-    return numbers[label]
+    def note(self, what: str, how: str, example: Any, count: int = 1, *, is_cut: bool = False) -> None:
+        """Count in the report: `what` of this set, such as answers, and what became of them."""
+        self.report.note(f"{what} of {self.where} {how}", example.identity, count, is_cut=is_cut)
 
+    def gold(self, examples: Sequence[Any], field: str = "label") -> list[Any] | None:
+        """This field of all examples; None where none of them has it, DataError where only some have."""
+        found = [getattr(example, field) for example in examples]
+        missing = [example.identity for example, label in zip(examples, found, strict=True) if label is None]
+        if missing and len(missing) < len(examples):
+            some = f"{len(missing):,} of {len(examples):,} examples have no label (first: {missing[0]})"
+            raise DataError(f"{self.where}: {some}; label all of them, or none")
+        return None if missing else found
 
-def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Probabilities along the last axis."""
-    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    return shifted / shifted.sum(axis=-1, keepdims=True)
+    def class_number(self, label: str, example: Any) -> int:
+        """The number of a class; DataError for one that is not among the labels."""
+        if label not in self._numbers:
+            wanted = f"label {label!r} is none of {', '.join(self.labels)}"
+            raise DataError(f"{self.where}, {example.identity}: {wanted}; mend or remove it")
+        return self._numbers[label]
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {label: number for number, label in enumerate(self.labels)}

@@ -1,41 +1,31 @@
-"""The four kinds of task. Dimensions: S dropout samples, B batch, L length, C classes, U units."""
+"""The four kinds of task: rows, losses, predictions, and the files in which benchmarks take these.
+
+Dimensions: S dropout samples, B batch, L length, C classes, U units.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import string
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from numpy import float32
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from electra_albert.contracts import IGNORED_LABEL, Batch, Term
+from electra_albert.contracts import IGNORED_LABEL, Batch, DataError, Term
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import sequence, span, token
-from electra_albert.tasks.encoding import Decoded, EncodePlan
+from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, Outputs
+from electra_albert.tasks.registry import GLUE
 from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.task import Task
 
-
-class Kind(NamedTuple):
-    """The two directions of a kind.
-
-    encode(examples, encoder, labels, plan, report, *, is_training, where) -> Rows: `where` names the set in messages,
-    `report` counts what is cut. decode takes rows that were not encoded for training.
-    """
-
-    encode: Callable[..., Rows]
-    decode: Callable[[list[NDArray[float32]], Rows, Sequence[Any], tuple[str, ...], EncodePlan], Decoded]
-
-
-KINDS: dict[str, Kind] = {
-    "sequence": Kind(sequence.encode, sequence.decode),
-    "choice": Kind(sequence.encode_choices, sequence.decode_choices),
-    "span": Kind(span.encode, span.decode),
-    "token": Kind(token.encode, token.decode),
-}
-
+NO_ANSWER_FILE = "na_prob.json"
 
 # Sums over dropout samples and whatever counts: the loss [] float32, and right ones [] int64, None where none can be.
 _Sums = tuple[Tensor, Tensor | None]
@@ -67,14 +57,66 @@ def _locate(outputs: Tensor, labels: Tensor) -> _Sums:
     return F.cross_entropy(logits, gold, reduction="sum") / 2, is_right.sum()
 
 
-# By the kind of head: the name of the term, and its function.
-_LOSSES: dict[str, tuple[str, Callable[..., _Sums]]] = {
-    "sequence": ("classification_loss", _classify),
-    "choice": ("choice_loss", _choose),
-    "span": ("span_loss", _locate),
-    "token": ("tag_loss", _classify),
+def _labels_file(task: Task, predictions: Sequence[Any], examples: Sequence[Any]) -> str:
+    index = [example.identity for example in examples]
+    # GLUE asks for numbers: where the file has no index of its own, examples are counted. Other tasks keep any id.
+    if task.name in GLUE and not (all(one.isdecimal() for one in index) and len(set(index)) == len(index)):
+        index = [str(number) for number in range(len(examples))]
+    if task.kind == "choice":
+        predictions = [string.ascii_uppercase[option] for option in predictions]
+    if task.is_regression:
+        low, high = task.score_range or (-math.inf, math.inf)
+        if not all(map(math.isfinite, predictions)):
+            raise ValueError(f"a prediction of {task.name} is not finite")
+        predictions = [f"{min(max(prediction, low), high):.3f}" for prediction in predictions]
+    for cell in (*index, *predictions):
+        if any(mark in cell for mark in "\t\n\r"):
+            raise DataError(f"{cell!r} holds a tab or a line break, which a TSV cannot; rename the label or the id")
+    rows = [("index", "prediction"), *zip(index, predictions, strict=True)]
+    return "".join(f"{one}\t{prediction}\n" for one, prediction in rows)
+
+
+def _answers_file(task: Task, predictions: Sequence[str | float], examples: Sequence[Any]) -> str:
+    answers = {example.identity: answer for example, answer in zip(examples, predictions, strict=True)}
+    if len(answers) < len(examples):
+        twice = Counter(example.identity for example in examples).most_common(1)[0][0]
+        raise DataError(f"two questions have the id {twice}: each needs its own in a submission")
+    return json.dumps(answers, ensure_ascii=False, indent=1) + "\n"
+
+
+def _tags_file(task: Task, predictions: Sequence[Sequence[str]], examples: Sequence[Any]) -> str:
+    sentences = [zip(example.words, tags, strict=True) for example, tags in zip(examples, predictions, strict=True)]
+    return "".join("".join(f"{word}\t{tag}\n" for word, tag in sentence) + "\n" for sentence in sentences)
+
+
+class Kind(NamedTuple):
+    """How examples of a kind become rows, outputs predictions (of rows not encoded for training), and both a loss."""
+
+    encode: Callable[[Sequence[Any], Encoding], Rows]
+    decode: Callable[[Outputs, Rows, Sequence[Any], tuple[str, ...], EncodePlan], Decoded]
+    term: str
+    loss: Callable[..., _Sums]
+    file: Callable[[Task, Sequence[Any], Sequence[Any]], str]  # the content of a submission
+
+
+KINDS: dict[str, Kind] = {
+    "sequence": Kind(sequence.encode, sequence.decode, "classification_loss", _classify, _labels_file),
+    "choice": Kind(sequence.encode_choices, sequence.decode_choices, "choice_loss", _choose, _labels_file),
+    "span": Kind(span.encode, span.decode, "span_loss", _locate, _answers_file),
+    "token": Kind(token.encode, token.decode, "tag_loss", _classify, _tags_file),
 }
-_REGRESSION = ("regression_loss", _regress)
+
+
+def write_submission(task: Task, test_name: str, decoded: Decoded, examples: Sequence[Any], folder: Path) -> Path:
+    """Write the submission file of one test set, and of SQuAD 2.0 the odds of no answer; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / (task.submission or f"{test_name}.tsv")
+    files = {path: KINDS[task.kind].file(task, decoded.predictions, examples)}
+    if task.kind == "span" and decoded.probabilities is not None:
+        files[folder / NO_ANSWER_FILE] = _answers_file(task, decoded.probabilities, examples)
+    for file, content in files.items():
+        file.write_text(content, encoding="utf-8", newline="\n")
+    return path
 
 
 class TaskObjective(nn.Module):
@@ -87,7 +129,6 @@ class TaskObjective(nn.Module):
     def __init__(
         self,
         model: TaskModel,
-        *,
         is_regression: bool = False,
         dropout_samples: int = 1,
         class_weights: Tensor | None = None,
@@ -97,8 +138,9 @@ class TaskObjective(nn.Module):
         self.dropout_samples = dropout_samples
         self.class_weights: Tensor | None
         self.register_buffer("class_weights", class_weights, persistent=False)
-        loss: tuple[str, Callable[..., _Sums]] = _REGRESSION if is_regression else _LOSSES[model.head.kind]
-        self._name, self._score = loss
+        kind = KINDS[model.head.kind]
+        self._loss: Callable[..., _Sums]
+        self._name, self._loss = ("regression_loss", _regress) if is_regression else (kind.term, kind.loss)
         self.weights: Mapping[str, float] = {self._name: 1.0}
 
     def counts(self, batch: Batch) -> dict[str, int]:
@@ -120,7 +162,7 @@ class TaskObjective(nn.Module):
         """Loss and accuracy of outputs [S, B, ...]."""
         labels = _labels(batch)
         weights = (self.class_weights,) if self.class_weights is not None and self.training else ()
-        losses, right = self._score(outputs, labels, *weights)
+        losses, right = self._loss(outputs, labels, *weights)
         count = self._count(labels)
         terms = {self._name: Term(losses / len(outputs), count)}
         if right is not None:
@@ -129,7 +171,7 @@ class TaskObjective(nn.Module):
 
     def _count(self, labels: Tensor) -> Tensor:
         """By what the loss is divided, [] int64: labels that are not ignored, else examples."""
-        if self._score is _classify:
+        if self._loss is _classify:
             return (labels != IGNORED_LABEL).sum()
         return torch.full((), len(labels), dtype=torch.int64, device=labels.device)
 

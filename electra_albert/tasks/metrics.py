@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +27,8 @@ RESAMPLES = 1000
 LEVEL = 0.95
 LOWER_IS_BETTER = frozenset({"mean_squared_error"})
 # Columns that hold what is right: equal for any two models scored on the same examples.
-GOLD_COLUMNS: dict[str, list[int]] = {
-    "classification": [1],
-    "regression": [1],
-    "choice": [1, 2],
-    "span": [2],
-    "span_with_null": [2],
-    "token": [2, 4],
-}
+_GOLD_COLUMNS = {"classification": [1], "regression": [1], "choice": [1, 2], "span": [2], "span_with_null": [2]}
+_GOLD_COLUMNS |= {"token": [2, 4]}
 _LEAST_SPREAD = 1e-3  # predicted numbers that spread less than this share of the right ones' spread are constant
 
 
@@ -77,11 +71,9 @@ def regression(values: Values) -> Scores:
 def choice(values: Values) -> Scores:
     """Columns: predicted option, gold option, group (see sequence.GROUPS). A group that does not occur has no score."""
     predicted, gold, group = _columns(values, 3)
-    is_right, scores = predicted == gold, {"accuracy": float((predicted == gold).mean())}
-    for name, number in GROUPS.items():
-        if (group == number).any():
-            scores[f"accuracy_{name}"] = float(is_right[group == number].mean())
-    return scores
+    is_right = predicted == gold
+    by_group = {f"accuracy_{name}": is_right[group == number] for name, number in GROUPS.items()}
+    return {name: float(some.mean()) for name, some in ({"accuracy": is_right} | by_group).items() if len(some)}
 
 
 def span(values: Values) -> Scores:
@@ -104,17 +96,17 @@ def span_with_null(values: Values) -> Scores:
             scores[f"{name}_exact_match"] = float(matches[chosen].mean())
             scores[f"{name}_f1"] = float(overlaps[chosen].mean())
     order, score_of_none = np.argsort(difference), float((answered == 0).sum())
-    for best, of_span in (("best_exact", span_matches), ("best_f1", span_overlaps)):
+    for name, best, of_span in (("exact", "best_exact_match", span_matches), ("f1", "best_f1", span_overlaps)):
         # As in the official script, any span at all is wrong where there is no answer, even if nothing is left of it
         # once it is normalised.
         gain = np.where(answered > 0, of_span, -1.0)
-        total, scores[f"{best}_threshold"] = _best_threshold(difference[order], gain[order], score_of_none)
-        scores[f"{best}_match" if best == "best_exact" else best] = total / len(values)
+        total, scores[f"best_{name}_threshold"] = _best_threshold(difference[order], gain[order], score_of_none)
+        scores[best] = total / len(values)
     return scores
 
 
 def _best_threshold(difference: Values, gain: Values, score_of_none: float) -> tuple[float, float]:
-    """The highest sum and its threshold. difference [N] ascending; gain [N]: what answering adds to the score."""
+    """The highest sum and its threshold. difference [N] ascending; gain [N]: of answering over not answering."""
     # Differs from the official script: examples of equal difference are answered together or not at all, for no
     # threshold separates them; the script can stop between two and report a score that cannot be had.
     is_last = np.append(difference[1:] != difference[:-1], True)
@@ -143,9 +135,9 @@ MEASURES: dict[str, Callable[[Values], Scores]] = {measure.__name__: measure for
 
 def is_collapsed(measure: str, values: Values) -> bool:
     """Whether a model gives every example the same answer though the examples differ: training failed."""
+    columns = values.T
     if measure == "span":
         return False
-    columns = values.T
     if measure == "token":
         return bool(columns[1].sum() == 0 and columns[2].sum() > 0)
     if measure == "regression":
@@ -166,7 +158,7 @@ def _columns(values: Values, count: int) -> list[Values]:
 def summarize(values: Sequence[float], *, is_lower_better: bool = False) -> Metrics:
     """Every seed's score with median, mean, sample standard deviation (None for one seed) and best."""
     scores = np.asarray(values, dtype=np.float64)
-    if len(scores) == 0 or not np.isfinite(scores).all():
+    if not (len(scores) and np.isfinite(scores).all()):
         raise ValueError(f"scores {list(values)}: at least one is needed, and all finite")
     return {
         "values": scores.tolist(),
@@ -207,46 +199,37 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    first: Sequence[Values],
-    second: Sequence[Values],
-    measure: Callable[[Values], float],
-    seed: int,
-    gold_columns: Sequence[int],
-    resamples: int = RESAMPLES,
+    first: Sequence[Values], second: Sequence[Values], measure: str, metric: str, seed: int, resamples: int = RESAMPLES
 ) -> Comparison:
-    """How two models differ that were scored on the same examples, each over its own seeds.
+    """How two models differ in a metric of one of MEASURES on the same examples, each over its own seeds.
 
-    gold_columns: GOLD_COLUMNS of the kind. Each resample draws examples, the same for both models, and then seeds of
-    each model on its own (the pigeonhole bootstrap, Owen 2007). That errs on the safe side where seeds differ little;
-    of two seeds a side that differ much it is too sure. Raises DataError where the examples differ.
+    Each resample draws examples, the same for both models, and then seeds of each model on its own (the pigeonhole
+    bootstrap, Owen 2007). That errs on the safe side where seeds differ little; of two seeds a side that differ much
+    it is too sure. Raises DataError where the examples differ.
     """
+
+    def scored(side: Values, chosen: Any = slice(None)) -> NDArray[np.float64]:
+        return np.array([MEASURES[measure](table[chosen])[metric] for table in side])
+
     sides = _stacked(first), _stacked(second)
-    gold = sides[0][0][:, list(gold_columns)]
-    for table in (*sides[0], *sides[1]):
-        if table.shape != sides[0][0].shape or (table[:, list(gold_columns)] != gold).any():
-            raise DataError("the two were scored on different examples and cannot be compared; score the same data")
-    means = [np.array([measure(table) for table in side]) for side in sides]
+    golds = [side[:, :, _GOLD_COLUMNS[measure]] for side in sides]
+    if sides[0].shape[1:] != sides[1].shape[1:] or any((gold != golds[0][0]).any() for gold in golds):
+        raise DataError("the two were scored on different examples and cannot be compared; score the same data")
+    scores = [scored(side) for side in sides]
     generator = np.random.default_rng(derived_seed(seed, Stream.RESAMPLE, 1))
     differences: list[float] = []  # [2 R]
     for chosen in _draws(sides[0].shape[1], seed, resamples):
-        mine, theirs = (np.array([measure(table[chosen]) for table in side]) for side in sides)
+        mine, theirs = (scored(side, chosen) for side in sides)
         # Each draw of seeds serves in both directions, so that exchanging the models only changes the sign.
         one, other = generator.random((2, max(map(len, sides))))
         differences += (_seed_mean(mine, a) - _seed_mean(theirs, b) for a, b in ((one, other), (other, one)))
     reversed_count = min(sum(d <= 0 for d in differences), sum(d >= 0 for d in differences))
     p_value = min(1.0, 2 * (reversed_count + 1) / (len(differences) + 1))
-    difference = float(means[0].mean() - means[1].mean())
-    return Comparison(difference, *_interval(differences), p_value, distance_in_stds(means[0], means[1]))
-
-
-def distance_in_stds(first: Sequence[float] | Values, second: Sequence[float] | Values) -> float | None:
-    """The difference of the means over the standard deviation pooled over both sides' seeds; None without a spread."""
-    sides = [np.asarray(scores, dtype=np.float64) for scores in (first, second)]
-    freedom = sum(map(len, sides)) - len(sides)
-    if freedom == 0:
-        return None
-    pooled = math.sqrt(sum(float(np.square(scores - scores.mean()).sum()) for scores in sides) / freedom)
-    return (float(sides[0].mean()) - float(sides[1].mean())) / pooled if pooled > 0 else None
+    difference = float(scores[0].mean() - scores[1].mean())
+    freedom = len(scores[0]) + len(scores[1]) - 2
+    squares = sum(float(np.square(some - some.mean()).sum()) for some in scores)
+    in_stds = difference / math.sqrt(squares / freedom) if squares and freedom else None
+    return Comparison(difference, *_interval(differences), p_value, in_stds)
 
 
 def _seed_mean(scores: Values, uniform: Values) -> float:
@@ -265,16 +248,15 @@ def _stacked(per_seed: Sequence[Values]) -> Values:
         raise ValueError("nothing was scored: no seed or no example")
     if any(values.shape != per_seed[0].shape for values in per_seed):
         raise DataError("the seeds were scored on different examples; score all of them on the same data")
-    return np.stack([np.asarray(values, dtype=np.float64) for values in per_seed])
+    return np.stack(per_seed, dtype=np.float64)
 
 
 def _draws(size: int, seed: int, resamples: int) -> Iterator[NDArray[np.int64]]:
     """The examples of each resample: as many as there are, with replacement, a function of the seed alone."""
     generator = np.random.default_rng(derived_seed(seed, Stream.RESAMPLE))
-    for _ in range(resamples):
-        yield generator.integers(size, size=size)
+    return (generator.integers(size, size=size) for _ in range(resamples))
 
 
 def _interval(drawn: Sequence[float]) -> Interval:
-    low, high = np.quantile(np.array(drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)

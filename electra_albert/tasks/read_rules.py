@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.data_files.streams import read_text
@@ -17,94 +17,115 @@ from electra_albert.finetuning_config import DataConfig
 from electra_albert.hub.config import are_unnamed, name_the_labels
 from electra_albert.tasks.task import Report, Task
 
-Purpose = Literal["train", "evaluation", "test"]
-_COLUMN_OPTIONS = ("text_column", "text_pair_column", "label_column", "column_names")
 _SHOWN_LABELS = 20
 SHOWN_CHARACTERS = 100
 
 
+class LeftOut(Exception):
+    """A row that is not used, and counted."""
+
+
 @dataclass(frozen=True)
 class Reading:
-    """One file being read: for which task and purpose, and with which labels if they are known."""
+    """One set being read: for which task and purpose, and with which labels if they are known."""
 
     task: Task
     config: DataConfig
-    purpose: Purpose
+    purpose: Literal["train", "evaluation", "test"]
     report: Report
-    name: str  # of the file or split, in what is reported
+    source: Path | Table
     labels: tuple[str, ...] = ()  # empty: any
 
     @property
-    def column_names(self) -> tuple[tuple[str, ...], ...]:
-        """The columns that a file without a header may have, as the options name them: new text may lack the label."""
-        names = tuple(map(str.strip, (self.config.column_names or "").split(",")))
-        unlabelled = tuple(name for name in names if name not in self.task.columns.label)
-        if names == ("",):
-            return ()
-        return (names, unlabelled) if self.purpose == "test" else (names,)
+    def place(self) -> str:
+        """The file or split, as errors name it."""
+        return self.source.place if isinstance(self.source, Table) else str(self.source)
 
-    def open_table(self, path: Path) -> Table:
+    @property
+    def name(self) -> str:
+        """The file or split, as the report names it."""
+        return self.source.place if isinstance(self.source, Table) else self.source.name
+
+    def table(self) -> Table:
+        """The set as a table; of new text the label may be missing in a file without a header."""
+        if isinstance(self.source, Table):
+            return self.source
         columns = self.task.columns
-        header, without_header = (columns.text, columns.without_header) if self.task.kind == "sequence" else ((), ())
-        encoding, note = self.config.encoding, self.report.note
-        return open_table(path, header, without_header, named=self.column_names, encoding=encoding, note=note)
+        header = columns.text if self.task.kind == "sequence" else ()
+        names = [name.strip() for name in (self.config.column_names or "").split(",") if name]
+        named = [tuple(names)] if names else []
+        if names and self.purpose == "test":
+            named.append(tuple(name for name in names if name not in columns.label))
+        form, note = (header, self.task.without_header), self.report.note
+        return open_table(self.source, *form, named=named, encoding=self.config.encoding, note=note)
 
-    def leave_out(self, why: str, place: str) -> None:
-        """Count an example that is not used. Raises DataError for a test set, where each row needs a prediction."""
+    def leave_out(self, why: str, place: str) -> NoReturn:
+        """Count an example and raise LeftOut; of a test set, where each row needs a prediction, raise DataError."""
         if self.purpose == "test":
             raise DataError(f"{place}: {why}; every row of a file to predict needs to be whole: mend it")
         ending = "left out of training" if self.purpose == "train" else "NOT SCORED"
         self.report.note(f"rows of {self.name} {ending}: {why}", place)
+        raise LeftOut
 
-    def keeps(self, text: str, what: str, place: str) -> bool:
-        """Whether an example with this text is used: an empty one only outside of training, and counted either way."""
+    def check_text(self, text: str, what: str, place: str) -> None:
+        """Leave out an example with an empty text in training, else keep it; it is counted either way."""
         if text.strip():
-            return True
+            return
         if self.purpose == "train":
             self.leave_out(f"{what} is empty", place)
-            return False
         self.report.note(f"rows of {self.name} kept although {what} is empty", place)
-        return True
 
-    def refuse_options(self, names: Iterable[str], place: str, why: str) -> None:
+    def check_label(self, label: str, place: str) -> None:
+        """Raise DataError for a label that is not known; if asked, leave out a row to score for it."""
+        if not self.labels or label in self.labels:
+            return
+        found = f"{place}: label {label[:SHOWN_CHARACTERS]!r} is none of"
+        if self.task.labels and are_unnamed(self.labels):
+            raise CheckpointError(f"{found} the model's: {name_the_labels(self.labels)}")
+        if self.purpose == "evaluation" and self.config.unknown_labels == "skip":
+            self.leave_out("a label that the training data lack", place)
+        known = "" if self.task.labels else "those in the training data, "
+        skip = ", or leave such rows out by --unknown_labels skip" if self.purpose == "evaluation" else ""
+        raise DataError(f"{found} {known}{shown(self.labels)}; mend the file{skip}")
+
+    def refuse_options(self, place: str, why: str, *names: str) -> None:
         """Raise UsageError where one of these options is given without effect; of new text none is refused."""
         for name in names:
             value = getattr(self.config, name)
             if value is not None and self.purpose != "test":
                 raise UsageError(f"--{name} {value[:SHOWN_CHARACTERS]}: {place} {why}")
 
-    def knows_label(self, label: str, place: str) -> bool:
-        """Whether a row's label is known; a row to score may be skipped for it if asked, else an unknown one raises."""
-        if not self.labels or label in self.labels:
-            return True
-        found = f"{place}: label {label[:SHOWN_CHARACTERS]!r} is none of"
-        if self.task.labels and are_unnamed(self.labels):
-            raise CheckpointError(f"{found} the model's: {name_the_labels(self.labels)}")
-        if self.purpose == "evaluation" and self.config.unknown_labels == "skip":
-            self.leave_out("a label that the training data lack", place)
-            return False
-        known = "" if self.task.labels else "those in the training data, "
-        skip = ", or leave such rows out by --unknown_labels skip" if self.purpose == "evaluation" else ""
-        raise DataError(f"{found} {known}{shown(self.labels)}; mend the file{skip}")
+    def as_label(self, value: object, place: str) -> str | None:
+        """A label as text; None where there is none: nothing, or one of the task's signs for it."""
+        label = as_text(value, place, "label").strip()
+        return None if label in ("", *self.task.no_label) else label
+
+    def parse_json(self, path: Path) -> Any:
+        """The content of a file in the task's own form of JSON."""
+        options = ("text_column", "text_pair_column", "label_column", "column_names")
+        self.refuse_options(str(path), "has a form of its own, without columns; leave it out", *options)
+        text = read_text(path, self.config.encoding)
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:  # the latter where it is too deep
+            raise DataError(f"{path}: not JSON ({error}); mend the file") from error
 
 
 class Item(NamedTuple):
-    """The cells of one example by the columns of the task, and of the columns that its kind has besides."""
+    """The cells of one example by the columns of the task, and of the columns that only its kind has."""
 
     text: Any
     pair: Any
     label: Any
     identity: str
-    others: Sequence[Any]
     place: str
+    others: Sequence[Any] = ()
 
 
 def require_column(table: Table, names: Sequence[str], what: str, option: str) -> str | None:
     """The first of the names that is a column, or DataError that lists the columns there are; None without names."""
-    if not names:
-        return None
     found = table.find(names)
-    if found is None:
+    if names and found is None:
         lower = {column.lower(): column for column in table.columns}
         near = difflib.get_close_matches(names[0].lower(), lower, n=1, cutoff=0.7)
         guess = f" (did you mean {lower[near[0]]!r}?)" if near else ""
@@ -116,9 +137,8 @@ def require_column(table: Table, names: Sequence[str], what: str, option: str) -
     return found
 
 
-def shown(names: Iterable[str]) -> str:
+def shown(names: Sequence[str]) -> str:
     """Names for a message: the first of them, and whether there are more."""
-    names = list(names)
     first = ", ".join(repr(name[:SHOWN_CHARACTERS]) for name in names[:_SHOWN_LABELS])
     return first + (", …" if len(names) > _SHOWN_LABELS else "") or "none"
 
@@ -136,21 +156,6 @@ def as_text(value: object, place: str, column: str) -> str:
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     raise DataError(f"{place}: {column!r} holds {type(value).__name__}, not text; mend the file")
-
-
-def as_label(value: object, place: str, no_label: Collection[str]) -> str | None:
-    """A label as text; None where there is none: nothing, or one of the signs in `no_label`."""
-    label = as_text(value, place, "label").strip()
-    return None if label == "" or label in no_label else label
-
-
-def parse_json(path: Path, reading: Reading) -> Any:
-    reading.refuse_options(_COLUMN_OPTIONS, str(path), "has a form of its own, without columns; leave it out")
-    text = read_text(path, reading.config.encoding)
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:  # the latter where it is too deep
-        raise DataError(f"{path}: not JSON ({error}); mend the file") from error
 
 
 def member(found: Any, key: str, kind: Any, place: str) -> Any:

@@ -1,124 +1,246 @@
-"""The data of a task as examples: read, checked, and cut to the size asked for; what was odd is counted."""
+"""The data of a task as examples: found, read, checked, and cut to the size asked for; what was odd is counted."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
-from electra_albert.contracts import DataError
-from electra_albert.data_files.tables import Table
+from electra_albert.contracts import DataError, UsageError
+from electra_albert.data_files import hub_name
+from electra_albert.data_files.finding import is_there
+from electra_albert.data_files.remote import fetch, is_url, load_from_hub
+from electra_albert.data_files.tables import Table, dataset_table
 from electra_albert.finetuning_config import DataConfig
 from electra_albert.keyed_random import Stream, bits, derived_seed, permute
 from electra_albert.tasks.formats import read_examples
-from electra_albert.tasks.locating import Source, local_path, locate
-from electra_albert.tasks.read_rules import Reading, as_label, shown
-from electra_albert.tasks.registry import as_configured
-from electra_albert.tasks.task import Example, Report, Task, TaskData
+from electra_albert.tasks.read_rules import Reading, shown
+from electra_albert.tasks.registry import GLUE, TASKS, as_configured
+from electra_albert.tasks.task import Hub, Patterns, Report, Task, TaskData
 
 T = TypeVar("T")
 _EVALUATION_SEED = 0  # not the run's: sweeps of other seeds score the same examples
 _MOST_LABELS = 100  # of texts, where they are found
-_USES = {"train": "train on", "evaluation": "score", "test": "predict"}
 _MOST_TAGS = 1000  # of words: a hundred fine-grained types of entities in BIO are twice as many
+_VALIDATION = ("valid", "dev")  # splits of a dataset on the hub, where it has no usual one
+_TEXT_FIELDS = ("text", "text_pair", "context", "question", "options", "words")
+_USES = {"train": "train on", "evaluation": "score", "test": "predict"}
+_ROLES = {  # of a set: the option that names its file, and its name in messages
+    "train": ("train_file", "training data"),
+    "evaluation": ("validation_file", "data to score on"),
+    "test": ("test_file", "test set"),
+}
 
 
 def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is_trained: bool = True) -> TaskData:
     """All examples of a task: training data only where it is trained, its test sets only where they are needed."""
-    task = as_configured(task, config)
-    report = Report()
+    task, report = as_configured(task, config), Report()
     sources = locate(task, config, report, needs_test=needs_test, is_trained=is_trained)
-    whole, labels = _read_training(task, config, sources.train, report)
+    whole: list[Any] = []
+    labels = task.labels
+    if sources["train"]:
+        reading = Reading(task, config, "train", report, sources["train"]["train"], labels)
+        whole = _read(reading)
+        labels = labels or _found_labels(whole, reading)
     read: dict[str, tuple[str, list[Any]]] = {}  # by the name of the set: where its examples come from, and they
     if config.validation_split is not None:
         whole, held_out = _divided(whole, config.validation_split)
         read[next(iter(task.files.evaluation))] = ("the validation split", held_out)
-    for name, source in sources.evaluation.items():
-        reading = Reading(task, config, "evaluation", report, _name(source), labels)
-        read[name] = (_name(source), _read(source, reading))
-    drawn = "training examples not drawn", "--max_train_examples"
-    train = _drawn(whole, config.max_train_examples, seed, Stream.TASK_EXAMPLES, report, *drawn)
+    for name, source in sources["evaluation"].items():
+        reading = Reading(task, config, "evaluation", report, source, labels)
+        read[name] = (reading.name, _read(reading))
+    train = _drawn(whole, config.max_train_examples, seed, Stream.TASK_EXAMPLES)
+    if len(train) < len(whole):
+        report.note("training examples not drawn", "--max_train_examples", len(whole) - len(train))
     evaluation: dict[str, Sequence[Any]] = {}
     for name, (place, found) in read.items():
         if found:
-            drawn = f"examples of {name} not scored: over the number asked for", "--max_eval_examples"
-            chosen = _drawn(
-                range(len(found)), config.max_eval_examples, _EVALUATION_SEED, Stream.VALIDATION, report, *drawn
-            )
-            evaluation[name] = [found[position] for position in sorted(chosen)]
+            chosen = sorted(_drawn(range(len(found)), config.max_eval_examples, _EVALUATION_SEED, Stream.VALIDATION))
+            if missing := len(found) - len(chosen):
+                report.note(f"examples of {name} not scored: over the number asked for", "--max_eval_examples", missing)
+            evaluation[name] = [found[position] for position in chosen]
             _note_oddities(train, evaluation[name], labels, report, place)
-    wanted = sources.test if needs_test or not evaluation else {}
+    wanted = sources["test"] if needs_test or not evaluation else {}
     if not evaluation and not wanted:  # of a task whose evaluation set has no labels
-        wanted = dict(zip(task.files.test, sources.evaluation.values(), strict=False))
-    test = {
-        name: _read(source, Reading(task, config, "test", report, _name(source))) for name, source in wanted.items()
-    }
+        wanted = dict(zip(task.files.test, sources["evaluation"].values(), strict=False))
+    test = {name: _read(Reading(task, config, "test", report, source)) for name, source in wanted.items()}
     return TaskData(train, evaluation, test, labels, report)
 
 
-def read_unlabelled(task: Task, file: Path | str, config: DataConfig, report: Report) -> list[Example]:
+def read_unlabelled(task: Task, file: Path | str, config: DataConfig, report: Report) -> list[Any]:
     """The examples of a file of new text in the task's own format or a plain .txt, without labels."""
-    path = local_path(str(file), "predict")
-    return _read(path, Reading(as_configured(task, config), config, "test", report, path.name))
+    return _read(Reading(as_configured(task, config), config, "test", report, local_path(str(file), "predict")))
 
 
-def _read_training(
-    task: Task, config: DataConfig, source: Source | None, report: Report
-) -> tuple[list[Any], tuple[str, ...]]:
-    """The training examples, and the labels of the task: its own, or those found."""
-    if source is None:
-        return [], task.labels
-    examples = _read(source, Reading(task, config, "train", report, _name(source), task.labels))
-    if task.labels or task.is_regression or task.kind in ("choice", "span"):
-        return examples, task.labels
-    if task.kind == "token":
-        tags = sorted({tag for example in examples for tag in example.tags})
-        if len(tags) > _MOST_TAGS:
-            found = f"{_place(source)}: {len(tags):,} tags, more than {_MOST_TAGS:,}"
-            raise DataError(f"{found}; check that this is the right file, and --label_column")
-        return examples, tuple(tags)
-    return examples, _found_labels({example.label for example in examples}, _place(source))
-
-
-def _read(source: Source, reading: Reading) -> list[Any]:
+def _read(reading: Reading) -> list[Any]:
     """The examples of a set; DataError, with the reasons why rows were left out, where there are none.
 
     Only the evaluation set of a task without training data may have no labels, and so no examples.
     """
-    if reading.purpose == "evaluation" and reading.task.trained_by is not None and not _has_labels(source, reading):
+    if reading.purpose == "evaluation" and reading.task.trained_by is not None and not _has_labels(reading):
         return []
-    examples = read_examples(source, reading)
+    examples = read_examples(reading)
     if not examples:
         lines = [line for line in reading.report.lines() if reading.name in line]
         reasons = f" is left ({'; '.join(lines)})" if lines else " in it"
-        raise DataError(f"{_place(source)}: no example to {_USES[reading.purpose]}{reasons}; give a file with more")
+        raise DataError(f"{reading.place}: no example to {_USES[reading.purpose]}{reasons}; give a file with more")
     return examples
 
 
-def _has_labels(source: Source, reading: Reading) -> bool:
+def _has_labels(reading: Reading) -> bool:
     """Whether any row of a table has a label."""
-    table = source if isinstance(source, Table) else reading.open_table(source)
+    table = reading.table()
     column = table.find(reading.task.columns.label)
     rows = () if column is None else table.rows((column,))
-    return any(not row.problem and as_label(row.cells[0], row.place, reading.task.no_label) for row in rows)
+    return any(not row.problem and reading.as_label(row.cells[0], row.place) for row in rows)
 
 
-def _place(source: Source) -> str:
-    return source.place if isinstance(source, Table) else str(source)
+# Where the sets are.
 
 
-def _name(source: Source) -> str:
-    return source.place if isinstance(source, Table) else source.name
+class _DataDir(NamedTuple):
+    """What --data_dir names: all files or splits in it, and the one of a set by its role, name and file patterns."""
+
+    place: str
+    held: list[str]
+    find: Callable[[str, str, Patterns], Path | Table | None]
 
 
-def _found_labels(labels: set[str], place: str) -> tuple[str, ...]:
+def locate(
+    task: Task, config: DataConfig, report: Report, *, needs_test: bool, is_trained: bool = True
+) -> dict[str, dict[str, Path | Table]]:
+    """Files and splits by role and name of the set, an option's before --data_dir's; UsageError for a missing one."""
+    needs_training = is_trained and task.trained_by is None
+    is_split = config.validation_split is not None
+    if is_split and not needs_training:
+        raise UsageError("--validation_split divides the training data, and nothing is trained; give --validation_file")
+    if is_split and task.kind in ("choice", "span"):
+        raise UsageError(f"--validation_split: questions of {task.name} share their passages; give --validation_file")
+    wanted: dict[str, Mapping[str, Patterns]] = {"evaluation": task.files.evaluation, "test": task.files.test}
+    if needs_training:
+        wanted["train"] = {"train": task.files.train}
+    there = _open_data_dir(task, config.data_dir)
+    sets: dict[str, dict[str, Path | Table]] = {role: {} for role in _ROLES}
+    for role, names in wanted.items():
+        option = _ROLES[role][0]
+        for position, (name, patterns) in enumerate(names.items()):
+            value = getattr(config, option) if position == 0 else None  # an option names the first set
+            source = there.find(role, name, patterns) if value is None else local_path(value, option)
+            if source is not None:
+                sets[role][name] = source
+        if sets[role] and (role != "test" or needs_test):
+            for name in (name for name in names if name not in sets[role]):
+                report.note(f"{role} set of {task.name} that is not there: {name}", there.place)
+    if is_split and sets["evaluation"]:
+        raise UsageError(f"--validation_split: {there.place} holds data to score on already; leave the option out")
+    needs_scores = not is_split and not (task.trained_by is not None and sets["test"])
+    needs = {"train": needs_training, "evaluation": needs_scores, "test": needs_test}
+    if missing := [role for role in _ROLES if needs[role] and not sets[role]]:
+        raise UsageError(_not_found(task, config, there, missing, next(iter(wanted[missing[0]].values()))))
+    return sets
+
+
+def local_path(value: str, option: str) -> Path:
+    """The path that an option names, fetched where it is a URL. Raises UsageError where there is nothing."""
+    if is_url(value):
+        return fetch(value, option)[0]
+    if not is_there(Path(value), option):
+        raise UsageError(f"--{option} {value[:100]}: no such file or folder; check the path")
+    return Path(value)
+
+
+def _open_data_dir(task: Task, data_dir: str | None) -> _DataDir:
+    if data_dir is None:
+        return _DataDir("the options", [], lambda role, name, patterns: None)
+    if not is_url(data_dir) and not is_there(Path(data_dir), "data_dir"):
+        if (on_hub := hub_name(data_dir)) is not None:
+            return _open_dataset(task, data_dir, *on_hub)
+        raise UsageError(f"--data_dir {data_dir}: no such folder, and not OWNER/NAME of a dataset on the hub; check it")
+    path = local_path(data_dir, "data_dir")
+    if not path.is_dir():
+        raise UsageError(f"--data_dir {data_dir}: not a folder; give a single file by --train_file or its like")
+    try:
+        folders = {child.name.lower(): child for child in sorted(path.iterdir()) if child.is_dir()}
+        folder = next((folders[name.lower()] for name in task.files.folders if name.lower() in folders), path)
+        held = sorted(child.name + "/" * child.is_dir() for child in folder.iterdir())
+    except OSError as error:
+        raise UsageError(f"--data_dir {data_dir}: cannot be read ({error.strerror}); choose another") from error
+    of = {name.lower(): other for other in GLUE for name in TASKS[other].files.folders}
+    if task.name in GLUE and of.get(found := folder.resolve().name.lower(), task.name) != task.name:
+        raise UsageError(
+            f"--data_dir {folder}: the folder of {of[found]}, not of {task.name}; give {task.files.folders[0]}"
+        )
+    return _DataDir(str(folder), held, lambda role, name, patterns: _match(folder, patterns, held))
+
+
+def _match(folder: Path, patterns: Patterns, held: list[str]) -> Path | None:
+    """The file of the first pattern that fits one, best in its own case, else in any; UsageError where several fit."""
+    names = [name.removesuffix("/") for name in held]
+    for spelled in (str, str.lower):
+        for pattern in patterns:
+            found = [name for name in names if fnmatchcase(spelled(name), spelled(pattern))]
+            if len(found) > 1:
+                several = f"several files could be meant by {pattern}: {', '.join(found)}"
+                raise UsageError(f"{folder}: {several}; name one by its own option")
+            if found:
+                return folder / found[0]
+    return None
+
+
+def _open_dataset(task: Task, data_dir: str, dataset: str, config: str | None) -> _DataDir:
+    """A dataset on the hub; without :CONFIG the one that the task has there."""
+    if config is None and task.hub is not None and task.hub.dataset == dataset:
+        config = task.hub.config
+    splits = load_from_hub(
+        dataset, config, None, f"--data_dir {data_dir}: neither a folder here, nor a dataset to load"
+    )
+    hub = task.hub or Hub(dataset)
+    names = {"train": {"train": "train"}, "evaluation": hub.evaluation, "test": hub.test}
+
+    def find(role: str, name: str, patterns: Patterns) -> Table | None:
+        split = names[role].get(name)
+        if role == "evaluation" and len(hub.evaluation) == 1 and split not in splits:
+            split = next(filter(splits.__contains__, _VALIDATION), None)
+        return dataset_table(splits[split], f"{data_dir}, {split}") if split in splits else None
+
+    return _DataDir(data_dir, [*splits], find)
+
+
+def _not_found(task: Task, config: DataConfig, there: _DataDir, roles: list[str], patterns: Patterns) -> str:
+    """The message for sets that are missing, of which `patterns` are the names of the first."""
+    what = _ROLES[roles[0]][1]
+    options = " and ".join(f"--{_ROLES[role][0]}" for role in roles)
+    if roles == ["evaluation"]:
+        options += ", a part of the training data by --validation_split 0.1"
+    if config.data_dir is None:
+        return f"--task {task.name}: no {what}; give {options}, or its folder, or OWNER/NAME of the hub, by --data_dir"
+    wanted = " or ".join([*patterns[:1], *[pattern for pattern in patterns if "*" in pattern][:1]])
+    looked = f"looked for {wanted}, in it or in {task.files.folders[0]}/; there is {shown(there.held)}"
+    return f"--task {task.name}: no {what} in {there.place}: {looked}: check --data_dir or give {options}"
+
+
+# The labels, where the task has none of its own.
+
+
+def _found_labels(examples: Sequence[Any], reading: Reading) -> tuple[str, ...]:
     """Labels of the training data in order. Raises DataError where there is one, or they look like numbers to meet."""
+    place, kind = reading.place, reading.task.kind
+    if reading.task.is_regression or kind in ("choice", "span"):
+        return ()
+    if kind == "token":
+        tags = sorted({tag for example in examples for tag in example.tags})
+        if len(tags) > _MOST_TAGS:
+            advice = "check that this is the right file, and --label_column"
+            raise DataError(f"{place}: {len(tags):,} tags, more than {_MOST_TAGS:,}; {advice}")
+        return tuple(tags)
+    labels = {example.label for example in examples}
     if len(labels) == 1:
-        raise DataError(f"{place}: all rows have the label {shown(labels)}; there is nothing to learn")
+        raise DataError(f"{place}: all rows have the label {shown([*labels])}; there is nothing to learn")
     is_whole = all(_is_number(label) and label.removeprefix("-").isdecimal() for label in labels)
     order: Callable[[str], object] = int if is_whole else str
     advice = "if they are numbers to be met, give --regression true"
@@ -139,13 +261,10 @@ def _is_number(label: str) -> bool:
 # A part of the examples.
 
 
-def _drawn(
-    examples: Sequence[T], count: int | None, seed: int, stream: Stream, report: Report, note: str, option: str
-) -> Sequence[T]:
-    """So many of the examples, drawn by a key; how many are not is noted."""
+def _drawn(examples: Sequence[T], count: int | None, seed: int, stream: Stream) -> Sequence[T]:
+    """So many of the examples, drawn by a key."""
     if count is None or count >= len(examples):
         return examples
-    report.note(note, option, len(examples) - count)
     zero = torch.zeros((), dtype=torch.int64)
     positions = permute(torch.arange(count), len(examples), derived_seed(seed, stream), zero)
     return [examples[position] for position in positions.tolist()]
@@ -158,17 +277,13 @@ def _divided(examples: Sequence[T], share: float) -> tuple[list[T], list[T]]:
     is_held_out = np.zeros(len(examples), dtype=np.bool_)
     # In the order of their labels, and at random within one, every so many examples one is held out.
     is_held_out[np.lexsort((noise, labels))] = np.diff(np.floor(np.arange(len(examples) + 1) * share)) > 0
-    for label in {getattr(example, "label", None) for example in examples}:
-        if not isinstance(label, str):
-            continue
+    for label in {label for example in examples if isinstance(label := getattr(example, "label", None), str)}:
         mine = np.flatnonzero(labels == label)
         is_held_out[mine[0]] &= not is_held_out[mine].all()  # one of each label at least is trained on
     if not is_held_out.any():
         raise DataError(f"--validation_split {share:g} of {len(examples):,} examples is none; raise it")
-    parts: tuple[list[T], list[T]] = ([], [])
-    for example, part in zip(examples, is_held_out.tolist(), strict=True):
-        parts[part].append(example)
-    return parts
+    kept, held_out = (np.flatnonzero(chosen).tolist() for chosen in (~is_held_out, is_held_out))
+    return [examples[position] for position in kept], [examples[position] for position in held_out]
 
 
 def _note_oddities(
@@ -200,5 +315,4 @@ def _labels(examples: Sequence[Any]) -> set[str]:
 
 def _texts(example: Any) -> tuple[object, ...]:
     """The fields of an example apart from its answer and identity."""
-    kept = ("text", "text_pair", "context", "question", "options", "words")
-    return tuple(getattr(example, name, None) for name in kept)
+    return tuple(getattr(example, name, None) for name in _TEXT_FIELDS)

@@ -47,10 +47,8 @@ ALBERT_ROWS: dict[str, AlbertRow] = {
 # From ELECTRA's code and paper: all other tasks take 3 epochs and rows of 128 tokens.
 ELECTRA_EPOCHS: dict[str, float] = {"rte": 10.0, "stsb": 10.0, "squad": 2.0, "squad_v2": 2.0}
 ELECTRA_LENGTHS: dict[str, int] = {"squad": 512, "squad_v2": 512, "chunking": 256, "race": 512}  # RACE is ours
-UNORDERED_PAIRS = frozenset({"mrpc", "stsb"})
-# Nothing is published for tagging and for custom tasks: the middle of what BERT's authors recommend.
-_OTHERS = {"learning_rate": 3e-5, "per_device_train_batch_size": 32, "num_train_epochs": 3.0, "warmup_ratio": 0.1}
-_OTHERS_LENGTH = 128
+# Nothing is published for tagging and for custom tasks: the middle of what BERT's authors recommend, 3 epochs.
+_OTHERS = AlbertRow(3e-5, 32, 0.0, steps=30, warmup_steps=3, max_seq_length=128, train_examples=320)
 
 
 def recipe(family: Family, task_name: str, model: ModelConfig) -> dict[str, Any]:
@@ -59,11 +57,7 @@ def recipe(family: Family, task_name: str, model: ModelConfig) -> dict[str, Any]
     has_windows = task_name in ("squad", "squad_v2")
     options = _electra(task_name, model) if family == "electra" else _albert(task_name)
     length = min(options["max_seq_length"], model.max_position_embeddings)
-    options |= {
-        "max_seq_length": length,
-        "classifier_dropout_prob": 0.0 if has_windows else 0.1,
-        "adam_epsilon": 1e-6,
-    }
+    options |= {"max_seq_length": length, "classifier_dropout_prob": 0.0 if has_windows else 0.1, "adam_epsilon": 1e-6}
     if has_windows:
         # In rows shorter than the published ones the windows move on by a third, as they do in rows of 384 tokens.
         options |= {"doc_stride": min(128, length // 3), "max_answer_length": 30}
@@ -79,7 +73,7 @@ def _electra(task_name: str, model: ModelConfig) -> dict[str, Any]:
         "learning_rate": small_rate if is_small else 5e-5 if is_large else 1e-4,
         "per_device_train_batch_size": 32,
         "num_train_epochs": ELECTRA_EPOCHS.get(task_name, 3.0),
-        "max_seq_length": ELECTRA_LENGTHS.get(task_name, _OTHERS_LENGTH),
+        "max_seq_length": ELECTRA_LENGTHS.get(task_name, 128),
         "lr_scheduler_type": "electra",
         "warmup_ratio": 0.1,
         "weight_decay": 0.0,
@@ -88,16 +82,13 @@ def _electra(task_name: str, model: ModelConfig) -> dict[str, Any]:
         # Differs from ELECTRA, which has 0.1 in pretraining and here: what was pretrained without mostly loses by it.
         "hidden_dropout_prob": model.hidden_dropout_prob,
         "attention_probs_dropout_prob": model.attention_probs_dropout_prob,
-        "double_unordered": task_name in UNORDERED_PAIRS,
+        "double_unordered": task_name in ("mrpc", "stsb"),  # pairs without an order
     }
 
 
 def _albert(task_name: str) -> dict[str, Any]:
-    row = ALBERT_ROWS.get(task_name)
     options = {"lr_scheduler_type": "bert", "weight_decay": 0.01, "layer_decay": 1.0, "double_unordered": False}
-    options |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "max_seq_length": _OTHERS_LENGTH}
-    if row is None:
-        return options | _OTHERS
+    row = ALBERT_ROWS.get(task_name, _OTHERS)
     return options | {
         "learning_rate": row.learning_rate,
         "per_device_train_batch_size": row.batch_size,

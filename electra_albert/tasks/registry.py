@@ -18,16 +18,26 @@ def _tables(*stems: str) -> Patterns:
     return tuple(f"{stem}{star}{suffix}" for stem in stems for star in ("", "*") for suffix in TABLE_SUFFIXES)
 
 
-def _glue(name: str, folder: str, columns: Columns, hub_labels: tuple[str, ...] = (), **fields: Any) -> Task:
-    """A task of GLUE: `fields` are what differs from accuracy on two classes; `hub_labels` in the order of labels."""
-    labels, metrics = fields.pop("labels", ("0", "1")), fields.pop("metrics", ("accuracy",))
-    shared: dict[str, Any] = {
-        "files": Files((folder, name), _tables("train"), {"dev": _tables("dev", "validation")}, {folder: _TEST}),
-        "hub": Hub("nyu-mll/glue", name, test={folder: "test"}),
-        "label_aliases": dict(zip(hub_labels, labels, strict=False)),
-        "submission": {folder: f"{folder}.tsv"},
+_TRAIN, _DEV, _TEST = _tables("train"), _tables("dev", "validation"), _tables("test")
+_GLUE_ON_HUB = "nyu-mll/glue"
+
+
+def _glue(name: str, folder: str, columns: str, classes: str = "", metrics: str = "accuracy", **fields: Any) -> Task:
+    """A task of GLUE; `fields` are those of Task that differ from most.
+
+    columns: text, second text and label, each with its other names after bars. classes: as the hub names them, in the
+    order of the numbers that are the labels in the files.
+    """
+    names, of_hub = tuple(metrics.split()), classes.split()
+    labels = tuple(str(number) for number in range(len(of_hub)))
+    usual: dict[str, Any] = {
+        "columns": Columns(*(tuple(column.split("|")) for column in columns.split(", "))),
+        "files": Files((folder, name), _TRAIN, {"dev": _DEV}, {folder: _TEST}),
+        "hub": Hub(_GLUE_ON_HUB, name, test={folder: "test"}),
+        "labels": labels,
+        "label_aliases": dict(zip(of_hub, labels, strict=True)),
     }
-    return Task(name, "sequence", metrics, metrics[0], columns, labels=labels, **(shared | fields))
+    return Task(name, "sequence", names, names[0], **(usual | fields))
 
 
 def _squad(name: str, version: str) -> Task:
@@ -35,155 +45,81 @@ def _squad(name: str, version: str) -> Task:
         endings = (f"-v{version}.json", f"-v{version}*.json", ".json", "*.json")
         return (*(f"{stem}{ending}" for ending in endings), *_tables(stem))
 
-    return Task(
-        name,
-        kind="span",
-        metrics=("exact_match", "f1"),
-        main="f1",
-        columns=Columns(("context",), ("question",), ("answers",), ("id",)),
-        files=Files(
-            ("squad", name, "SQuAD"), json_files("train"), {"dev": json_files("dev")}, {"test": json_files("test")}
-        ),
-        hub=Hub(f"rajpurkar/{name}", test={}),
-        has_null_answer=version == "2.0",
-        submission={"test": "predictions.json"},
+    columns = Columns(("context",), ("question",), ("answers",), ("id",))
+    files = Files(
+        ("squad", name, "SQuAD"), json_files("train"), {"dev": json_files("dev")}, {"test": json_files("test")}
     )
+    fields: dict[str, Any] = {"has_null_answer": version == "2.0", "submission": "predictions.json"}
+    return Task(name, "span", ("exact_match", "f1"), "f1", columns, files, Hub(f"rajpurkar/{name}", test={}), **fields)
 
 
 def _tagging(name: str, folders: tuple[str, ...], labels: tuple[str, ...], tag_column: int) -> Task:
-    return Task(
-        name,
-        kind="token",
-        metrics=("f1", "precision", "recall", "accuracy"),
-        main="f1",
-        columns=Columns(("tokens", "words"), label=labels, identity=("id",)),
-        files=Files(
-            folders,
-            ("train.txt", "train.conll", "*train*"),
-            {"dev": ("dev.txt", "dev.conll", "valid.txt", "*testa*", "*dev*", "*valid*")},
-            {"test": ("test.txt", "test.conll", "*testb*", "*test*")},
-        ),
-        tag_column=tag_column,
-        submission={"test": f"{name}.conll"},
+    dev = ("dev.txt", "dev.conll", "valid.txt", "*testa*", "*dev*", "*valid*")
+    test = ("test.txt", "test.conll", "*testb*", "*test*")
+    files = Files(folders, ("train.txt", "train.conll", "*train*"), {"dev": dev}, {"test": test})
+    columns, metrics = (
+        Columns(("tokens", "words"), label=labels, identity=("id",)),
+        ("f1", "precision", "recall", "accuracy"),
     )
+    return Task(name, "token", metrics, "f1", columns, files, tag_column=tag_column, submission=f"{name}.conll")
 
 
-_TEST = _tables("test")
-_TWO_SENTENCES = Columns(("sentence1",), ("sentence2",))
+_PAIR = "sentence1, sentence2"
 _ENTAILMENT = ("entailment", "not_entailment")
+_BOTH = "accuracy f1"
+_COLA_COLUMNS = ("source", "label", "mark", "sentence")
+_MRPC_COLUMNS = "#1 String|sentence1, #2 String|sentence2, Quality|label"
+_MRPC_TRAIN, _MRPC_TEST = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt"  # all that this corpus itself has
+_MRPC_SETS = (*_TRAIN, _MRPC_TRAIN), {"dev": (*_DEV, _MRPC_TEST)}, {"MRPC": (*_TEST, _MRPC_TEST)}
+_MRPC_FILES = Files(("MRPC", "mrpc"), *_MRPC_SETS)
+_STSB_LABELS: dict[str, Any] = {"is_regression": True, "score_range": (0.0, 5.0), "no_label": ("-", "-1", "-1.0")}
+_MNLI_COLUMNS = "sentence1|premise, sentence2|hypothesis, gold_label|label"
 _MNLI_LABELS = ("contradiction", "entailment", "neutral")  # in the order of Google's code
+_MNLI_DEV = {
+    "matched": (*_tables("dev_matched", "validation_matched"), "dev.tsv"),
+    "mismatched": _tables("dev_mismatched", "validation_mismatched"),
+}
+_MNLI_TEST = {"MNLI-m": _tables("test_matched"), "MNLI-mm": _tables("test_mismatched")}
+_MNLI_SPLITS = {"matched": "validation_matched", "mismatched": "validation_mismatched"}
+_MNLI: dict[str, Any] = {
+    "files": Files(("MNLI", "mnli"), _TRAIN, _MNLI_DEV, _MNLI_TEST),
+    "hub": Hub(_GLUE_ON_HUB, "mnli", _MNLI_SPLITS, {"MNLI-m": "test_matched", "MNLI-mm": "test_mismatched"}),
+}
+_AX_COLUMNS = "sentence1|Premise|premise, sentence2|Hypothesis|hypothesis, gold_label|Label|label"
+_AX_SETS = {"diagnostic": _tables("diagnostic-full", "diagnostic", "AX")}, {"AX": _tables("diagnostic", "test", "AX")}
+_AX: dict[str, Any] = {
+    "files": Files(("diagnostic", "AX", "ax"), (), *_AX_SETS),
+    "hub": Hub(_GLUE_ON_HUB, "ax", {}, {"AX": "test"}),
+    "trained_by": "mnli",
+}
+_RACE_METRICS = ("accuracy", "accuracy_middle", "accuracy_high")
+_RACE_COLUMNS = Columns(("article", "context", "passage"), ("question",), ("answer", "label"), ("example_id", "id"))
+_RACE_FILES = Files(("RACE", "race"), ("train",), {"dev": ("dev",)}, {"test": ("test",)})
+_RACE_HUB = Hub("ehovy/race", "all")
+_CUSTOM_METRICS = ("accuracy", "macro_f1", "matthews_correlation")
+_CUSTOM_FILES = Files(("custom",), _TRAIN, {"dev": _DEV}, {"test": _TEST})
+_CUSTOM_COLUMNS = Columns(("text", "sentence"))
 
 _ROWS = (
+    _glue("cola", "CoLA", "sentence", "unacceptable acceptable", "matthews_correlation", without_header=_COLA_COLUMNS),
+    _glue("sst2", "SST-2", "sentence", "negative positive"),
+    _glue("mrpc", "MRPC", _MRPC_COLUMNS, "not_equivalent equivalent", _BOTH, files=_MRPC_FILES, is_symmetric=True),
+    _glue("stsb", "STS-B", f"{_PAIR}, score|label", "", "spearman pearson", is_symmetric=True, **_STSB_LABELS),
     _glue(
-        "cola",
-        "CoLA",
-        Columns(("sentence",), without_header=("source", "label", "mark", "sentence")),
-        ("unacceptable", "acceptable"),
-        metrics=("matthews_correlation",),
+        "qqp", "QQP", "question1, question2, is_duplicate|label", "not_duplicate duplicate", _BOTH, is_symmetric=True
     ),
-    _glue("sst2", "SST-2", Columns(("sentence",)), ("negative", "positive")),
-    _glue(
-        "mrpc",
-        "MRPC",
-        Columns(("#1 String", "sentence1"), ("#2 String", "sentence2"), ("Quality", "label")),
-        ("not_equivalent", "equivalent"),
-        metrics=("accuracy", "f1"),
-        is_symmetric=True,
-        files=Files(  # the corpus of paraphrases itself has two files
-            ("MRPC", "mrpc"),
-            (*_tables("train"), "msr_paraphrase_train.txt"),
-            {"dev": (*_tables("dev", "validation"), "msr_paraphrase_test.txt")},
-            {"MRPC": (*_TEST, "msr_paraphrase_test.txt")},
-        ),
-    ),
-    _glue(
-        "stsb",
-        "STS-B",
-        Columns(("sentence1",), ("sentence2",), ("score", "label")),
-        labels=(),
-        metrics=("spearman", "pearson"),
-        is_regression=True,
-        is_symmetric=True,
-        score_range=(0.0, 5.0),
-        no_label=("-", "-1", "-1.0"),
-    ),
-    _glue(
-        "qqp",
-        "QQP",
-        Columns(("question1",), ("question2",), ("is_duplicate", "label")),
-        ("not_duplicate", "duplicate"),
-        metrics=("accuracy", "f1"),
-        is_symmetric=True,
-    ),
-    _glue(
-        "mnli",
-        "MNLI",
-        Columns(("sentence1", "premise"), ("sentence2", "hypothesis"), ("gold_label", "label")),
-        labels=_MNLI_LABELS,
-        files=Files(
-            ("MNLI", "mnli"),
-            _tables("train"),
-            {
-                "matched": (*_tables("dev_matched", "validation_matched"), "dev.tsv"),
-                "mismatched": _tables("dev_mismatched", "validation_mismatched"),
-            },
-            {"MNLI-m": _tables("test_matched"), "MNLI-mm": _tables("test_mismatched")},
-        ),
-        hub=Hub(
-            "nyu-mll/glue",
-            "mnli",
-            {"matched": "validation_matched", "mismatched": "validation_mismatched"},
-            {"MNLI-m": "test_matched", "MNLI-mm": "test_mismatched"},
-        ),
-        submission={"MNLI-m": "MNLI-m.tsv", "MNLI-mm": "MNLI-mm.tsv"},
-    ),
-    _glue("qnli", "QNLI", Columns(("question",), ("sentence",)), labels=_ENTAILMENT),
-    _glue("rte", "RTE", _TWO_SENTENCES, labels=_ENTAILMENT),
-    _glue("wnli", "WNLI", _TWO_SENTENCES, ("not_entailment", "entailment")),
-    _glue(
-        "ax",
-        "diagnostic",
-        Columns(
-            ("sentence1", "Premise", "premise"),
-            ("sentence2", "Hypothesis", "hypothesis"),
-            ("gold_label", "Label", "label"),
-        ),
-        labels=_MNLI_LABELS,
-        metrics=("matthews_correlation", "accuracy"),
-        files=Files(
-            ("diagnostic", "AX", "ax"),
-            (),
-            {"diagnostic": _tables("diagnostic-full", "diagnostic", "AX")},
-            {"AX": _tables("diagnostic", "test", "AX")},
-        ),
-        hub=Hub("nyu-mll/glue", "ax", evaluation={}, test={"AX": "test"}),
-        trained_by="mnli",
-        submission={"AX": "AX.tsv"},
-    ),
+    _glue("mnli", "MNLI", _MNLI_COLUMNS, labels=_MNLI_LABELS, **_MNLI),
+    _glue("qnli", "QNLI", "question, sentence", labels=_ENTAILMENT),
+    _glue("rte", "RTE", _PAIR, labels=_ENTAILMENT),
+    _glue("wnli", "WNLI", _PAIR, "not_entailment entailment"),
+    _glue("ax", "diagnostic", _AX_COLUMNS, "", "matthews_correlation accuracy", labels=_MNLI_LABELS, **_AX),
     _squad("squad", "1.1"),
     _squad("squad_v2", "2.0"),
-    Task(
-        "race",
-        kind="choice",
-        metrics=("accuracy", "accuracy_middle", "accuracy_high"),
-        main="accuracy",
-        columns=Columns(("article", "context", "passage"), ("question",), ("answer", "label"), ("example_id", "id")),
-        files=Files(("RACE", "race"), ("train",), {"dev": ("dev",)}, {"test": ("test",)}),
-        hub=Hub("ehovy/race", "all"),
-        submission={"test": "race.tsv"},
-    ),
+    Task("race", "choice", _RACE_METRICS, "accuracy", _RACE_COLUMNS, _RACE_FILES, _RACE_HUB, submission="race.tsv"),
     _tagging("ner", ("ner", "conll2003", "wnut17"), ("ner_tags", "tags", "labels"), -1),
     _tagging("chunking", ("chunking", "conll2000", "conll2003"), ("chunk_tags", "tags", "labels"), 2),
-    Task(
-        "custom",
-        kind="sequence",
-        metrics=("accuracy", "macro_f1", "matthews_correlation"),
-        main="accuracy",
-        columns=Columns(("text", "sentence")),
-        files=Files(("custom",), _tables("train"), {"dev": _tables("dev", "validation")}, {"test": _TEST}),
-        no_label=(),  # any sign may be the name of a class
-        submission={"test": "test.tsv"},
-    ),
+    # Of a custom task any sign may be the name of a class.
+    Task("custom", "sequence", _CUSTOM_METRICS, "accuracy", _CUSTOM_COLUMNS, _CUSTOM_FILES, no_label=()),
 )
 
 TASKS: dict[str, Task] = {task.name: task for task in _ROWS}
@@ -211,10 +147,10 @@ def find_task(name: str) -> Task:
     if name == _ALL:
         raise UsageError(f"--task {name}: this takes one task; choose one of {' '.join(GLUE)}")
     near = difflib.get_close_matches(plain, [*TASKS, *_SPELLINGS, _ALL], n=1)
-    meant = _SPELLINGS.get(near[0], near[0]) if near else None
-    if level := re.fullmatch(r"race(m|h)\w*", plain):
-        meant = f"race with --race_level {'middle' if level[1] == 'm' else 'high'}"
-    there_are = f"did you mean {meant}? There are" if meant else "there are"
+    meant = [_SPELLINGS.get(spelling, spelling) for spelling in near]
+    if plain.startswith("race"):
+        meant = ["race with --race_level middle or high"]
+    there_are = f"did you mean {meant[0]}? There are" if meant else "there are"
     raise UsageError(f"--task {name}: no such task; {there_are} {' '.join(TASKS)}, and {_ALL} for all of GLUE")
 
 
@@ -233,21 +169,16 @@ def task_of_model(details: Mapping[str, Any], asked: Task | None) -> Task:
 
 def as_configured(task: Task, config: DataConfig) -> Task:
     """The task with the columns that the options name, and numbers for labels; UsageError for a misfit."""
-    columns, tag_column = task.columns, task.tag_column
-    if config.text_column is not None:
-        columns = replace(columns, text=(config.text_column,))
-    if config.text_pair_column is not None:
-        if task.name != "custom" and not task.takes_pairs:
-            raise UsageError(f"--text_pair_column {config.text_pair_column}: {task.name} has one text; leave it out")
-        columns = replace(columns, pair=(config.text_pair_column,))
-    if config.label_column is not None:
-        if task.kind == "token" and config.label_column.isdecimal():
-            tag_column = int(config.label_column[:_MOST_DIGITS])
-        else:
-            columns = replace(columns, label=(config.label_column,))
-    task = replace(task, columns=columns, tag_column=tag_column)
+    if config.text_pair_column is not None and task.name != "custom" and not task.takes_pairs:
+        raise UsageError(f"--text_pair_column {config.text_pair_column}: {task.name} has one text; leave it out")
+    if config.regression and not task.is_regression and task.name != "custom":
+        raise UsageError(f"--regression true: {task.name} has classes; it is for --task custom")
+    if task.kind == "token" and (config.label_column or "").isdecimal():
+        task = replace(task, tag_column=int((config.label_column or "")[:_MOST_DIGITS]))
+        config = replace(config, label_column=None)
+    named = {"text": config.text_column, "pair": config.text_pair_column, "label": config.label_column}
+    columns = {role: (name,) for role, name in named.items() if name is not None}
+    task = replace(task, columns=replace(task.columns, **columns))
     if not config.regression or task.is_regression:
         return task
-    if task.name != "custom":
-        raise UsageError(f"--regression true: {task.name} has classes; it is for --task custom")
     return replace(task, is_regression=True, metrics=("spearman", "pearson"), main="spearman")

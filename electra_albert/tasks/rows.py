@@ -40,6 +40,7 @@ class Rows:
     def unit_count(self) -> int:
         return len(self.examples)
 
+    @cached_property
     def unit_lengths(self) -> Integers:
         """[U] tokens of the longest row of each unit: what it is padded to on its own."""
         return np.diff(self.starts).reshape(-1, self.rows_per_unit).max(axis=1)
@@ -93,10 +94,6 @@ class TaskBatches:
         """Units of one update, over all ranks and micro-batches."""
         return self.world_size * self.gradient_accumulation_steps * self.per_device_train_batch_size
 
-    @cached_property
-    def _lengths(self) -> Integers:
-        return self.rows.unit_lengths()
-
     def steps(self, first_step: int) -> Iterator[list[Batch]]:
         """Yield this rank's micro-batches of update `first_step`, counted from 1, and those after it."""
         chunk = self._chunk(first_step)
@@ -115,10 +112,10 @@ class TaskBatches:
         """The updates whose units are sorted together with those of `step`: at most an epoch, none beyond the end."""
         size = min(_STEPS_SORTED_TOGETHER, max(1, self.rows.unit_count // self.global_batch_size))
         first = (step - 1) // size * size + 1
-        chunk = range(first, first + size)
-        if self.max_steps not in chunk:
-            return chunk
-        return range(first, self.max_steps + 1) if step <= self.max_steps else range(self.max_steps + 1, first + size)
+        end, border = first + size, self.max_steps + 1
+        if first < border < end:
+            return range(first, border) if step < border else range(border, end)
+        return range(first, end)
 
     def _deal(self, chunk: range) -> Integers:
         """The units of each update of a chunk, sorted by length: [steps, global batch]."""
@@ -128,7 +125,7 @@ class TaskBatches:
         units = permute(position % unit_count, unit_count, derived_seed(self.seed, Stream.TASK_ORDER), epochs).numpy()
         tie = bits(self.seed, Stream.BUCKET, position, torch.tensor(0)).numpy()
         # Each epoch for itself: by length alone a unit of two epochs would be twice in one update.
-        order = np.lexsort((tie, self._lengths[units], epochs.numpy()))
+        order = np.lexsort((tie, self.rows.unit_lengths[units], epochs.numpy()))
         turn = bits(self.seed, Stream.BUCKET, torch.arange(chunk.start, chunk.stop), torch.tensor(1)).numpy()
         return units[order].reshape(len(chunk), size)[turn.argsort()]
 
@@ -142,7 +139,7 @@ class TaskBatches:
 
 def eval_batches(rows: Rows, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
     """Every unit once over all ranks, longest first, `batch_size` units each: a full memory shows at once."""
-    order = (-rows.unit_lengths()).argsort(kind="stable")
+    order = (-rows.unit_lengths).argsort(kind="stable")
     for start in range(rank * batch_size, len(order), world_size * batch_size):
         yield rows.collate(order[start : start + batch_size])
 
@@ -153,4 +150,4 @@ def outputs_by_unit(outputs: NDArray[np.float32], units: Integers, rows: Rows) -
         return list(outputs.reshape(len(units), rows.rows_per_unit))
     if outputs.ndim == 2:  # one vector a row
         return list(outputs)
-    return [output[:length] for output, length in zip(outputs, rows.unit_lengths()[units], strict=True)]
+    return [output[:length] for output, length in zip(outputs, rows.unit_lengths[units], strict=True)]

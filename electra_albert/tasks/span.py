@@ -11,23 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from electra_albert.tasks.encoding import (
-    Decoded,
-    EncodePlan,
-    Ids,
-    Labels,
-    Outputs,
-    Subwords,
-    TextEncoder,
-    are_labelled,
-    lay_out,
-)
+from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, Subwords, lay_out
 from electra_albert.tasks.rows import Rows
-from electra_albert.tasks.task import Answer, Report, SpanExample
+from electra_albert.tasks.task import Answer, SpanExample
 
 _LONGEST_QUESTION = 64  # tokens, as in BERT's and ALBERT's code
 _NO_SPAN = float(np.finfo(np.float32).max)  # by how much no answer is better where a passage has no tokens
-_NULL = (0, 0)  # [CLS] stands for no answer
+_NULL = (0, 0)  # at [CLS]: no answer
 _NO_CONTEXT = -1
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
@@ -41,44 +31,35 @@ class Window(NamedTuple):
     is_max_context: NDArray[np.bool_]
 
 
-def encode(
-    examples: Sequence[SpanExample],
-    encoder: TextEncoder,
-    labels: tuple[str, ...],
-    plan: EncodePlan,
-    report: Report,
-    *,
-    is_training: bool,
-    where: str,
-) -> Rows:
+def encode(examples: Sequence[SpanExample], encoding: Encoding) -> Rows:
     """Rows `[CLS] question [SEP] window of the passage [SEP]`, such that each token of a passage is in one or more.
 
     Labels are the first and last token of the first answer in the row; a window without the whole answer has (0, 0).
     Where every question has an answer, such windows are left out of training. An evaluation set keeps every question,
     whatever becomes of its answer.
     """
-    is_labelled = are_labelled(examples, "answers", where)
+    encoder, plan, answers = encoding.encoder, encoding.plan, encoding.gold(examples, "answers")
     room = plan.max_seq_length - 3
     longest = min(_LONGEST_QUESTION, room // 2)
     questions = encoder.encode([example.question for example in examples])
     texts = sorted({example.context for example in examples})  # several questions share one
     passages = dict(zip(texts, map(_without_blanks, encoder.encode_with_offsets(texts)), strict=True))
-    rows: list[tuple[Ids, Ids | None]] = []
+    rows: list[Pair] = []
     sources: list[int] = []
     gold: list[tuple[int, int]] = []
     info: list[NDArray[np.int32]] = [np.zeros((0, 3), dtype=np.int32)]  # char_starts, char_ends, is_max_context
     for number, (example, whole) in enumerate(zip(examples, questions, strict=True)):
         question, passage = whole[:longest], passages[example.context]
         if len(whole) > longest:
-            report.note_cut(f"questions of {where} cut to {longest} tokens", example.identity)
-        answer = _locate(example, passage, plan, report, where) if example.answers else None
+            encoding.note("questions", f"cut to {longest} tokens", example, is_cut=True)
+        answer = _locate(example, example.answers[0], passage, encoding) if example.answers else None
         windows = slide(len(passage.ids), room - len(question), plan)
         holds = [answer is not None and w.start <= answer[0] and answer[1] < w.end for w in windows]
         if answer is not None and not any(holds):
-            report.note(f"answers of {where} cut off by every window", example.identity)
-        needs_answer = is_training and not (plan.has_null_answer and (answer is not None or not example.answers))
+            encoding.note("answers", "cut off by every window", example)
+        needs_answer = encoding.is_training and not (plan.has_null_answer and (answer or not example.answers))
         if needs_answer and not all(holds):
-            report.note(f"windows of {where} without the answer left out", example.identity, holds.count(False))
+            encoding.note("windows", "without the answer left out", example, holds.count(False))
         outside = np.tile(np.array([_NO_CONTEXT, _NO_CONTEXT, 0], dtype=np.int32), (len(question) + 2, 1))
         for window, is_here in zip(windows, holds, strict=True):
             if needs_answer and not is_here:
@@ -86,17 +67,13 @@ def encode(
             inside, shift = slice(window.start, window.end), len(outside) - window.start
             rows.append((question, passage.ids[inside]))
             sources.append(number)
-            gold.append((answer[0] + shift, answer[1] + shift) if answer is not None and is_here else _NULL)
+            gold.append((answer[0] + shift, answer[1] + shift) if answer and is_here else _NULL)
             tokens = np.stack([passage.starts[inside], passage.ends[inside], window.is_max_context], axis=1)
             info += (outside, tokens.astype(np.int32), outside[:1])
-    columns = np.concatenate(info).T
-    return Rows(
-        *lay_out(encoder, rows),
-        np.array(sources, dtype=np.int64),
-        np.array(gold, dtype=np.int64).reshape(-1, 2) if is_labelled else None,
-        encoder.pad_id,
-        token_info=dict(zip(("char_starts", "char_ends", "is_max_context"), columns, strict=True)),
-    )
+    labels = None if answers is None else np.array(gold, dtype=np.int64).reshape(-1, 2)
+    token_info = dict(zip(("char_starts", "char_ends", "is_max_context"), np.concatenate(info).T, strict=True))
+    layout, units = lay_out(encoder, rows), np.array(sources, dtype=np.int64)
+    return Rows(*layout, units, labels, encoder.pad_id, token_info=token_info)
 
 
 def _without_blanks(passage: Subwords) -> Subwords:
@@ -121,51 +98,39 @@ def slide(token_count: int, room: int, plan: EncodePlan) -> list[Window]:
     return [Window(start, end, owner[start:end] == n) for n, (start, end) in enumerate(zip(starts, ends, strict=True))]
 
 
-def _locate(
-    example: SpanExample, passage: Subwords, plan: EncodePlan, report: Report, where: str
-) -> tuple[int, int] | None:
-    """First and last token of the first answer, widened to whole tokens; None where no token covers it."""
-    answer: Answer = (example.answers or ())[0]
+def _locate(example: SpanExample, answer: Answer, passage: Subwords, encoding: Encoding) -> tuple[int, int] | None:
+    """First and last token of the answer, widened to whole tokens; None where no token covers it."""
     begin, end = answer.start, answer.start + len(answer.text)
     touched = np.flatnonzero((passage.starts < end) & (passage.ends > begin))
     if begin < 0 or example.context[begin:end] != answer.text or not len(touched):
-        report.note(f"answers of {where} not found in their passage", example.identity)
+        encoding.note("answers", "not found in their passage", example)
         return None
     first, last = int(touched[0]), int(touched[-1])
     text = example.context[passage.starts[first] : passage.ends[last]]
     if answer.text.strip() not in text:
-        report.note(f"answers of {where} that no tokens cover whole", example.identity)
+        encoding.note("answers", "that no tokens cover whole", example)
     elif answer.text.strip() != text:
-        report.note(f"answers of {where} widened to whole tokens", example.identity)
-    if last - first >= plan.max_answer_length:
-        long = f"answers of {where} longer than {plan.max_answer_length} tokens, which none predicted is"
-        report.note(long, example.identity)
+        encoding.note("answers", "widened to whole tokens", example)
+    longest = encoding.plan.max_answer_length
+    if last - first >= longest:
+        encoding.note("answers", f"longer than {longest} tokens, which none predicted is", example)
     return first, last
 
 
 def best_span(
-    start_logits: NDArray[np.floating],
-    end_logits: NDArray[np.floating],
-    may_start: NDArray[np.bool_],
-    may_end: NDArray[np.bool_],
-    max_answer_length: int,
-) -> Span | None:
-    """The span of highest start + end logit, of at most max_answer_length tokens; the first of equals. All [L]."""
-    starts = np.where(may_start, start_logits.astype(np.float64), -np.inf)
-    padded = np.concatenate([np.full(max_answer_length - 1, -np.inf), starts])
+    logits: NDArray[np.floating], may_start: NDArray[np.bool_], may_end: NDArray[np.bool_], max_answer_length: int
+) -> tuple[float, int, int]:
+    """Score, first and last token of the span of highest start + end logit; the first of equals, -inf without any.
+
+    logits [L, 2] of starts and ends; may_start and may_end [L]. A span has at most max_answer_length tokens.
+    """
+    starts, ends = logits.astype(np.float64).T
+    padded = np.concatenate([np.full(max_answer_length - 1, -np.inf), np.where(may_start, starts, -np.inf)])
     reachable = np.lib.stride_tricks.sliding_window_view(padded, max_answer_length)  # [L, max_answer_length]
     begin = np.arange(len(starts)) - (max_answer_length - 1) + reachable.argmax(axis=1)  # [L]
-    total = np.where(may_end, reachable.max(axis=1) + end_logits.astype(np.float64), -np.inf)
+    total = np.where(may_end, reachable.max(axis=1) + ends, -np.inf)
     end = int(total.argmax())
-    return None if total[end] == -np.inf else Span(float(total[end]), int(begin[end]), end)
-
-
-class Span(NamedTuple):
-    """The best answer of a window."""
-
-    score: float
-    start: int  # tokens of the row, the last one included
-    end: int
+    return float(total[end]), int(begin[end]), end
 
 
 class Found(NamedTuple):
@@ -183,13 +148,13 @@ def search(outputs: Outputs, rows: Rows, examples: Sequence[SpanExample], limit:
     char_starts, char_ends = (rows.token_info[name].astype(np.int64) for name in ("char_starts", "char_ends"))
     is_best = rows.token_info["is_max_context"].astype(np.bool_)
     for number, at, logits in zip(rows.examples.tolist(), rows.slices(), outputs, strict=True):
-        is_context = char_starts[at] >= 0
-        span = best_span(logits[:, 0], logits[:, 1], is_context & is_best[at], is_context, limit)
-        text, start, score, null_score = found[number]
-        if span is not None and span.score > score:
-            score, start = span.score, int(char_starts[at][span.start])
-            text = examples[number].context[start : char_ends[at][span.end]]
-        found[number] = Found(text, start, score, min(null_score, float(logits[0].astype(np.float64).sum())))
+        is_context, best = char_starts[at] >= 0, found[number]
+        score, first, last = best_span(logits, is_context & is_best[at], is_context, limit)
+        if score > best.score:
+            start, end = int(char_starts[at][first]), int(char_ends[at][last])
+            best = best._replace(text=examples[number].context[start:end], start=start, score=score)
+        null_score = float(logits[0].astype(np.float64).sum())
+        found[number] = best._replace(null_score=min(best.null_score, null_score))
     return found
 
 
@@ -210,9 +175,7 @@ def decode(outputs: Outputs, rows: Rows, examples: Sequence[SpanExample], labels
     values = np.zeros((len(examples), 6))
     for row, example, prediction, one, above in zip(values, examples, predictions, found, difference, strict=True):
         golds = [answer.text for answer in example.answers or ()]
-        of_span = (exact_match(one.text, golds), f1(one.text, golds))
-        given = of_span if prediction == one.text else (exact_match(prediction, golds), f1(prediction, golds))
-        row[:] = (*given, bool(golds), above, *of_span)
+        row[:] = (*answer_scores(prediction, golds), bool(golds), above, *answer_scores(one.text, golds))
     return Decoded(predictions, values, no_answer)
 
 
@@ -220,26 +183,20 @@ def decode(outputs: Outputs, rows: Rows, examples: Sequence[SpanExample], labels
 # nothing is left once they are normalised, an article or punctuation alone.
 
 
-def normalize_answer(text: str) -> str:
-    """Lower case without ASCII punctuation and articles, words separated by one space."""
+def answer_scores(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
+    """Exact match (1.0 or 0.0) up to normalisation, and best F1 of the words, as a bag, against a right answer's.
+
+    Without golds, or where nothing is left of them, the empty answer is right; else a gold without words is ignored.
+    """
+    words = normalized_words(prediction)
+    right = [gold for gold in map(normalized_words, golds) if gold] or [[]]
+    return float(words in right), max(_word_f1(words, gold) for gold in right)
+
+
+def normalized_words(text: str) -> list[str]:
+    """The words in lower case, without ASCII punctuation and articles."""
     # Punctuation goes before articles do, as in the official script: "a-n" becomes an article.
-    return " ".join(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
-
-
-def _right_answers(golds: Sequence[str]) -> list[str]:
-    """The normalised right answers; the empty one where nothing is left of them or there are none."""
-    return [gold for gold in map(normalize_answer, golds) if gold] or [""]
-
-
-def exact_match(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 where the answer equals a right one up to normalisation; no golds: where it is empty."""
-    return float(normalize_answer(prediction) in _right_answers(golds))
-
-
-def f1(prediction: str, golds: Sequence[str]) -> float:
-    """Best F1 of the answer's words, as a bag, against a right answer's; an empty one agrees only with an empty one."""
-    words = normalize_answer(prediction).split()
-    return max(_word_f1(words, gold.split()) for gold in _right_answers(golds))
+    return _ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()
 
 
 def _word_f1(predicted: list[str], gold: list[str]) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-Patterns = tuple[str, ...]  # names of a file, the best first; a * stands for any text
+Patterns = tuple[str, ...]  # names of a file, the best first; a * matches any text
 
 TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 
@@ -20,7 +20,6 @@ class Columns:
     pair: tuple[str, ...] = ()  # empty: one text
     label: tuple[str, ...] = ("label",)
     identity: tuple[str, ...] = ("index", "idx", "id")
-    without_header: tuple[str, ...] = ()  # all columns by position, for files that have no header
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,7 @@ class Task:
     columns: Columns
     files: Files
     hub: Hub | None = None
+    without_header: tuple[str, ...] = ()  # all columns by position, for files that have no header
     labels: tuple[str, ...] = ()  # in the order of their numbers; empty: found in the training data, or none
     no_label: tuple[str, ...] = ("-", "-1")  # values that mean a missing label, besides nothing
     label_aliases: Mapping[str, str] = field(default_factory=dict)  # as the hub spells them
@@ -63,12 +63,7 @@ class Task:
     has_null_answer: bool = False
     tag_column: int = -1  # of CoNLL files
     trained_by: str | None = None  # the task whose model scores this one, which has no training data
-    submission: Mapping[str, str] = field(default_factory=dict)  # submission file of each test set
-
-    @property
-    def folder(self) -> str:
-        """The official name of the task's folder."""
-        return self.files.folders[0]
+    submission: str | None = None  # file of the predictions of the test set; by default it has the name of the set
 
     @property
     def takes_pairs(self) -> bool:
@@ -119,9 +114,6 @@ class TokenExample(NamedTuple):
     identity: str
 
 
-Example = SequenceExample | ChoiceExample | SpanExample | TokenExample
-
-
 @dataclass
 class Report:
     """Counts of what was left out, changed or odd, and where each was first seen."""
@@ -130,15 +122,11 @@ class Report:
     first_seen: dict[str, str] = field(default_factory=dict)
     first_cut: str | None = None  # the first example that lost tokens
 
-    def note(self, what: str, where: str, count: int = 1) -> None:
-        """Count something; `what` completes the sentence `N …`, such as `rows left out: no label`."""
+    def note(self, what: str, where: str, count: int = 1, *, is_cut: bool = False) -> None:
+        """Count something; `what` completes the sentence `N …`. is_cut: some tokens of these examples are not read."""
         self.counts[what] += count
         self.first_seen.setdefault(what, where)
-
-    def note_cut(self, what: str, where: str, count: int = 1) -> None:
-        """Count examples of which some tokens are not read."""
-        self.first_cut = self.first_cut or where
-        self.note(what, where, count)
+        self.first_cut = self.first_cut or (where if is_cut else None)
 
     def lines(self) -> list[str]:
         """One sentence for each thing noted."""

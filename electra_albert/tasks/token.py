@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from electra_albert.contracts import IGNORED_LABEL, DataError
-from electra_albert.tasks.encoding import (
-    Decoded,
-    EncodePlan,
-    Ids,
-    Labels,
-    Outputs,
-    TextEncoder,
-    are_labelled,
-    lay_out,
-    number_of_label,
-)
+from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, lay_out
 from electra_albert.tasks.rows import Rows
-from electra_albert.tasks.task import Report, TokenExample
+from electra_albert.tasks.task import TokenExample
 
 Entity = tuple[int, int, str]  # first word, one past the last word, type
 
@@ -29,93 +20,61 @@ _PREFIXES = frozenset("BIESLU")
 _AS_IOBES = str.maketrans("LU", "ES")  # BILOU, which seqeval does not know
 
 
-# Consecutive words of a sentence that fit into a row: the number of the example, of the first word, and their ids.
-_Window = tuple[int, int, list[Ids]]
-
-
-def encode(
-    examples: Sequence[TokenExample],
-    encoder: TextEncoder,
-    labels: tuple[str, ...],
-    plan: EncodePlan,
-    report: Report,
-    *,
-    is_training: bool,
-    where: str,
-) -> Rows:
+def encode(examples: Sequence[TokenExample], encoding: Encoding) -> Rows:
     """Rows `[CLS] words [SEP]`. A sentence too long for one continues in the next, no word lost and none twice."""
-    tags = _tag_numbers(examples, labels, where)
-    room = plan.max_seq_length - 2
+    encoder, room = encoding.encoder, encoding.plan.max_seq_length - 2
+    tags = encoding.gold(examples, "tags")
     distinct = sorted({word for example in examples for word in example.words})
     ids_of = dict(zip(distinct, encoder.encode([" " + word for word in distinct]), strict=True))
-    windows: list[_Window] = []
+    rows: list[Pair] = []
+    sources: list[int] = []
+    word_numbers: list[int] = []  # of each token; only the first of a word has one
     for number, example in enumerate(examples):
+        if tags is not None and len(tags[number]) != len(example.words):
+            counts = f"{len(tags[number])} tags for {len(example.words)} words"
+            raise DataError(f"{encoding.where}, {example.identity}: {counts}; give each word one tag")
         words = [ids_of[word] for word in example.words]
         if empty := sum(not len(word) for word in words):
-            report.note(f"words of {where} that give no token, read as unknown", example.identity, empty)
+            encoding.note("words", "that give no token, read as unknown", example, empty)
             words = [word if len(word) else np.array([encoder.filler_id], dtype=np.int32) for word in words]
         if long := sum(len(word) > room for word in words):
-            report.note_cut(f"words of {where} cut to {room} tokens", example.identity, long)
+            encoding.note("words", f"cut to {room} tokens", example, long, is_cut=True)
             words = [word[:room] for word in words]
-        mine = _windows(number, words, room)
-        if len(mine) > 1:
-            report.note(f"sentences of {where} read in windows of {plan.max_seq_length} tokens", example.identity)
-        windows += mine
-    return _rows(windows, tags, encoder)
+        windows = _windows([len(word) for word in words], room)
+        if len(windows) > 1:
+            encoding.note("sentences", f"read in windows of {room + 2} tokens", example)
+        for window in windows:
+            rows.append((np.concatenate([np.zeros(0, dtype=np.int32), *(words[i] for i in window)]), None))
+            sources.append(number)
+            word_numbers.append(_NO_WORD)
+            for i in window:
+                word_numbers += [i, *[_NO_WORD] * (len(words[i]) - 1)]
+            word_numbers.append(_NO_WORD)
+    info = {"words": np.array(word_numbers, dtype=np.int32)}
+    labels = None
+    if tags is not None:
+        labels = np.full(len(word_numbers), IGNORED_LABEL, dtype=np.int64)
+        # Words and windows are in order.
+        labels[info["words"] >= 0] = [encoding.class_number(tag, one) for one in examples for tag in one.tags or ()]
+    layout, units = lay_out(encoder, rows), np.array(sources, dtype=np.int64)
+    return Rows(*layout, units, labels, encoder.pad_id, has_token_labels=True, token_info=info)
 
 
-def _windows(number: int, words: list[Ids], room: int) -> list[_Window]:
-    """A sentence cut before each word that does not fit any more."""
-    found: list[_Window] = [(number, 0, [])]
-    used = 0
-    for position, word in enumerate(words):
-        if used + len(word) > room:
-            found.append((number, position, []))
+def _windows(lengths: list[int], room: int) -> list[range]:
+    """The words of a sentence, cut before each that does not fit any more. lengths: tokens of each word."""
+    starts, used = [0], 0
+    for position, length in enumerate(lengths):
+        if used + length > room:
+            starts.append(position)
             used = 0
-        found[-1][2].append(word)
-        used += len(word)
-    return found
-
-
-def _tag_numbers(examples: Sequence[TokenExample], labels: tuple[str, ...], where: str) -> list[list[int]] | None:
-    """The number of each word's tag; None where there are no tags."""
-    if not are_labelled(examples, "tags", where):
-        return None
-    for words, tags, identity in examples:
-        if len(tags or ()) != len(words):
-            counts = f"{len(tags or ())} tags for {len(words)} words"
-            raise DataError(f"{where}, {identity}: {counts}; give each word one tag")
-    numbers = {label: number for number, label in enumerate(labels)}
-    return [[number_of_label(tag, numbers, e.identity, where) for tag in e.tags or ()] for e in examples]
-
-
-def _rows(windows: list[_Window], tags: list[list[int]] | None, encoder: TextEncoder) -> Rows:
-    none = np.zeros(0, dtype=np.int32)
-    layout = lay_out(encoder, [(np.concatenate([none, *words]), None) for _, _, words in windows])
-    word_numbers = np.full(len(layout[0]), _NO_WORD, dtype=np.int32)
-    labels = np.full(len(layout[0]), IGNORED_LABEL, dtype=np.int64)
-    for (example, first_word, words), row_start in zip(windows, layout[1].tolist(), strict=False):
-        lengths = np.array([len(word) for word in words], dtype=np.int64)
-        firsts = row_start + 1 + np.cumsum(lengths) - lengths
-        numbers = np.arange(first_word, first_word + len(lengths))
-        word_numbers[firsts] = numbers
-        if tags is not None:
-            labels[firsts] = np.array(tags[example], dtype=np.int64)[numbers]
-    return Rows(
-        *layout,
-        np.array([example for example, _, _ in windows], dtype=np.int64),
-        None if tags is None else labels,
-        encoder.pad_id,
-        has_token_labels=True,
-        token_info={"words": word_numbers},
-    )
+        used += length
+    return [range(start, end) for start, end in pairwise([*starts, len(lengths)])]
 
 
 def word_logits(outputs: Outputs, rows: Rows, examples: Sequence[TokenExample]) -> Outputs:
     """Of each example the logits [words, C] at the first token of each word. outputs: [L, C] of each unit."""
     found: list[Outputs] = [[] for _ in examples]
     for number, at, logits in zip(rows.examples.tolist(), rows.slices(), outputs, strict=True):
-        # Words are in order, as are the windows of an example.
         found[number].append(logits[rows.token_info["words"][at].astype(np.int64) >= 0])
     return [np.concatenate(windows) for windows in found]
 
@@ -148,6 +107,6 @@ def entities(tags: Sequence[str]) -> set[Entity]:
 def is_entity_tagging(labels: Collection[str]) -> bool:
     """Whether the tags mark entities, so that they can be counted; plain tags, such as parts of speech, do not."""
     marks = [label for label in labels if label != _OUTSIDE]
-    # A bare B or I without a type counts only beside O: it may be a tag of its own.
+    # A bare B or I without a type counts only next to O: it may be a tag of its own.
     is_marked = all(mark[:1] in _PREFIXES and (mark[1:2] == "-" or mark[1:] == "") for mark in marks)
     return is_marked and bool(marks) and (_OUTSIDE in labels or all("-" in mark for mark in marks))

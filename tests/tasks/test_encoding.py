@@ -48,20 +48,20 @@ def test_ids_of_ordinary_text_equal_the_stock_tokenizers(kind: str, text: str) -
 @given(kinds, texts, st.sampled_from(SPECIALS))
 def test_text_never_becomes_a_special_token(kind: str, text: str, special: str) -> None:
     forbidden = {*tokenizer(kind).all_special_ids} - {tokenizer(kind).unk_token_id}
-    for pieces in encoder(kind).encode_with_offsets([text + special, f"{special} {text}{special}"]):
-        assert not forbidden & set(pieces.ids.tolist())
-        assert len(pieces.ids) == len(pieces.starts) == len(pieces.ends)
-    assert pieces.ids.tolist() == encoder(kind).encode([f"{special} {text}{special}"])[0].tolist()
+    for subwords in encoder(kind).encode_with_offsets([text + special, f"{special} {text}{special}"]):
+        assert not forbidden & set(subwords.ids.tolist())
+        assert len(subwords.ids) == len(subwords.starts) == len(subwords.ends)
+    assert subwords.ids.tolist() == encoder(kind).encode([f"{special} {text}{special}"])[0].tolist()
 
 
 @thorough
 @given(kinds, texts)
 def test_offsets_lie_in_the_text_in_order_and_begin_with_no_space(kind: str, text: str) -> None:
-    (pieces,) = encoder(kind).encode_with_offsets([text])
-    assert (pieces.starts <= pieces.ends).all()
-    assert (np.diff(pieces.starts) >= 0).all()
-    assert (np.diff(pieces.ends) >= 0).all()
-    for start, end in zip(pieces.starts.tolist(), pieces.ends.tolist(), strict=True):
+    (subwords,) = encoder(kind).encode_with_offsets([text])
+    assert (subwords.starts <= subwords.ends).all()
+    assert (np.diff(subwords.starts) >= 0).all()
+    assert (np.diff(subwords.ends) >= 0).all()
+    for start, end in zip(subwords.starts.tolist(), subwords.ends.tolist(), strict=True):
         assert 0 <= start <= end <= len(text)
         assert start == end or not text[start].isspace()
 
@@ -69,9 +69,9 @@ def test_offsets_lie_in_the_text_in_order_and_begin_with_no_space(kind: str, tex
 @pytest.mark.parametrize("kind", ["albert", "bert", "unigram"])
 def test_tokens_are_the_text_at_their_offsets(kind: str) -> None:
     text = "The  old house on\tthe hill, in 1912"
-    (pieces,) = encoder(kind).encode_with_offsets([text])
-    names = tokenizer(kind).convert_ids_to_tokens(pieces.ids.tolist())
-    for name, start, end in zip(names, pieces.starts.tolist(), pieces.ends.tolist(), strict=True):
+    (subwords,) = encoder(kind).encode_with_offsets([text])
+    names = tokenizer(kind).convert_ids_to_tokens(subwords.ids.tolist())
+    for name, start, end in zip(names, subwords.starts.tolist(), subwords.ends.tolist(), strict=True):
         bare = name.lstrip("▁").removeprefix("##")
         assert bare in ("", "<unk>", "[UNK]") or bare.lower() == text[start:end].lower()
 
@@ -82,7 +82,7 @@ def test_tokens_are_the_text_at_their_offsets(kind: str) -> None:
         ("a b", [(0, 1), (1, 3)], [(0, 1), (2, 3)]),  # the space before a word
         ("``a''", [(1, 2), (2, 3), (4, 5)], [(0, 2), (2, 3), (3, 5)]),  # a mark of two characters become one
         ("e\u0301 b", [(0, 1), (3, 4)], [(0, 2), (3, 4)]),  # an accent taken away
-        ("a  b", [(0, 1), (2, 2), (3, 4)], [(0, 1), (2, 2), (3, 4)]),  # a space's own sign stands for nothing
+        ("a  b", [(0, 1), (2, 2), (3, 4)], [(0, 1), (2, 2), (3, 4)]),  # a space's own sign covers no character
     ],
 )
 def test_characters_a_normaliser_drops_belong_to_a_token_of_their_word(
@@ -108,7 +108,7 @@ def test_truncation_and_padding_of_the_tokenizer_do_not_act_and_stay_as_they_wer
 @steady
 @given(kinds)
 def test_the_text_of_a_special_token_is_read_in_subwords_and_not_as_unknown(kind: str) -> None:
-    (pieces,) = encoder(kind).encode_with_offsets(["the <pad> house"])
-    assert tokenizer(kind).unk_token_id not in pieces.ids.tolist()
-    inside = (pieces.starts >= len("the ")) & (pieces.ends <= len("the <pad>")) & (pieces.starts < pieces.ends)
-    assert (pieces.ends - pieces.starts)[inside].max() <= len("pad")
+    (subwords,) = encoder(kind).encode_with_offsets(["the <pad> house"])
+    assert tokenizer(kind).unk_token_id not in subwords.ids.tolist()
+    inside = (subwords.starts >= len("the ")) & (subwords.ends <= len("the <pad>")) & (subwords.starts < subwords.ends)
+    assert (subwords.ends - subwords.starts)[inside].max() <= len("pad")

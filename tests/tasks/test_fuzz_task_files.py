@@ -58,7 +58,7 @@ def nested(paragraph: Any) -> bytes:
 
 
 def often(usual: Any) -> st.SearchStrategy[Any]:
-    """What is right as often as anything at all, so that what stands behind it is looked at too."""
+    """The usual value as often as anything at all, so that the checks after it run too."""
     return st.just(usual) | st.just(usual) | VALUES
 
 

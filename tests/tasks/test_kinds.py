@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra_albert.contracts import IGNORED_LABEL, DataError
+from electra_albert.tasks.encoding import Encoding
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.rows import Rows
 from electra_albert.tasks.sequence import fill
@@ -23,11 +24,10 @@ tagged = st.lists(st.tuples(words, st.sampled_from(LABELS["token"])), max_size=3
 
 
 def encode(
-    kind: str, examples: list[Any], plan: Any = PLAN, report: Report | None = None, text: str = "albert", **told: bool
+    kind: str, examples: list[Any], plan: Any = PLAN, report: Report | None = None, text: str = "albert", **options: Any
 ) -> Rows:
     report = Report() if report is None else report
-    training = told.get("is_training", False)
-    return KINDS[kind].encode(examples, encoder(text), LABELS[kind], plan, report, is_training=training, where="dev")
+    return KINDS[kind].encode(examples, Encoding(encoder(text), LABELS[kind], plan, report, "dev", **options))
 
 
 def decode(kind: str, outputs: list[Any], rows: Rows, examples: list[Any], plan: Any = PLAN) -> Any:
@@ -64,7 +64,7 @@ def test_rows_hold_both_texts_from_their_beginning_and_fit(pairs: list[tuple[str
     report = Report()
     rows = encode("sequence", [SequenceExample(a, b, "yes", str(n)) for n, (a, b) in enumerate(pairs)], PLAN, report)
     cls, sep = tokenizer("albert").cls_token_id, tokenizer("albert").sep_token_id
-    cut = 0
+    cut: list[str] = []
     for number, (first, second) in enumerate(pairs):
         found, border = row(rows, number), int(rows.first_lengths[number])
         a, b = found[1 : border - 1], found[border:-1]
@@ -75,8 +75,9 @@ def test_rows_hold_both_texts_from_their_beginning_and_fit(pairs: list[tuple[str
         shorter = len(a) < len(ids_of(first)) or len(b) < len(ids_of(second or ""))
         assert not shorter or len(found) == PLAN.max_seq_length
         assert second is not None or border == len(found)
-        cut += shorter
-    assert report.counts["examples of dev cut to 32 tokens (--max_seq_length)"] == cut
+        cut += [str(number)] * shorter
+    assert report.counts["examples of dev cut to 32 tokens (--max_seq_length)"] == len(cut)
+    assert report.first_cut == (cut[0] if cut else None)
 
 
 def test_training_pairs_come_exchanged_as_well_where_asked() -> None:
@@ -131,6 +132,7 @@ def test_question_and_option_are_kept_before_the_passage(context: str, questions
         assert not is_cut or max(map(len, found)) == PLAN.max_seq_length
         cut += is_cut
     assert report.counts["passages of dev with their question cut to 32 tokens (--max_seq_length)"] == cut
+    assert (report.first_cut is None) == (not any(" cut to " in what for what in report.counts))
 
 
 def test_the_option_fills_the_gap_or_follows_the_question() -> None:
@@ -177,7 +179,7 @@ def test_words_keep_their_order_and_none_is_lost_or_repeated(text: str, pairs: l
     rows = encode("token", [sentence(pairs)], SHORT, text=text)
     numbers = rows.token_info["words"]
     assert numbers[numbers >= 0].tolist() == list(range(len(pairs)))
-    assert rows.unit_lengths().max() <= 16
+    assert rows.unit_lengths.max() <= 16
     assert rows.labels is not None
     assert ((rows.labels != IGNORED_LABEL) == (numbers >= 0)).all()
     kept = [piece for inside in np.split(rows.ids, rows.starts[1:-1]) for piece in inside[1:-1].tolist()]
@@ -191,7 +193,7 @@ def test_a_long_sentence_is_cut_before_a_word_that_does_not_fit() -> None:
     assert len(ids_of(" dog-bark")) > 1  # or all fit alike
     text = ["house", "dog-bark"] * 20
     rows = encode("token", [sentence([(word, "O") for word in text])], SHORT, report)
-    for length, start in zip(rows.unit_lengths(), rows.starts[1:-1], strict=False):
+    for length, start in zip(rows.unit_lengths, rows.starts[1:-1], strict=False):
         assert length + len(ids_of(" " + text[rows.token_info["words"][start + 1]])) > 16
     assert set(rows.examples.tolist()) == {0}
     assert all(rows.token_info["words"][start + 1] >= 0 for start in rows.starts[:-1])
@@ -203,7 +205,7 @@ def test_words_too_long_or_without_a_token_keep_their_position_and_are_counted()
     pairs = [("ab" * 45, "B-PER"), ("\u200b", "O"), ("\u0301", "O"), ("the", "B-LOC")]
     rows = encode("token", [sentence(pairs)], SHORT, report, "bert")
     assert report.counts["words of dev that give no token, read as unknown"] == 2
-    assert report.counts["words of dev cut to 14 tokens"] == 1
+    assert (report.counts["words of dev cut to 14 tokens"], report.first_cut) == (1, "1")
     assert (rows.ids == tokenizer("bert").unk_token_id).sum() == 2
 
 

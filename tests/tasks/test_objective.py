@@ -28,7 +28,7 @@ ROWS, LENGTH, CLASSES = 6, 11, 3
 STEP = torch.ones((), dtype=torch.int64)
 KINDS = {
     "sequence": torch.tensor([0, 2, 1, IGNORED_LABEL, 2, 0]),
-    "regression": torch.tensor([0.5, 2.0, 3.5, 1.0, 5.0, 0.0]),
+    "regression": torch.tensor([0.5, 2.0, float(IGNORED_LABEL), 1.0, 5.0, 0.0]),
     "choice": torch.tensor([1, 0]),
     "span": torch.tensor([[0, 0], [2, 4], [3, 3], [1, 2], [0, 0], [4, 4]]),
     "token": torch.arange(ROWS * LENGTH).view(ROWS, LENGTH) % CLASSES,

@@ -68,6 +68,7 @@ def test_a_file_of_its_own_replaces_only_the_set_it_is_and_missing_sets_are_coun
         "evaluation set of mnli that is not there: mismatched": 1,
         "test set of mnli that is not there: MNLI-mm": 1,
     }
+    assert noticed(read("mnli", data_dir=tmp_path, validation_file=other).report, "not there") == 1
 
 
 def test_each_form_is_scored_without_training_data_which_is_not_looked_at(tmp_path: Path) -> None:
@@ -102,6 +103,8 @@ def test_only_the_diagnostic_set_may_have_no_labels(tmp_path: Path, has_labels: 
     assert data.train == []
     assert (list(data.evaluation), list(data.test)) == ((["diagnostic"], []) if has_labels else ([], ["AX"]))
     assert list(read("ax", data_dir=tmp_path, needs_test=True).test) == ["AX"]
+    (tmp_path / "diagnostic" / "diagnostic.tsv").rename(tmp_path / "diagnostic" / "test.tsv")
+    assert list(read("ax", data_dir=tmp_path).test) == ["AX"]
     bare = write(tmp_path / "dev.tsv", "index\tsentence1\tsentence2\n0\ta\tb\n")
     with pytest.raises(DataError, match="no column 'label'"):
         read_task(TASKS["rte"], is_trained=False, validation_file=bare)

@@ -21,8 +21,7 @@ def stsb_folder(folder: Path, train: str, dev: str = "1") -> Path:
 
 
 @pytest.mark.parametrize(
-    ("row", "why"),
-    [("2\tA\tB\n", "3 columns instead of 4"), ("2\tA\tB\t-\n", "no label"), ("2\tA\tB\t\n", "no label")],
+    ("row", "why"), [("2\tA\tB\n", "3 columns instead of 4"), ("2\tA\tB\t-\n", "no label"), ("2\tA\tB\t\n", "no label")]
 )
 def test_rows_without_a_whole_label_are_left_out_and_counted(tmp_path: Path, row: str, why: str) -> None:
     data = read("rte", data_dir=rte_folder(tmp_path, RTE_ROWS + row, RTE_ROWS + row))
@@ -72,6 +71,9 @@ def test_a_score_out_of_range_is_left_out_of_training_and_refused_for_scoring(tm
     assert noticed(data.report, "the label is not a number from 0 to 5") == 1
     with pytest.raises(DataError, match=rf"dev\.tsv:3: label {score}"):
         read("stsb", data_dir=stsb_folder(tmp_path, "1", score))
+    assert (
+        noticed(read("stsb", data_dir=stsb_folder(tmp_path, "-1.0")).report, "no label") == 1
+    )  # the hub's sign for it
     with pytest.raises(DataError, match=r"train\.tsv:3: label 'much' is not a number"):
         read("stsb", data_dir=stsb_folder(tmp_path, "much"))
 

@@ -5,11 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from electra_albert.tasks.encoding import EncodePlan, Encoding
+from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.registry import TASKS
+from electra_albert.tasks.task import Report
+from tests.tasks.small_tokenizers import encoder
 from tests.tasks.task_files import read
+from tests.tasks.test_span import peaked
 
 DATA = Path(os.environ.get("ELECTRA_ALBERT_DATA") or Path(__file__).parents[2] / "../shared/data").resolve()
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real data is not beside the checkout")
+pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real data is not next to the checkout")
 
 # Rows of train, of each evaluation set, and of the test set where there is one.
 SIZES = {
@@ -36,3 +41,13 @@ def test_every_row_is_read_and_none_is_left_out(name: str) -> None:
         assert {example.label for example in data.train} <= set(data.labels)
     if name == "ner":
         assert len(data.labels) == 13
+
+
+@pytest.mark.parametrize("name", ["squad", "squad_v2"])
+def test_real_answers_come_back_from_their_labels(name: str) -> None:
+    examples = read(name, data_dir=DATA / "squad").evaluation["dev"][:60]
+    plan = EncodePlan(384, 128, 200, has_null_answer=name == "squad_v2")
+    rows = KINDS["span"].encode(examples, Encoding(encoder("albert"), (), plan, Report(), "dev"))
+    decoded = KINDS["span"].decode(peaked(rows), rows, examples, (), plan)
+    assert decoded.values is not None
+    assert decoded.values[:, 0].mean() > 0.99  # a few answers begin or end inside a subword

@@ -1,6 +1,7 @@
 """Intervals hold what they promise, comparisons are fair to both sides, and one seed claims no spread."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,18 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_albert.contracts import DataError
-from electra_albert.tasks.metrics import (
-    GOLD_COLUMNS,
-    MEASURES,
-    Comparison,
-    Values,
-    bootstrap_intervals,
-    compare,
-    summarize,
-)
+from electra_albert.tasks.metrics import MEASURES, Comparison, Values, bootstrap_intervals, compare, summarize
 
 LAW = settings(max_examples=100, deadline=None, derandomize=True)
-GOLD = GOLD_COLUMNS["classification"]
 
 
 def accuracy(values: Values) -> float:
@@ -39,7 +31,7 @@ def interval_of(tables: list[Values], seed: int = 0, resamples: int = 1000) -> t
 
 
 def compared(first: list[Values], second: list[Values], seed: int = 0, resamples: int = 300) -> Comparison:
-    return compare(first, second, accuracy, seed, GOLD, resamples)
+    return compare(first, second, "classification", "accuracy", seed, resamples)
 
 
 # Summaries
@@ -89,30 +81,29 @@ def test_seeds_that_agree_leave_the_interval_of_one() -> None:
     assert three == pytest.approx(one, abs=1e-12)  # float64
 
 
-def test_a_metric_that_some_draws_lack_is_taken_over_the_others() -> None:
-    table = np.array([[0, 0, 0], [1, 0, 1], [1, 1, 1]], dtype=np.float64)  # the group middle has one example
-    intervals = bootstrap_intervals([table], MEASURES["choice"], seed=0, resamples=60)
-    assert intervals["accuracy_middle"] == (1.0, 1.0)
+GROUPS, OF_CLASSES = "accuracy accuracy_middle accuracy_high", "accuracy macro_f1 matthews_correlation"
 
 
-def test_a_metric_that_one_seed_lacks_has_no_interval() -> None:
-    two_classes, three_classes = np.array([[0.0, 0.0]] * 4), np.array([[2.0, 0.0]] * 4)
-    intervals = bootstrap_intervals([two_classes, three_classes], MEASURES["classification"], seed=0, resamples=5)
-    assert "f1" not in intervals
-    assert intervals["accuracy"] == (0.5, 0.5)
+# Draws of the last table without its one example of class 2 look like two classes, of which there is an F1.
+@pytest.mark.parametrize(
+    ("measure", "tables", "wanted", "names"),
+    [
+        ("choice", [[(0, 0, 0), (1, 0, 1), (1, 1, 1)]], {"accuracy_middle": (1.0, 1.0)}, GROUPS),
+        ("classification", [[(0, 0)] * 4, [(2, 0)] * 4], {"accuracy": (0.5, 0.5)}, OF_CLASSES),
+        ("classification", [[(0, 0), (1, 1), (0, 2)]], {}, OF_CLASSES),
+    ],
+    ids=["lacking in some draws", "lacking in a seed", "only in some draws"],
+)
+def test_a_metric_of_all_examples_has_an_interval_over_the_draws_that_have_it(
+    measure: str, tables: list[Any], wanted: dict[str, Any], names: str
+) -> None:
+    per_seed = [np.array(table, dtype=np.float64) for table in tables]
+    intervals = bootstrap_intervals(per_seed, MEASURES[measure], seed=0, resamples=60)
+    assert intervals | wanted == intervals
+    assert set(intervals) == set(names.split())
 
 
 # Comparisons
-
-
-def test_a_metric_that_only_some_draws_have_has_no_interval() -> None:
-    # Draws without the one example of class 2 look like two classes, of which there is an F1.
-    table = np.array([[0, 0], [1, 1], [0, 2]], dtype=np.float64)
-    assert set(bootstrap_intervals([table], MEASURES["classification"], seed=0, resamples=20)) == {
-        "accuracy",
-        "macro_f1",
-        "matthews_correlation",
-    }
 
 
 @pytest.mark.parametrize(("first_seeds", "second_seeds"), [(1, 1), (3, 3), (2, 4)])
@@ -163,7 +154,7 @@ def test_chance_alone_is_called_significant_about_as_rarely_as_promised() -> Non
     assert found <= 10
 
 
-def test_the_difference_is_told_in_pooled_standard_deviations() -> None:
+def test_the_difference_is_given_in_pooled_standard_deviations() -> None:
     tables = [np.stack([np.arange(10) < right, np.ones(10)], axis=1).astype(np.float64) for right in (9, 7, 5, 5, 4)]
     result = compared(tables[:2], tables[2:])
     scores = [np.array([0.9, 0.7]), np.array([0.5, 0.5, 0.4])]

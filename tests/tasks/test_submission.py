@@ -8,8 +8,9 @@ import pytest
 
 from electra_albert.apps.finetune.glue import glue_average
 from electra_albert.contracts import DataError
+from electra_albert.tasks.encoding import Decoded
+from electra_albert.tasks.kinds import NO_ANSWER_FILE, write_submission
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, find_task
-from electra_albert.tasks.submission import NO_ANSWER_FILE, write_submission
 from electra_albert.tasks.task import ChoiceExample, SequenceExample, SpanExample, TokenExample
 
 MISMATCHED = "mismatched_accuracy"
@@ -21,9 +22,9 @@ def texts(*identities: str) -> list[SequenceExample]:
 
 def test_every_glue_task_writes_its_official_files_with_its_own_labels(tmp_path: Path) -> None:
     for task in map(find_task, GLUE):
-        for test in task.submission:
+        for test in task.files.test:
             label = 2.5 if task.is_regression else task.labels[-1]
-            path = write_submission(task, test, [label], texts("0"), tmp_path)
+            path = write_submission(task, test, Decoded([label], None, [[0.5, 0.5]]), texts("0"), tmp_path)
             assert path.read_text() == f"index\tprediction\n0\t{'2.500' if task.is_regression else label}\n"
     stems = "AX CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST-2 STS-B WNLI"
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{stem}.tsv" for stem in stems.split()]
@@ -49,13 +50,16 @@ def test_predictions_keep_the_order_and_the_index_of_their_file(
     name: str, predictions: list[Any], examples: list[Any], content: str, tmp_path: Path
 ) -> None:
     task = find_task(name)
-    found = write_submission(task, next(iter(task.submission)), predictions, examples, tmp_path).read_bytes().decode()
+    test, decoded = next(iter(task.files.test)), Decoded(predictions, None, None)
+    found = write_submission(task, test, decoded, examples, tmp_path).read_bytes().decode()
     assert found == (content if name == "ner" else "index\tprediction\n" + content)
 
 
 def test_answers_of_squad_are_an_object_by_id(tmp_path: Path) -> None:
     examples = [SpanExample("Ein Café.", "What?", None, identity) for identity in ("b", "a")]
-    path = write_submission(find_task("squad_v2"), "test", ["Café", ""], examples, tmp_path, [0.125, 1.0])
+    path = write_submission(
+        find_task("squad_v2"), "test", Decoded(["Café", ""], None, [0.125, 1.0]), examples, tmp_path
+    )
     assert path.name == "predictions.json"
     assert json.loads(path.read_text(encoding="utf-8")) == {"b": "Café", "a": ""}
     assert "Café" in path.read_text(encoding="utf-8")  # to be read by eye as well
@@ -76,7 +80,7 @@ def test_predictions_that_the_form_cannot_hold_are_refused(
     name: str, predictions: list[Any], examples: list[Any], error: type[Exception], tmp_path: Path
 ) -> None:
     with pytest.raises(error):
-        write_submission(find_task(name), "test", predictions, examples, tmp_path)
+        write_submission(find_task(name), "test", Decoded(predictions, None, None), examples, tmp_path)
 
 
 # Averages

@@ -11,7 +11,7 @@ from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.results import RESULTS, SeedResult, percent
 from electra_albert.apps.run_folder import recorded_settings
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.tasks.metrics import GOLD_COLUMNS, MEASURES, Comparison, compare
+from electra_albert.tasks.metrics import Comparison, compare
 
 _NEEDED = {"measure", "task", "seeds", "metrics", "main_metric", "official_metrics"}
 _NEEDED |= {"deciding_set", "evaluation_examples"}
@@ -75,5 +75,4 @@ def _compare(name: str, results: dict[str, Any], seeds: list[list[SeedResult]]) 
     set_name = next((other for other in further if name.startswith(f"{other}_")), results["deciding_set"])
     metric = name.removeprefix(f"{set_name}_") if set_name in further else name
     tables = [[np.asarray(result.values[set_name], dtype=np.float64) for result in side] for side in seeds]
-    measure = results["measure"]
-    return compare(tables[0], tables[1], lambda values: MEASURES[measure](values)[metric], _SEED, GOLD_COLUMNS[measure])
+    return compare(tables[0], tables[1], results["measure"], metric, _SEED)

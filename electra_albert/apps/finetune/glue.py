@@ -16,7 +16,7 @@ from electra_albert.apps.finetune.results import RESULTS, TABLE, percent, read_r
 from electra_albert.apps.run_folder import ENVIRONMENT, recorded_settings, write_whole, writing
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig
-from electra_albert.tasks.locating import locate
+from electra_albert.tasks.reading import locate
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, TASKS
 from electra_albert.tasks.task import Report, Task
 from electra_albert.training.distributed import World
@@ -53,7 +53,7 @@ def find_glue(config: FinetuneConfig) -> list[str]:
     names = [name for name in GLUE if any((folder / own).is_dir() for own in TASKS[name].files.folders)]
     if _FIRST not in names:
         names = [name for name in names if not TASKS[name].trained_by]
-    missing = ", ".join(TASKS[name].folder for name in GLUE if name not in names)
+    missing = ", ".join(TASKS[name].files.folders[0] for name in GLUE if name not in names)
     if not names:
         raise UsageError(f"--data_dir {folder} holds none of {missing}; give the folder that holds them")
     if missing:
@@ -87,7 +87,8 @@ def glue_tasks(
             changes["double_unordered"] = False
         mine = replace(mine, data=replace(mine.data, task=name), tuning=replace(mine.tuning, **changes))
         is_training = mine.tuning.is_training
-        if mine.tuning.predict and not locate(task, mine.data, Report(), needs_test=False, is_trained=is_training).test:
+        asked = {"needs_test": False, "is_trained": is_training}
+        if mine.tuning.predict and not locate(task, mine.data, Report(), **asked)["test"]:
             LOG.info(f"notice: {name} has no test set in {mine.data.data_dir}; nothing is predicted for it")
             mine = replace(mine, tuning=replace(mine.tuning, predict=None))
         if follows and is_training and recorded_settings(own).get("weights", begin.fingerprint) != begin.fingerprint:

@@ -27,7 +27,7 @@ from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.model.task_model import TaskHead
 from electra_albert.presets import PRESETS
-from electra_albert.tasks.encoding import EncodePlan, TextEncoder, trained_plan
+from electra_albert.tasks.encoding import EncodePlan, Encoding, TextEncoder, trained_plan
 from electra_albert.tasks.kinds import KINDS, TaskObjective
 from electra_albert.tasks.reading import read_data, read_unlabelled
 from electra_albert.tasks.registry import as_configured
@@ -151,13 +151,14 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
     plan = trained_plan(plan, details)
     if plan.max_seq_length > positions:
         raise UsageError(f"--max_seq_length {plan.max_seq_length} is longer than the model's {positions} positions")
-    encoder, encode, train = TextEncoder(start.tokenizer), KINDS[task.kind].encode, None
+    encode, train = KINDS[task.kind].encode, None
+    encoding = Encoding(TextEncoder(start.tokenizer), data.labels, plan, data.report, "train", is_training=True)
     if is_trained:
-        train = encode(data.train, encoder, data.labels, plan, data.report, is_training=True, where="train")
+        train = encode(data.train, encoding)
         if not train.unit_count:
             raise DataError(f"{task.name}: no example is left to train on; {'; '.join(data.report.lines())}")
     evaluation = {
-        name: encode(examples, encoder, data.labels, plan, data.report, is_training=False, where=name)
+        name: encode(examples, replace(encoding, where=name, is_training=False))
         for name, examples in data.evaluation.items()
     }
     new_text = Report()  # apart: it is no part of what the scores are of

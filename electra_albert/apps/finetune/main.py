@@ -133,7 +133,7 @@ def _plan(config: FinetuneConfig, world: World) -> tuple[list[str], Path, Iterat
 
 def _find_task(config: FinetuneConfig) -> tuple[Task, DataConfig]:
     """The task asked for and its data; without any, the task that ships."""
-    from electra_albert.tasks.locating import locate
+    from electra_albert.tasks.reading import locate
     from electra_albert.tasks.registry import find_task
     from electra_albert.tasks.task import Report
 

@@ -16,10 +16,9 @@ from electra_albert.apps.run_folder import ENVIRONMENT, write_whole, writing
 from electra_albert.contracts import CheckpointError, RunResult, UsageError
 from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfig
 from electra_albert.hub.load import load_task_model, locate_encoder, read_task
-from electra_albert.tasks.encoding import TextEncoder, trained_plan
-from electra_albert.tasks.kinds import KINDS, TaskObjective
+from electra_albert.tasks.encoding import Encoding, TextEncoder, trained_plan
+from electra_albert.tasks.kinds import KINDS, TaskObjective, write_submission
 from electra_albert.tasks.registry import TASKS, find_task, task_of_model
-from electra_albert.tasks.submission import write_submission
 from electra_albert.tasks.task import Report
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.guards import StopSignal
@@ -87,7 +86,7 @@ def predict(job: TaskJob, folder: Path, device: torch.device, stop: StopSignal) 
     written = []
     for name, examples in job.to_label.items():
         report = Report()
-        rows = kind.encode(examples, encoder, labels, plan, report, is_training=False, where=name)
+        rows = kind.encode(examples, Encoding(encoder, labels, plan, report, name))
         with inference(objective, job):
             found = model_outputs(rows, objective, job.training.per_device_eval_batch_size, world, stop)
         if found is None:
@@ -95,9 +94,7 @@ def predict(job: TaskJob, folder: Path, device: torch.device, stop: StopSignal) 
         decoded = kind.decode(found[0], rows, examples, labels, plan)
         with writing(folder):
             if job.config.tuning.predict == PREDICT_TEST:
-                no_answer = decoded.probabilities if job.plan.has_null_answer else None
-                own = folder / SUBMISSION
-                written.append(write_submission(job.task, name, decoded.predictions, examples, own, no_answer))
+                written.append(write_submission(job.task, name, decoded, examples, folder / SUBMISSION))
             else:
                 write_whole(folder / PREDICTED, predictions_table(examples, decoded.predictions, decoded.probabilities))
                 written.append(folder / PREDICTED)
