@@ -12,7 +12,7 @@ from electra_albert.config import ModelConfig
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.electra import Discriminator, Electra, masked_language_model
 from electra_albert.model.heads import RtdHead
-from electra_albert.model.initialization import HEAD_OFFSETS, initialize_rtd_head
+from electra_albert.model.initialization import HEAD_OFFSETS, initialize
 from electra_albert.presets import PRESETS
 
 NORMAL = ModelConfig(
@@ -91,7 +91,7 @@ def test_detection_starts_near_even_odds_at_the_width_of_every_preset(width: int
     with torch.random.fork_rng():
         torch.manual_seed(3)
         head = RtdHead(config)
-        initialize_rtd_head(head, config)
+        initialize(head, config)
         hidden_states = torch.randn(7, 11, width)  # as a LayerNorm leaves them
     loss = torch.nn.functional.softplus(head(hidden_states)).mean()  # of original tokens
     assert float(loss.detach()) == pytest.approx(math.log(2), rel=START_TOLERANCE)

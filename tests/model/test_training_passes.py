@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.model.compilation import compile_for_training
-from electra_albert.model.encoder import Encoder, set_gradient_checkpointing
+from electra_albert.model.encoder import Encoder, compile_for_training, set_gradient_checkpointing
 from tests.model.twins import SHAPE, make_pair
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")

@@ -1,4 +1,4 @@
-"""What every pretraining objective keeps to, and what sentence order adds (laws 2 to 6)."""
+"""Laws 2 to 6 of every pretraining objective, and the terms of sentence order."""
 
 import math
 from dataclasses import replace
@@ -10,32 +10,29 @@ from torch import Tensor
 
 from electra_albert.config import SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, Term
+from electra_albert.objectives import OBJECTIVES as BUILT
 from electra_albert.objectives import PretrainingObjective
 from electra_albert.objectives.evaluation import Detections, Unigram
-from electra_albert.objectives.prediction import order_terms
-from electra_albert.objectives.registry import OBJECTIVES as BUILT
-from electra_albert.objectives.rtd import Corruption, DetectionOutput, ReplacedTokenDetection
+from electra_albert.objectives.mlm import order_terms
+from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
 from electra_albert.training.optimizer import check_gradients, check_groups, parameter_groups
-from tests.objectives.toy import (
-    MODEL,
-    OBJECTIVES,
-    SEED,
-    SPECIAL,
-    START,
-    STEP,
-    build,
-    make_batch,
-    means,
-    ordered,
-    rows_of,
-)
+from tests.objectives import toy
+from tests.objectives.toy import MODEL, OBJECTIVES, SEED, SPECIAL, STEP, build, make_batch, ordered
 
+# Wide enough, and with enough tokens, for the first losses to be what they are in a real run.
+START = replace(MODEL, vocab_size=1009, embedding_size=64, hidden_size=128, num_hidden_layers=3, intermediate_size=256)
 WITH_ORDER = ("rtd_sop", "mlm_sop")
 COUNTS = np.arange(MODEL.vocab_size)
 
 
 def total(objective: PretrainingObjective, terms: dict[str, Term]) -> Tensor:
     return torch.stack([weight * terms[name].sum for name, weight in objective.weights.items()]).sum()
+
+
+def means(objective: PretrainingObjective, batch: Batch) -> dict[str, float]:
+    """Each weighted term divided by its count."""
+    terms = objective(batch, STEP)
+    return {name: float(terms[name].sum.detach() / terms[name].count) for name in objective.weights}
 
 
 def gradients(objective: PretrainingObjective, batches: list[Batch], counts: dict[str, int]) -> dict[str, Tensor]:
@@ -67,25 +64,22 @@ def test_micro_batches_give_the_gradient_of_one_big_batch(name: str) -> None:
     # float32, whose relative error of 6e-8 a number is what may differ.
     objective, batch = build(name).double(), ordered(make_batch())
     counts = objective.counts(batch)
-    parts = [rows_of(batch, torch.tensor(rows)) for rows in ([0, 2, 3], [1], [4])]
+    parts = [toy.rows_of(batch, torch.tensor(rows)) for rows in ([0, 2, 3], [1], [4])]
     whole, summed = gradients(objective, [batch], counts), gradients(objective, parts, counts)
     norm = torch.stack([gradient.norm() for gradient in whole.values()]).norm()
     assert all((summed[name] - gradient).norm() <= 1e-6 * norm for name, gradient in whole.items())
     # Planted: each part divided by its own counts, the mean of means.
-    means_of_means = [gradients(objective, [part], _at_least_one(objective.counts(part))) for part in parts]
-    wrong = {name: sum(part[name] for part in means_of_means) / len(parts) for name in whole}
+    own = [{name: max(count, 1) for name, count in objective.counts(part).items()} for part in parts]
+    alone = [gradients(objective, [part], counted) for part, counted in zip(parts, own, strict=True)]
+    wrong = {name: sum(part[name] for part in alone) / len(parts) for name in whole}
     assert any((wrong[name] - gradient).norm() > 1e-2 * norm for name, gradient in whole.items())
-
-
-def _at_least_one(counts: dict[str, int]) -> dict[str, int]:
-    return {name: max(count, 1) for name, count in counts.items()}
 
 
 @pytest.mark.parametrize(("name", "initialization"), [*((name, "normal") for name in OBJECTIVES), ("rtd_sop", "local")])
 def test_losses_start_at_chance_level(name: str, initialization: str) -> None:
     objective = build(name, replace(START, initialization=initialization), mask_rate=0.15)  # type: ignore[arg-type]
     batch = ordered(make_batch(lengths=(61, 50, 61, 33, 61, 61), length=61, vocab=START.vocab_size))
-    losses = means(objective, objective(batch, STEP))
+    losses = means(objective, batch)
     assert losses.keys() == objective.guessing.keys() == objective.weights.keys()
     for term, loss in losses.items():
         # Logits of deviation s add s * s / 2 to a loss on average; the two orders are equally frequent in the batch.
@@ -93,7 +87,7 @@ def test_losses_start_at_chance_level(name: str, initialization: str) -> None:
     # Planted: tables and heads drawn from a standard normal, as torch's own nn.Embedding is.
     wild = build(name, replace(START, initializer_range=1.0), mask_rate=0.15)
     first = next(iter(wild.weights))
-    assert means(wild, wild(batch, STEP))[first] > 1.5 * math.log(START.vocab_size)
+    assert means(wild, batch)[first] > 1.5 * math.log(START.vocab_size)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -124,7 +118,7 @@ def assert_rows_do_not_depend_on_the_batch(objective: PretrainingObjective, batc
     """AssertionError unless rows are masked and filled alike in any order and alone."""
     whole = objective.corrupt(batch)
     for rows in (torch.tensor([4, 2, 0, 3, 1]), torch.tensor([2])):
-        part = objective.corrupt(rows_of(batch, rows))
+        part = objective.corrupt(toy.rows_of(batch, rows))
         for name in ("masked_ids", "is_shown_masked", "corrupted_ids", "is_replaced"):
             if hasattr(whole, name):
                 assert torch.equal(getattr(part, name), getattr(whole, name)[rows]), name
@@ -194,9 +188,9 @@ def test_order_terms_agree_with_counting_by_hand() -> None:
 class ReadsTheText(ReplacedTokenDetection):
     """Planted: order predicted from the original text."""
 
-    def terms(self, batch: Batch, corruption: Corruption, output: DetectionOutput) -> dict[str, Term]:
-        states = self.discriminator.encode(batch.input_ids, batch.attention_mask, batch.token_type_ids)
-        return super().terms(batch, corruption, output._replace(hidden_states=states))
+    def terms(self, batch: Batch, corruption: Corruption, hidden_states: Tensor, detected: Tensor) -> dict[str, Term]:
+        hidden_states = self.discriminator.encode(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+        return super().terms(batch, corruption, hidden_states, detected)
 
 
 def assert_order_is_predicted_from(ids: Tensor, objective: ReplacedTokenDetection, batch: Batch) -> None:

@@ -4,20 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from electra_albert.config import RtdConfig
 from electra_albert.contracts import Batch, Term
-from electra_albert.objectives.rtd import Corruption, DetectionOutput, ReplacedTokenDetection
-from tests.objectives.toy import (
-    CLS,
-    MASK,
-    MODEL,
-    PAD,
-    SEP,
-    STEP,
-    make_batch,
-    make_objective,
-)
+from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
+from tests.objectives.toy import CLS, MASK, MODEL, PAD, SEP, STEP, make_batch, make_objective
 
 HALF = RtdConfig(mask_rate=0.5)
 
@@ -39,7 +31,7 @@ def assert_sample_is_detached(objective: ReplacedTokenDetection, batch: Batch) -
 
 
 class ComparedWithMasked(ReplacedTokenDetection):
-    """Planted: labels against the masked input, so that a right guess counts as replaced."""
+    """Planted: labels against the masked input, so that a correct prediction counts as replaced."""
 
     def corrupt(self, batch: Batch) -> Corruption:
         corruption = super().corrupt(batch)
@@ -47,28 +39,28 @@ class ComparedWithMasked(ReplacedTokenDetection):
 
 
 class CountsPadding(ReplacedTokenDetection):
-    """Planted: padding judged and counted as real tokens."""
+    """Planted: padding scored and counted as real tokens."""
 
-    def terms(self, batch: Batch, corruption: Corruption, output: DetectionOutput) -> dict[str, Term]:
+    def terms(self, batch: Batch, corruption: Corruption, *detected: Tensor) -> dict[str, Term]:
         everything = batch._replace(attention_mask=torch.ones_like(batch.attention_mask))
-        return super().terms(everything, corruption, output)
+        return super().terms(everything, corruption, *detected)
 
 
 class StraightThrough(ReplacedTokenDetection):
     """Planted: the generator's scores have a path into the discriminator's."""
 
-    def detect(self, batch: Batch, corruption: Corruption) -> DetectionOutput:
+    def detect(self, batch: Batch, corruption: Corruption) -> tuple[Tensor, Tensor]:
         soft = corruption.logits.softmax(-1).amax(-1)  # [B, K]
-        output = super().detect(batch, corruption)
-        return output._replace(logits=output.logits.scatter_add(1, corruption.targets.positions, soft))
+        hidden_states, detected = super().detect(batch, corruption)
+        return hidden_states, detected.scatter_add(1, corruption.targets.positions, soft)
 
 
 def test_drawn_token_equal_to_the_text_is_labelled_original() -> None:
-    batch, objective = make_batch(lengths=(23,) * 40), make_objective(rtd=HALF)  # so many that some guess is right
+    batch, objective = make_batch(lengths=(23,) * 40), make_objective(rtd=HALF)  # so many that some draw is right
     corruption = objective.corrupt(batch)
     assert_labelled_against_the_text(batch, corruption)
     hits = corruption.corrupted_ids.gather(1, corruption.targets.positions) == corruption.targets.labels
-    assert (hits & corruption.is_shown_masked).any(), "no guess was right: the case does not occur"
+    assert (hits & corruption.is_shown_masked).any(), "no draw was right: the case does not occur"
     assert corruption.is_replaced.any()
     with pytest.raises(AssertionError):
         assert_labelled_against_the_text(batch, make_objective(rtd=HALF, kind=ComparedWithMasked).corrupt(batch))
@@ -82,7 +74,7 @@ def test_only_chosen_tokens_are_masked_or_replaced_and_no_special_one() -> None:
     for ids in (corruption.masked_ids, corruption.corrupted_ids):
         assert torch.equal(ids[~is_target], batch.input_ids[~is_target])
     assert not (is_target & torch.isin(batch.input_ids, torch.tensor([PAD, CLS, SEP]))).any()
-    # Tokens shown as they are are drawn anew too, as in ELECTRA's code.
+    # Tokens shown as they are are drawn again too, as in ELECTRA's code.
     kept = is_target & (corruption.masked_ids != MASK)
     assert (corruption.is_replaced & kept).any()
 
@@ -120,9 +112,9 @@ def test_metrics_agree_with_counting_by_hand() -> None:
     # The generator knows the tokens of every other slot, among them some that it is shown.
     is_known = torch.arange(certain.shape[1]) % 2 == 0
     corruption = corruption._replace(logits=corruption.logits + 99 * certain * is_known[:, None])
-    output = objective.detect(batch, corruption)
-    terms = objective.terms(batch, corruption, output)
-    detected = output.logits[batch.attention_mask] > 0
+    hidden_states, logits = objective.detect(batch, corruption)
+    terms = objective.terms(batch, corruption, hidden_states, logits)
+    detected = logits[batch.attention_mask] > 0
     is_replaced = corruption.is_replaced[batch.attention_mask]
     hits = int((detected & is_replaced).sum())
     found = {name: (float(term.sum.detach()), int(term.count)) for name, term in terms.items()}

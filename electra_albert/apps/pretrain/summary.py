@@ -20,7 +20,7 @@ from electra_albert.inference.engine import TokenSequence, printable, shown
 from electra_albert.inference.model import InferenceModel, Proposal
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.attention import stock_computes
-from electra_albert.objectives.registry import spec_of
+from electra_albert.objectives import spec_of
 from electra_albert.training.monitor import EVALUATION_PREFIX
 
 if TYPE_CHECKING:
