@@ -24,7 +24,6 @@ from tests.model.twins import (
     assert_same_gradients,
     assert_same_outputs,
     body_twin,
-    draw_vectors_apart,
     gradients,
     load_twin,
     make_body,
@@ -90,7 +89,6 @@ def make_twins(head: str, config: ModelConfig, dtype: torch.dtype) -> Twins:
     """Ours and the stock class on the same weights."""
     make, twin = HEADS[head]
     ours = make(config)
-    draw_vectors_apart(ours)
     return Twins(ours, twin(ours)).to(dtype)
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch import Tensor, nn
+from torch import Tensor
 
 from electra_albert.contracts import Batch
 from electra_albert.hub.names import to_stock
 from electra_albert.model.task_model import TaskHead, TaskModel, depth_scales
-from tests.model.twins import SHAPE, assert_same_outputs, padded_batch, stock
+from tests.model.twins import SHAPE, assert_same_outputs, drawn, padded_batch, stock
 
 HEADS = {
     "sequence": TaskHead("sequence", 5),
@@ -26,15 +26,12 @@ GROUPED = replace(SHAPE, num_hidden_groups=3, inner_group_num=2)
 
 
 def make_task_model(head: TaskHead, config: Any = SHAPE, seed: int = 5) -> TaskModel:
-    """In eval mode, every parameter drawn, so that none is hidden by a zero or a one."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = TaskModel(config, head).eval()
+    def make() -> TaskModel:
+        model = TaskModel(config, head)
         model.initialize()
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                nn.init.normal_(parameter, mean=0.5, std=0.2)
-    return model
+        return model
+
+    return drawn(make, seed)
 
 
 def inputs(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -65,8 +62,8 @@ def test_dropout_samples_differ_in_training_only() -> None:
     ours, batch = make_task_model(head, config), padded_batch()
     once = ours(*inputs(batch))
     torch.testing.assert_close(ours(*inputs(batch), samples=3), once.expand(3, *once.shape[1:]))
-    drawn = ours.train()(*inputs(batch), samples=3)
-    assert not any(torch.allclose(drawn[first], drawn[second], atol=1e-4) for first, second in ((0, 1), (0, 2), (1, 2)))
+    found = ours.train()(*inputs(batch), samples=3)
+    assert not any(torch.allclose(found[first], found[second], atol=1e-4) for first, second in ((0, 1), (0, 2), (1, 2)))
 
 
 def test_new_heads_are_normal_with_zero_biases() -> None:
