@@ -27,8 +27,8 @@ NORMAL = ModelConfig(
 )
 LOCAL = replace(NORMAL, initialization="local")
 ROWS, LENGTH = 5, 64
-# Words differ at every place and disturb the agreement of positions; still most queries, and most of the attention of
-# each, must go to the head's own offset. Chance gives it one in LENGTH.
+# Words disturb the agreement of positions; still most queries, and most of the attention of each, must go to the head's
+# own offset. Chance gives it one in LENGTH.
 LEAST_SHARE = 0.5
 
 
@@ -44,8 +44,9 @@ def first_attention(model: Discriminator, group: int = 0) -> Tensor:
     ids = bits(1, Stream.EXAMPLE, torch.arange(ROWS)[:, None], torch.arange(LENGTH)) % config.vocab_size
     hidden_states = model.encoder.embedding_hidden_mapping_in(model.embeddings(ids, torch.zeros_like(ids)))
     qkv = model.encoder.get_submodule(f"albert_layer_groups.{group}.albert_layers.0.attention.qkv")
-    projected = qkv(hidden_states)  # [B, L, 3 N H]
-    q, k, _ = projected.view(ROWS, LENGTH, 3, config.num_attention_heads, config.head_size).permute(2, 0, 3, 1, 4)
+    q, k, _ = (
+        qkv(hidden_states).view(ROWS, LENGTH, 3, config.num_attention_heads, config.head_size).permute(2, 0, 3, 1, 4)
+    )
     return (q @ k.transpose(-1, -2) * config.head_size**-0.5).softmax(-1).detach()  # [B, N, L, L]
 
 

@@ -15,13 +15,7 @@ from electra_albert.hub.names import to_stock
 from electra_albert.model.task_model import TaskHead, TaskModel, depth_scales
 from tests.model.twins import SHAPE, assert_same_outputs, drawn, padded_batch, stock
 
-HEADS = {
-    "sequence": TaskHead("sequence", 5),
-    "token": TaskHead("token", 7),
-    "token, style electra": TaskHead("token", 7, "electra"),
-}
-ELECTRA_HEAD = TaskHead("sequence", 5, "electra")
-TWO_HEADS = [HEADS["sequence"], HEADS["token, style electra"]]
+SENTENCES = TaskHead("sequence", 5)
 GROUPED = replace(SHAPE, num_hidden_groups=3, inner_group_num=2)
 
 
@@ -39,15 +33,15 @@ def inputs(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def test_electra_style_puts_one_linear_layer_on_the_stock_encoders_first_token() -> None:
-    ours, batch = make_task_model(ELECTRA_HEAD).double(), padded_batch()
+    ours, batch = make_task_model(replace(SENTENCES, style="electra")).double(), padded_batch()
     twin = transformers.AlbertModel(stock(SHAPE), add_pooling_layer=False).double()
-    body = {name: tensor for name, tensor in to_stock(ours.state_dict()).items() if name.startswith("albert.")}
+    body = to_stock({name: tensor for name, tensor in ours.state_dict().items() if not name.startswith("electra_")})
     twin.load_state_dict({name.removeprefix("albert."): tensor for name, tensor in body.items()})
     hidden_states = twin.eval()(*inputs(batch)).last_hidden_state
     assert_same_outputs(ours(*inputs(batch))[0], hidden_states[:, 0] @ ours.output.weight.T + ours.output.bias)
 
 
-@pytest.mark.parametrize("head", TWO_HEADS, ids=["row", "token"])
+@pytest.mark.parametrize("head", [SENTENCES, TaskHead("token", 7, "electra")], ids=["row", "token"])
 def test_padding_does_not_change_outputs(head: TaskHead) -> None:
     ours, batch = make_task_model(head).double(), padded_batch()
     outputs = ours(*inputs(batch))[0]
@@ -58,8 +52,7 @@ def test_padding_does_not_change_outputs(head: TaskHead) -> None:
 
 
 def test_dropout_samples_differ_in_training_only() -> None:
-    head, config = replace(HEADS["token"], dropout=0.5), replace(SHAPE, hidden_dropout_prob=0.0)
-    ours, batch = make_task_model(head, config), padded_batch()
+    ours, batch = make_task_model(TaskHead("token", 7, dropout=0.5)), padded_batch()
     once = ours(*inputs(batch))
     torch.testing.assert_close(ours(*inputs(batch), samples=3), once.expand(3, *once.shape[1:]))
     found = ours.train()(*inputs(batch), samples=3)
@@ -67,10 +60,10 @@ def test_dropout_samples_differ_in_training_only() -> None:
 
 
 def test_new_heads_are_normal_with_zero_biases() -> None:
-    model = TaskModel(replace(SHAPE, hidden_size=300, initializer_range=0.02), HEADS["sequence"])
+    model = TaskModel(replace(SHAPE, hidden_size=300, initializer_range=0.02), SENTENCES)
     torch.manual_seed(1)
     model.initialize()
-    for layer in (model.output, *([model.pooler] if model.pooler is not None else [])):
+    for layer in (model.output, model.pooler):
         assert not layer.bias.any()
         # 4 standard errors of a standard deviation of so many numbers
         assert abs(float(layer.weight.detach().std()) / 0.02 - 1) < 4 / (2 * layer.weight.numel()) ** 0.5
