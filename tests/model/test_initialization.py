@@ -40,14 +40,12 @@ def make_pair(config: ModelConfig) -> Electra:
 
 def first_attention(model: Discriminator, group: int = 0) -> Tensor:
     """Attention weights [B, N, L, L] of a group's block on the embeddings of text without a pattern."""
-    config = model.config
-    ids = bits(1, Stream.EXAMPLE, torch.arange(ROWS)[:, None], torch.arange(LENGTH)) % config.vocab_size
+    heads, size = model.config.num_attention_heads, model.config.head_size
+    ids = bits(1, Stream.EXAMPLE, torch.arange(ROWS)[:, None], torch.arange(LENGTH)) % model.config.vocab_size
     hidden_states = model.encoder.embedding_hidden_mapping_in(model.embeddings(ids, torch.zeros_like(ids)))
     qkv = model.encoder.get_submodule(f"albert_layer_groups.{group}.albert_layers.0.attention.qkv")
-    q, k, _ = (
-        qkv(hidden_states).view(ROWS, LENGTH, 3, config.num_attention_heads, config.head_size).permute(2, 0, 3, 1, 4)
-    )
-    return (q @ k.transpose(-1, -2) * config.head_size**-0.5).softmax(-1).detach()  # [B, N, L, L]
+    q, k, _ = qkv(hidden_states).view(ROWS, LENGTH, 3, heads, size).permute(2, 0, 3, 1, 4)
+    return (q @ k.transpose(-1, -2) * size**-0.5).softmax(-1).detach()  # [B, N, L, L]
 
 
 def assert_heads_look_at_their_offsets(attention: Tensor) -> None:

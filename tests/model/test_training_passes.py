@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 import pytest
@@ -65,10 +66,8 @@ def test_another_dropout_the_second_time_is_caught() -> None:
     # Planted: each call of the group, also when it is computed again, draws its dropout from another seed.
     encoders = [encoder_of(DROPOUT, is_checkpointed=value) for value in (False, True)]
     for encoder in encoders:
-        seeds = count()
-        encoder.albert_layer_groups[0].register_forward_pre_hook(
-            lambda *_, s=seeds: torch.manual_seed(next(s)) and None
-        )
+        reseed = partial(lambda seeds, *_: torch.manual_seed(next(seeds)) and None, count())
+        encoder.albert_layer_groups[0].register_forward_pre_hook(reseed)
     with pytest.raises(AssertionError):
         assert_same_bits(*encoders)
 
