@@ -14,10 +14,9 @@ from electra_albert.model.initialization import initialize
 
 
 class Generator(Backbone):
-    """An encoder with an MLM head tied to its token table: a masked language model.
+    """A masked language model: an encoder with an MLM head tied to its token table.
 
-    `sentence_order` is there only where it is trained or was loaded. A `pooler` is read by nothing here: some ALBERT of
-    the hub has one and no order head, and keeps it.
+    `sentence_order` is there only where it is trained or was loaded. Nothing here reads a `pooler`: it is kept for export.
     """
 
     def __init__(
@@ -53,9 +52,8 @@ class Discriminator(Backbone):
 
 
 class Electra(nn.Module):
-    """The pair: one table of tokens, positions and segments with its LayerNorm; a mapping E to D for each.
+    """The pair: shared tables and their LayerNorm, a mapping E to D for each. Sentence order is the discriminator's.
 
-    The sentence-order head, where asked for, is the discriminator's.
     Paper: ELECTRA section 3.2 (shared embeddings), ALBERT section 3.1 (factorised embeddings).
     """
 

@@ -160,12 +160,6 @@ class Backbone(nn.Module):
         """The hidden states, or a subclass's own outputs; arguments as for encode."""
         return self.encode(input_ids, attention_mask, token_type_ids)
 
-    def pooled(self, hidden_states: Tensor) -> Tensor:
-        """hidden_states any float [B, L, D]; returns the pooler's [B, D]. Raises ValueError where there is none."""
-        if self.pooler is None:
-            raise ValueError("this encoder has no pooler; pool its hidden states in another way")
-        return self.pooler(hidden_states[:, 0]).tanh()
-
 
 class Body(Backbone):
     """Stock AlbertModel; the caller fills the weights."""

@@ -24,10 +24,8 @@ class MlmHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden_states: Tensor, table: Tensor) -> Tensor:
-        """hidden_states any float [..., D], table [V, E]; returns logits [..., V].
-
-        The table comes in as an argument, so that the tie cannot be lost by loading, moving or resizing.
-        """
+        """hidden_states any float [..., D], table [V, E]; returns logits [..., V]."""
+        # The table is an argument, so that the tie cannot be lost by loading, moving or resizing.
         transformed = self.LayerNorm(self.activation(self.dense(hidden_states)))  # [..., E]
         return F.linear(transformed, table, self.bias)  # [..., V]
 

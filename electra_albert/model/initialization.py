@@ -1,10 +1,8 @@
 """Initial weights: the published normal ones, or local ones whose heads look at neighbouring tokens from step one.
 
-From normal weights attention is uniform, and a small model stays at the unigram entropy until it has learned where its
-neighbours are. In the local form positions are sinusoids in a few dimensions of the table, and each head's query turns
-them by an offset of its own, so that key and query agree best at that distance. The feed-forward layers are wide enough
-to be bent by their activation, and what a block adds is scaled down with the depth. Only initial values differ.
-
+From normal weights a small model stays at the unigram entropy until it has learned where a token's neighbours are. In
+the local form positions are sinusoids in a few dimensions of the table, and each head's query turns them by an offset
+of its own, so that key and query agree best at that distance. Only initial values differ.
 Dimensions: E embedding, D hidden, N heads, H head size, P positions, W the dimensions that hold a position.
 """
 
@@ -57,15 +55,15 @@ def _make_local(module: nn.Module, config: ModelConfig) -> None:
         for block in module.modules():
             if isinstance(block, Block):
                 _look_at_neighbours(block.attention, positions, config)
-                _init_fan_in(block.ffn)
-                _init_fan_in(block.ffn_output)
+                for layer in (block.ffn, block.ffn_output):  # wide enough to be bent by the activation
+                    nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
                 # So that a token reaches the output as well through many blocks as through a few.
                 for layer in (block.attention.dense, block.ffn_output):
                     layer.weight *= min(1.0, FULL_STRENGTH_BLOCKS / (config.num_hidden_layers * config.inner_group_num))
     elif isinstance(module, RtdHead | SentenceOrderHead):
         wide = module.dense if isinstance(module, RtdHead) else module.pooler
         output = module.dense_prediction if isinstance(module, RtdHead) else module.classifier
-        _init_fan_in(wide)
+        nn.init.normal_(wide.weight, std=wide.in_features**-0.5)
         nn.init.zeros_(output.weight)  # with other weights the wide layer would decide the first logits
 
 
@@ -112,8 +110,3 @@ def _turn(width: int, offset: int, config: ModelConfig) -> Tensor:
     sine, cosine = _sinusoids(torch.tensor([offset]), config)[0, :width].view(-1, 2).unbind(-1)
     turns = torch.stack([torch.stack([cosine, sine], -1), torch.stack([-sine, cosine], -1)], -2)  # [W/2, 2, 2]
     return torch.block_diag(*turns)
-
-
-def _init_fan_in(layer: nn.Linear) -> None:
-    """Normal weights that keep the scale of the input."""
-    nn.init.normal_(layer.weight, std=layer.in_features**-0.5)

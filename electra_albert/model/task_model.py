@@ -92,7 +92,8 @@ class TaskModel(Backbone):
         """The linear layer's input from hidden states [B, L, D]: one vector a row [B, D], or those of all tokens."""
         if self.head.kind not in _ROW_KINDS:
             return hidden_states
-        return hidden_states[:, 0] if self.pooler is None else self.pooled(hidden_states)
+        first = hidden_states[:, 0]
+        return first if self.pooler is None else self.pooler(first).tanh()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, samples: int = 1) -> Tensor:
         """Outputs of a batch of rows under `samples` dropout masks on one pass of the encoder; arguments as for encode.

@@ -12,7 +12,7 @@ from electra_albert.config import MlmConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds, UsageError
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.objectives.masking import Targets, choose_targets, other_tokens, show_masked, show_others
-from electra_albert.objectives.mlm import MaskedLanguageModeling, cross_entropy
+from electra_albert.objectives.mlm import CrossEntropy, MaskedLanguageModeling
 from tests.model.twins import assert_same_gradients, gradients, pretraining_twin
 from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, STEP, build, make_batch, ordered
 
@@ -150,7 +150,7 @@ def test_values_and_gradients_are_those_of_pytorch_and_the_logits_stay(dtype: to
     logits = (10 * torch.randn(7, 31, generator=generator, dtype=torch.float64)).to(dtype).requires_grad_()
     labels, before = torch.randint(31, (7,), generator=generator), logits.detach().clone()
     expected = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
-    found = cross_entropy(logits, labels)
+    found = CrossEntropy.apply(logits, labels)
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
     gradients = [torch.autograd.grad((nats * weight).sum(), logits)[0] for nats in (expected, found)]
     torch.testing.assert_close(gradients[1], gradients[0], rtol=tolerance, atol=tolerance)

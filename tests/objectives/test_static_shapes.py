@@ -3,7 +3,6 @@
 Nor does any wait for a list of the host's to reach the device. The step as one graph computes the same.
 """
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,21 +16,12 @@ from electra_albert.model.encoder import compile_for_training
 from electra_albert.objectives import PretrainingObjective, masking, rtd
 from electra_albert.objectives.masking import sample
 from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
+from tests.model.test_training_passes import compiled
 from tests.objectives.toy import MODEL, OBJECTIVES, SPECIAL, STEP, build, make_batch, make_objective, ordered
 
 # Operators whose result's shape depends on values, or that hand a value to the host.
-READS_VALUES = (
-    "aten::_local_scalar_dense",
-    "aten::is_nonzero",
-    "aten::equal",
-    "aten::nonzero",
-    "aten::masked_select",
-    "aten::unique",
-    "aten::_unique2",
-    "aten::bincount",
-    "aten::repeat_interleave.Tensor",
-)
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+_NAMES = "_local_scalar_dense is_nonzero equal nonzero masked_select unique _unique2 bincount repeat_interleave.Tensor"
+READS_VALUES = tuple(f"aten::{name}" for name in _NAMES.split())
 TOLERANCE = 1e-5  # float32 sums added up in another order
 
 
@@ -49,9 +39,9 @@ class ShapeTrace(TorchDispatchMode):
         assert not name.startswith(READS_VALUES), f"{name} reads values"
         assert not name.startswith("aten::lift_fresh"), f"{name} makes a tensor of a list, which the device waits for"
         if name.startswith(("aten::_to_copy", "aten::copy_")):
-            places = {tensor.device for tensor in args if isinstance(tensor, Tensor)}
-            places |= {torch.device(place) for place in [(kwargs or {}).get("device")] if place is not None}
-            assert len(places) == 1, f"{name} goes from one device to another"
+            devices = {tensor.device for tensor in args if isinstance(tensor, Tensor)}
+            devices |= {torch.device(device) for device in [(kwargs or {}).get("device")] if device is not None}
+            assert len(devices) == 1, f"{name} goes from one device to another"
         if name.startswith(("aten::index.", "aten::index_put", "aten::_index_put")):
             indices = [index for index in args[1] if isinstance(index, Tensor)]
             assert all(index.dtype != torch.bool for index in indices), f"{name} by a mask reads values"
@@ -131,28 +121,24 @@ def test_trace_rejects_a_tensor_that_changes_its_device(monkeypatch: pytest.Monk
         trace(make_objective(), contents()[1])
 
 
-@pytest.mark.usefixtures("nothing_compiled_yet")
-@pytest.mark.slow
-@needs_compiler
+@compiled
 @pytest.mark.parametrize("name", ["rtd_sop", "mlm_sop"])  # all that rtd and mlm compute, and sentence order
 def test_losses_counts_and_gradients_are_those_of_the_plain_step(name: str) -> None:
-    plain, compiled, batch = build(name), build(name), ordered(make_batch())
-    compile_for_training(compiled, "step")
-    expected, found = plain(batch, STEP), compiled(batch, STEP)
+    plain, graph, batch = build(name), build(name), ordered(make_batch())
+    compile_for_training(graph, "step")
+    expected, found = plain(batch, STEP), graph(batch, STEP)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # no break in it
     for term, value in expected.items():
         assert int(found[term].count) == int(value.count)
         assert float(found[term].sum.detach()) == pytest.approx(float(value.sum.detach()), rel=TOLERANCE)
-    for objective, terms in ((plain, expected), (compiled, found)):
+    for objective, terms in ((plain, expected), (graph, found)):
         sum(terms[weighted].sum for weighted in objective.weights).backward()
-    pairs = zip(plain.parameters(), compiled.parameters(), strict=True)
+    pairs = zip(plain.parameters(), graph.parameters(), strict=True)
     far = [float((one.grad - other.grad).norm() / one.grad.norm().clamp(min=1e-6)) for one, other in pairs]
     assert max(far) <= 10 * TOLERANCE
 
 
-@pytest.mark.usefixtures("nothing_compiled_yet")
-@pytest.mark.slow
-@needs_compiler
+@compiled
 def test_another_batch_of_the_same_shape_is_not_compiled_again() -> None:
     objective = make_objective()
     compile_for_training(objective, "step")
