@@ -16,7 +16,7 @@ from electra_albert.model.initialization import initialize
 class Generator(Backbone):
     """A masked language model: an encoder with an MLM head tied to its token table.
 
-    `sentence_order` is there only where it is trained or was loaded. Nothing here reads a `pooler`: it is kept for export.
+    `sentence_order` is there only where it is trained or was loaded. A `pooler` is kept for export only.
     """
 
     def __init__(

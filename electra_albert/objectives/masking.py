@@ -15,6 +15,8 @@ from torch import Tensor
 from electra_albert.contracts import SpecialIds
 from electra_albert.keyed_random import Stream, bits, gumbel, uniform
 
+_MAX_INT64 = torch.iinfo(torch.int64).max
+
 
 class Targets(NamedTuple):
     """The tokens to predict: slots of a row, ordered by their keyed noise."""
@@ -51,9 +53,7 @@ def choose_targets(input_ids: Tensor, is_maskable: Tensor, rate: float, seed: in
     length = input_ids.shape[1]
     noise = bits(seed, Stream.MASK, example_id[:, None], torch.arange(length, device=input_ids.device))  # [B, L]
     count = slots(length, rate)
-    positions = (
-        noise.masked_fill(~is_maskable, torch.iinfo(torch.int64).max).topk(count, largest=False).indices
-    )  # [B, K]
+    positions = noise.masked_fill(~is_maskable, _MAX_INT64).topk(count, largest=False).indices  # [B, K]
     is_used = torch.arange(count, device=input_ids.device) < quota(is_maskable, rate)[:, None]  # [B, K]
     return Targets(positions, is_used.float(), input_ids.gather(1, positions))
 
