@@ -71,6 +71,14 @@ def test_check_of_offsets_rejects_normal_weights_and_heads_that_look_the_other_w
         assert_heads_look_at_their_offsets(first_attention(make_pair(LOCAL).discriminator).flip(1))
 
 
+def test_local_heads_start_at_logits_of_zero_and_each_of_many_blocks_adds_its_share() -> None:
+    found = make_pair(replace(LOCAL, num_hidden_layers=12)).discriminator
+    assert not found.discriminator_predictions.dense_prediction.weight.any()
+    assert not found.sentence_order.classifier.weight.any()
+    dense = found.get_parameter("encoder.albert_layer_groups.1.albert_layers.0.attention.dense.weight").detach()
+    torch.testing.assert_close(dense @ dense.T, (3 / 12) ** 2 * torch.eye(len(dense)), rtol=0, atol=1e-5)  # orthogonal
+
+
 def test_normal_start_is_the_published_one() -> None:
     alone = masked_language_model(NORMAL, with_sentence_order=True)
     for name, parameter in (*make_pair(NORMAL).named_parameters(), *alone.named_parameters()):

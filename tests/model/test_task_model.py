@@ -87,6 +87,9 @@ def test_learning_rates_fall_from_the_head_to_the_embeddings() -> None:
     }
     assert depth_scales(depths, GROUPED, 0.8) == {name: 0.8**depth for name, depth in depths.items()}
     assert {*depth_scales(depths, GROUPED, 1.0).values()} == {1.0}
+    for unknown in ("decoder.weight", block(3, 0), block(0, 2)):
+        with pytest.raises(ValueError, match=unknown):
+            depth_scales([unknown], GROUPED, 0.8)
 
 
 def test_head_that_cannot_be_is_refused() -> None:
