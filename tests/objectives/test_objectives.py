@@ -163,6 +163,12 @@ def test_scored_batch_gives_the_terms_of_training_and_the_baselines(name: str) -
     assert not tokens or int(is_replaced.sum()) == int(terms["replaced_fraction"].sum)
 
 
+def test_a_batch_is_changed_with_its_labels_or_without_any() -> None:
+    batch = make_batch()
+    assert batch.map(torch.clone).labels is None
+    assert [len(field) for field in batch._replace(labels=batch.example_id).map(lambda field: field[:2])] == [2] * 6
+
+
 class ByHand(torch.nn.Module):
     """A head whose logits are given: three rows sure of swapped, two sure of in order."""
 
