@@ -8,24 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any
 
 from electra_albert.config import MlmConfig, ModelConfig, PretrainConfig, RtdConfig, SopConfig
 from electra_albert.contracts import SpecialIds
-
-if TYPE_CHECKING:
-    from electra_albert.objectives.mlm import MaskedLanguageModeling
-    from electra_albert.objectives.rtd import ReplacedTokenDetection
-
-# All are a contracts.Objective with
-#   seed, special  the key of its draws and the special ids
-#   guessing       nats a count of each weighted term at chance level
-#   generator      the model that fills masks
-#   discriminator  the model that finds what was filled in, or None
-#   rate_scales    multiples of the learning rate by parameter name, or None
-#   corrupt(batch) the masked batch: masked_ids, targets, is_shown_masked, logits at the targets, …
-#   score(batch, unigram, detections)  the terms of a held-out batch and of its baselines
-PretrainingObjective: TypeAlias = "MaskedLanguageModeling | ReplacedTokenDetection"
 
 
 @dataclass(frozen=True)
@@ -75,10 +61,9 @@ def spec_of(config: PretrainConfig) -> ObjectiveSpec:
     return OBJECTIVES[config.run.objective]
 
 
-def make_objective(config: PretrainConfig, special: SpecialIds) -> PretrainingObjective:
-    """The objective that config.run.objective names, with initial weights from torch's stream."""
+def make_objective(config: PretrainConfig, special: SpecialIds) -> Any:
+    """The PretrainingObjective that config.run.objective names, with initial weights from torch's stream."""
     spec = spec_of(config)
     module, _, name = spec.built_by.partition(":")
     build = getattr(import_module(module), name)
-    objective = build(model=config.model, special=special, seed=config.training.seed, **spec.groups(config))
-    return cast("PretrainingObjective", objective)
+    return build(model=config.model, special=special, seed=config.training.seed, **spec.groups(config))

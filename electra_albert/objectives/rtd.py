@@ -7,7 +7,7 @@ Dimensions: B batch, L length, K slots a row, V vocab, D hidden.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,14 @@ from electra_albert.contracts import Batch, SpecialIds, Term
 from electra_albert.model.electra import Discriminator, Electra, Generator
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
 from electra_albert.objectives.masking import Targets, sample
-from electra_albert.objectives.mlm import order_counts, order_terms, predict, prediction_count, prediction_terms
+from electra_albert.objectives.mlm import (
+    MaskedLanguageModeling,
+    order_counts,
+    order_terms,
+    predict,
+    prediction_count,
+    prediction_terms,
+)
 
 
 class Corruption(NamedTuple):
@@ -118,3 +125,14 @@ def _detection_terms(detected: Tensor, is_replaced: Tensor, mask: Tensor) -> dic
         "discriminator_precision": Term(hits, is_flagged.sum()),
         "discriminator_recall": Term(hits, replaced),
     }
+
+
+# All are a contracts.Objective with
+#   seed, special  the key of its draws and the special ids
+#   guessing       nats a count of each weighted term at chance level
+#   generator      the model that fills masks
+#   discriminator  the model that finds what was filled in, or None
+#   rate_scales    multiples of the learning rate by parameter name, or None
+#   corrupt(batch) the masked batch: masked_ids, targets, is_shown_masked, logits at the targets, …
+#   score(batch, unigram, detections)  the terms of a held-out batch and of its baselines
+PretrainingObjective: TypeAlias = MaskedLanguageModeling | ReplacedTokenDetection

@@ -11,10 +11,9 @@ from torch import Tensor
 from electra_albert.config import SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, Term
 from electra_albert.objectives import OBJECTIVES as BUILT
-from electra_albert.objectives import PretrainingObjective
 from electra_albert.objectives.evaluation import Detections, Unigram
 from electra_albert.objectives.mlm import order_terms
-from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
+from electra_albert.objectives.rtd import Corruption, PretrainingObjective, ReplacedTokenDetection
 from electra_albert.training.optimizer import check_gradients, check_groups, parameter_groups
 from tests.objectives import toy
 from tests.objectives.toy import MODEL, OBJECTIVES, SPECIAL, STEP, build, make_batch, ordered

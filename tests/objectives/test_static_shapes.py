@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from electra_albert.contracts import Batch, SpecialIds, Term
 from electra_albert.model.encoder import compile_for_training
-from electra_albert.objectives import PretrainingObjective, masking, rtd
+from electra_albert.objectives import masking, rtd
 from electra_albert.objectives.masking import sample
-from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
+from electra_albert.objectives.rtd import Corruption, PretrainingObjective, ReplacedTokenDetection
 from tests.model.test_training_passes import compiled
 from tests.objectives.toy import MODEL, OBJECTIVES, SPECIAL, STEP, build, make_batch, make_objective, ordered
 

@@ -13,8 +13,7 @@ from electra_albert import objectives
 from electra_albert.config import ModelConfig, RtdConfig, SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds
 from electra_albert.keyed_random import Stream, bits
-from electra_albert.objectives import PretrainingObjective
-from electra_albert.objectives.rtd import ReplacedTokenDetection
+from electra_albert.objectives.rtd import PretrainingObjective, ReplacedTokenDetection
 
 PAD, UNKNOWN, CLS, SEP, MASK = range(5)
 SPECIAL = SpecialIds(PAD, UNKNOWN, CLS, SEP, MASK, never_masked=(PAD, UNKNOWN, CLS, SEP, MASK))
