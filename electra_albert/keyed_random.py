@@ -116,6 +116,6 @@ def _feistel(value: Tensor, epoch: Tensor, seed: int, half: int) -> Tensor:
     low = (1 << half) - 1
     left, right = value >> half, value & low
     for turn in range(_FEISTEL_ROUNDS):
-        round_key = epoch * _FEISTEL_ROUNDS + turn
-        left, right = right, left ^ (bits(seed, Stream.ORDER, round_key, right) & low)
+        noise = bits(seed, Stream.ORDER, epoch * _FEISTEL_ROUNDS + turn, right)
+        left, right = right, left ^ (noise & low)
     return (left << half) | right

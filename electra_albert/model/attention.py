@@ -47,9 +47,7 @@ def _attend_in_three_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dro
     return (weights @ v).view(batch, heads, length, size)  # [B, N, L, H]
 
 
-# Forward and backward, which makes two products of the same size: the gradient of either factor. Passes that gradient
-# checkpointing repeats are not counted.
-TRAINING_PASSES = 3
+TRAINING_PASSES = 3  # forward, and backward, which makes two products of that size; checkpointing's are not counted
 # A kind is called with the model's shape and its own options by name. It has
 #   forward(q, k, v, mask)  as SoftmaxMixing
 #   is_stock                whether stock transformers computes the same

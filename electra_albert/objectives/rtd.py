@@ -1,6 +1,5 @@
 """Replaced-token detection: a generator fills masks, a discriminator finds what it filled. Paper: ELECTRA section 2.
 
-With sentence order the discriminator also predicts, from the corrupted text, whether segments were swapped.
 Dimensions: B batch, L length, K slots a row, V vocab, D hidden.
 """
 
@@ -16,16 +15,9 @@ from torch import Tensor, nn
 from electra_albert.config import ModelConfig, RtdConfig, SopConfig
 from electra_albert.contracts import Batch, SpecialIds, Term
 from electra_albert.model.electra import Discriminator, Electra, Generator
+from electra_albert.objectives import mlm
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
 from electra_albert.objectives.masking import Targets, sample
-from electra_albert.objectives.mlm import (
-    MaskedLanguageModeling,
-    order_counts,
-    order_terms,
-    predict,
-    prediction_count,
-    prediction_terms,
-)
 
 
 class Corruption(NamedTuple):
@@ -40,7 +32,7 @@ class Corruption(NamedTuple):
 
 
 class ReplacedTokenDetection(nn.Module):
-    """MLM loss of the generator, and detection loss of the discriminator; where `sop` is given, sentence order too."""
+    """MLM loss of the generator, detection loss of the discriminator and, where `sop` is given, its sentence order."""
 
     def __init__(
         self, model: ModelConfig, rtd: RtdConfig, special: SpecialIds, seed: int, sop: SopConfig | None = None
@@ -73,13 +65,13 @@ class ReplacedTokenDetection(nn.Module):
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Predicted tokens, tokens that are not padding, and rows with an order, found on the host."""
-        predicted = prediction_count(batch, self.rtd.mask_rate, self.special)
+        predicted = mlm.prediction_count(batch, self.rtd.mask_rate, self.special)
         counts = {"generator_loss": predicted, "discriminator_loss": int(batch.attention_mask.sum())}
-        return counts | order_counts(batch, self.sop)
+        return counts | mlm.order_counts(batch, self.sop)
 
     def corrupt(self, batch: Batch) -> Corruption:
         """Mask the batch, let the generator fill it, and mark what changed. Draws are keyed by batch.example_id."""
-        found = predict(self.generator, batch, self.rtd, self.special, self.seed)
+        found = mlm.predict(self.generator, batch, self.rtd, self.special, self.seed)
         targets, logits = found.targets, found.logits
         keys = (batch.example_id[:, None].expand_as(targets.positions).flatten(), targets.positions.flatten())
         drawn = sample(logits.flatten(0, 1), self.rtd.temperature, self.seed, *keys).view_as(targets.positions)
@@ -100,9 +92,9 @@ class ReplacedTokenDetection(nn.Module):
 
     def terms(self, batch: Batch, corruption: Corruption, hidden_states: Tensor, detected: Tensor) -> dict[str, Term]:
         """Loss and metric terms of a batch that was corrupted; hidden_states and detected as from `detect`."""
-        terms = prediction_terms(corruption.logits, corruption.targets, corruption.is_shown_masked, "generator")
+        terms = mlm.prediction_terms(corruption.logits, corruption.targets, corruption.is_shown_masked, "generator")
         terms |= _detection_terms(detected, corruption.is_replaced, batch.attention_mask)
-        return terms | order_terms(self.discriminator.sentence_order, hidden_states, batch)
+        return terms | mlm.order_terms(self.discriminator.sentence_order, hidden_states, batch)
 
     def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
         """All terms of a held-out batch and of its baselines; the discriminator's logits go to `detections`."""
@@ -135,4 +127,4 @@ def _detection_terms(detected: Tensor, is_replaced: Tensor, mask: Tensor) -> dic
 #   rate_scales    multiples of the learning rate by parameter name, or None
 #   corrupt(batch) the masked batch: masked_ids, targets, is_shown_masked, logits at the targets, …
 #   score(batch, unigram, detections)  the terms of a held-out batch and of its baselines
-PretrainingObjective: TypeAlias = MaskedLanguageModeling | ReplacedTokenDetection
+PretrainingObjective: TypeAlias = mlm.MaskedLanguageModeling | ReplacedTokenDetection
