@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from electra_albert.config import CorpusConfig, PretrainConfig
 from electra_albert.contracts import UsageError
-from electra_albert.objectives.registry import OBJECTIVES
+from electra_albert.objectives import OBJECTIVES
 from electra_albert.presets import PRESETS
 
 if TYPE_CHECKING:

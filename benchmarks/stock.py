@@ -136,7 +136,7 @@ def check_same_function(ours: ReplacedTokenDetection, stock: StockPair, batch: B
     In float32; dropout must be off. The norms show a lost tie, which the losses alone do not.
     """
     corruption = ours.corrupt(batch)
-    terms = ours.terms(batch, corruption, ours.detect(batch, corruption))
+    terms = ours.terms(batch, corruption, *ours.detect(batch, corruption))
     found = _measures(ours, {name: terms[name].sum / terms[name].count for name in ours.weights})
     wanted = _measures(stock, stock(batch, corruption.corrupted_ids))
     for name, (value, tolerance) in found.items():

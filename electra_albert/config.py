@@ -296,7 +296,7 @@ class RunConfig:
     output_dir: str | None = None
     """Folder of the run; by default runs/<corpus>-<preset>."""
     objective: str = "rtd"
-    """What the encoder learns from; objectives/registry.py has the names."""
+    """What the encoder learns from; objectives/__init__.py has the names."""
     init_from: str | None = None
     """A run of ours, or a stock folder of ALBERT, ELECTRA or BERT, whose weights, tokenizer and shape to begin with, on
     another corpus; the schedule starts again."""

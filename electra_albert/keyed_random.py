@@ -1,7 +1,7 @@
 """Randomness as a pure function of (seed, stream, example, position).
 
-Every draw is keyed by what it is for, never taken from a running generator: so batches, masks and samples are the same
-on every device, in every batch split and world size, and after every resume, with no state to save.
+No draw comes from a running generator, so batches, masks and samples are the same on every device, in every batch split
+and world size, and after every resume, with no state to save.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FEISTEL_ROUNDS = 6
 
 
 class Stream(IntEnum):
-    """The purpose of a draw. Two streams never share a number."""
+    """The purpose of a draw. No two streams share a number."""
 
     ORDER = 1
     SHORT_ROW = 2
@@ -94,28 +94,28 @@ def gumbel(random_bits: Tensor) -> Tensor:
 
 
 def derived_seed(seed: int, stream: Stream, *words: int) -> int:
-    """One integer in [0, 2**63) for code that must be handed a seed, such as torch's own dropout stream."""
+    """One integer in [0, 2**63) for code that takes a seed, such as torch's own dropout stream."""
     return _key(seed, stream, *words) & _INT63
 
 
 def permute(index: Tensor, size: int, seed: int, epoch: Tensor) -> Tensor:
     """The image of each index under a keyed bijection of range(size): a shuffle that is computed, not stored.
 
-    index and epoch are int64 of broadcastable shapes with 0 <= index < size. A balanced Feistel network on the next
-    power of four, walked until the value falls inside the range again (fewer than four rounds on average).
+    index and epoch are int64 of broadcastable shapes with 0 <= index < size.
     """
-    half = max(1, ((max(size - 1, 1)).bit_length() + 1) // 2)
-    low = (1 << half) - 1
+    # A balanced Feistel network on the next power of four, walked until the value is inside the range again.
+    half = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
     index, epoch = torch.broadcast_tensors(index, epoch)
-    value = _feistel(index, epoch, seed, half, low)
+    value = _feistel(index, epoch, seed, half)
     while bool((outside := value >= size).any()):
-        value[outside] = _feistel(value[outside], epoch[outside], seed, half, low)
+        value[outside] = _feistel(value[outside], epoch[outside], seed, half)
     return value
 
 
-def _feistel(value: Tensor, epoch: Tensor, seed: int, half: int, low: int) -> Tensor:
+def _feistel(value: Tensor, epoch: Tensor, seed: int, half: int) -> Tensor:
+    low = (1 << half) - 1
     left, right = value >> half, value & low
     for turn in range(_FEISTEL_ROUNDS):
-        round_key = epoch * _FEISTEL_ROUNDS + turn
-        left, right = right, left ^ (bits(seed, Stream.ORDER, round_key, right) & low)
+        noise = bits(seed, Stream.ORDER, epoch * _FEISTEL_ROUNDS + turn, right)
+        left, right = right, left ^ (noise & low)
     return (left << half) | right

@@ -12,7 +12,7 @@ from electra_albert.apps.pretrain.trial import step_flops
 from electra_albert.contracts import UsageError
 from electra_albert.corpus.mixture import strict_loader
 from electra_albert.corpus.tokenizer import load_tokenizer
-from electra_albert.objectives.registry import spec_of
+from electra_albert.objectives import spec_of
 
 PRETRAINING = "pretraining-"  # and the seed: the stages that make weights
 _RUNNERS = {"config", "resume", "dry_run"}  # options that no plan may hold

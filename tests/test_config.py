@@ -16,7 +16,7 @@ from electra_albert.config import (
     TrainingConfig,
     as_settings,
 )
-from electra_albert.objectives.registry import OBJECTIVES
+from electra_albert.objectives import OBJECTIVES
 from electra_albert.presets import PRESETS
 
 NAN, INFINITE = float("nan"), float("inf")

@@ -19,7 +19,7 @@ from electra_albert.contracts import UsageError
 
 if TYPE_CHECKING:
     from electra_albert.config import TrainingConfig
-    from electra_albert.model.compilation import Compilation
+    from electra_albert.model.encoder import Compilation
 
 _TRITON_CAPABILITY = (7, 0)
 # The compilers that PyTorch and Triton look for, and the variable that names another one.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from electra_albert.config import BUILT_IN_CORPUS, GROUPS, CorpusConfig, PretrainConfig, as_settings
 from electra_albert.contracts import NOT_YAML, CheckpointError, Metrics, UsageError, UserError
 from electra_albert.files import name_beside
-from electra_albert.objectives.registry import spec_of
+from electra_albert.objectives import spec_of
 from electra_albert.training.run_log import LOG_FILE
 
 if TYPE_CHECKING:

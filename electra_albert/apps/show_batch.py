@@ -18,7 +18,7 @@ from electra_albert.apps.default_model import RUNS, newest_run
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.run_folder import CONFIG
 from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
-from electra_albert.objectives.registry import spec_of
+from electra_albert.objectives import spec_of
 
 _ORDERS = {0: ", segments in order", 1: ", segments swapped", IGNORED_LABEL: ", no order to tell"}
 

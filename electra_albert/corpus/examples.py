@@ -19,9 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError
+from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError, SpecialIds
 from electra_albert.corpus.store import TokenStream
-from electra_albert.corpus.tokenizer import SpecialIds
 from electra_albert.files import HashedFile, Written, find_damage, read_json, replacing, write_json
 from electra_albert.keyed_random import Stream, bits, uniform
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import regex
 
-from electra_albert.contracts import UsageError
+from electra_albert.contracts import SpecialIds, UsageError
 from electra_albert.corpus.tokenizer_files import TextOptions, load_tokenizer
 from electra_albert.corpus.tokenizer_training import (
     LETTERS_OR_DIGITS,
@@ -45,19 +45,10 @@ LONGEST_WORD = 64  # characters; bounds what counting holds
 _RUN = regex.compile(rf"{WORD_START}?(?:{LETTERS_OR_DIGITS})")
 
 
-class SpecialIds(NamedTuple):
-    """The ids of a tokenizer's special tokens; `unk` is None if it has no unknown token."""
-
-    pad: int
-    unk: int | None
-    cls: int
-    sep: int
-    mask: int
-
-
 def special_ids(tokenizer: Tokenizer) -> SpecialIds:
     """The special ids of a tokenizer from `load_tokenizer` or `train_tokenizer`."""
-    return SpecialIds(*(getattr(tokenizer, f"{name}_token_id") for name in SpecialIds._fields))
+    named = {name: getattr(tokenizer, f"{name}_token_id") for name in ("pad", "unk", "cls", "sep", "mask")}
+    return SpecialIds(**named, never_masked=tuple(sorted(tokenizer.all_special_ids)))
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
@@ -85,7 +76,7 @@ def fingerprint(tokenizer: Tokenizer) -> str:
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     identity = [content["model"].pop("vocab"), content["normalizer"], content["pre_tokenizer"]]
     if type(tokenizer).__name__ != "AlbertTokenizer":  # whose model and special ids are always the same
-        identity += [content["model"], content["added_tokens"], special_ids(tokenizer)]
+        identity += [content["model"], content["added_tokens"], special_ids(tokenizer)[:5]]
     return hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
 
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from electra_albert.contracts import DataError, UsageError
-from electra_albert.corpus.tokenizer import Piece, describe_pieces
+from electra_albert.corpus.tokenizer import Piece, describe_pieces, special_ids
 from electra_albert.inference import engine
 from electra_albert.inference.engine import WORD_MARKS, Engine, Padded, TokenSequence
 from electra_albert.model.electra import Generator
-from electra_albert.objectives.masking import SpecialIds, choose_targets, maskable, sample
+from electra_albert.objectives.masking import choose_targets, maskable, sample
 
 NO_CHARACTER = "\ufffd"
 MASKS_AT_ONCE = 512  # bounds the memory that scores of the whole vocabulary take
@@ -152,7 +152,7 @@ def _sequence(tokenizer: Any, ids: list[int]) -> TokenSequence:
 def _redraw(model: Engine, cuts: Sequence[tuple[Line, range]], draw: Draw) -> list[tuple[list[int], list[bool]]]:
     """The ids of each cut afterwards, and which tokens were chosen: by pretraining's own rules, or the user's masks."""
     tokenizer, generator = model.tokenizer, model.masked_token_model("rewrite")
-    special = SpecialIds(tokenizer.mask_token_id, tuple(tokenizer.all_special_ids))
+    special = special_ids(tokenizer)
 
     def redraw(padded: Padded, chosen: list[int]) -> Iterator[tuple[list[int], list[bool]]]:
         ids, is_real, types = padded

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
-from electra_albert.contracts import Batch, CheckpointError, DataError, UsageError
+from electra_albert.contracts import Batch, CheckpointError, DataError, SpecialIds, UsageError
 from electra_albert.corpus.batches import eval_batches
 from electra_albert.corpus.examples import SHORTEST_ROW, Rows, build_table
 from electra_albert.corpus.sources import Reading, find_files, plan_units, read_unit
@@ -34,7 +34,7 @@ from electra_albert.inference import engine
 from electra_albert.inference.model import InferenceModel
 from electra_albert.inference.rewrite import MASKS_AT_ONCE, masked_logits
 from electra_albert.model.electra import Generator
-from electra_albert.objectives.masking import SpecialIds, maskable
+from electra_albert.objectives.masking import maskable
 from electra_albert.tasks.read_rules import as_text
 
 LOG = logging.getLogger(__name__)
@@ -89,7 +89,8 @@ def score_text(
     sums, tokens = torch.zeros(4, dtype=torch.float64), len(stream.tokens)
     with TemporaryDirectory(prefix="score-") as scratch:
         rows = Rows(stream, build_table(stream, length, _ROW_SEED, Path(scratch)), length, _ROW_SEED, special)
-        borders = SpecialIds(special.mask, (special.cls, special.sep, special.pad))  # an unknown token is predicted
+        # An unknown token is predicted.
+        borders = special._replace(never_masked=(special.cls, special.sep, special.pad))
         row_count = rows.table.count
         for batch in eval_batches(rows, row_count, max(1, model.batch_tokens // length)):
             sums += predict_batch(generator, batch.to(model.device), borders, special.unk)

@@ -32,7 +32,7 @@ class SoftmaxMixing(nn.Module):
 
     @staticmethod
     def flops(config: ModelConfig, length: int) -> int:
-        """Operations over one row: scores, and what they weigh."""
+        """Operations over one row: scores, and the values they weigh."""
         return 2 * 2 * length * length * config.hidden_size
 
 
@@ -47,10 +47,12 @@ def _attend_in_three_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dro
     return (weights @ v).view(batch, heads, length, size)  # [B, N, L, H]
 
 
+TRAINING_PASSES = 3  # forward, and backward, which makes two products of that size; checkpointing's are not counted
 # A kind is called with the model's shape and its own options by name. It has
 #   forward(q, k, v, mask)  as SoftmaxMixing
 #   is_stock                whether stock transformers computes the same
-#   flops(config, length)   operations of the products over one row, for the estimate
+#   flops(config, length)   operations of the matrix products in one forward pass over one row: a multiply and an add
+#                           are two; softmax, LayerNorm and table look-ups, which hardly compute, are left out
 ATTENTION: dict[str, Any] = {"softmax": SoftmaxMixing}
 
 

@@ -10,20 +10,13 @@ from torch import Tensor, nn
 from electra_albert.config import ModelConfig
 from electra_albert.model.encoder import Backbone, Embeddings
 from electra_albert.model.heads import MlmHead, RtdHead, SentenceOrderHead
-from electra_albert.model.initialization import (
-    initialize_embeddings,
-    initialize_encoder,
-    initialize_head,
-    initialize_rtd_head,
-    initialize_sentence_order_head,
-)
+from electra_albert.model.initialization import initialize
 
 
 class Generator(Backbone):
-    """An encoder with an MLM head tied to its token table: a masked language model.
+    """A masked language model: an encoder with an MLM head tied to its token table.
 
-    `sentence_order` is there only where it is trained or was loaded. Nothing here reads a `pooler` of its own: the
-    hub's ALBERT has one and no order head, and what was trained is handed on.
+    `sentence_order` is there only where it is trained or was loaded. A `pooler` is kept for export only.
     """
 
     def __init__(
@@ -59,9 +52,8 @@ class Discriminator(Backbone):
 
 
 class Electra(nn.Module):
-    """The pair: one table of tokens, positions and segments with its LayerNorm; a mapping E to D for each.
+    """The pair: shared tables and their LayerNorm, a mapping E to D for each. Sentence order is the discriminator's.
 
-    The sentence-order head, where asked for, is the discriminator's.
     Paper: ELECTRA section 3.2 (shared embeddings), ALBERT section 3.1 (factorised embeddings).
     """
 
@@ -84,13 +76,11 @@ def masked_language_model(config: ModelConfig, *, with_sentence_order: bool = Fa
 
 def _initialize(*models: Generator | Discriminator) -> None:
     """Draw the weights of models that share their embeddings; the order of the draws decides what a seed gives."""
-    initialize_embeddings(models[-1].embeddings, models[-1].config)
+    initialize(models[-1].embeddings, models[-1].config)
     for model in models:
-        initialize_encoder(model.encoder, model.config)
+        initialize(model.encoder, model.config)
     for model in models:
-        if isinstance(model, Generator):
-            initialize_head(model.predictions, model.config)
-        else:
-            initialize_rtd_head(model.discriminator_predictions, model.config)
-        if model.sentence_order is not None:
-            initialize_sentence_order_head(model.sentence_order, model.config)
+        head = model.predictions if isinstance(model, Generator) else model.discriminator_predictions
+        for part in (head, model.sentence_order):
+            if part is not None:
+                initialize(part, model.config)

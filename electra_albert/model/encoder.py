@@ -7,6 +7,8 @@ Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,14 +16,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from electra_albert.config import ModelConfig
-from electra_albert.model.attention import SelfAttention
+from electra_albert.model.attention import ATTENTION, SelfAttention
 
-
-def gelu_tanh(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu_new": gelu_tanh, "gelu": F.gelu, "relu": F.relu}
+Compilation = Literal["none", "blocks", "step"]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu": F.gelu,
+    "relu": F.relu,
+}
 
 
 class Embeddings(nn.Module):
@@ -51,7 +53,7 @@ class Block(nn.Module):
         self.ffn = nn.Linear(config.hidden_size, config.intermediate_size)
         self.activation = ACTIVATIONS[config.hidden_act]
         self.ffn_output = nn.Linear(config.intermediate_size, config.hidden_size)
-        # Differs from transformers: ALBERT's own code drops out here, transformers makes the module and never calls it.
+        # Differs from transformers, which makes this module and never calls it: ALBERT's own code drops out here.
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.full_layer_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
@@ -84,16 +86,13 @@ class Encoder(nn.Module):
     """From embeddings to hidden states: the mapping E to D, then the passes through the groups.
 
     With gradient_checkpointing, training keeps only what enters each pass and computes the rest again when it is due.
-    training_pass is pass_through or, after compilation.py, its compiled form.
     """
-
-    training_pass: Callable[[nn.Module, Tensor, Tensor], Tensor]
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.gradient_checkpointing = False
-        self.training_pass = pass_through
+        self.training_pass: Callable[[nn.Module, Tensor, Tensor], Tensor] = pass_through  # or its compiled form
         self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
         self.albert_layer_groups = nn.ModuleList(Group(config) for _ in range(config.num_hidden_groups))
 
@@ -112,12 +111,35 @@ class Encoder(nn.Module):
             return checkpoint(self.training_pass, group, hidden_states, mask, use_reentrant=False)
         return self.training_pass(group, hidden_states, mask)
 
+    @staticmethod
+    def flops(config: ModelConfig, length: int) -> int:
+        """Operations over one row, as mixings count them; padding is computed like any other token."""
+        hidden, blocks = config.hidden_size, config.num_hidden_layers * config.inner_group_num
+        layers = 4 * hidden + 2 * config.intermediate_size  # query, key, value and output; feed-forward
+        block = 2 * length * hidden * layers + int(ATTENTION[config.attention].flops(config, length))
+        return 2 * length * config.embedding_size * hidden + blocks * block
+
 
 def set_gradient_checkpointing(module: nn.Module) -> None:
     """Switch gradient checkpointing on in every Encoder inside `module`. Gradients stay the same, to the bit."""
     for part in module.modules():
         if isinstance(part, Encoder):
             part.gradient_checkpointing = True
+
+
+def compile_for_training(objective: nn.Module, what: Compilation) -> None:
+    """Compile training steps: blocks, each group for itself, in seconds; step, the forward pass whole, in minutes."""
+    if what != "none":
+        # DDP would have graphs cut so that gradients leave early, but a shared block's are whole after its last pass.
+        import torch._dynamo
+
+        torch._dynamo.config.optimize_ddp = False
+    if what == "blocks":
+        for part in objective.modules():
+            if isinstance(part, Encoder):
+                part.training_pass = torch.compile(pass_through, dynamic=False)
+    elif what == "step":
+        objective.compile(dynamic=False)
 
 
 class Backbone(nn.Module):
@@ -135,14 +157,8 @@ class Backbone(nn.Module):
         return self.encoder(self.embeddings(input_ids, token_type_ids), attention_mask)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """The hidden states; a model with outputs of its own returns those. Arguments as for encode."""
+        """The hidden states, or a subclass's own outputs; arguments as for encode."""
         return self.encode(input_ids, attention_mask, token_type_ids)
-
-    def pooled(self, hidden_states: Tensor) -> Tensor:
-        """hidden_states any float [B, L, D]; returns the pooler's [B, D]. Raises ValueError where there is none."""
-        if self.pooler is None:
-            raise ValueError("this encoder has no pooler; pool its hidden states in another way")
-        return self.pooler(hidden_states[:, 0]).tanh()
 
 
 class Body(Backbone):

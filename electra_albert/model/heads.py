@@ -24,12 +24,15 @@ class MlmHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden_states: Tensor, table: Tensor) -> Tensor:
-        """hidden_states any float [..., D], table [V, E]; returns logits [..., V].
-
-        The table comes in as an argument, so that the tie cannot be lost by loading, moving or resizing.
-        """
+        """hidden_states any float [..., D], table [V, E]; returns logits [..., V]."""
+        # The table is an argument, so that the tie cannot be lost by loading, moving or resizing.
         transformed = self.LayerNorm(self.activation(self.dense(hidden_states)))  # [..., E]
         return F.linear(transformed, table, self.bias)  # [..., V]
+
+    @staticmethod
+    def flops(config: ModelConfig, predicted: int) -> int:
+        """Operations of the logits at so many tokens of a row."""
+        return 2 * predicted * config.embedding_size * (config.hidden_size + config.vocab_size)
 
 
 class RtdHead(nn.Module):
@@ -45,6 +48,10 @@ class RtdHead(nn.Module):
         """hidden_states any float [B, L, D]; returns logits [B, L], above 0 = replaced."""
         return self.dense_prediction(self.activation(self.dense(hidden_states))).squeeze(-1)  # [B, L]
 
+    @staticmethod
+    def flops(config: ModelConfig, length: int) -> int:
+        return 2 * length * config.hidden_size * (config.hidden_size + 1)
+
 
 class SentenceOrderHead(nn.Module):
     """Sentence order: whether the two segments of a row were swapped. Paper: ALBERT section 3.1."""
@@ -58,3 +65,7 @@ class SentenceOrderHead(nn.Module):
         """hidden_states any float [B, L, D]; returns logits [B, 2] of in order and swapped."""
         # Differs from transformers: no dropout on the pooled state in training, as ALBERT v2 pretrains without any.
         return self.classifier(self.pooler(hidden_states[:, 0]).tanh())  # [B, 2]
+
+    @staticmethod
+    def flops(config: ModelConfig) -> int:
+        return 2 * config.hidden_size * (config.hidden_size + 2)

@@ -1,11 +1,8 @@
 """Initial weights: the published normal ones, or local ones whose heads look at neighbouring tokens from step one.
 
-From normal weights attention is uniform, and a small model stays at the unigram entropy until it has learned where its
-neighbours are. The local form gives it that: positions are sinusoids in a few dimensions of the table, and each head's
-query turns them by an offset of its own, so that key and query agree best at that distance. The feed-forward layers
-are wide enough to be bent by their activation, since whether a token fits its neighbours is a product of the two, and
-what a block adds is scaled down with the depth. Only initial values differ: the shape stays ALBERT's.
-
+From normal weights a small model stays at the unigram entropy until it has learned where a token's neighbours are. In
+the local form positions are sinusoids in a few dimensions of the table, and each head's query turns them by an offset
+of its own, so that key and query agree best at that distance. Only initial values differ.
 Dimensions: E embedding, D hidden, N heads, H head size, P positions, W the dimensions that hold a position.
 """
 
@@ -24,61 +21,50 @@ from electra_albert.model.heads import RtdHead, SentenceOrderHead
 POSITION_SHARE = 4  # one dimension in so many holds the position
 POSITION_AMPLITUDE = 3.0  # of the sinusoids, in standard deviations of a word's dimension
 RATE_SPACING = 1.5  # exponent that spaces the rates so that no two positions of a row look alike
-SHARPNESS_NATS = 12.0  # how far a head's own offset stands above the other positions before the softmax
-_PUBLISHED_LOGIT_WIDTH = 256  # up to this width the detection head starts as published, above it with less
+SHARPNESS_NATS = 12.0  # how far a head's own offset is above the other positions before the softmax
 FULL_STRENGTH_BLOCKS = 3  # blocks that may add all they compute; of more, each adds its share of as much
 HEAD_OFFSETS = (-1, 1, -2, 2, -3, 3)  # the first N of them; further heads start out normal
+_PUBLISHED_LOGIT_WIDTH = 256  # up to this width the detection head starts as published, above it with less
 
 
-def initialize_embeddings(embeddings: Embeddings, config: ModelConfig) -> None:
-    """Fill the shared tables."""
-    initialize_head(embeddings, config)
-    if config.initialization == "local":
-        table = _sinusoids(torch.arange(config.max_position_embeddings), config)  # [P, W]
-        with torch.no_grad():
-            position_embeddings = embeddings.position_embeddings.weight
-            position_embeddings.zero_()
-            position_embeddings[:, : table.shape[1]] = table * POSITION_AMPLITUDE * config.initializer_range
+def initialize(module: nn.Module, config: ModelConfig) -> None:
+    """Fill embeddings, an encoder or a head: normal weights, zero biases and LayerNorm at one as published, or local.
 
-
-def initialize_head(module: nn.Module, config: ModelConfig) -> None:
-    """Normal weights, zero biases, LayerNorm at one: as published for BERT, ALBERT and ELECTRA."""
+    The local form of an encoder expects embeddings that were filled by it too.
+    """
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
             nn.init.normal_(part.weight, std=config.initializer_range)
         if isinstance(part, nn.Linear):
             nn.init.zeros_(part.bias)
+    with torch.no_grad():
+        if config.initialization == "local":
+            _make_local(module, config)
+        elif isinstance(module, RtdHead) and config.hidden_size > _PUBLISHED_LOGIT_WIDTH:
+            # Differs from ELECTRA: normal logits grow with the width, to a loss of 1.0 nats for ln 2 at H4096.
+            module.dense_prediction.weight *= _PUBLISHED_LOGIT_WIDTH / config.hidden_size
 
 
-def initialize_rtd_head(head: RtdHead, config: ModelConfig) -> None:
-    """Fill the detection head."""
-    initialize_head(head, config)
-    if config.initialization == "local":
-        _zero_init_output(head.dense, head.dense_prediction)
-    elif config.hidden_size > _PUBLISHED_LOGIT_WIDTH:
-        # Differs from ELECTRA: normal logits grow with the width, to a loss of 1.0 nats for ln 2 at H4096.
-        with torch.no_grad():
-            head.dense_prediction.weight *= _PUBLISHED_LOGIT_WIDTH / config.hidden_size
-
-
-def initialize_sentence_order_head(head: SentenceOrderHead, config: ModelConfig) -> None:
-    """Fill the sentence-order head."""
-    initialize_head(head, config)
-    if config.initialization == "local":
-        _zero_init_output(head.pooler, head.classifier)
-
-
-def initialize_encoder(encoder: Encoder, config: ModelConfig) -> None:
-    """Fill the blocks of one encoder; the local form expects embeddings that were filled by it too."""
-    initialize_head(encoder, config)
-    if config.initialization == "local":
-        positions = _map_positions_apart(encoder.embedding_hidden_mapping_in, config)  # [D, W]
-        for block in encoder.modules():
+def _make_local(module: nn.Module, config: ModelConfig) -> None:
+    if isinstance(module, Embeddings):
+        table = _sinusoids(torch.arange(config.max_position_embeddings), config)  # [P, W]
+        position_embeddings = module.position_embeddings.weight.zero_()
+        position_embeddings[:, : table.shape[1]] = table * POSITION_AMPLITUDE * config.initializer_range
+    elif isinstance(module, Encoder):
+        positions = _map_positions_apart(module.embedding_hidden_mapping_in, config)  # [D, W]
+        for block in module.modules():
             if isinstance(block, Block):
                 _look_at_neighbours(block.attention, positions, config)
-                _init_fan_in(block.ffn)
-                _init_fan_in(block.ffn_output)
-                _scale_residual_branches(block, config.num_hidden_layers * config.inner_group_num)
+                for layer in (block.ffn, block.ffn_output):  # wide enough to be bent by the activation
+                    nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+                # So that a token reaches the output as well through many blocks as through a few.
+                for layer in (block.attention.dense, block.ffn_output):
+                    layer.weight *= min(1.0, FULL_STRENGTH_BLOCKS / (config.num_hidden_layers * config.inner_group_num))
+    elif isinstance(module, RtdHead | SentenceOrderHead):
+        wide = module.dense if isinstance(module, RtdHead) else module.pooler
+        output = module.dense_prediction if isinstance(module, RtdHead) else module.classifier
+        nn.init.normal_(wide.weight, std=wide.in_features**-0.5)
+        nn.init.zeros_(output.weight)  # with other weights the wide layer would decide the first logits
 
 
 def _sinusoids(positions: Tensor, config: ModelConfig) -> Tensor:
@@ -94,10 +80,8 @@ def _map_positions_apart(mapping: nn.Linear, config: ModelConfig) -> Tensor:
     width = config.embedding_size // POSITION_SHARE // 2 * 2
     basis = nn.init.orthogonal_(torch.empty(config.hidden_size, config.hidden_size))
     apart = min(width, config.hidden_size // 4 * 2)  # a sine and its cosine stay together
-    if not apart:
-        return basis[:, :0]
-    words = nn.init.orthogonal_(torch.empty(config.hidden_size - apart, config.embedding_size - width))
-    with torch.no_grad():
+    if apart:
+        words = nn.init.orthogonal_(torch.empty(config.hidden_size - apart, config.embedding_size - width))
         mapping.weight.zero_()
         mapping.weight[:, :apart] = basis[:, :apart]
         mapping.weight[:, width:] = basis[:, apart:] @ words
@@ -113,30 +97,12 @@ def _look_at_neighbours(attention: SelfAttention, positions: Tensor, config: Mod
     share = width / config.embedding_size
     amplitude = POSITION_AMPLITUDE / math.sqrt(1 + share * POSITION_AMPLITUDE**2 / 2)  # once LayerNorm has scaled it
     gain = math.sqrt(SHARPNESS_NATS * math.sqrt(head_size) / (width / 2 * amplitude**2))
-    query, key, _ = attention.qkv.weight.data.view(3, config.num_attention_heads, head_size, config.hidden_size)
+    query, key, value = attention.qkv.weight.view(3, config.num_attention_heads, head_size, config.hidden_size)
     for head, offset in zip(range(config.num_attention_heads), HEAD_OFFSETS, strict=False):
         key[head, :width] = gain * positions[:, :width].T
         query[head, :width] = gain * _turn(width, offset, config) @ positions[:, :width].T
-    nn.init.orthogonal_(attention.qkv.weight.data[2 * config.hidden_size :])
+    nn.init.orthogonal_(value.flatten(0, 1))
     nn.init.orthogonal_(attention.dense.weight)
-
-
-def _init_fan_in(layer: nn.Linear) -> None:
-    """Normal weights that keep the scale of what comes in."""
-    nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
-
-
-def _scale_residual_branches(block: Block, blocks: int) -> None:
-    """Scale what a block adds so that a token reaches its output as well through many blocks as through a few."""
-    with torch.no_grad():
-        for layer in (block.attention.dense, block.ffn_output):
-            layer.weight *= min(1.0, FULL_STRENGTH_BLOCKS / blocks)
-
-
-def _zero_init_output(wide: nn.Linear, output: nn.Linear) -> None:
-    """A wide layer below an output of zero: with other weights the wide layer would decide the first logits."""
-    _init_fan_in(wide)
-    nn.init.zeros_(output.weight)
 
 
 def _turn(width: int, offset: int, config: ModelConfig) -> Tensor:

@@ -6,7 +6,6 @@ Dimensions: S dropout samples, B rows, L length, D hidden, C classes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
 from electra_albert.model.encoder import Backbone
-from electra_albert.model.initialization import initialize_embeddings, initialize_encoder, initialize_head
+from electra_albert.model.initialization import initialize
 
 TaskKind = Literal["sequence", "choice", "span", "token"]
 
@@ -27,10 +26,9 @@ _ARCHITECTURES: dict[str, str] = {
     "span": "AlbertForQuestionAnswering",
     "token": "AlbertForTokenClassification",
 }
-_ROW_KINDS = ("sequence", "choice")  # that read one vector a row
+_ROW_KINDS = ("sequence", "choice")  # read one vector of a row
 _HEAD_PARTS = ("pooler.", "classifier.", "electra_classifier.", "qa_outputs.")
-_MAPPING = "encoder.embedding_hidden_mapping_in."
-_BLOCK = re.compile(r"encoder\.albert_layer_groups\.(\d+)\.albert_layers\.(\d+)\.")
+_BELOW_BLOCKS = ("encoder.embedding_hidden_mapping_in.", "embeddings.")
 
 
 @dataclass(frozen=True)
@@ -52,10 +50,6 @@ class TaskHead:
             raise ValueError(f"dropout={self.dropout} must lie in [0, 1)")
 
     @property
-    def has_pooler(self) -> bool:
-        return self.kind in _ROW_KINDS and self.style == "albert"
-
-    @property
     def output_name(self) -> str:
         """Name of the linear layer that gives the outputs: a stock one where a stock class computes the same."""
         if self.kind == "span":
@@ -67,7 +61,7 @@ class TaskModel(Backbone):
     """An encoder with a task's head; style electra has no dense layer, as replaced-token detection trains none."""
 
     def __init__(self, config: ModelConfig, head: TaskHead) -> None:
-        super().__init__(config, with_pooler=head.has_pooler)
+        super().__init__(config, with_pooler=head.kind in _ROW_KINDS and head.style == "albert")
         self.head = head
         self.dropout = nn.Dropout(head.dropout)
         self.add_module(head.output_name, nn.Linear(config.hidden_size, head.num_labels))
@@ -79,27 +73,27 @@ class TaskModel(Backbone):
 
     @property
     def output(self) -> nn.Linear:
-        """The linear layer that gives the outputs."""
         return cast(nn.Linear, self.get_submodule(self.head.output_name))
 
     def initialize(self) -> None:
         """Draw every weight from torch's generator: the head first, so that a seed gives it whatever lies below."""
         self.initialize_head()
-        initialize_embeddings(self.embeddings, self.config)
-        initialize_encoder(self.encoder, self.config)
+        initialize(self.embeddings, self.config)
+        initialize(self.encoder, self.config)
 
     def initialize_head(self, *, with_pooler: bool = True) -> None:
         """Draw the weights of the linear layer, and of the pooler where there is one and it is asked for."""
         # Differs from ELECTRA's code: normal weights as in BERT and ALBERT, TensorFlow's default was Glorot's there.
-        initialize_head(self.output, self.config)
+        initialize(self.output, self.config)
         if self.pooler is not None and with_pooler:
-            initialize_head(self.pooler, self.config)
+            initialize(self.pooler, self.config)
 
     def features(self, hidden_states: Tensor) -> Tensor:
-        """What the linear layer reads of hidden states [B, L, D]: one vector a row [B, D], or those of all tokens."""
+        """The linear layer's input from hidden states [B, L, D]: one vector a row [B, D], or those of all tokens."""
         if self.head.kind not in _ROW_KINDS:
             return hidden_states
-        return hidden_states[:, 0] if self.pooler is None else self.pooled(hidden_states)
+        first = hidden_states[:, 0]
+        return first if self.pooler is None else self.pooler(first).tanh()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, samples: int = 1) -> Tensor:
         """Outputs of a batch of rows under `samples` dropout masks on one pass of the encoder; arguments as for encode.
@@ -119,20 +113,13 @@ def depth_scales(names: Iterable[str], config: ModelConfig, decay: float) -> dic
     mapping E to D, then the embeddings. Raises ValueError for an unknown name.
     """
     # Differs from ELECTRA's code: it counts layers, and one head deeper than meant; a shared block has no one layer.
-    return {name: decay ** _depth(name, config) for name in names}
-
-
-def _depth(name: str, config: ModelConfig) -> int:
-    blocks = config.num_hidden_groups * config.inner_group_num
-    block = _BLOCK.match(name)
-    if block:
-        group, inner = int(block[1]), int(block[2])
-        if group < config.num_hidden_groups and inner < config.inner_group_num:
-            return blocks - (group * config.inner_group_num + inner)
-    elif name.startswith(_HEAD_PARTS):
-        return 0
-    elif name.startswith(_MAPPING):
-        return blocks + 1
-    elif name.startswith("embeddings."):
-        return blocks + 2
-    raise ValueError(f"{name} is no parameter of a task model of {blocks} blocks")
+    groups, inner = range(config.num_hidden_groups), range(config.inner_group_num)
+    blocks = [f"encoder.albert_layer_groups.{group}.albert_layers.{block}." for group in groups for block in inner]
+    parts: list[str | tuple[str, ...]] = [_HEAD_PARTS, *reversed(blocks), *_BELOW_BLOCKS]
+    scales = {}
+    for name in names:
+        depth = next((depth for depth, start in enumerate(parts) if name.startswith(start)), None)
+        if depth is None:
+            raise ValueError(f"{name} is no parameter of a task model of {len(blocks)} blocks")
+        scales[name] = decay**depth
+    return scales

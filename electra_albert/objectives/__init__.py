@@ -1,34 +1,69 @@
-"""Pretraining objectives; their options and names are in registry.py."""
+"""The objectives one can pretrain with, by their names on the command line.
+
+The command line is derived from this, so nothing heavy is imported, not even for types: jsonargparse would follow.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import Any
 
-from electra_albert.config import PretrainConfig
-from electra_albert.objectives.registry import spec_of
-
-if TYPE_CHECKING:
-    from electra_albert.objectives.masking import SpecialIds
-    from electra_albert.objectives.mlm import MaskedLanguageModeling
-    from electra_albert.objectives.rtd import ReplacedTokenDetection
-
-# All have one shape: a contracts.Objective with
-#   seed           keys its draws
-#   special        the ids that are never masked
-#   guessing       nats a count of each weighted term at chance level
-#   generator      the model that fills masks
-#   discriminator  the model that finds what was filled in, or None
-#   rate_scales    multiples of the learning rate by parameter name, or None
-#   corrupt(batch) the masked batch: masked_ids, targets, is_shown_masked, logits at the targets, …
-#   score(batch, unigram, detections)  the terms of a held-out batch and of its baselines
-PretrainingObjective: TypeAlias = "MaskedLanguageModeling | ReplacedTokenDetection"
+from electra_albert.config import MlmConfig, ModelConfig, PretrainConfig, RtdConfig, SopConfig
+from electra_albert.contracts import SpecialIds
 
 
-def make_objective(config: PretrainConfig, special: SpecialIds) -> PretrainingObjective:
-    """The objective that config.run.objective names, with initial weights from torch's stream."""
+@dataclass(frozen=True)
+class ObjectiveSpec:
+    """An objective as far as it is known before its class is loaded. docs/extending.md adds one."""
+
+    built_by: str  # module:Class, called with model, special, seed and each group of `options` by its name
+    learned_from: str  # its name in the model card: pretrained by …
+    options: Mapping[str, type[Any]]  # by name on the command line; the first with a mask_rate gives that of the plan
+    has_discriminator: bool = False  # then the generator has the shape that group rtd gives, else the model's own
+    has_sentence_order: bool = False  # whether its rows have two segments, half of them swapped
+    has_stock_pair: bool = False  # whether stock classes can be composed to compute the same
+
+    def __post_init__(self) -> None:
+        assert "rtd" in self.options or not self.has_discriminator, "group rtd gives the generator its shape"
+
+    def groups(self, config: PretrainConfig) -> dict[str, Any]:
+        """The options it reads, by group."""
+        return {name: config.own[name] if name in config.own else getattr(config, name) for name in self.options}
+
+    def mask_rate(self, config: PretrainConfig) -> float | None:
+        """Share of the tokens that are predicted from the rest; None where none are masked."""
+        return next((group.mask_rate for group in self.groups(config).values() if hasattr(group, "mask_rate")), None)
+
+    def generator(self, config: PretrainConfig) -> ModelConfig:
+        """The generator's shape. Raises ValueError where there is no such shape."""
+        return config.rtd.generator(config.model) if self.has_discriminator else config.model
+
+
+_RTD = "electra_albert.objectives.rtd:ReplacedTokenDetection"
+_MLM = "electra_albert.objectives.mlm:MaskedLanguageModeling"
+_DETECTION, _MASKING = "replaced-token detection", "masked language modelling"
+OBJECTIVES = {
+    "rtd": ObjectiveSpec(_RTD, _DETECTION, {"rtd": RtdConfig}, has_discriminator=True, has_stock_pair=True),
+    "rtd_sop": ObjectiveSpec(
+        _RTD, f"{_DETECTION} and sentence order", {"rtd": RtdConfig, "sop": SopConfig}, True, has_sentence_order=True
+    ),
+    "mlm": ObjectiveSpec(_MLM, _MASKING, {"mlm": MlmConfig}),
+    "mlm_sop": ObjectiveSpec(
+        _MLM, f"{_MASKING} and sentence order", {"mlm": MlmConfig, "sop": SopConfig}, has_sentence_order=True
+    ),
+}
+
+
+def spec_of(config: PretrainConfig) -> ObjectiveSpec:
+    """The entry of the objective that config.run.objective names."""
+    return OBJECTIVES[config.run.objective]
+
+
+def make_objective(config: PretrainConfig, special: SpecialIds) -> Any:
+    """The PretrainingObjective that config.run.objective names, with initial weights from torch's stream."""
     spec = spec_of(config)
     module, _, name = spec.built_by.partition(":")
     build = getattr(import_module(module), name)
-    objective = build(model=config.model, special=special, seed=config.training.seed, **spec.groups(config))
-    return cast("PretrainingObjective", objective)
+    return build(model=config.model, special=special, seed=config.training.seed, **spec.groups(config))

@@ -15,9 +15,8 @@ from torch import Tensor
 from electra_albert.contracts import Metrics, Term
 from electra_albert.objectives.masking import Targets
 
-_CHANCE_AUC = 0.5
-_IDLE_AUC = 0.52  # a discriminator below it finds nothing: over 30,000 tokens chance keeps below .51
-_KNOWING_NATS = 1.0  # a generator so far below the token frequencies makes replacements that context can reveal
+_IDLE_AUC = 0.52  # a discriminator below it is at chance, which over 30,000 tokens stays below .51
+_LEARNED_NATS = 1.0  # a generator so far below the token frequencies makes replacements that context can reveal
 
 
 class Unigram(NamedTuple):
@@ -42,8 +41,8 @@ class Unigram(NamedTuple):
 class Detections:
     """The discriminator's scores of real tokens and whether each was replaced, gathered over batches."""
 
-    scores: list[Tensor] = field(default_factory=list)
-    is_replaced: list[Tensor] = field(default_factory=list)
+    scores: list[Tensor] = field(default_factory=lambda: [torch.zeros(0)])
+    is_replaced: list[Tensor] = field(default_factory=lambda: [torch.zeros(0, dtype=torch.bool)])
 
     def add(self, detected: Tensor, is_replaced: Tensor, attention_mask: Tensor) -> None:
         """detected any float [B, L], is_replaced and attention_mask bool [B, L]; padding is left out."""
@@ -53,8 +52,6 @@ class Detections:
 
     def arrays(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Scores float32 [tokens] and labels bool [tokens]."""
-        if not self.scores:
-            return np.zeros(0, np.float32), np.zeros(0, np.bool_)
         return torch.cat(self.scores).numpy(), torch.cat(self.is_replaced).numpy()
 
 
@@ -73,12 +70,12 @@ def detection_scores(scores: NDArray[np.float32], is_replaced: NDArray[np.bool_]
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     can_score = is_replaced.any() and not is_replaced.all() and np.isfinite(scores).all()
-    shuffled = np.random.default_rng(seed).permutation(is_replaced)
-    return {
-        "discriminator_auc": float(roc_auc_score(is_replaced, scores)) if can_score else None,
-        "discriminator_average_precision": float(average_precision_score(is_replaced, scores)) if can_score else None,
-        "shuffled_labels_auc": float(roc_auc_score(shuffled, scores)) if can_score else None,
+    scorers = {
+        "discriminator_auc": (roc_auc_score, is_replaced),
+        "discriminator_average_precision": (average_precision_score, is_replaced),
+        "shuffled_labels_auc": (roc_auc_score, np.random.default_rng(seed).permutation(is_replaced)),
     }
+    return {name: float(score(labels, scores)) if can_score else None for name, (score, labels) in scorers.items()}
 
 
 def has_learned(metrics: Metrics) -> bool | None:
@@ -87,7 +84,7 @@ def has_learned(metrics: Metrics) -> bool | None:
     # A score, and how many times its baseline it must reach.
     bars = [(accuracy, 2.5, metrics.get("most_frequent_accuracy")) for accuracy in predicted]
     if "replaced_fraction" in metrics:  # a term of detection: there is a discriminator
-        bars.append((metrics.get("discriminator_auc"), 1.3, _CHANCE_AUC))
+        bars.append((metrics.get("discriminator_auc"), 1.3, 0.5))
         bars.append((metrics.get("discriminator_average_precision"), 1.5, metrics["replaced_fraction"]))
     return all(_reaches(*bar) for bar in bars) if bars else None
 
@@ -97,7 +94,7 @@ def is_discriminator_idle(metrics: Metrics) -> bool:
     auc, loss, floor = (metrics.get(name) for name in ("discriminator_auc", "generator_loss", "unigram_loss"))
     if auc is None or loss is None or floor is None:
         return False
-    return auc < _IDLE_AUC and loss < floor - _KNOWING_NATS
+    return auc < _IDLE_AUC and loss < floor - _LEARNED_NATS
 
 
 def _reaches(score: float | None, times: float, baseline: float | None) -> bool:

@@ -12,16 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from electra_albert.contracts import SpecialIds
 from electra_albert.keyed_random import Stream, bits, gumbel, uniform
 
 _MAX_INT64 = torch.iinfo(torch.int64).max
-
-
-class SpecialIds(NamedTuple):
-    """Ids of a tokenizer that masking needs."""
-
-    mask: int
-    never_masked: tuple[int, ...]  # [CLS], [SEP], padding, unknown and [MASK] itself
 
 
 class Targets(NamedTuple):
@@ -103,18 +97,19 @@ def sample(logits: Tensor, temperature: float, seed: int, example_id: Tensor, po
     """Draw a token from softmax(logits / temperature): hard Gumbel-softmax, detached. Paper: ELECTRA section 2.
 
     logits any float [M, V]; example_id and position int64 [M] key the noise; returns int64 [M].
-    The maximum over V perturbed scores is found in two levels: a block's perturbed logsumexp decides the block, a
-    perturbed score within it the token. The law is the same, with about 2 sqrt(V) noises a token instead of V.
     """
+    # In two levels: a block's perturbed logsumexp decides the block, a perturbed score within it the token. The
+    # distribution is the same, with about 2 sqrt(V) noises a token instead of V.
     scores = logits.detach().float()
     scores = scores if temperature == 1 else scores / temperature
-    size = block_size(scores.shape[-1])
+    vocab = scores.shape[-1]
+    size = 1 << max(1, math.isqrt(max(vocab - 1, 1))).bit_length()  # the power of two nearest above sqrt(V)
     block_scores = _block_scores(scores, size)  # [M, blocks]
     noise = _noise(seed, Stream.SAMPLE_BLOCK, example_id, position, block_scores.shape[-1])
     block = (block_scores + noise).argmax(-1, keepdim=True)  # [M, 1]
     token = block * size + torch.arange(size, device=block.device)  # [M, size]
-    is_token = token < scores.shape[-1]  # the last block may end before the others do
-    within = scores.gather(1, token.clamp(max=scores.shape[-1] - 1)).masked_fill(~is_token, -math.inf)
+    # The last block may end before the others do.
+    within = scores.gather(1, token.clamp(max=vocab - 1)).masked_fill(token >= vocab, -math.inf)
     best = (within + _noise(seed, Stream.SAMPLE_TOKEN, example_id, position, size)).argmax(-1, keepdim=True)
     return token.gather(1, best).squeeze(1)
 
@@ -126,11 +121,6 @@ def _block_scores(scores: Tensor, size: int) -> Tensor:
     if whole == scores.shape[-1]:
         return block_scores
     return torch.cat([block_scores, scores[:, whole:].logsumexp(-1, keepdim=True)], dim=1)
-
-
-def block_size(vocab: int) -> int:
-    """The power of two nearest above the square root of the vocabulary."""
-    return 1 << max(1, math.isqrt(max(vocab - 1, 1))).bit_length()
 
 
 def _noise(seed: int, stream: Stream, example_id: Tensor, position: Tensor, count: int) -> Tensor:

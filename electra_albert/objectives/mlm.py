@@ -1,28 +1,35 @@
-"""Masked language modelling, 80/10/10, alone or with sentence order. Papers: BERT section 3.1, ALBERT section 3.1."""
+"""Masked language modelling, 80/10/10, alone or with sentence order. Papers: BERT section 3.1, ALBERT section 3.1.
+
+The functions are those of every objective that predicts masked tokens or the order of segments. The corpus swaps the
+segments and labels the rows: 0 in order, 1 swapped, IGNORED_LABEL where there is no order.
+Dimensions: B batch, L length, K slots a row, M any number of predicted tokens, V vocab, D hidden.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from electra_albert.config import MlmConfig, ModelConfig, SopConfig
-from electra_albert.contracts import Batch, Term, UsageError
-from electra_albert.model.electra import masked_language_model
+from electra_albert.config import MlmConfig, ModelConfig, RtdConfig, SopConfig
+from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds, Term, UsageError
+from electra_albert.model.electra import Discriminator, Generator, masked_language_model
+from electra_albert.model.heads import SentenceOrderHead
+from electra_albert.objectives import masking
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
-from electra_albert.objectives.masking import SpecialIds
-from electra_albert.objectives.prediction import (
-    Prediction,
-    order_counts,
-    order_terms,
-    predict,
-    prediction_count,
-    prediction_terms,
-)
 
-if TYPE_CHECKING:
-    from electra_albert.model.electra import Discriminator, Generator
+
+class Prediction(NamedTuple):
+    """Masked inputs, targets and the logits at them."""
+
+    masked_ids: Tensor  # [B, L] int64, the input of the generator
+    targets: masking.Targets
+    is_shown_masked: Tensor  # [B, K] bool
+    hidden_states: Tensor  # [B, L, D]
+    logits: Tensor  # [B, K, V] float32, the generator's at the targets
 
 
 class MaskedLanguageModeling(nn.Module):
@@ -48,16 +55,14 @@ class MaskedLanguageModeling(nn.Module):
                 "set --mlm.random_token_share 0 or take a larger vocabulary"
             )
         self.mlm, self.special, self.seed, self.sop = mlm, special, seed, sop
-        self.weights = {"mlm_loss": 1.0}
-        self.guessing = {"mlm_loss": math.log(model.vocab_size)}
+        self.weights, self.guessing = {"mlm_loss": 1.0}, {"mlm_loss": math.log(model.vocab_size)}
         if sop is not None:
             self.weights["sop_loss"], self.guessing["sop_loss"] = sop.weight, math.log(2)
         self.generator = generator or masked_language_model(model, with_sentence_order=sop is not None)
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Predicted tokens, and rows with an order, found on the host."""
-        counts = {"mlm_loss": prediction_count(batch, self.mlm.mask_rate, self.special)}
-        return counts if self.sop is None else counts | order_counts(batch)
+        return {"mlm_loss": prediction_count(batch, self.mlm.mask_rate, self.special)} | order_counts(batch, self.sop)
 
     def corrupt(self, batch: Batch) -> Prediction:
         """Mask the batch and let the model fill it."""
@@ -77,3 +82,76 @@ class MaskedLanguageModeling(nn.Module):
         prediction = self.corrupt(batch)
         baselines = baseline_terms(prediction.targets, prediction.is_shown_masked, unigram)
         return self.terms(batch, prediction) | baselines
+
+
+def predict(
+    generator: Generator, batch: Batch, options: MlmConfig | RtdConfig, special: SpecialIds, seed: int
+) -> Prediction:
+    """Mask the batch and let the generator fill it. Draws are keyed by batch.example_id."""
+    ids, keys = batch.input_ids, (seed, batch.example_id)
+    is_maskable = masking.maskable(ids, batch.attention_mask, special)
+    targets = masking.choose_targets(ids, is_maskable, options.mask_rate, *keys)
+    masked_ids, is_shown_masked = masking.show_masked(ids, targets, special.mask, options.mask_token_share, *keys)
+    if isinstance(options, MlmConfig) and options.random_token_share:
+        others = masking.other_tokens(targets, special, generator.config.vocab_size, *keys)
+        masked_ids = masking.show_others(masked_ids, targets, others, options.random_token_share, *keys)
+    hidden_states = generator(masked_ids, batch.attention_mask, batch.token_type_ids)  # [B, L, D]
+    index = targets.positions[:, :, None].expand(-1, -1, hidden_states.shape[-1])
+    logits = generator.logits(hidden_states.gather(1, index)).float()  # [B, K, V]
+    return Prediction(masked_ids, targets, is_shown_masked, hidden_states, logits)
+
+
+def prediction_count(batch: Batch, mask_rate: float, special: SpecialIds) -> int:
+    """Tokens of the batch that `predict` chooses, found on the host."""
+    return int(masking.quota(masking.maskable(batch.input_ids, batch.attention_mask, special), mask_rate).sum())
+
+
+def prediction_terms(logits: Tensor, targets: masking.Targets, is_shown_masked: Tensor, name: str) -> dict[str, Term]:
+    """Cross-entropy over the targets, and how often the top prediction is right at [MASK]; logits float32 [B, K, V]."""
+    weight, labels = targets.weight, targets.labels
+    nats = CrossEntropy.apply(logits.flatten(0, 1), labels.flatten()).view_as(weight)  # [B, K]
+    best = logits.detach().max(-1).indices  # [B, K]; on the CPU twice as fast as argmax, which finds the same
+    is_right = (best == labels) & is_shown_masked
+    return {
+        f"{name}_loss": Term((nats * weight).sum(), weight.sum().long()),
+        f"{name}_accuracy": Term(is_right.sum().float(), is_shown_masked.sum()),
+    }
+
+
+class CrossEntropy(torch.autograd.Function):
+    """Nats of each label, float [M], from logits any float [M, V], which alone are kept, and labels int64 [M].
+
+    Computes the softmax again where PyTorch's own keeps a log-softmax and fills a gradient with zeros first.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+        ctx.save_for_backward(logits, labels)
+        return -logits.log_softmax(-1).gather(1, labels[:, None]).squeeze(1)  # [M]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,), (logits, labels) = gradients, ctx.saved_tensors
+        error = logits.softmax(-1)  # [M, V]
+        error.scatter_add_(1, labels[:, None], error.new_full((1, 1), -1.0).expand(len(labels), 1))
+        return error.mul_(gradient[:, None]), None
+
+
+def order_counts(batch: Batch, sop: SopConfig | None) -> dict[str, int]:
+    """Rows with an order, found on the host, where it is trained."""
+    return {} if sop is None else {"sop_loss": int((batch.sentence_order_label != IGNORED_LABEL).sum())}
+
+
+def order_terms(head: SentenceOrderHead | None, hidden_states: Tensor, batch: Batch) -> dict[str, Term]:
+    """Loss and metrics of rows with an order, none without a head; a batch without such rows gives sums of 0."""
+    if head is None:
+        return {}
+    logits, labels = head(hidden_states).float(), batch.sentence_order_label  # [B, 2], [B]
+    nats = F.cross_entropy(logits, labels, ignore_index=IGNORED_LABEL, reduction="sum")
+    rows = (labels != IGNORED_LABEL).sum()
+    is_right = logits.detach().argmax(-1) == labels  # an ignored label is no class, so its row is never right
+    return {
+        "sop_loss": Term(nats, rows),
+        "sop_accuracy": Term(is_right.sum().float(), rows),
+        "swapped_fraction": Term((labels == 1).sum().float(), rows),
+    }

@@ -1,25 +1,23 @@
 """Replaced-token detection: a generator fills masks, a discriminator finds what it filled. Paper: ELECTRA section 2.
 
-With sentence order the discriminator also tells, from the corrupted text, whether segments were swapped.
-
 Dimensions: B batch, L length, K slots a row, V vocab, D hidden.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig, RtdConfig, SopConfig
-from electra_albert.contracts import Batch, Term
+from electra_albert.contracts import Batch, SpecialIds, Term
 from electra_albert.model.electra import Discriminator, Electra, Generator
+from electra_albert.objectives import mlm
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
-from electra_albert.objectives.masking import SpecialIds, Targets, sample
-from electra_albert.objectives.prediction import order_counts, order_terms, predict, prediction_count, prediction_terms
+from electra_albert.objectives.masking import Targets, sample
 
 
 class Corruption(NamedTuple):
@@ -33,15 +31,8 @@ class Corruption(NamedTuple):
     is_replaced: Tensor  # [B, L] bool, differs from the original text
 
 
-class DetectionOutput(NamedTuple):
-    """The discriminator's states and logits of a corrupted batch."""
-
-    hidden_states: Tensor  # [B, L, D]
-    logits: Tensor  # [B, L], above 0 = replaced
-
-
 class ReplacedTokenDetection(nn.Module):
-    """MLM loss of the generator, and detection loss of the discriminator; where `sop` is given, sentence order too."""
+    """MLM loss of the generator, detection loss of the discriminator and, where `sop` is given, its sentence order."""
 
     def __init__(
         self, model: ModelConfig, rtd: RtdConfig, special: SpecialIds, seed: int, sop: SopConfig | None = None
@@ -56,12 +47,10 @@ class ReplacedTokenDetection(nn.Module):
 
     @property
     def generator(self) -> Generator:
-        """The model that fills masks."""
         return self.electra.generator
 
     @property
     def discriminator(self) -> Discriminator:
-        """The model that finds what was filled in."""
         return self.electra.discriminator
 
     @property
@@ -71,57 +60,49 @@ class ReplacedTokenDetection(nn.Module):
         if generator == discriminator == 1.0:
             return None
         own = {"electra.generator.embeddings.": 1.0, "electra.generator.": generator, "electra.": discriminator}
-        return {
-            name: next(rate for start, rate in own.items() if name.startswith(start))
-            for name, _ in self.named_parameters()
-        }
+        names = [name for name, _ in self.named_parameters()]
+        return {name: next(rate for start, rate in own.items() if name.startswith(start)) for name in names}
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Predicted tokens, tokens that are not padding, and rows with an order, found on the host."""
-        counts = {
-            "generator_loss": prediction_count(batch, self.rtd.mask_rate, self.special),
-            "discriminator_loss": int(batch.attention_mask.sum()),
-        }
-        return counts if self.sop is None else counts | order_counts(batch)
+        predicted = mlm.prediction_count(batch, self.rtd.mask_rate, self.special)
+        counts = {"generator_loss": predicted, "discriminator_loss": int(batch.attention_mask.sum())}
+        return counts | mlm.order_counts(batch, self.sop)
 
     def corrupt(self, batch: Batch) -> Corruption:
         """Mask the batch, let the generator fill it, and mark what changed. Draws are keyed by batch.example_id."""
-        masked_ids, targets, is_shown_masked, _, logits = predict(
-            self.generator, batch, self.rtd, self.special, self.seed
-        )
-        keys = batch.example_id[:, None].expand_as(targets.positions)
-        drawn = sample(
-            logits.flatten(0, 1), self.rtd.temperature, self.seed, keys.flatten(), targets.positions.flatten()
-        ).view_as(targets.positions)  # [B, K]
+        found = mlm.predict(self.generator, batch, self.rtd, self.special, self.seed)
+        targets, logits = found.targets, found.logits
+        keys = (batch.example_id[:, None].expand_as(targets.positions).flatten(), targets.positions.flatten())
+        drawn = sample(logits.flatten(0, 1), self.rtd.temperature, self.seed, *keys).view_as(targets.positions)
         filled = torch.where(targets.weight > 0, drawn, targets.labels)
         corrupted_ids = batch.input_ids.scatter(1, targets.positions, filled)
         is_replaced = corrupted_ids != batch.input_ids  # a sampled token that happens to be right is original
-        return Corruption(masked_ids, targets, is_shown_masked, logits, corrupted_ids, is_replaced)
+        return Corruption(found.masked_ids, targets, found.is_shown_masked, logits, corrupted_ids, is_replaced)
 
-    def detect(self, batch: Batch, corruption: Corruption) -> DetectionOutput:
-        """Let the discriminator read the corrupted batch."""
-        discriminator = self.discriminator
-        hidden_states = discriminator.encode(corruption.corrupted_ids, batch.attention_mask, batch.token_type_ids)
-        return DetectionOutput(hidden_states, discriminator.discriminator_predictions(hidden_states))
+    def detect(self, batch: Batch, corruption: Corruption) -> tuple[Tensor, Tensor]:
+        """The discriminator's hidden states [B, L, D] and logits [B, L], above 0 = replaced, of the corrupted batch."""
+        hidden_states = self.discriminator.encode(corruption.corrupted_ids, batch.attention_mask, batch.token_type_ids)
+        return hidden_states, self.discriminator.discriminator_predictions(hidden_states)
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
         """Loss and metric terms of one batch; `step` is not used, example_id is already new in every epoch."""
         corruption = self.corrupt(batch)
-        return self.terms(batch, corruption, self.detect(batch, corruption))
+        return self.terms(batch, corruption, *self.detect(batch, corruption))
 
-    def terms(self, batch: Batch, corruption: Corruption, output: DetectionOutput) -> dict[str, Term]:
-        """Loss and metric terms of a batch that was corrupted and read by the discriminator."""
-        terms = prediction_terms(corruption.logits, corruption.targets, corruption.is_shown_masked, "generator")
-        terms |= _detection_terms(output.logits, corruption.is_replaced, batch.attention_mask)
-        return terms | order_terms(self.discriminator.sentence_order, output.hidden_states, batch)
+    def terms(self, batch: Batch, corruption: Corruption, hidden_states: Tensor, detected: Tensor) -> dict[str, Term]:
+        """Loss and metric terms of a batch that was corrupted; hidden_states and detected as from `detect`."""
+        terms = mlm.prediction_terms(corruption.logits, corruption.targets, corruption.is_shown_masked, "generator")
+        terms |= _detection_terms(detected, corruption.is_replaced, batch.attention_mask)
+        return terms | mlm.order_terms(self.discriminator.sentence_order, hidden_states, batch)
 
     def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
-        """All terms of a held-out batch and of its baselines; the discriminator's scores go to `detections`."""
+        """All terms of a held-out batch and of its baselines; the discriminator's logits go to `detections`."""
         corruption = self.corrupt(batch)
-        output = self.detect(batch, corruption)
-        detections.add(output.logits, corruption.is_replaced, batch.attention_mask)
+        hidden_states, detected = self.detect(batch, corruption)
+        detections.add(detected, corruption.is_replaced, batch.attention_mask)
         baselines = baseline_terms(corruption.targets, corruption.is_shown_masked, unigram)
-        return self.terms(batch, corruption, output) | baselines
+        return self.terms(batch, corruption, hidden_states, detected) | baselines
 
 
 def _detection_terms(detected: Tensor, is_replaced: Tensor, mask: Tensor) -> dict[str, Term]:
@@ -136,3 +117,14 @@ def _detection_terms(detected: Tensor, is_replaced: Tensor, mask: Tensor) -> dic
         "discriminator_precision": Term(hits, is_flagged.sum()),
         "discriminator_recall": Term(hits, replaced),
     }
+
+
+# All are a contracts.Objective with
+#   seed, special  the key of its draws and the special ids
+#   guessing       nats a count of each weighted term at chance level
+#   generator      the model that fills masks
+#   discriminator  the model that finds what was filled in, or None
+#   rate_scales    multiples of the learning rate by parameter name, or None
+#   corrupt(batch) the masked batch: masked_ids, targets, is_shown_masked, logits at the targets, …
+#   score(batch, unigram, detections)  the terms of a held-out batch and of its baselines
+PretrainingObjective: TypeAlias = mlm.MaskedLanguageModeling | ReplacedTokenDetection

@@ -21,8 +21,7 @@ from benchmarks.timing import OURS, STOCK, compare, in_turns
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.apps.pretrain.trial import step_flops
 from electra_albert.config import ModelConfig, RtdConfig, TrainingConfig
-from electra_albert.contracts import Batch, UsageError, UserError
-from electra_albert.objectives.masking import SpecialIds
+from electra_albert.contracts import Batch, SpecialIds, UsageError, UserError
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 from electra_albert.training.distributed import World
 from tests.apps.tiny_run import english
@@ -30,13 +29,14 @@ from tests.apps.tiny_run import english
 B, L, V, SEED = 3, 23, 61, 5
 WORLD = World(0, 1, 0, torch.device("cpu"))
 # Weights far from where every loss is at chance, so that they show in it.
+SPECIAL = SpecialIds(0, 1, 2, 3, 4, never_masked=(0, 1, 2, 3, 4))
 SHAPE = ModelConfig(V, embedding_size=13, hidden_size=28, num_hidden_layers=2, initializer_range=0.2)
 
 
 @pytest.fixture
 def ours() -> ReplacedTokenDetection:
     torch.manual_seed(SEED)
-    return ReplacedTokenDetection(SHAPE, RtdConfig(mask_rate=0.3), SpecialIds(4, (0, 1, 2, 3, 4)), SEED)
+    return ReplacedTokenDetection(SHAPE, RtdConfig(mask_rate=0.3), SPECIAL, SEED)
 
 
 @pytest.fixture(autouse=True)

@@ -13,11 +13,10 @@ import torch
 
 from electra_albert.config import ModelConfig, RtdConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch
-from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer, train_tokenizer
+from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer, special_ids, train_tokenizer
 from electra_albert.inference.engine import spans_of
 from electra_albert.inference.model import InferenceModel
 from electra_albert.inference.rewrite import NO_CHARACTER, Line, Rewritten, compose, splice
-from electra_albert.objectives.masking import SpecialIds
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 from tests.apps.tiny_run import english
 from tests.corpus.tokenizer_kinds import KINDS, save_roberta
@@ -45,7 +44,7 @@ def make_objective(tokenizer: Any) -> ReplacedTokenDetection:
         max_position_embeddings=LONGEST,
         initialization="normal",
     )
-    special = SpecialIds(tokenizer.mask_token_id, tuple(tokenizer.all_special_ids))
+    special = special_ids(tokenizer)
     config = RtdConfig(mask_rate=RATE, mask_token_share=1.0, generator_size=0.5)
     with torch.random.fork_rng():
         torch.manual_seed(SEED)

@@ -12,7 +12,7 @@ from electra_albert.config import ModelConfig
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.electra import Discriminator, Electra, masked_language_model
 from electra_albert.model.heads import RtdHead
-from electra_albert.model.initialization import HEAD_OFFSETS, initialize_rtd_head
+from electra_albert.model.initialization import HEAD_OFFSETS, initialize
 from electra_albert.presets import PRESETS
 
 NORMAL = ModelConfig(
@@ -27,8 +27,8 @@ NORMAL = ModelConfig(
 )
 LOCAL = replace(NORMAL, initialization="local")
 ROWS, LENGTH = 5, 64
-# Words differ at every place and disturb the agreement of positions; still most queries, and most of the attention of
-# each, must go to the head's own offset. Chance gives it one in LENGTH.
+# Words disturb the agreement of positions; still most queries, and most of the attention of each, must go to the head's
+# own offset. Chance gives it one in LENGTH.
 LEAST_SHARE = 0.5
 
 
@@ -40,13 +40,12 @@ def make_pair(config: ModelConfig) -> Electra:
 
 def first_attention(model: Discriminator, group: int = 0) -> Tensor:
     """Attention weights [B, N, L, L] of a group's block on the embeddings of text without a pattern."""
-    config = model.config
-    ids = bits(1, Stream.EXAMPLE, torch.arange(ROWS)[:, None], torch.arange(LENGTH)) % config.vocab_size
+    heads, size = model.config.num_attention_heads, model.config.head_size
+    ids = bits(1, Stream.EXAMPLE, torch.arange(ROWS)[:, None], torch.arange(LENGTH)) % model.config.vocab_size
     hidden_states = model.encoder.embedding_hidden_mapping_in(model.embeddings(ids, torch.zeros_like(ids)))
     qkv = model.encoder.get_submodule(f"albert_layer_groups.{group}.albert_layers.0.attention.qkv")
-    projected = qkv(hidden_states)  # [B, L, 3 N H]
-    q, k, _ = projected.view(ROWS, LENGTH, 3, config.num_attention_heads, config.head_size).permute(2, 0, 3, 1, 4)
-    return (q @ k.transpose(-1, -2) * config.head_size**-0.5).softmax(-1).detach()  # [B, N, L, L]
+    q, k, _ = qkv(hidden_states).view(ROWS, LENGTH, 3, heads, size).permute(2, 0, 3, 1, 4)
+    return (q @ k.transpose(-1, -2) * size**-0.5).softmax(-1).detach()  # [B, N, L, L]
 
 
 def assert_heads_look_at_their_offsets(attention: Tensor) -> None:
@@ -72,6 +71,14 @@ def test_check_of_offsets_rejects_normal_weights_and_heads_that_look_the_other_w
         assert_heads_look_at_their_offsets(first_attention(make_pair(LOCAL).discriminator).flip(1))
 
 
+def test_local_heads_start_at_logits_of_zero_and_each_of_many_blocks_adds_its_share() -> None:
+    found = make_pair(replace(LOCAL, num_hidden_layers=12)).discriminator
+    assert not found.discriminator_predictions.dense_prediction.weight.any()
+    assert not found.sentence_order.classifier.weight.any()
+    dense = found.get_parameter("encoder.albert_layer_groups.1.albert_layers.0.attention.dense.weight").detach()
+    torch.testing.assert_close(dense @ dense.T, (3 / 12) ** 2 * torch.eye(len(dense)), rtol=0, atol=1e-5)  # orthogonal
+
+
 def test_normal_start_is_the_published_one() -> None:
     alone = masked_language_model(NORMAL, with_sentence_order=True)
     for name, parameter in (*make_pair(NORMAL).named_parameters(), *alone.named_parameters()):
@@ -91,7 +98,7 @@ def test_detection_starts_near_even_odds_at_the_width_of_every_preset(width: int
     with torch.random.fork_rng():
         torch.manual_seed(3)
         head = RtdHead(config)
-        initialize_rtd_head(head, config)
+        initialize(head, config)
         hidden_states = torch.randn(7, 11, width)  # as a LayerNorm leaves them
     loss = torch.nn.functional.softplus(head(hidden_states)).mean()  # of original tokens
     assert float(loss.detach()) == pytest.approx(math.log(2), rel=START_TOLERANCE)

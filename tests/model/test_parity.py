@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -17,24 +17,9 @@ from electra_albert.hub.outputs import Model, outputs
 from electra_albert.keyed_random import Stream, bits, uniform
 from electra_albert.model.heads import SentenceOrderHead
 from electra_albert.model.task_model import TaskHead, TaskModel
+from tests.model import twins
 from tests.model.test_task_model import make_task_model
-from tests.model.twins import (
-    SHAPE,
-    L,
-    assert_same_gradients,
-    assert_same_outputs,
-    body_twin,
-    draw_vectors_apart,
-    gradients,
-    load_twin,
-    make_body,
-    make_masked_lm,
-    make_pair,
-    masked_lm_twin,
-    pretraining_twin,
-    stock,
-    stock_detector,
-)
+from tests.model.twins import SHAPE, L, assert_same_gradients, make_body, make_masked_lm
 
 ROWS, CHOICES, C = 6, 3, 5
 SHARED = replace(SHAPE, initializer_range=0.2)  # at which no attention is even, and yet tokens do not grow alike
@@ -55,30 +40,22 @@ class Twins(NamedTuple):
     ours: Model
     stock: nn.Module
 
-    def to(self, dtype: torch.dtype) -> Twins:
-        return Twins(self.ours.to(dtype), self.stock.to(dtype))
-
-
-Make = Callable[[ModelConfig], Model]
-Twin = Callable[[Any], nn.Module]
-
-
-def task(kind: str, num_labels: int) -> tuple[Make, Twin]:
-    return lambda config: make_task_model(TaskHead(kind, num_labels), config), task_twin
-
 
 def task_twin(ours: TaskModel) -> nn.Module:
-    return load_twin(
-        getattr(transformers, ours.architecture)(stock(ours.config, num_labels=ours.head.num_labels)), ours
-    )
+    config = twins.stock(ours.config, num_labels=ours.head.num_labels)
+    return twins.load_twin(getattr(transformers, ours.architecture)(config), ours)
 
 
-HEADS: dict[str, tuple[Make, Twin]] = {
-    "body with pooler": (partial(make_body, with_pooler=True), body_twin),
-    "body without pooler": (partial(make_body, with_pooler=False), body_twin),
-    "pretraining": (partial(make_masked_lm, with_sentence_order=True), pretraining_twin),
-    "masked lm": (partial(make_masked_lm, with_sentence_order=False), masked_lm_twin),
-    "detector": (lambda config: make_pair(config).discriminator, stock_detector),
+def task(kind: str, num_labels: int) -> tuple[Callable[..., TaskModel], Callable[[TaskModel], nn.Module]]:
+    return partial(make_task_model, TaskHead(kind, num_labels)), task_twin
+
+
+HEADS: dict[str, tuple[Callable[..., Model], Callable[..., nn.Module]]] = {
+    "body with pooler": (partial(make_body, with_pooler=True), twins.body_twin),
+    "body without pooler": (partial(make_body, with_pooler=False), twins.body_twin),
+    "pretraining": (make_masked_lm, twins.pretraining_twin),
+    "masked lm": (partial(make_masked_lm, with_sentence_order=False), twins.masked_lm_twin),
+    "detector": (lambda config: twins.make_pair(config).discriminator, twins.stock_detector),
     "sequence": task("sequence", C),
     "choice": task("choice", 1),
     "token": task("token", C),
@@ -86,44 +63,42 @@ HEADS: dict[str, tuple[Make, Twin]] = {
 }
 
 
-def make_twins(head: str, config: ModelConfig, dtype: torch.dtype) -> Twins:
+def make_twins(head: str, config: ModelConfig = SHARED, dtype: torch.dtype = torch.float64) -> Twins:
     """Ours and the stock class on the same weights."""
     make, twin = HEADS[head]
     ours = make(config)
-    draw_vectors_apart(ours)
-    return Twins(ours, twin(ours)).to(dtype)
+    return Twins(ours.to(dtype), twin(ours).to(dtype))
 
 
-def noise(part: int, *shape: int) -> Tensor:
-    """Int64 numbers of any size, the same in every call."""
-    row, place = torch.arange(shape[0]), torch.arange(torch.Size(shape[1:]).numel())
-    return bits(part, Stream.EXAMPLE, row[:, None], place).view(shape)
+def noise(part: int) -> Tensor:
+    """Int64 numbers [ROWS, L] of any size, the same in every call."""
+    return bits(part, Stream.EXAMPLE, torch.arange(ROWS)[:, None], torch.arange(L))
 
 
 def make_masks() -> dict[str, Tensor | None]:
     """Masks [ROWS, L] by name; the ragged one has a hole too, in an example that continues after it."""
-    place = torch.arange(L)
-    ragged = (place < torch.tensor(LENGTHS)[:, None]) & ~((place == 5) & (torch.arange(ROWS) == 3)[:, None])
+    position = torch.arange(L)
+    ragged = (position < torch.tensor(LENGTHS)[:, None]) & ~((position == 5) & (torch.arange(ROWS) == 3)[:, None])
     full = torch.ones(ROWS, L, dtype=torch.bool)
-    return {"none given": None, "full": full, "ragged": ragged, "one token a row": full & (place == 0)}
+    return {"none given": None, "full": full, "ragged": ragged, "one token a row": full & (position == 0)}
 
 
 MASKS = make_masks()
-TYPES = noise(1, ROWS, L) % 2
+TYPES = noise(1) % 2
 
 
 def inputs(head: str, model: Model, mask: Tensor | None) -> dict[str, Tensor]:
-    """Under the stock names; rows of multiple choice stand in threes."""
-    given = {"input_ids": 1 + noise(6, ROWS, L) % (model.config.vocab_size - 1), "token_type_ids": TYPES}
+    """Under the stock names; rows of multiple choice in threes."""
+    given = {"input_ids": 1 + noise(6) % (model.config.vocab_size - 1), "token_type_ids": TYPES}
     given |= {} if mask is None else {"attention_mask": mask}
     return {name: rows.view(-1, CHOICES, L) if head == "choice" else rows for name, rows in given.items()}
 
 
-def run_stock(head: str, twins: Twins, mask: Tensor | None) -> dict[str, Tensor]:
+def run_stock(head: str, pair: Twins, mask: Tensor | None) -> dict[str, Tensor]:
     """The outputs of the stock class under our names, with the last hidden state where it is among them."""
-    found = twins.stock(**inputs(head, twins.ours, mask), output_hidden_states=True)
-    renamed = {"prediction_logits": "logits"}
-    given = {renamed.get(name, name): value for name, value in found.items() if isinstance(value, Tensor)}
+    found = pair.stock(**inputs(head, pair.ours, mask), output_hidden_states=True)
+    tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    given = {name.removeprefix("prediction_"): value for name, value in tensors.items()}
     states = found.get("hidden_states")
     return given if states is None else {**given, "last_hidden_state": states[-1]}
 
@@ -146,58 +121,54 @@ def loss_of(found: Mapping[str, Tensor], names: Iterable[str]) -> Tensor:
 
 def own_gradients(module: nn.Module) -> dict[str, Tensor]:
     """Gradients under the names of our modules, but for poolers, which are called after the body in both."""
-    plain = {name.removeprefix("electra."): gradient for name, gradient in gradients(module).items()}
+    plain = {name.removeprefix("electra."): gradient for name, gradient in twins.gradients(module).items()}
     return {name.replace("sentence_order.pooler.", "pooler."): gradient for name, gradient in plain.items()}
 
 
-def assert_same_everything(head: str, twins: Twins, mask: Tensor | None) -> None:
+def assert_same_everything(head: str, pair: Twins, mask: Tensor | None = MASKS["ragged"]) -> None:
     """AssertionError unless the outputs and the gradients of a sum of them are the stock class's."""
-    ours, theirs = run_ours(head, twins.ours, mask), run_stock(head, twins, mask)
+    ours, theirs = run_ours(head, pair.ours, mask), run_stock(head, pair, mask)
     assert ours.keys() == theirs.keys() | {"last_hidden_state"}
     for name, value in theirs.items():
-        assert_same_outputs(ours[name], value)
-    for found, model in ((ours, twins.ours), (theirs, twins.stock)):
+        twins.assert_same_outputs(ours[name], value)
+    for found, model in ((ours, pair.ours), (theirs, pair.stock)):
         model.zero_grad()
         loss_of(found, theirs).backward()
-    assert_same_gradients(own_gradients(twins.ours), own_gradients(twins.stock))
+    assert_same_gradients(own_gradients(pair.ours), own_gradients(pair.stock))
 
 
 @pytest.mark.parametrize("config", [SHARED, VARIANTS["unshared"]], ids=["shared", "unshared"])
 def test_tokens_of_the_compared_models_differ(config: ModelConfig) -> None:
-    # Were they alike, a token put in another's place would go unseen, and softmax over places would have no gradient.
+    # Were they alike, a token in another's position would go unseen, and softmax over positions have no gradient.
     states = run_ours("masked lm", make_twins("masked lm", config, torch.float32).ours, None)["last_hidden_state"]
     assert states.std((0, 1)).mean() > 0.05 * states.std()
 
 
-@pytest.mark.parametrize(
-    ("head", "dtype"),
-    [
-        *((head, torch.float64) for head in HEADS),
-        *((head, torch.float32) for head in ("pretraining", "detector", "span")),
-    ],
-    ids=str,
-)
+SINGLE = [(head, torch.float32) for head in ("pretraining", "detector", "span")]
+
+
+@pytest.mark.parametrize(("head", "dtype"), [*((head, torch.float64) for head in HEADS), *SINGLE], ids=str)
 def test_head_equals_its_stock_class(head: str, dtype: torch.dtype) -> None:
-    assert_same_everything(head, make_twins(head, SHARED, dtype), MASKS["ragged"])
+    assert_same_everything(head, make_twins(head, dtype=dtype))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_shape_is_computed_as_in_stock(variant: str) -> None:
-    assert_same_everything("pretraining", make_twins("pretraining", VARIANTS[variant], torch.float64), MASKS["ragged"])
+    assert_same_everything("pretraining", make_twins("pretraining", VARIANTS[variant]))
 
 
 @pytest.mark.parametrize("mask", [name for name in MASKS if name != "ragged"])
 def test_mask_is_read_as_in_stock(mask: str) -> None:
-    assert_same_everything("pretraining", make_twins("pretraining", SHARED, torch.float64), MASKS[mask])
+    assert_same_everything("pretraining", make_twins("pretraining"), MASKS[mask])
 
 
 @pytest.mark.slow
 def test_pretraining_model_equals_stock_at_the_shape_of_base_v2() -> None:
-    assert_same_everything("pretraining", make_twins("pretraining", BASE_V2, torch.float32), MASKS["ragged"])
+    assert_same_everything("pretraining", make_twins("pretraining", BASE_V2, torch.float32))
 
 
 def test_ids_in_the_padding_change_no_real_token() -> None:
-    ours, mask = make_twins("detector", SHARED, torch.float64).ours, MASKS["ragged"]
+    ours, mask = make_twins("detector").ours, MASKS["ragged"]
     given = inputs("detector", ours, mask)
     noisy = given | {"input_ids": torch.where(mask, given["input_ids"], 7)}
     plain, other = (outputs(ours, **each)["logits"] for each in (given, noisy))
@@ -212,14 +183,14 @@ def test_ids_in_the_padding_change_no_real_token() -> None:
 def test_comparison_rejects_a_twin_of_another_shape(change: dict[str, object]) -> None:
     ours = make_masked_lm(SHARED, with_sentence_order=False).double()
     with pytest.raises(AssertionError):
-        assert_same_everything("masked lm", Twins(ours, masked_lm_twin(ours, **change).double()), MASKS["ragged"])
+        assert_same_everything("masked lm", Twins(ours, twins.masked_lm_twin(ours, **change).double()))
 
 
 def test_comparison_of_gradients_rejects_a_detached_branch() -> None:
     # Planted: one matrix gets nine tenths of its gradient, as when one of many layers is detached.
-    ours = make_twins("detector", SHARED, torch.float32).ours
+    ours = make_twins("detector", dtype=torch.float32).ours
     loss_of(run_ours("detector", ours, MASKS["ragged"]), ["logits"]).backward()
-    right = gradients(ours)
+    right = twins.gradients(ours)
     name = "encoder.albert_layer_groups.0.albert_layers.0.ffn.weight"
     with pytest.raises(AssertionError, match="ffn"):
         assert_same_gradients(right | {name: 0.9 * right[name]}, right)
@@ -231,9 +202,9 @@ class AtTheEnd(SentenceOrderHead):
 
 
 def test_comparison_rejects_a_head_that_reads_the_last_position() -> None:
-    twins = make_twins("pretraining", SHARED, torch.float64)
-    planted = make_masked_lm(SHARED)
-    planted.sentence_order = AtTheEnd(SHARED)
-    planted.load_state_dict(twins.ours.state_dict())
+    pair = make_twins("pretraining")
+    planted = AtTheEnd(SHARED).double()
+    planted.load_state_dict(pair.ours.sentence_order.state_dict())
+    pair.ours.sentence_order = planted
     with pytest.raises(AssertionError):
-        assert_same_everything("pretraining", Twins(planted.double(), twins.stock), MASKS["ragged"])
+        assert_same_everything("pretraining", pair)

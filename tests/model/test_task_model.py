@@ -8,33 +8,24 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch import Tensor, nn
+from torch import Tensor
 
 from electra_albert.contracts import Batch
 from electra_albert.hub.names import to_stock
 from electra_albert.model.task_model import TaskHead, TaskModel, depth_scales
-from tests.model.twins import SHAPE, assert_same_outputs, padded_batch, stock
+from tests.model.twins import SHAPE, assert_same_outputs, drawn, padded_batch, stock
 
-HEADS = {
-    "sequence": TaskHead("sequence", 5),
-    "token": TaskHead("token", 7),
-    "token, style electra": TaskHead("token", 7, "electra"),
-}
-ELECTRA_HEAD = TaskHead("sequence", 5, "electra")
-TWO_HEADS = [HEADS["sequence"], HEADS["token, style electra"]]
+SENTENCES = TaskHead("sequence", 5)
 GROUPED = replace(SHAPE, num_hidden_groups=3, inner_group_num=2)
 
 
 def make_task_model(head: TaskHead, config: Any = SHAPE, seed: int = 5) -> TaskModel:
-    """In eval mode, every parameter drawn, so that none is hidden by a zero or a one."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = TaskModel(config, head).eval()
+    def make() -> TaskModel:
+        model = TaskModel(config, head)
         model.initialize()
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                nn.init.normal_(parameter, mean=0.5, std=0.2)
-    return model
+        return model
+
+    return drawn(make, seed)
 
 
 def inputs(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -42,15 +33,15 @@ def inputs(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def test_electra_style_puts_one_linear_layer_on_the_stock_encoders_first_token() -> None:
-    ours, batch = make_task_model(ELECTRA_HEAD).double(), padded_batch()
+    ours, batch = make_task_model(replace(SENTENCES, style="electra")).double(), padded_batch()
     twin = transformers.AlbertModel(stock(SHAPE), add_pooling_layer=False).double()
-    body = {name: tensor for name, tensor in to_stock(ours.state_dict()).items() if name.startswith("albert.")}
+    body = to_stock({name: tensor for name, tensor in ours.state_dict().items() if not name.startswith("electra_")})
     twin.load_state_dict({name.removeprefix("albert."): tensor for name, tensor in body.items()})
     hidden_states = twin.eval()(*inputs(batch)).last_hidden_state
     assert_same_outputs(ours(*inputs(batch))[0], hidden_states[:, 0] @ ours.output.weight.T + ours.output.bias)
 
 
-@pytest.mark.parametrize("head", TWO_HEADS, ids=["row", "token"])
+@pytest.mark.parametrize("head", [SENTENCES, TaskHead("token", 7, "electra")], ids=["row", "token"])
 def test_padding_does_not_change_outputs(head: TaskHead) -> None:
     ours, batch = make_task_model(head).double(), padded_batch()
     outputs = ours(*inputs(batch))[0]
@@ -61,19 +52,18 @@ def test_padding_does_not_change_outputs(head: TaskHead) -> None:
 
 
 def test_dropout_samples_differ_in_training_only() -> None:
-    head, config = replace(HEADS["token"], dropout=0.5), replace(SHAPE, hidden_dropout_prob=0.0)
-    ours, batch = make_task_model(head, config), padded_batch()
+    ours, batch = make_task_model(TaskHead("token", 7, dropout=0.5)), padded_batch()
     once = ours(*inputs(batch))
     torch.testing.assert_close(ours(*inputs(batch), samples=3), once.expand(3, *once.shape[1:]))
-    drawn = ours.train()(*inputs(batch), samples=3)
-    assert not any(torch.allclose(drawn[first], drawn[second], atol=1e-4) for first, second in ((0, 1), (0, 2), (1, 2)))
+    found = ours.train()(*inputs(batch), samples=3)
+    assert not any(torch.allclose(found[first], found[second], atol=1e-4) for first, second in ((0, 1), (0, 2), (1, 2)))
 
 
 def test_new_heads_are_normal_with_zero_biases() -> None:
-    model = TaskModel(replace(SHAPE, hidden_size=300, initializer_range=0.02), HEADS["sequence"])
+    model = TaskModel(replace(SHAPE, hidden_size=300, initializer_range=0.02), SENTENCES)
     torch.manual_seed(1)
     model.initialize()
-    for layer in (model.output, *([model.pooler] if model.pooler is not None else [])):
+    for layer in (model.output, model.pooler):
         assert not layer.bias.any()
         # 4 standard errors of a standard deviation of so many numbers
         assert abs(float(layer.weight.detach().std()) / 0.02 - 1) < 4 / (2 * layer.weight.numel()) ** 0.5
@@ -97,6 +87,9 @@ def test_learning_rates_fall_from_the_head_to_the_embeddings() -> None:
     }
     assert depth_scales(depths, GROUPED, 0.8) == {name: 0.8**depth for name, depth in depths.items()}
     assert {*depth_scales(depths, GROUPED, 1.0).values()} == {1.0}
+    for unknown in ("decoder.weight", block(3, 0), block(0, 2)):
+        with pytest.raises(ValueError, match=unknown):
+            depth_scales([unknown], GROUPED, 0.8)
 
 
 def test_head_that_cannot_be_is_refused() -> None:

@@ -3,18 +3,17 @@
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from electra_albert.config import ModelConfig
-from electra_albert.model.compilation import compile_for_training
-from electra_albert.model.encoder import Encoder, set_gradient_checkpointing
+from electra_albert.model.encoder import Encoder, compile_for_training, set_gradient_checkpointing
 from tests.model.twins import SHAPE, make_pair
 
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 B, L = 3, 13
 # Sums of a few hundred float32 products, added up in another order.
 TOLERANCE = 1e-5
@@ -49,7 +48,7 @@ def train_once(encoder: Encoder, dtype: torch.dtype = torch.float32) -> list[Ten
     return [output.detach(), *gradients, torch.get_rng_state()]
 
 
-def assert_same_bits(kept: Encoder, checkpointed: Encoder, dtype: torch.dtype) -> None:
+def assert_same_bits(kept: Encoder, checkpointed: Encoder, dtype: torch.dtype = torch.float32) -> None:
     one, other = train_once(kept, dtype), train_once(checkpointed, dtype)
     assert all(torch.equal(tensor, again) for tensor, again in zip(one, other, strict=True))
 
@@ -64,76 +63,66 @@ def test_checkpointing_changes_no_bit(config: ModelConfig, dtype: torch.dtype) -
 
 
 def test_another_dropout_the_second_time_is_caught() -> None:
-    # Planted fault: each call of the group, also when it is computed again, draws its dropout from another seed.
+    # Planted: each call of the group, also when it is computed again, draws its dropout from another seed.
     encoders = [encoder_of(DROPOUT, is_checkpointed=value) for value in (False, True)]
     for encoder in encoders:
-        seeds = count()
-        encoder.albert_layer_groups[0].register_forward_pre_hook(
-            lambda *_, seeds=seeds: torch.manual_seed(next(seeds)) and None
-        )
+        reseed = partial(lambda seeds, *_: torch.manual_seed(next(seeds)) and None, count())
+        encoder.albert_layer_groups[0].register_forward_pre_hook(reseed)
     with pytest.raises(AssertionError):
-        assert_same_bits(*encoders, torch.float32)
+        assert_same_bits(*encoders)
 
 
-def kept_bytes(encoder: nn.Module, run: Callable[[], object]) -> int:
+def kept_bytes(encoder: Encoder, embedded: Tensor, mask: Tensor) -> int:
     """Bytes of the different tensors that a forward pass keeps for the backward one, weights left out."""
     weights = {parameter.data_ptr() for parameter in encoder.parameters()}
     kept: dict[int, Tensor] = {}  # holds the tensors, so that no address comes up twice
-
-    def pack(tensor: Tensor) -> Tensor:
-        if tensor.data_ptr() not in weights:
-            kept[tensor.data_ptr()] = tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        run()
-    return sum(tensor.numel() * tensor.element_size() for tensor in kept.values())
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.setdefault(t.data_ptr(), t), lambda t: t):
+        encoder(embedded, mask)
+    return sum(tensor.nbytes for address, tensor in kept.items() if address not in weights)
 
 
-def test_a_layer_keeps_only_what_enters_it_and_evaluation_computes_nothing_twice() -> None:
+def test_a_layer_keeps_only_its_input_and_evaluation_computes_nothing_twice() -> None:
     embedded, mask = inputs()
     plain, checkpointed = (encoder_of(SHAPE, is_checkpointed=value) for value in (False, True))
-    kept, kept_less = (kept_bytes(each, lambda each=each: each(embedded, mask)) for each in (plain, checkpointed))
-    entering = B * L * SHAPE.hidden_size * embedded.element_size()
-    around = embedded.numel() * embedded.element_size() + mask.numel()
-    assert kept_less <= SHAPE.num_hidden_layers * entering + around
+    kept, kept_less = (kept_bytes(encoder, embedded, mask) for encoder in (plain, checkpointed))
+    layer_input = B * L * SHAPE.hidden_size * embedded.element_size()
+    assert kept_less <= SHAPE.num_hidden_layers * layer_input + embedded.nbytes + mask.nbytes
     assert kept > 5 * kept_less
     calls: list[int] = []
     checkpointed.albert_layer_groups[0].register_forward_pre_hook(lambda *_: calls.append(1))
     checkpointed.eval()(embedded, mask).sum().backward()
     assert len(calls) == SHAPE.num_hidden_layers
-    checkpointed.train()(embedded, mask).sum().backward()  # and this one does: the count can tell
+    checkpointed.train()(embedded, mask).sum().backward()  # and this one does
     assert len(calls) == 3 * SHAPE.num_hidden_layers
+
+
+def compiled(test: Callable[..., None]) -> Callable[..., None]:
+    marked = pytest.mark.slow(pytest.mark.usefixtures("nothing_compiled_yet")(test))
+    return pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")(marked)
 
 
 def compiled_graphs() -> int:
     return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
-@pytest.mark.slow
-@needs_compiler
-@pytest.mark.usefixtures("nothing_compiled_yet")
+@compiled
 @pytest.mark.parametrize(("config", "is_checkpointed"), [(SHAPE, False), (GROUPS, False), (GROUPS, True)])
 def test_compiled_outputs_and_gradients_are_the_same_to_rounding(config: ModelConfig, is_checkpointed: bool) -> None:
-    plain, compiled = encoder_of(config), encoder_of(config, is_compiled=True, is_checkpointed=is_checkpointed)
+    plain, faster = encoder_of(config), encoder_of(config, is_compiled=True, is_checkpointed=is_checkpointed)
     *one, _ = train_once(plain)
-    *other, _ = train_once(compiled)
+    *other, _ = train_once(faster)
     assert compiled_graphs() > 0
     for expected, found in zip(one, other, strict=True):
         assert (expected - found).norm() <= TOLERANCE * expected.norm()
 
 
-@pytest.mark.slow
-@needs_compiler
-@pytest.mark.usefixtures("nothing_compiled_yet")
+@compiled
 def test_compiled_and_checkpointed_blocks_compute_again_what_they_computed_in_bfloat16() -> None:
     encoders = [encoder_of(DROPOUT, is_compiled=True, is_checkpointed=value) for value in (False, True)]
     assert_same_bits(*encoders, torch.bfloat16)
 
 
-@pytest.mark.slow
-@needs_compiler
-@pytest.mark.usefixtures("nothing_compiled_yet")
+@compiled
 @pytest.mark.parametrize("groups", [1, 6], ids=["shared", "not shared"])
 def test_a_block_is_compiled_once_and_never_in_evaluation(groups: int) -> None:
     encoder = encoder_of(replace(SHAPE, num_hidden_layers=6, num_hidden_groups=groups), is_compiled=True)

@@ -6,11 +6,13 @@ Dimensions: B rows, L length, V vocabulary, D hidden.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
+import transformers
 from torch import Tensor, nn
+from transformers.models.electra.modeling_electra import ElectraDiscriminatorPredictions
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import Batch
@@ -20,6 +22,7 @@ from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.electra import Discriminator, Electra, Generator, masked_language_model
 from electra_albert.model.encoder import Body
 
+Module = TypeVar("Module", bound=nn.Module)
 B, L = 3, 13
 SHAPE = ModelConfig(
     vocab_size=53,
@@ -44,56 +47,41 @@ def padded_batch(config: ModelConfig = SHAPE) -> Batch:
     return Batch(torch.where(attention_mask, input_ids, 0), attention_mask, token_type_ids, torch.full((B,), -100), row)
 
 
-def make_pair(config: ModelConfig, seed: int = 5, *, with_sentence_order: bool = False) -> Electra:
-    """Generator and discriminator of one shape, every parameter drawn, so that none is hidden by a zero or a one."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        pair = Electra(config, config, with_sentence_order=with_sentence_order).eval()
-        _draw_vectors(pair)
-    return pair
+def drawn(make: Callable[[], Module], seed: int = 5) -> Module:
+    """A model in eval mode whose vectors are drawn too, scales around one and biases around zero.
 
-
-def make_masked_lm(config: ModelConfig, seed: int = 5, *, with_sentence_order: bool = True) -> Generator:
-    """A masked language model of its own, every parameter drawn."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = masked_language_model(config, with_sentence_order=with_sentence_order).eval()
-        _draw_vectors(model)
-    return model
-
-
-def make_body(config: ModelConfig, seed: int = 5, *, with_pooler: bool) -> Body:
-    """An encoder on its own, every parameter drawn."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        body = Body(config, with_pooler=with_pooler).eval()
-        for parameter in body.parameters():
-            nn.init.normal_(parameter, std=config.initializer_range)
-        _draw_vectors(body)
-    return body
-
-
-def draw_vectors_apart(module: nn.Module, seed: int = 1) -> None:
-    """Draw scales around one and biases around zero: tokens and rows stay unlike each other through many layers.
-
-    Under the biases of the other makers they grow alike, and the gradients of what compares them all but vanish.
+    None is hidden by a zero or a one, and tokens and rows stay unlike each other through many layers: under biases
+    that are far from zero they grow alike, and the gradients of what compares them all but vanish.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        for name, parameter in module.named_parameters():
+        model = make().eval()
+        for name, parameter in model.named_parameters():
             if parameter.ndim == 1:
-                is_scale = name.lower().endswith("norm.weight")
-                nn.init.normal_(parameter, mean=float(is_scale), std=0.2)
+                nn.init.normal_(parameter, mean=float(name.lower().endswith("norm.weight")), std=0.2)
+    return model
 
 
-def _draw_vectors(module: nn.Module) -> None:
-    for parameter in module.parameters():
-        if parameter.ndim == 1:
-            nn.init.normal_(parameter, mean=0.5, std=0.2)
+def make_pair(config: ModelConfig, seed: int = 5, *, with_sentence_order: bool = False) -> Electra:
+    return drawn(lambda: Electra(config, config, with_sentence_order=with_sentence_order), seed)
+
+
+def make_masked_lm(config: ModelConfig, seed: int = 5, *, with_sentence_order: bool = True) -> Generator:
+    return drawn(lambda: masked_language_model(config, with_sentence_order=with_sentence_order), seed)
+
+
+def make_body(config: ModelConfig, seed: int = 5, *, with_pooler: bool) -> Body:
+    def make() -> Body:
+        body = Body(config, with_pooler=with_pooler)
+        for parameter in body.parameters():
+            nn.init.normal_(parameter, std=config.initializer_range)
+        return body
+
+    return drawn(make, seed)
 
 
 def load_twin(twin: nn.Module, ours: nn.Module) -> nn.Module:
-    """Fill a stock module with our weights; every entry but the decoder's ties must be told."""
+    """Fill a stock module with our weights; every entry but the decoder's ties must be given."""
     missing, unexpected = twin.load_state_dict(to_stock(ours.state_dict()), strict=False)
     assert set(missing) <= {"predictions.decoder.weight", "predictions.decoder.bias"}, missing
     assert not unexpected, unexpected
@@ -102,65 +90,34 @@ def load_twin(twin: nn.Module, ours: nn.Module) -> nn.Module:
 
 def stock(config: ModelConfig, **changes: Any) -> Any:
     """The stock configuration of the same shape, with the attention that is written out plainly."""
-    from transformers import AlbertConfig
-
     contents = stock_config(config, "AlbertForMaskedLM", SPECIAL_IDS)
     for key in ("architectures", "model_type", "dtype"):
         contents.pop(key)
-    return AlbertConfig(**(contents | changes), attn_implementation="eager")
+    return transformers.AlbertConfig(**(contents | changes), attn_implementation="eager")
 
 
 def masked_lm_twin(generator: Generator, **changes: Any) -> nn.Module:
-    """Stock AlbertForMaskedLM on the generator's weights."""
-    from transformers import AlbertForMaskedLM
-
-    return load_twin(AlbertForMaskedLM(stock(generator.config, **changes)), generator)
+    return load_twin(transformers.AlbertForMaskedLM(stock(generator.config, **changes)), generator)
 
 
-def pretraining_twin(generator: Generator, **changes: Any) -> nn.Module:
-    """Stock AlbertForPreTraining on the weights of a generator with a sentence-order head."""
-    from transformers import AlbertForPreTraining
-
-    return load_twin(AlbertForPreTraining(stock(generator.config, **changes)), generator)
-
-
-class StockDetector(nn.Module):
-    """Stock AlbertModel under stock ELECTRA's head: what a discriminator is made of elsewhere."""
-
-    def __init__(self, config: Any) -> None:
-        from transformers import AlbertModel
-        from transformers.models.electra.modeling_electra import ElectraDiscriminatorPredictions
-
-        super().__init__()
-        self.albert = AlbertModel(config, add_pooling_layer=False)
-        self.discriminator_predictions = ElectraDiscriminatorPredictions(config)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        hidden_states = self.albert(input_ids, attention_mask, token_type_ids).last_hidden_state
-        return self.discriminator_predictions(hidden_states)
-
-
-def detector_twin(discriminator: Discriminator) -> nn.Module:
-    """A discriminator of stock parts on the discriminator's weights."""
-    return load_twin(StockDetector(stock(discriminator.config)), discriminator)
+def pretraining_twin(generator: Generator) -> nn.Module:
+    return load_twin(transformers.AlbertForPreTraining(stock(generator.config)), generator)
 
 
 def body_twin(body: Body) -> nn.Module:
-    """Stock AlbertModel on the weights of an encoder, with a pooler where that has one."""
-    from transformers import AlbertModel
-
-    twin = AlbertModel(stock(body.config), add_pooling_layer=body.pooler is not None)
+    twin = transformers.AlbertModel(stock(body.config), add_pooling_layer=body.pooler is not None)
     load_twin(nn.ModuleDict({"albert": twin}), body)
     return twin
 
 
 def stock_detector(discriminator: Discriminator) -> nn.Module:
     """Stock ElectraForPreTraining with stock AlbertModel for its encoder, on the discriminator's weights."""
-    from transformers import ElectraConfig, ElectraForPreTraining
-
-    parts = detector_twin(discriminator)
-    twin = ElectraForPreTraining(ElectraConfig(vocab_size=7, hidden_size=4, num_hidden_layers=1, num_attention_heads=1))
-    twin.electra, twin.discriminator_predictions = parts.albert, parts.discriminator_predictions
+    config = stock(discriminator.config)
+    albert, head = transformers.AlbertModel(config, add_pooling_layer=False), ElectraDiscriminatorPredictions(config)
+    load_twin(nn.ModuleDict({"albert": albert, "discriminator_predictions": head}), discriminator)
+    small = transformers.ElectraConfig(vocab_size=7, hidden_size=4, num_hidden_layers=1, num_attention_heads=1)
+    twin = transformers.ElectraForPreTraining(small)
+    twin.electra, twin.discriminator_predictions = albert, head
     return twin.eval()
 
 

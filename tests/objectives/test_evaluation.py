@@ -1,4 +1,4 @@
-"""Scores on held-out text stand beside what no context gives, and are null where they mean nothing."""
+"""Scores on held-out text, the baselines without context, and where scores are null because they mean nothing."""
 
 import math
 
@@ -9,18 +9,11 @@ from numpy.typing import NDArray
 
 from electra_albert.config import RtdConfig
 from electra_albert.contracts import Metrics
-from electra_albert.objectives.evaluation import (
-    Detections,
-    Unigram,
-    baseline_terms,
-    detection_scores,
-    has_learned,
-    is_discriminator_idle,
-)
+from electra_albert.objectives import evaluation
+from electra_albert.objectives.evaluation import Unigram, detection_scores, has_learned, is_discriminator_idle
 from tests.objectives.toy import SPECIAL, STEP, make_batch, make_objective
 
 COUNTS = np.array([50, 3, 90, 90, 0, 8, 4, 2, 1, 1, *[0] * 9])  # special tokens are the most frequent, as in real text
-RATE = RtdConfig(mask_rate=0.5)
 
 
 def test_unigram_leaves_special_tokens_out_and_its_cost_is_a_finite_distribution_over_all_tokens() -> None:
@@ -37,11 +30,11 @@ def test_unigram_leaves_special_tokens_out_and_its_cost_is_a_finite_distribution
     assert float(unigram.nats[18]) == float(unigram.nats.max()) == pytest.approx(math.log(16 + len(COUNTS)))
 
 
-def test_baselines_are_scored_on_the_very_tokens_the_generator_is() -> None:
-    batch, objective = make_batch(), make_objective(rtd=RATE)
+def test_baselines_are_scored_on_the_same_tokens_as_the_generator() -> None:
+    batch, objective = make_batch(), make_objective(rtd=RtdConfig(mask_rate=0.5))
     unigram = Unigram.from_counts(COUNTS, SPECIAL.never_masked)
     corruption = objective.corrupt(batch)
-    baselines = baseline_terms(corruption.targets, corruption.is_shown_masked, unigram)
+    baselines = evaluation.baseline_terms(corruption.targets, corruption.is_shown_masked, unigram)
     terms = objective(batch, STEP)
     assert torch.equal(baselines["unigram_loss"].count, terms["generator_loss"].count)
     assert torch.equal(baselines["most_frequent_accuracy"].count, terms["generator_accuracy"].count)
@@ -55,7 +48,7 @@ def test_baselines_are_scored_on_the_very_tokens_the_generator_is() -> None:
 @pytest.mark.parametrize(
     ("scores", "is_replaced"),
     [
-        (Detections().arrays()[0], Detections().arrays()[1]),
+        evaluation.Detections().arrays(),
         (np.linspace(0, 1, 9, dtype=np.float32), np.full(9, True)),
         (np.linspace(0, 1, 9, dtype=np.float32), np.full(9, False)),
         (np.array([0.1, np.nan, 0.3], np.float32), np.array([True, False, True])),
@@ -68,7 +61,7 @@ def test_no_token_one_kind_of_token_or_a_score_that_is_not_finite_gives_null_sco
     assert detection_scores(scores, is_replaced, 1) == dict.fromkeys(names)
 
 
-def test_perfect_and_reversed_detectors_score_one_and_nought_and_the_control_neither() -> None:
+def test_perfect_and_reversed_detectors_score_one_and_zero_and_the_control_neither() -> None:
     is_replaced = np.arange(20_000) % 10 == 0
     scores = is_replaced.astype(np.float32) + np.linspace(0, 0.5, len(is_replaced), dtype=np.float32)
     perfect, reverse = (detection_scores(values, is_replaced, 1) for values in (scores, -scores))

@@ -1,5 +1,8 @@
-"""Exactly the right number of tokens is predicted in each row, none of them special, 85 in 100 shown as [MASK]."""
+"""The right number of tokens is predicted in each row, none special; drawn tokens follow the softmax (law 4)."""
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,19 +10,21 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from electra_albert.keyed_random import Stream, bits
-from electra_albert.objectives.masking import Targets, choose_targets, maskable, show_masked, slots
+from electra_albert.keyed_random import Stream, bits, gumbel
+from electra_albert.objectives.masking import Targets, choose_targets, maskable, sample, show_masked, slots
 from tests.objectives.toy import CLS, MASK, PAD, SEED, SEP, SPECIAL, UNKNOWN
 
 RATES = (0.15, 0.25, 0.3, 0.5)
-ACCEPTED = 1e-3  # least p-value; draws are keyed, so a test holds on every run or on none
+ACCEPTED, REJECTED = 1e-3, 1e-12  # p-values; draws are keyed, so a test passes on every run or on none
+DRAWS = 12_000
+LEAST_EXPECTED = 8.0  # rarer tokens are counted together, as the chi-squared test wants
+Sampler = Callable[[Tensor, float, int, Tensor, Tensor], Tensor]
 
 
 def assert_well_chosen(targets: Targets, input_ids: Tensor, is_maskable: Tensor, rate: float) -> None:
     """AssertionError unless each row uses round(rate x maskable) different maskable tokens, at least one."""
     for row in range(len(input_ids)):
-        is_used = targets.weight[row] > 0
-        positions = targets.positions[row][is_used].tolist()
+        positions = targets.positions[row][targets.weight[row] > 0].tolist()
         count = int(is_maskable[row].sum())
         expected = min(max(1, round(rate * count)), slots(input_ids.shape[1], rate), count)
         assert len(positions) == expected, f"{len(positions)} of {count} tokens, not {expected}"
@@ -30,9 +35,9 @@ def assert_well_chosen(targets: Targets, input_ids: Tensor, is_maskable: Tensor,
 
 def choose(rows: int, length: int, rate: float, share: float) -> tuple[Tensor, Tensor, Targets]:
     """Targets of rows in which about `share` of the tokens may be masked."""
-    example, place = torch.arange(rows), torch.arange(length)
-    ids = 5 + bits(1, Stream.EXAMPLE, example[:, None], place) % 100
-    is_maskable = bits(2, Stream.EXAMPLE, example[:, None], place) % 1000 < round(1000 * share)
+    example, position = torch.arange(rows), torch.arange(length)
+    ids = 5 + bits(1, Stream.EXAMPLE, example[:, None], position) % 100
+    is_maskable = bits(2, Stream.EXAMPLE, example[:, None], position) % 1000 < round(1000 * share)
     return ids, is_maskable, choose_targets(ids, is_maskable, rate, SEED, example)
 
 
@@ -44,37 +49,112 @@ def test_chosen_tokens_are_the_right_number_of_different_maskable_ones(length: i
     assert_well_chosen(targets, ids, is_maskable, rate)
 
 
-@pytest.mark.parametrize("fault", ["one too many", "twice", "special"])
+@pytest.mark.parametrize("fault", ["not", "twice", "special"])
 def test_check_of_the_choice_rejects(fault: str) -> None:
     # Planted: a quota rounded up, positions drawn with replacement, and padding among the candidates.
-    ids, is_maskable, right = choose(6, 41, 0.25, 0.5)
-    used = int(right.weight[0].sum())
-    weight, positions = right.weight.clone(), right.positions.clone()
-    if fault == "one too many":
-        weight[0, used] = 1
-    elif fault == "twice":
-        positions[0, 1] = positions[0, 0]
+    ids, is_maskable, (positions, weight, _) = choose(6, 41, 0.25, 0.5)
+    if fault == "not":
+        weight[0, int(weight[0].sum())] = 1
     else:
-        positions[0, 0] = int((~is_maskable[0]).nonzero()[0])
-    wrong = Targets(positions, weight, ids.gather(1, positions))
-    with pytest.raises(AssertionError):
-        assert_well_chosen(wrong, ids, is_maskable, 0.25)
+        positions[0, 0] = positions[0, 1] if fault == "twice" else int((~is_maskable[0]).nonzero()[0])
+    with pytest.raises(AssertionError, match=fault):
+        assert_well_chosen(Targets(positions, weight, ids.gather(1, positions)), ids, is_maskable, 0.25)
 
 
 def test_only_real_tokens_that_are_not_special_are_maskable_and_one_is_chosen_where_there_is_any() -> None:
     ids = torch.tensor([[CLS, 7, UNKNOWN, SEP, MASK, 9, SEP, 11], [CLS, UNKNOWN, SEP, MASK, SEP, PAD, PAD, PAD]])
     mask = torch.tensor([[True] * 7 + [False], [True] * 5 + [False] * 3])
-    is_maskable = maskable(ids, mask, SPECIAL)
+    is_maskable, keys = maskable(ids, mask, SPECIAL), (SEED, torch.tensor([3, 4]))
     assert is_maskable.nonzero().tolist() == [[0, 1], [0, 5]]
-    targets = choose_targets(ids, is_maskable, 0.15, SEED, torch.tensor([3, 4]))
+    targets = choose_targets(ids, is_maskable, 0.15, *keys)
     assert targets.weight.tolist() == [[1.0], [0.0]]
-    shown, is_shown_masked = show_masked(ids, targets, MASK, 1.0, SEED, torch.tensor([3, 4]))
+    shown, is_shown_masked = show_masked(ids, targets, MASK, 1.0, *keys)
     assert torch.equal(shown[1], ids[1])
     assert is_shown_masked.tolist() == [[True], [False]]
 
 
 def test_every_maskable_position_is_chosen_equally_often() -> None:
-    rows, length, rate = 4000, 29, 0.25
-    _, _, targets = choose(rows, length, rate, share=1.0)
-    counts = torch.bincount(targets.positions[targets.weight > 0], minlength=length)
+    _, _, targets = choose(4000, 29, 0.25, share=1.0)
+    counts = torch.bincount(targets.positions[targets.weight > 0], minlength=29)
     assert stats.chisquare(counts.numpy()).pvalue > ACCEPTED
+
+
+def make_logits(vocab: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> Tensor:
+    """Scores [V] of very different sizes, the rarest tokens spread over the vocabulary."""
+    return (scale * gumbel(bits(5, Stream.EXAMPLE, torch.tensor(vocab), torch.arange(vocab)))).to(dtype)
+
+
+def draw(sampler: Sampler, logits: Tensor, temperature: float, by_position: bool = False) -> Tensor:
+    """DRAWS tokens from one row of scores, keyed by the example or by the position."""
+    number, fixed = torch.arange(DRAWS), torch.full((DRAWS,), 3)
+    example, position = (fixed, number) if by_position else (number, fixed)
+    return sampler(logits.expand(DRAWS, -1), temperature, SEED, example, position)
+
+
+def chi_squared(drawn: Tensor, logits: Tensor, temperature: float = 1.0) -> float:
+    """The p-value of the tokens under softmax(logits / temperature)."""
+    expected = DRAWS * torch.softmax(logits.double() / temperature, -1).numpy()
+    observed = torch.bincount(drawn, minlength=len(logits)).double().numpy()
+    is_rare = expected < LEAST_EXPECTED
+    pooled = [np.append(counts[~is_rare], counts[is_rare].sum()) for counts in (observed, expected)]
+    if pooled[1][-1] < 1e-9:
+        pooled = [counts[:-1] for counts in pooled]
+    return float(stats.chisquare(*pooled).pvalue)
+
+
+@pytest.mark.parametrize(
+    ("vocab", "temperature", "dtype"),
+    [(7, 0.5, torch.float32), (101, 2.0, torch.float32), (101, 1.0, torch.float16), (101, 1.0, torch.bfloat16)],
+)
+def test_draws_follow_the_softmax_at_each_temperature_in_any_dtype(
+    vocab: int, temperature: float, dtype: torch.dtype
+) -> None:
+    logits = make_logits(vocab, dtype)
+    for by_position in (False, True):
+        assert chi_squared(draw(sample, logits, temperature, by_position), logits, temperature) > ACCEPTED
+
+
+def after_noise(logits: Tensor, temperature: float, seed: int, example: Tensor, position: Tensor) -> Tensor:
+    """The argmax of (logits + noise) / T, which is a draw at T = 1 whatever T is."""
+    noise = gumbel(bits(seed, Stream.SAMPLE_TOKEN, example[:, None], torch.arange(logits.shape[-1])))
+    return ((logits + noise) / temperature).argmax(-1)
+
+
+def by_maximum(logits: Tensor, temperature: float, seed: int, example: Tensor, position: Tensor) -> Tensor:
+    """Blocks chosen by their maximum in the place of their logsumexp, which favours those with one likely token."""
+    blocks = logits.view(len(logits), 8, -1)
+    block = after_noise(blocks.amax(-1), temperature, seed + 1, example, position)
+    return block * blocks.shape[-1] + after_noise(blocks[example, block], temperature, seed, example, position)
+
+
+def test_check_of_draws_rejects_a_temperature_after_the_noise_and_blocks_chosen_by_their_best_token() -> None:
+    logits = make_logits(64)
+    assert chi_squared(draw(after_noise, logits, 1.0), logits) > ACCEPTED
+    assert chi_squared(draw(after_noise, logits, 2.0), logits, 2.0) < REJECTED
+    assert chi_squared(draw(by_maximum, logits, 1.0), logits) < REJECTED
+
+
+@pytest.mark.parametrize(("token", "others"), [(6e4, 0.0), (0.0, -6e4)])
+def test_token_far_above_all_others_is_always_drawn(token: float, others: float) -> None:
+    # Near float16's largest number: neither an exponential that overflows nor one that vanishes may decide.
+    logits = torch.full((101,), others, dtype=torch.float16)
+    logits[37] = token
+    assert (draw(sample, logits, 0.5) == 37).all()
+
+
+def test_forbidden_tokens_are_never_drawn_even_where_they_fill_a_block() -> None:
+    logits = torch.full((101,), -torch.inf)
+    logits[[3, 55, 100]] = torch.tensor([0.0, 1.0, 2.0])
+    drawn = draw(sample, logits, 1.0)
+    assert torch.isin(drawn, torch.tensor([3, 55, 100])).all()
+    assert chi_squared(drawn, logits) > ACCEPTED
+
+
+def test_a_draw_is_an_integer_without_a_gradient_that_does_not_depend_on_its_batch() -> None:
+    number, position = torch.arange(40), torch.arange(40) % 7
+    logits = torch.stack([make_logits(vocab=101, scale=1 + i / 10) for i in range(40)]).requires_grad_()
+    whole = sample(logits, 1.0, SEED, number, position)
+    assert whole.dtype == torch.int64
+    assert not whole.requires_grad
+    for rows in (torch.arange(39, -1, -1), torch.tensor([7]), torch.arange(5, 18)):
+        assert torch.equal(sample(logits[rows], 1.0, SEED, number[rows], position[rows]), whole[rows])

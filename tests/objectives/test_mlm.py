@@ -9,47 +9,37 @@ from scipy import stats
 from torch import Tensor
 
 from electra_albert.config import MlmConfig
-from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
+from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds, UsageError
 from electra_albert.keyed_random import Stream, bits
-from electra_albert.objectives.masking import (
-    SpecialIds,
-    Targets,
-    choose_targets,
-    other_tokens,
-    show_masked,
-    show_others,
-)
-from electra_albert.objectives.mlm import MaskedLanguageModeling
-from electra_albert.objectives.prediction import cross_entropy
+from electra_albert.objectives.masking import Targets, choose_targets, other_tokens, show_masked, show_others
+from electra_albert.objectives.mlm import CrossEntropy, MaskedLanguageModeling
 from tests.model.twins import assert_same_gradients, gradients, pretraining_twin
 from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, STEP, build, make_batch, ordered
 
 ACCEPTED = 1e-3  # least p-value; draws are keyed, so a test holds on every run or on none
 VOCAB = 37
-FIRST = SpecialIds(MASK, (0, 1, 2, 3, MASK))
-SPREAD = SpecialIds(36, (36, 0, 17, 18, 5))
-
-
-def targets_of(special: SpecialIds, rows: int = 1500, length: int = 41) -> tuple[Tensor, Targets]:
-    """Ids [B, L] in which every ordinary token stands equally often, and targets in them."""
-    ordinary = torch.tensor([token for token in range(VOCAB) if token not in special.never_masked])
-    ids = ordinary[torch.arange(rows * length) % len(ordinary)].view(rows, length)
-    return ids, choose_targets(ids, torch.ones_like(ids, dtype=torch.bool), 0.5, SEED, torch.arange(rows))
-
-
+SPREAD = SPECIAL._replace(mask=36, never_masked=(36, 0, 17, 18, 5))
+KEYS = torch.arange(1500)
 Draw = Callable[[Targets, SpecialIds, int, int, Tensor], Tensor]
+
+
+def targets_of(special: SpecialIds) -> tuple[Tensor, Targets]:
+    """Ids [B, L] with every ordinary token equally often, and targets in them."""
+    ordinary = torch.tensor([token for token in range(VOCAB) if token not in special.never_masked])
+    ids = ordinary[torch.arange(len(KEYS) * 41) % len(ordinary)].view(len(KEYS), 41)
+    return ids, choose_targets(ids, torch.ones_like(ids, dtype=torch.bool), 0.5, SEED, KEYS)
 
 
 def assert_uniform_over_others(draw: Draw, special: SpecialIds) -> None:
     """AssertionError unless every token but the target itself and special ones is drawn equally often."""
-    ids, targets = targets_of(special)
-    others = draw(targets, special, VOCAB, SEED, torch.arange(len(ids)))
+    _, targets = targets_of(special)
+    others = draw(targets, special, VOCAB, SEED, KEYS)
     assert not (others == targets.labels).any(), "a token is shown for itself"
     assert not torch.isin(others, torch.tensor(special.never_masked)).any(), "a special token is shown"
     for label in sorted(set(range(VOCAB)) - set(special.never_masked)):
         found = torch.bincount(others[targets.labels == label], minlength=VOCAB)
         allowed = [token for token in range(VOCAB) if token != label and token not in special.never_masked]
-        # One of up to 36 tests: the least of their p-values may be as much smaller.
+        # One of up to VOCAB tests: the least of their p-values may be as much smaller.
         assert stats.chisquare(found[allowed].numpy()).pvalue > ACCEPTED / VOCAB, f"not all alike for {label}"
 
 
@@ -69,7 +59,7 @@ def with_the_token_itself(targets: Targets, special: SpecialIds, vocab: int, see
 
 
 def moved_on_by_one(targets: Targets, special: SpecialIds, vocab: int, seed: int, key: Tensor) -> Tensor:
-    """A token that may not be shown makes way for its neighbour, which is then shown twice as often."""
+    """The next token in the place of one that may not be shown: shown twice as often."""
     drawn = with_the_token_itself(targets, special, vocab, seed, key)
     others = sorted(set(range(vocab)) - set(special.never_masked))
     following = torch.tensor([next((o for o in others if o > token), others[0]) for token in range(vocab)])
@@ -90,26 +80,19 @@ def test_check_of_random_tokens_rejects_a_draw(fault: Draw, words: str) -> None:
         assert_uniform_over_others(fault, SPREAD)
 
 
-def shown_by(mlm: MlmConfig) -> tuple[Tensor, Tensor, Tensor, Targets]:
-    """Ids, what is shown of them [B, L], where [MASK] is shown [B, K], and the targets."""
-    ids, targets = targets_of(FIRST)
-    keys = torch.arange(len(ids))
-    shown, is_shown_masked = show_masked(ids, targets, MASK, mlm.mask_token_share, SEED, keys)
-    others = other_tokens(targets, FIRST, VOCAB, SEED, keys)
-    shown = show_others(shown, targets, others, mlm.random_token_share, SEED, keys)
-    return ids, shown, is_shown_masked, targets
-
-
 def assert_shown_in_shares(mlm: MlmConfig, shares: tuple[float, float]) -> None:
     """AssertionError unless those shares of the targets are [MASK] and random, and all else is as it was."""
-    ids, shown, is_shown_masked, targets = shown_by(mlm)
+    ids, targets = targets_of(SPECIAL)
+    masked, is_shown_masked = show_masked(ids, targets, MASK, mlm.mask_token_share, SEED, KEYS)
+    others = other_tokens(targets, SPECIAL, VOCAB, SEED, KEYS)
+    shown = show_others(masked, targets, others, mlm.random_token_share, SEED, KEYS)
     used = targets.weight > 0
     tokens = shown.gather(1, targets.positions)
     is_mask, is_kept = (tokens == MASK) & used, (tokens == targets.labels) & used
     assert torch.equal(is_mask, is_shown_masked)
-    is_random = used & ~is_mask & ~is_kept
+    is_random, chosen = used & ~is_mask & ~is_kept, int(used.sum())
     for is_shown_so, share in ((is_mask, shares[0]), (is_random, shares[1]), (is_kept, 1 - sum(shares))):
-        hits, chosen = int(is_shown_so.sum()), int(used.sum())
+        hits = int(is_shown_so.sum())
         assert stats.binomtest(hits, chosen, round(share, 9)).pvalue > ACCEPTED, f"{hits} of {chosen}, not {share}"
     is_target = torch.zeros_like(ids, dtype=torch.bool).scatter(1, targets.positions, used)
     assert torch.equal(shown[~is_target], ids[~is_target])
@@ -119,7 +102,7 @@ def assert_shown_in_shares(mlm: MlmConfig, shares: tuple[float, float]) -> None:
 def test_targets_are_shown_in_the_shares_asked_for(shares: tuple[float, float]) -> None:
     assert_shown_in_shares(MlmConfig(mask_token_share=shares[0], random_token_share=shares[1]), shares)
     # Planted: other shares than those asked for.
-    for other in (replace(MlmConfig(), mask_token_share=0.75), replace(MlmConfig(), random_token_share=0.15)):
+    for other in (MlmConfig(mask_token_share=0.75), MlmConfig(random_token_share=0.15)):
         with pytest.raises(AssertionError):
             assert_shown_in_shares(other, shares)
 
@@ -132,25 +115,16 @@ def test_vocabulary_without_another_token_is_refused_unless_none_is_shown() -> N
     assert int(objective(make_batch(vocab=6), STEP)["mlm_loss"].count) > 0
 
 
-def stock_labels(batch: Batch, targets: Targets) -> Tensor:
-    """The targets' tokens at their places [B, L], IGNORED_LABEL elsewhere."""
-    shown = targets.labels.masked_fill(targets.weight == 0, IGNORED_LABEL)
-    return torch.full_like(batch.input_ids, IGNORED_LABEL).scatter(1, targets.positions, shown)
-
-
 def assert_loss_is_stocks(batch: Batch, stock_order: Tensor) -> None:
     """AssertionError unless loss and gradients are those of stock AlbertForPreTraining given `stock_order`."""
     objective = build("mlm_sop", replace(MODEL, initializer_range=0.3))
     assert isinstance(objective, MaskedLanguageModeling)
-    twin = pretraining_twin(objective.generator)
-    prediction = objective.corrupt(batch)
-    stock = twin(
-        prediction.masked_ids,
-        batch.attention_mask,
-        batch.token_type_ids,
-        labels=stock_labels(batch, prediction.targets),
-        sentence_order_label=stock_order,
-    )
+    twin, prediction = pretraining_twin(objective.generator), objective.corrupt(batch)
+    targets = prediction.targets
+    chosen = targets.labels.masked_fill(targets.weight == 0, IGNORED_LABEL)
+    labels = torch.full_like(batch.input_ids, IGNORED_LABEL).scatter(1, targets.positions, chosen)
+    given = (prediction.masked_ids, batch.attention_mask, batch.token_type_ids)
+    stock = twin(*given, labels=labels, sentence_order_label=stock_order)
     terms = objective.terms(batch, prediction)
     loss = terms["mlm_loss"].sum / terms["mlm_loss"].count + terms["sop_loss"].sum / terms["sop_loss"].count
     # Float32: the sums are made in another order.
@@ -169,26 +143,15 @@ def test_loss_and_gradients_are_those_of_stock_pretraining_on_the_same_labels() 
         assert_loss_is_stocks(batch, torch.where(labels == IGNORED_LABEL, labels, 1 - labels))
 
 
-def inputs(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits [7, 31] that need a gradient, labels [7], and the weight of each, some of them 0."""
-    generator = torch.Generator().manual_seed(3)
-    logits = (10 * torch.randn(7, 31, generator=generator, dtype=torch.float64)).to(dtype).requires_grad_()
-    return logits, torch.randint(31, (7,), generator=generator), (torch.arange(7) % 3).to(dtype)
-
-
 # Both add up the same exponentials, in other orders: a few units in the last place of each type.
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-14)])
-def test_values_and_gradients_are_those_of_pytorch(dtype: torch.dtype, tolerance: float) -> None:
-    logits, labels, weight = inputs(dtype)
+def test_values_and_gradients_are_those_of_pytorch_and_the_logits_stay(dtype: torch.dtype, tolerance: float) -> None:
+    generator, weight = torch.Generator().manual_seed(3), (torch.arange(7) % 3).to(dtype)
+    logits = (10 * torch.randn(7, 31, generator=generator, dtype=torch.float64)).to(dtype).requires_grad_()
+    labels, before = torch.randint(31, (7,), generator=generator), logits.detach().clone()
     expected = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
-    found = cross_entropy(logits, labels)
+    found = CrossEntropy.apply(logits, labels)
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
     gradients = [torch.autograd.grad((nats * weight).sum(), logits)[0] for nats in (expected, found)]
     torch.testing.assert_close(gradients[1], gradients[0], rtol=tolerance, atol=tolerance)
-
-
-def test_backward_leaves_the_logits_as_they_are() -> None:
-    logits, labels, weight = inputs(torch.float32)
-    before = logits.detach().clone()
-    (cross_entropy(logits, labels) * weight).sum().backward()
     assert torch.equal(logits, before)

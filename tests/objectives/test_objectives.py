@@ -1,4 +1,4 @@
-"""What every pretraining objective keeps to, and what sentence order adds (laws 2 to 6)."""
+"""Laws 2 to 6 of every pretraining objective, and the terms of sentence order."""
 
 import math
 from dataclasses import replace
@@ -10,32 +10,28 @@ from torch import Tensor
 
 from electra_albert.config import SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, Term
-from electra_albert.objectives import PretrainingObjective
+from electra_albert.objectives import OBJECTIVES as BUILT
 from electra_albert.objectives.evaluation import Detections, Unigram
-from electra_albert.objectives.prediction import order_terms
-from electra_albert.objectives.registry import OBJECTIVES as BUILT
-from electra_albert.objectives.rtd import Corruption, DetectionOutput, ReplacedTokenDetection
+from electra_albert.objectives.mlm import order_terms
+from electra_albert.objectives.rtd import Corruption, PretrainingObjective, ReplacedTokenDetection
 from electra_albert.training.optimizer import check_gradients, check_groups, parameter_groups
-from tests.objectives.toy import (
-    MODEL,
-    OBJECTIVES,
-    SEED,
-    SPECIAL,
-    START,
-    STEP,
-    build,
-    make_batch,
-    means,
-    ordered,
-    rows_of,
-)
+from tests.objectives import toy
+from tests.objectives.toy import MODEL, OBJECTIVES, SPECIAL, STEP, build, make_batch, ordered
 
+# Wide enough, and with enough tokens, for the first losses to be what they are in a real run.
+START = replace(MODEL, vocab_size=1009, embedding_size=64, hidden_size=128, num_hidden_layers=3, intermediate_size=256)
 WITH_ORDER = ("rtd_sop", "mlm_sop")
 COUNTS = np.arange(MODEL.vocab_size)
 
 
 def total(objective: PretrainingObjective, terms: dict[str, Term]) -> Tensor:
     return torch.stack([weight * terms[name].sum for name, weight in objective.weights.items()]).sum()
+
+
+def means(objective: PretrainingObjective, batch: Batch) -> dict[str, float]:
+    """Each weighted term divided by its count."""
+    terms = objective(batch, STEP)
+    return {name: float(terms[name].sum.detach() / terms[name].count) for name in objective.weights}
 
 
 def gradients(objective: PretrainingObjective, batches: list[Batch], counts: dict[str, int]) -> dict[str, Tensor]:
@@ -52,9 +48,9 @@ def gradients(objective: PretrainingObjective, batches: list[Batch], counts: dic
 def test_terms_are_float32_sums_and_int64_counts_in_any_precision_and_those_counted_on_the_host(name: str) -> None:
     assert set(BUILT) == set(OBJECTIVES)
     batch = ordered(make_batch(lengths=(23, 17, 9, 5, 3)))
-    for rate, is_bfloat16 in ((0.15, False), (0.5, True)):
+    for rate in (0.15, 0.5):
         objective = build(name, mask_rate=rate)
-        with torch.autocast("cpu", torch.bfloat16, enabled=is_bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=rate == 0.5):
             terms = objective(batch, STEP)
         assert objective.counts(batch) == {name: int(terms[name].count) for name in objective.weights}
         assert {(term.sum.dtype, term.count.dtype) for term in terms.values()} == {(torch.float32, torch.int64)}
@@ -67,25 +63,22 @@ def test_micro_batches_give_the_gradient_of_one_big_batch(name: str) -> None:
     # float32, whose relative error of 6e-8 a number is what may differ.
     objective, batch = build(name).double(), ordered(make_batch())
     counts = objective.counts(batch)
-    parts = [rows_of(batch, torch.tensor(rows)) for rows in ([0, 2, 3], [1], [4])]
+    parts = [toy.rows_of(batch, torch.tensor(rows)) for rows in ([0, 2, 3], [1], [4])]
     whole, summed = gradients(objective, [batch], counts), gradients(objective, parts, counts)
     norm = torch.stack([gradient.norm() for gradient in whole.values()]).norm()
     assert all((summed[name] - gradient).norm() <= 1e-6 * norm for name, gradient in whole.items())
     # Planted: each part divided by its own counts, the mean of means.
-    means_of_means = [gradients(objective, [part], _at_least_one(objective.counts(part))) for part in parts]
-    wrong = {name: sum(part[name] for part in means_of_means) / len(parts) for name in whole}
+    own = [{name: max(count, 1) for name, count in objective.counts(part).items()} for part in parts]
+    alone = [gradients(objective, [part], counted) for part, counted in zip(parts, own, strict=True)]
+    wrong = {name: sum(part[name] for part in alone) / len(parts) for name in whole}
     assert any((wrong[name] - gradient).norm() > 1e-2 * norm for name, gradient in whole.items())
-
-
-def _at_least_one(counts: dict[str, int]) -> dict[str, int]:
-    return {name: max(count, 1) for name, count in counts.items()}
 
 
 @pytest.mark.parametrize(("name", "initialization"), [*((name, "normal") for name in OBJECTIVES), ("rtd_sop", "local")])
 def test_losses_start_at_chance_level(name: str, initialization: str) -> None:
     objective = build(name, replace(START, initialization=initialization), mask_rate=0.15)  # type: ignore[arg-type]
     batch = ordered(make_batch(lengths=(61, 50, 61, 33, 61, 61), length=61, vocab=START.vocab_size))
-    losses = means(objective, objective(batch, STEP))
+    losses = means(objective, batch)
     assert losses.keys() == objective.guessing.keys() == objective.weights.keys()
     for term, loss in losses.items():
         # Logits of deviation s add s * s / 2 to a loss on average; the two orders are equally frequent in the batch.
@@ -93,7 +86,7 @@ def test_losses_start_at_chance_level(name: str, initialization: str) -> None:
     # Planted: tables and heads drawn from a standard normal, as torch's own nn.Embedding is.
     wild = build(name, replace(START, initializer_range=1.0), mask_rate=0.15)
     first = next(iter(wild.weights))
-    assert means(wild, wild(batch, STEP))[first] > 1.5 * math.log(START.vocab_size)
+    assert means(wild, batch)[first] > 1.5 * math.log(START.vocab_size)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -103,8 +96,7 @@ def test_every_parameter_has_a_gradient_after_one_step_and_is_in_one_group(name:
     assert objective.state_dict().keys() == {name for name, _ in objective.named_parameters(remove_duplicate=False)}
     total(objective, objective(ordered(make_batch()), STEP)).backward()
     check_gradients(objective)
-    has_pooler = any("pooler" in parameter for parameter, _ in objective.named_parameters())
-    assert has_pooler == (name in WITH_ORDER)
+    assert any("pooler" in parameter for parameter, _ in objective.named_parameters()) == (name in WITH_ORDER)
 
 
 @pytest.mark.parametrize("name", WITH_ORDER)
@@ -115,23 +107,23 @@ def test_batch_without_an_order_counts_nothing_and_keeps_the_loss_connected(name
         assert (float(terms[term].sum.detach()), int(terms[term].count)) == (0.0, 0)
     total(objective, terms).backward()
     check_gradients(objective)
-    head = {name: p.grad for name, p in objective.named_parameters() if "sentence_order" in name}
+    head = [parameter.grad for name, parameter in objective.named_parameters() if "sentence_order" in name]
     assert len(head) == 4
-    assert not any(gradient.any() for gradient in head.values() if gradient is not None)
+    assert not any(gradient.any() for gradient in head)
 
 
 def assert_rows_do_not_depend_on_the_batch(objective: PretrainingObjective, batch: Batch) -> None:
     """AssertionError unless rows are masked and filled alike in any order and alone."""
     whole = objective.corrupt(batch)
     for rows in (torch.tensor([4, 2, 0, 3, 1]), torch.tensor([2])):
-        part = objective.corrupt(rows_of(batch, rows))
+        part = objective.corrupt(toy.rows_of(batch, rows))
         for name in ("masked_ids", "is_shown_masked", "corrupted_ids", "is_replaced"):
             if hasattr(whole, name):
                 assert torch.equal(getattr(part, name), getattr(whole, name)[rows]), name
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_draws_are_keyed_by_seed_and_example_and_not_by_the_place_in_the_batch(name: str) -> None:
+def test_draws_are_keyed_by_seed_and_example_and_not_by_the_number_in_the_batch(name: str) -> None:
     # Float64: a row's scores may not depend on the batch by more than the draw can notice.
     objective, batch = build(name).double(), make_batch()
     assert_rows_do_not_depend_on_the_batch(objective, batch)
@@ -140,7 +132,7 @@ def test_draws_are_keyed_by_seed_and_example_and_not_by_the_place_in_the_batch(n
     assert torch.equal(again.masked_ids, objective.corrupt(batch).masked_ids)
     assert not torch.equal(again.masked_ids, later.masked_ids)
     assert not torch.equal(again.targets.positions, build(name, seed=1).corrupt(batch).targets.positions)
-    # Planted: draws keyed by the row's place in its batch.
+    # Planted: draws keyed by the row's number in its batch.
     corrupt = objective.corrupt
     objective.corrupt = lambda batch: corrupt(batch._replace(example_id=torch.arange(len(batch.input_ids))))
     with pytest.raises(AssertionError):
@@ -150,14 +142,10 @@ def test_draws_are_keyed_by_seed_and_example_and_not_by_the_place_in_the_batch(n
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_padding_changes_no_term(name: str) -> None:
     objective, batch = build(name), ordered(make_batch())
-    hidden = ~batch.attention_mask
-    noisy = batch._replace(
-        input_ids=batch.input_ids.masked_fill(hidden, 9), token_type_ids=batch.token_type_ids.masked_fill(hidden, 1)
-    )
-    terms, other = objective(batch, STEP), objective(noisy, STEP)
-    for term in terms:
-        assert torch.equal(terms[term].sum, other[term].sum), term
-        assert torch.equal(terms[term].count, other[term].count), term
+    ids = batch.input_ids.masked_fill(~batch.attention_mask, 9)
+    types = batch.token_type_ids.masked_fill(~batch.attention_mask, 1)
+    terms, other = objective(batch, STEP), objective(batch._replace(input_ids=ids, token_type_ids=types), STEP)
+    assert all(torch.equal(*pair) for term in terms for pair in zip(terms[term], other[term], strict=True))
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -172,6 +160,12 @@ def test_scored_batch_gives_the_terms_of_training_and_the_baselines(name: str) -
     scores, is_replaced = detections.arrays()
     assert len(scores) == len(is_replaced) == tokens
     assert not tokens or int(is_replaced.sum()) == int(terms["replaced_fraction"].sum)
+
+
+def test_a_batch_is_changed_with_its_labels_or_without_any() -> None:
+    batch = make_batch()
+    assert batch.map(torch.clone).labels is None
+    assert [len(field) for field in batch._replace(labels=batch.example_id).map(lambda field: field[:2])] == [2] * 6
 
 
 class ByHand(torch.nn.Module):
@@ -194,9 +188,9 @@ def test_order_terms_agree_with_counting_by_hand() -> None:
 class ReadsTheText(ReplacedTokenDetection):
     """Planted: order predicted from the original text."""
 
-    def terms(self, batch: Batch, corruption: Corruption, output: DetectionOutput) -> dict[str, Term]:
-        states = self.discriminator.encode(batch.input_ids, batch.attention_mask, batch.token_type_ids)
-        return super().terms(batch, corruption, output._replace(hidden_states=states))
+    def terms(self, batch: Batch, corruption: Corruption, hidden_states: Tensor, detected: Tensor) -> dict[str, Term]:
+        hidden_states = self.discriminator.encode(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+        return super().terms(batch, corruption, hidden_states, detected)
 
 
 def assert_order_is_predicted_from(ids: Tensor, objective: ReplacedTokenDetection, batch: Batch) -> None:
@@ -207,15 +201,14 @@ def assert_order_is_predicted_from(ids: Tensor, objective: ReplacedTokenDetectio
 
 
 def test_order_is_predicted_from_the_corrupted_text_and_trains_the_discriminator_alone() -> None:
-    objective, batch = build("rtd_sop"), ordered(make_batch())
-    assert isinstance(objective, ReplacedTokenDetection)
+    batch = ordered(make_batch())
+    kinds = (ReplacedTokenDetection, ReadsTheText)
+    objective, planted = (toy.make_objective(kind=kind, sop=SopConfig()) for kind in kinds)
     with torch.no_grad():
-        for parameter in objective.parameters():
+        for parameter in (*objective.parameters(), *planted.parameters()):
             parameter.mul_(5)  # so that another token changes the order's loss by more than the tolerance
     corrupted_ids = objective.corrupt(batch).corrupted_ids
     assert_order_is_predicted_from(corrupted_ids, objective, batch)
-    planted = ReadsTheText(MODEL, objective.rtd, SPECIAL, SEED, SopConfig())
-    planted.load_state_dict(objective.state_dict())
     with pytest.raises(AssertionError):
         assert_order_is_predicted_from(corrupted_ids, planted, batch)
     objective(batch, STEP)["sop_loss"].sum.backward()

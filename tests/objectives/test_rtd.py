@@ -1,23 +1,15 @@
-"""Replaced-token detection: labels, counts, the losses at the start, and which loss reaches what (laws 3 to 5)."""
+"""Replaced-token detection: labels, counts, metrics, and which loss reaches what (laws 3 to 5)."""
 
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from electra_albert.config import RtdConfig
 from electra_albert.contracts import Batch, Term
-from electra_albert.objectives.rtd import Corruption, DetectionOutput, ReplacedTokenDetection
-from tests.objectives.toy import (
-    CLS,
-    MASK,
-    MODEL,
-    PAD,
-    SEP,
-    STEP,
-    make_batch,
-    make_objective,
-)
+from electra_albert.objectives.rtd import Corruption, ReplacedTokenDetection
+from tests.objectives.toy import CLS, MASK, MODEL, PAD, SEP, STEP, make_batch, make_objective
 
 HALF = RtdConfig(mask_rate=0.5)
 
@@ -29,17 +21,15 @@ def assert_labelled_against_the_text(batch: Batch, corruption: Corruption) -> No
 
 def assert_sample_is_detached(objective: ReplacedTokenDetection, batch: Batch) -> None:
     """AssertionError if the discriminator's loss reaches a parameter that only the generator has."""
-    objective.zero_grad()
     objective(batch, STEP)["discriminator_loss"].sum.backward()
-    generator = objective.electra.generator
-    for module in (generator.encoder, generator.predictions):
+    for module in (objective.generator.encoder, objective.generator.predictions):
         for name, parameter in module.named_parameters():
             assert parameter.grad is None or not parameter.grad.any(), f"{name} of the generator has a gradient"
-    assert generator.embeddings.word_embeddings.weight.grad is not None
+    assert objective.generator.embeddings.word_embeddings.weight.grad is not None
 
 
 class ComparedWithMasked(ReplacedTokenDetection):
-    """Planted: labels against the masked input, so that a right guess counts as replaced."""
+    """Planted: labels against the masked input, so that a correct prediction counts as replaced."""
 
     def corrupt(self, batch: Batch) -> Corruption:
         corruption = super().corrupt(batch)
@@ -47,28 +37,28 @@ class ComparedWithMasked(ReplacedTokenDetection):
 
 
 class CountsPadding(ReplacedTokenDetection):
-    """Planted: padding judged and counted as real tokens."""
+    """Planted: padding scored and counted as real tokens."""
 
-    def terms(self, batch: Batch, corruption: Corruption, output: DetectionOutput) -> dict[str, Term]:
+    def terms(self, batch: Batch, corruption: Corruption, *detected: Tensor) -> dict[str, Term]:
         everything = batch._replace(attention_mask=torch.ones_like(batch.attention_mask))
-        return super().terms(everything, corruption, output)
+        return super().terms(everything, corruption, *detected)
 
 
 class StraightThrough(ReplacedTokenDetection):
     """Planted: the generator's scores have a path into the discriminator's."""
 
-    def detect(self, batch: Batch, corruption: Corruption) -> DetectionOutput:
+    def detect(self, batch: Batch, corruption: Corruption) -> tuple[Tensor, Tensor]:
         soft = corruption.logits.softmax(-1).amax(-1)  # [B, K]
-        output = super().detect(batch, corruption)
-        return output._replace(logits=output.logits.scatter_add(1, corruption.targets.positions, soft))
+        hidden_states, detected = super().detect(batch, corruption)
+        return hidden_states, detected.scatter_add(1, corruption.targets.positions, soft)
 
 
 def test_drawn_token_equal_to_the_text_is_labelled_original() -> None:
-    batch, objective = make_batch(lengths=(23,) * 40), make_objective(rtd=HALF)  # so many that some guess is right
-    corruption = objective.corrupt(batch)
+    batch = make_batch(lengths=(23,) * 40)  # so many that some draw is right
+    corruption = make_objective(rtd=HALF).corrupt(batch)
     assert_labelled_against_the_text(batch, corruption)
     hits = corruption.corrupted_ids.gather(1, corruption.targets.positions) == corruption.targets.labels
-    assert (hits & corruption.is_shown_masked).any(), "no guess was right: the case does not occur"
+    assert (hits & corruption.is_shown_masked).any(), "no draw was right: the case does not occur"
     assert corruption.is_replaced.any()
     with pytest.raises(AssertionError):
         assert_labelled_against_the_text(batch, make_objective(rtd=HALF, kind=ComparedWithMasked).corrupt(batch))
@@ -82,23 +72,20 @@ def test_only_chosen_tokens_are_masked_or_replaced_and_no_special_one() -> None:
     for ids in (corruption.masked_ids, corruption.corrupted_ids):
         assert torch.equal(ids[~is_target], batch.input_ids[~is_target])
     assert not (is_target & torch.isin(batch.input_ids, torch.tensor([PAD, CLS, SEP]))).any()
-    # Tokens shown as they are are drawn anew too, as in ELECTRA's code.
-    kept = is_target & (corruption.masked_ids != MASK)
-    assert (corruption.is_replaced & kept).any()
+    # Tokens that are not replaced by [MASK] are drawn again too, as in ELECTRA's code.
+    assert (corruption.is_replaced & is_target & (corruption.masked_ids != MASK)).any()
 
 
 def test_detection_counts_every_token_but_padding() -> None:
     batch, objective = make_batch(), make_objective()
-    corruption = objective.corrupt(batch)
-    detected = objective.discriminator(corruption.corrupted_ids, batch.attention_mask, batch.token_type_ids)
+    corruption, mask = objective.corrupt(batch), batch.attention_mask
+    detected = objective.discriminator(corruption.corrupted_ids, mask, batch.token_type_ids)
     expected = torch.nn.functional.binary_cross_entropy_with_logits(
-        detected[batch.attention_mask], corruption.is_replaced[batch.attention_mask].float(), reduction="sum"
+        detected[mask], corruption.is_replaced[mask].float(), reduction="sum"
     )
-    term = objective(batch, STEP)["discriminator_loss"]
-    assert int(term.count) == int(batch.attention_mask.sum())
-    torch.testing.assert_close(term.sum, expected)
-    wrong = make_objective(kind=CountsPadding)(batch, STEP)["discriminator_loss"]
-    assert int(wrong.count) != int(batch.attention_mask.sum())
+    right, wrong = (made(batch, STEP)["discriminator_loss"] for made in (objective, make_objective(kind=CountsPadding)))
+    assert int(right.count) == int(mask.sum()) != int(wrong.count)
+    torch.testing.assert_close(right.sum, expected)
     assert not torch.isclose(wrong.sum, expected)
 
 
@@ -106,45 +93,42 @@ def test_row_of_special_tokens_only_predicts_nothing_and_keeps_the_loss_connecte
     batch = make_batch(lengths=(3,), length=8)
     batch = batch._replace(input_ids=torch.tensor([[CLS, SEP, SEP] + [PAD] * 5]))
     objective = make_objective()
-    terms = objective(batch, STEP)
-    assert (float(terms["generator_loss"].sum.detach()), int(terms["generator_loss"].count)) == (0.0, 0)
+    loss = objective(batch, STEP)["generator_loss"]
+    assert (float(loss.sum.detach()), int(loss.count)) == (0.0, 0)
     assert objective.counts(batch) == {"generator_loss": 0, "discriminator_loss": 3}
-    terms["generator_loss"].sum.backward()
-    assert objective.electra.generator.predictions.bias.grad is not None
+    loss.sum.backward()
+    assert objective.generator.predictions.bias.grad is not None
 
 
 def test_metrics_agree_with_counting_by_hand() -> None:
     batch, objective = make_batch(), make_objective(rtd=replace(HALF, mask_token_share=0.5))
-    corruption = objective.corrupt(batch)
+    corruption, mask = objective.corrupt(batch), batch.attention_mask
     certain = torch.nn.functional.one_hot(corruption.targets.labels, MODEL.vocab_size).float()
     # The generator knows the tokens of every other slot, among them some that it is shown.
     is_known = torch.arange(certain.shape[1]) % 2 == 0
     corruption = corruption._replace(logits=corruption.logits + 99 * certain * is_known[:, None])
-    output = objective.detect(batch, corruption)
-    terms = objective.terms(batch, corruption, output)
-    detected = output.logits[batch.attention_mask] > 0
-    is_replaced = corruption.is_replaced[batch.attention_mask]
+    hidden_states, logits = objective.detect(batch, corruption)
+    terms = objective.terms(batch, corruption, hidden_states, logits)
+    detected, is_replaced = logits[mask] > 0, corruption.is_replaced[mask]
     hits = int((detected & is_replaced).sum())
     found = {name: (float(term.sum.detach()), int(term.count)) for name, term in terms.items()}
     assert found["discriminator_precision"] == (hits, int(detected.sum()))
     assert found["discriminator_recall"] == (hits, int(is_replaced.sum()))
-    assert found["replaced_fraction"] == (int(is_replaced.sum()), int(batch.attention_mask.sum()))
-    right = corruption.logits.argmax(-1) == corruption.targets.labels
-    assert (right & ~corruption.is_shown_masked & (corruption.targets.weight > 0)).any(), "the case does not occur"
-    right &= corruption.is_shown_masked
-    assert found["generator_accuracy"] == (int(right.sum()), int(corruption.is_shown_masked.sum()))
+    assert found["replaced_fraction"] == (int(is_replaced.sum()), int(mask.sum()))
+    right, shown = corruption.logits.argmax(-1) == corruption.targets.labels, corruption.is_shown_masked
+    assert (right & ~shown & (corruption.targets.weight > 0)).any(), "the case does not occur"
+    assert found["generator_accuracy"] == (int((right & shown).sum()), int(shown.sum()))
 
 
 def test_no_gradient_flows_through_the_sample() -> None:
-    batch = make_batch()
-    assert_sample_is_detached(make_objective(rtd=HALF), batch)
+    assert_sample_is_detached(make_objective(rtd=HALF), make_batch())
     with pytest.raises(AssertionError, match="of the generator has a gradient"):
-        assert_sample_is_detached(make_objective(rtd=HALF, kind=StraightThrough), batch)
+        assert_sample_is_detached(make_objective(rtd=HALF, kind=StraightThrough), make_batch())
 
 
 def test_each_model_has_its_own_learning_rate_and_the_shared_tables_have_neither() -> None:
-    objective = make_objective(rtd=RtdConfig(generator_rate=0.5, discriminator_rate=0.25))
-    for name, scale in objective.rate_scales.items():
+    scales = make_objective(rtd=RtdConfig(generator_rate=0.5, discriminator_rate=0.25)).rate_scales
+    for name, scale in scales.items():
         assert scale == (1.0 if ".embeddings." in name else 0.5 if ".generator." in name else 0.25), name
-    assert len({*objective.rate_scales.values()}) == 3
+    assert len({*scales.values()}) == 3
     assert make_objective().rate_scales is None

@@ -1,6 +1,6 @@
-"""No shape depends on what a batch holds, and nothing on the way to the gradients waits for a value (law 11).
+"""No shape depends on what a batch holds, and no operator on the way to the gradients waits for a value (law 11).
 
-Nor does anything on that way wait for a list of the host's to reach the device.
+Nor does any wait for a list of the host's to reach the device. The step as one graph computes the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,24 +11,18 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from electra_albert.contracts import Batch, Term
-from electra_albert.objectives import PretrainingObjective, prediction, rtd
-from electra_albert.objectives.masking import SpecialIds, sample
-from electra_albert.objectives.rtd import Corruption, DetectionOutput, ReplacedTokenDetection
+from electra_albert.contracts import Batch, SpecialIds, Term
+from electra_albert.model.encoder import compile_for_training
+from electra_albert.objectives import masking, rtd
+from electra_albert.objectives.masking import sample
+from electra_albert.objectives.rtd import Corruption, PretrainingObjective, ReplacedTokenDetection
+from tests.model.test_training_passes import compiled
 from tests.objectives.toy import MODEL, OBJECTIVES, SPECIAL, STEP, build, make_batch, make_objective, ordered
 
 # Operators whose result's shape depends on values, or that hand a value to the host.
-READS_VALUES = (
-    "aten::_local_scalar_dense",
-    "aten::is_nonzero",
-    "aten::equal",
-    "aten::nonzero",
-    "aten::masked_select",
-    "aten::unique",
-    "aten::_unique2",
-    "aten::bincount",
-    "aten::repeat_interleave.Tensor",
-)
+_NAMES = "_local_scalar_dense is_nonzero equal nonzero masked_select unique _unique2 bincount repeat_interleave.Tensor"
+READS_VALUES = tuple(f"aten::{name}" for name in _NAMES.split())
+TOLERANCE = 1e-5  # float32 sums added up in another order
 
 
 class ShapeTrace(TorchDispatchMode):
@@ -45,9 +39,9 @@ class ShapeTrace(TorchDispatchMode):
         assert not name.startswith(READS_VALUES), f"{name} reads values"
         assert not name.startswith("aten::lift_fresh"), f"{name} makes a tensor of a list, which the device waits for"
         if name.startswith(("aten::_to_copy", "aten::copy_")):
-            places = {tensor.device for tensor in args if isinstance(tensor, Tensor)}
-            places |= {torch.device(place) for place in [(kwargs or {}).get("device")] if place is not None}
-            assert len(places) == 1, f"{name} goes from one device to another"
+            devices = {tensor.device for tensor in args if isinstance(tensor, Tensor)}
+            devices |= {torch.device(device) for device in [(kwargs or {}).get("device")] if device is not None}
+            assert len(devices) == 1, f"{name} goes from one device to another"
         if name.startswith(("aten::index.", "aten::index_put", "aten::_index_put")):
             indices = [index for index in args[1] if isinstance(index, Tensor)]
             assert all(index.dtype != torch.bool for index in indices), f"{name} by a mask reads values"
@@ -61,10 +55,7 @@ def trace(objective: PretrainingObjective, batch: Batch) -> list[tuple[str, tupl
     """Operators and shapes of one forward and backward pass."""
     with ShapeTrace() as noted:
         terms = objective(batch, STEP)
-        total = torch.zeros(())
-        for name, weight in objective.weights.items():
-            total = total + weight * terms[name].sum
-        total.backward()
+        torch.stack([weight * terms[name].sum for name, weight in objective.weights.items()]).sum().backward()
     return noted.steps
 
 
@@ -88,22 +79,20 @@ def test_same_operators_and_shapes_whatever_the_batch_holds(name: str) -> None:
         assert shapes == {(5, max(1, round(rate * 21)), MODEL.vocab_size)}
 
 
-def by_mask(objective: ReplacedTokenDetection, batch: Batch, corruption: Corruption, detected: Tensor) -> Tensor:
-    return detected[batch.attention_mask].sum()
-
-
-def by_condition(objective: ReplacedTokenDetection, batch: Batch, corruption: Corruption, detected: Tensor) -> Tensor:
-    return detected.sum() if corruption.is_replaced.any() else detected.sum() * 0
-
-
 # Planted: each usual way to let a value decide a shape or stop the device.
-@pytest.mark.parametrize("fault", [by_mask, by_condition])
-def test_trace_rejects_a_loss(fault: Callable[..., Tensor]) -> None:
+FAULTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "by a mask": lambda detected, mask: detected[mask].sum(),
+    "by a condition": lambda detected, mask: detected.sum() if mask.any() else detected.sum() * 0,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_trace_rejects_a_loss(fault: str) -> None:
     class Planted(ReplacedTokenDetection):
-        def terms(self, batch: Batch, corruption: Corruption, output: DetectionOutput) -> dict[str, Term]:
-            terms = super().terms(batch, corruption, output)
-            count = terms["discriminator_loss"].count
-            return terms | {"discriminator_loss": Term(fault(self, batch, corruption, output.logits), count)}
+        def terms(self, batch: Batch, corruption: Corruption, *found: Tensor) -> dict[str, Term]:
+            terms = super().terms(batch, corruption, *found)
+            wrong = FAULTS[fault](found[1], batch.attention_mask)
+            return terms | {"discriminator_loss": Term(wrong, terms["discriminator_loss"].count)}
 
     with pytest.raises(AssertionError, match="reads values"):
         trace(make_objective(kind=Planted), contents()[1])
@@ -115,20 +104,44 @@ def test_trace_rejects_special_ids_made_a_tensor_at_each_step(monkeypatch: pytes
         return attention_mask & ~torch.isin(input_ids, torch.tensor(special.never_masked, device=input_ids.device))
 
     batch = contents()[1]
-    assert torch.equal(
-        by_list(batch.input_ids, batch.attention_mask, SPECIAL),
-        prediction.maskable(batch.input_ids, batch.attention_mask, SPECIAL),
-    )
-    monkeypatch.setattr(prediction, "maskable", by_list)
+    ids, mask = batch.input_ids, batch.attention_mask
+    assert torch.equal(by_list(ids, mask, SPECIAL), masking.maskable(ids, mask, SPECIAL))
+    monkeypatch.setattr(masking, "maskable", by_list)
     with pytest.raises(AssertionError, match="makes a tensor of a list"):
         trace(make_objective(), batch)
 
 
 def test_trace_rejects_a_tensor_that_changes_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Planted: draws sent elsewhere; the device "meta" stands for a second one on a machine without a GPU.
+    # Planted: draws sent elsewhere; the device "meta" is a second one on a machine without a GPU.
     def elsewhere(logits: Tensor, *keys: Any) -> Tensor:
         return sample(logits, *keys).to("meta")
 
     monkeypatch.setattr(rtd, "sample", elsewhere)
     with pytest.raises(AssertionError, match="from one device to another"):
         trace(make_objective(), contents()[1])
+
+
+@compiled
+@pytest.mark.parametrize("name", ["rtd_sop", "mlm_sop"])  # all that rtd and mlm compute, and sentence order
+def test_losses_counts_and_gradients_are_those_of_the_plain_step(name: str) -> None:
+    plain, graph, batch = build(name), build(name), ordered(make_batch())
+    compile_for_training(graph, "step")
+    expected, found = plain(batch, STEP), graph(batch, STEP)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # no break in it
+    for term, value in expected.items():
+        assert int(found[term].count) == int(value.count)
+        assert float(found[term].sum.detach()) == pytest.approx(float(value.sum.detach()), rel=TOLERANCE)
+    for objective, terms in ((plain, expected), (graph, found)):
+        sum(terms[weighted].sum for weighted in objective.weights).backward()
+    pairs = zip(plain.parameters(), graph.parameters(), strict=True)
+    far = [float((one.grad - other.grad).norm() / one.grad.norm().clamp(min=1e-6)) for one, other in pairs]
+    assert max(far) <= 10 * TOLERANCE
+
+
+@compiled
+def test_another_batch_of_the_same_shape_is_not_compiled_again() -> None:
+    objective = make_objective()
+    compile_for_training(objective, "step")
+    for salt, lengths in enumerate(((23, 17, 9, 4, 23), (5, 23, 23, 23, 8), (23, 23, 23, 23, 23))):
+        objective(make_batch(lengths, salt=salt), STEP + salt)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1

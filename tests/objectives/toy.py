@@ -8,25 +8,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from electra_albert import config as options
 from electra_albert import objectives
-from electra_albert.config import (
-    CorpusConfig,
-    MlmConfig,
-    ModelConfig,
-    PretrainConfig,
-    RtdConfig,
-    RunConfig,
-    SopConfig,
-    TrainingConfig,
-)
-from electra_albert.contracts import IGNORED_LABEL, Batch, Term
-from electra_albert.keyed_random import Stream, bits, gumbel
-from electra_albert.objectives import PretrainingObjective
-from electra_albert.objectives.masking import SpecialIds
-from electra_albert.objectives.rtd import ReplacedTokenDetection
+from electra_albert.config import ModelConfig, RtdConfig, SopConfig
+from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds
+from electra_albert.keyed_random import Stream, bits
+from electra_albert.objectives.rtd import PretrainingObjective, ReplacedTokenDetection
 
 PAD, UNKNOWN, CLS, SEP, MASK = range(5)
-SPECIAL = SpecialIds(mask=MASK, never_masked=(PAD, UNKNOWN, CLS, SEP, MASK))
+SPECIAL = SpecialIds(PAD, UNKNOWN, CLS, SEP, MASK, never_masked=(PAD, UNKNOWN, CLS, SEP, MASK))
 SEED = 11
 MODEL = ModelConfig(
     vocab_size=19,  # so few that a drawn token is often the right one
@@ -35,16 +25,6 @@ MODEL = ModelConfig(
     num_hidden_layers=2,
     num_attention_heads=4,
     intermediate_size=37,
-    max_position_embeddings=64,
-)
-# Wide enough, and with enough tokens, for the first losses to be what they are in a real run.
-START = ModelConfig(
-    vocab_size=1009,
-    embedding_size=64,
-    hidden_size=128,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    intermediate_size=256,
     max_position_embeddings=64,
 )
 STEP = torch.tensor(0)
@@ -65,31 +45,23 @@ def make_objective(
 
 def build(name: str, model: ModelConfig = MODEL, mask_rate: float = 0.5, seed: int = SEED) -> PretrainingObjective:
     """The objective of that name with the same weights on every call."""
-    config = PretrainConfig(
-        run=RunConfig(objective=name),  # type: ignore[arg-type]
-        training=TrainingConfig(seed=seed),
+    config = options.PretrainConfig(
+        run=options.RunConfig(objective=name),  # type: ignore[arg-type]
+        training=options.TrainingConfig(seed=seed),
         model=model,
         rtd=RtdConfig(mask_rate=mask_rate),
-        mlm=MlmConfig(mask_rate=mask_rate),
-        corpus=CorpusConfig(max_seq_length=model.max_position_embeddings),
+        mlm=options.MlmConfig(mask_rate=mask_rate),
+        corpus=options.CorpusConfig(max_seq_length=model.max_position_embeddings),
     )
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         return objectives.make_objective(config, SPECIAL)
 
 
-def sample_plainly(logits: Tensor, temperature: float, seed: int, example_id: Tensor, position: Tensor) -> Tensor:
-    """The law of `sample` with one noise for each token of the vocabulary: its reference. Arguments as there."""
-    vocab = logits.shape[-1]
-    draws = position[:, None] * vocab + torch.arange(vocab)  # [M, V]
-    noise = gumbel(bits(seed, Stream.SAMPLE_TOKEN, example_id[:, None], draws))
-    return (logits.float() / temperature + noise).argmax(-1)
-
-
 def make_batch(
     lengths: tuple[int, ...] = (23, 17, 9, 4, 23), length: int = 23, vocab: int = MODEL.vocab_size, salt: int = 0
 ) -> Batch:
-    """Rows `[CLS] A [SEP] B [SEP]` and padding, of the lengths given, keyed by their place from 100 on."""
+    """Rows `[CLS] A [SEP] B [SEP]` and padding, of the lengths given, keyed by their number from 100 on."""
     row, place = torch.arange(len(lengths)) + 100, torch.arange(length)
     size = torch.tensor(lengths)[:, None]
     words = len(SPECIAL.never_masked)
@@ -115,8 +87,3 @@ def ordered(batch: Batch) -> Batch:
 def rows_of(batch: Batch, rows: Tensor) -> Batch:
     """The same rows in another order or another batch."""
     return Batch(*(field[rows] for field in batch[:-1]))
-
-
-def means(objective: PretrainingObjective, terms: dict[str, Term]) -> dict[str, float]:
-    """Each weighted term divided by its count."""
-    return {name: float(terms[name].sum.detach() / terms[name].count) for name in objective.weights}

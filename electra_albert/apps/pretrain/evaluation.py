@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from electra_albert.apps.pretrain.job import Job
     from electra_albert.contracts import Metrics
     from electra_albert.corpus.examples import Rows
-    from electra_albert.objectives import PretrainingObjective
+    from electra_albert.objectives.rtd import PretrainingObjective
     from electra_albert.training.loop import Evaluate
     from electra_albert.training.settings import RunSettings
 

@@ -31,7 +31,7 @@ from electra_albert.training.distributed import World, gather_objects, main_firs
 if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
     from electra_albert.model.encoder import Backbone
-    from electra_albert.objectives import PretrainingObjective
+    from electra_albert.objectives.rtd import PretrainingObjective
 
 LOG = logging.getLogger(__name__)
 

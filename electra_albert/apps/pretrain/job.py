@@ -28,12 +28,10 @@ from electra_albert.corpus.batches import TrainBatches
 from electra_albert.corpus.examples import ONE_SEGMENT_RATE, Rows
 from electra_albert.corpus.tokenizer import fingerprint, special_ids
 from electra_albert.keyed_random import Stream, derived_seed
-from electra_albert.model.compilation import Compilation, compile_for_training
-from electra_albert.model.encoder import set_gradient_checkpointing
-from electra_albert.objectives import PretrainingObjective, make_objective
+from electra_albert.model.encoder import Compilation, compile_for_training, set_gradient_checkpointing
+from electra_albert.objectives import make_objective, spec_of
 from electra_albert.objectives.evaluation import Unigram
-from electra_albert.objectives.masking import SpecialIds
-from electra_albert.objectives.registry import spec_of
+from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.training.distributed import World, main_first
 from electra_albert.training.optimizer import check_groups, parameter_groups
 
@@ -82,7 +80,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
         prepared = prepare(config.corpus, seed, recorded=recorded)
     tokenizer = prepared.tokenizer
     config = replace(config, model=replace(config.model, vocab_size=len(tokenizer)))
-    special = SpecialIds(tokenizer.mask_token_id, tuple(sorted(tokenizer.all_special_ids)))
+    special = special_ids(tokenizer)
     _doubt_tokenizer(prepared.store)
     unigram = Unigram.from_counts(prepared.store.token_counts, special.never_masked)
     batches, held_out = _batches(config, prepared, world)

@@ -28,7 +28,7 @@ from electra_albert.config import (
     as_settings,
 )
 from electra_albert.contracts import CheckpointError, UsageError
-from electra_albert.objectives.registry import OBJECTIVES, spec_of
+from electra_albert.objectives import OBJECTIVES, spec_of
 from electra_albert.presets import PRESETS
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from electra_albert.inference.engine import TokenSequence, printable, shown
 from electra_albert.inference.model import InferenceModel, Proposal
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.attention import stock_computes
-from electra_albert.objectives.registry import spec_of
+from electra_albert.objectives import spec_of
 from electra_albert.training.monitor import EVALUATION_PREFIX
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from electra_albert.apps.pretrain.job import Job
     from electra_albert.corpus.examples import Rows
-    from electra_albert.objectives import PretrainingObjective
+    from electra_albert.objectives.rtd import PretrainingObjective
     from electra_albert.training.distributed import World
 
 EXAMPLES = 3

@@ -18,8 +18,8 @@ from torch import nn
 from electra_albert.apps.machine import memory_of, peak_memory, smaller_step
 from electra_albert.contracts import Objective
 from electra_albert.corpus.batches import eval_batches
+from electra_albert.objectives import spec_of
 from electra_albert.objectives.evaluation import Detections
-from electra_albert.objectives.registry import spec_of
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import build_optimizer
@@ -73,17 +73,19 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
 
 def step_flops(config: PretrainConfig, rows: int) -> int:
     """Operations of the matrix products of one step over `rows` examples, forward and backward; padding counts too."""
-    from electra_albert.model import flops
+    from electra_albert.model import heads
+    from electra_albert.model.attention import TRAINING_PASSES
+    from electra_albert.model.encoder import Encoder
     from electra_albert.objectives.masking import slots
 
     length, spec = config.corpus.max_seq_length, spec_of(config)
     generator, rate = spec.generator(config), spec.mask_rate(config)
-    row = flops.encoder_flops(generator, length) + flops.mlm_head_flops(generator, slots(length, rate) if rate else 0)
+    row = Encoder.flops(generator, length) + heads.MlmHead.flops(generator, slots(length, rate) if rate else 0)
     if spec.has_discriminator:
-        row += flops.encoder_flops(config.model, length) + flops.rtd_head_flops(config.model, length)
+        row += Encoder.flops(config.model, length) + heads.RtdHead.flops(config.model, length)
     if spec.has_sentence_order:
-        row += flops.sentence_order_head_flops(config.model)
-    return flops.TRAINING_PASSES * rows * row
+        row += heads.SentenceOrderHead.flops(config.model)
+    return TRAINING_PASSES * rows * row
 
 
 def _time_update(job: Job, run: RunSettings) -> tuple[list[float], float]:
