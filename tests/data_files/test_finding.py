@@ -22,7 +22,7 @@ import pytest
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.mixture import read_sources
 from electra_albert.data_files import hub_name
-from electra_albert.data_files.finding import find_files, identity, refreshed, same_content
+from electra_albert.data_files.finding import find_files, identity, same_content
 from tests.corpus.reading import sentences, write
 from tests.tasks.task_files import read
 
@@ -105,18 +105,17 @@ def test_the_same_content_is_known_and_any_other_is_not(tmp_path: Path) -> None:
     recorded = identity([a, b])
     os.utime(a, ns=(1, 1))
     assert same_content([a, b], recorded), "a touched file still holds the same"
-    present = refreshed([a, b], recorded)
+    present = identity([a, b], recorded)
     assert present == identity([a, b]) != recorded
     wrong = {"files": [entry | {"blake2b": "of no file"} for entry in present["files"]]}
-    assert refreshed([a, b], wrong) == wrong, "nothing is read whose state is as recorded"
+    assert identity([b, a], recorded, {"files": [{}]}, {"files": 1}, {}, wrong)["files"] == wrong["files"][::-1]
     assert not same_content([b, a], recorded)
     assert not same_content([a], recorded)
     status = b.stat()
     write(tmp_path, "Too.\n", "b.txt")
     os.utime(b, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert not same_content([a, b], recorded), "the same size and time, but another content"
-    write(tmp_path, "Longer.\n", "b.txt")
-    assert refreshed([a, b], recorded) is None
+    assert identity([b], recorded) == identity([b])
 
 
 # Datasets.
