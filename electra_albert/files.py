@@ -36,18 +36,12 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def replacing(path: Path, *, synced: bool = False) -> Iterator[BinaryIO]:
-    """A new binary file that takes the name `path` when all of it is written; on failure nothing of it remains.
-
-    With `synced` it is on the disk before it gets its name, so that not even a power failure leaves half of it.
-    """
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new binary file that takes the name `path` when all of it is written; on failure nothing of it remains."""
     beside = name_beside(path)
     try:
         with beside.open("xb") as file:
             yield file
-            if synced:
-                file.flush()
-                os.fsync(file.fileno())
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)

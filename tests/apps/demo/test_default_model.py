@@ -48,7 +48,7 @@ def test_with_runs_the_newest_is_taken_and_not_the_shipped_model(finished: Finis
     assert (ended.code, ended.err) == (0, "model: runs/newest, the newest run\n")
     (in_folder / "runs" / "older" / "generator" / "config.json").touch()
     assert call(demo.main).code == 4
-    assert default_model.newest_run(in_folder / "runs").name == "older"
+    assert default_model.newest_run().name == "older"
 
 
 def spoil(run: Path, flaw: str) -> None:
