@@ -91,11 +91,11 @@ def test_names_without_a_header_are_used_only_without_one(tmp_path: Path) -> Non
 DAMAGED: list[tuple[str, bytes, str]] = [
     ("t.tsv", b"", "empty"),
     ("t.tsv", b"a\tb\nfine\t1\nb\xe9\t0\n", r"t\.tsv:3: .*UTF-8"),
-    ("t.jsonl", b'{"a": 1}\n{"a": \n', r"t\.jsonl:2: not JSON"),
+    ("{0}t.jsonl", b'{"a": 1}\n{"a": \n', r"t\.jsonl:2: not JSON"),
     ("t.jsonl", b'{"a": 1, "a": 2}\n', r"t\.jsonl:1: key 'a' is there twice"),
     ("t.jsonl", b"[1]\n", "not an object"),
     ("t.jsonl", b"[" * 200_000, "recursion"),
-    ("t.csv", b'a,b\n"x"y,1\n', r"t\.csv:2: not a row of a table"),
+    ("{0}t.csv", b'a,b\n"x"y,1\n', r"t\.csv:2: not a row of a table"),
     ("t.parquet", b"PAR1 but not really PAR1", "damaged"),
 ]
 
