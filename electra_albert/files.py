@@ -25,10 +25,9 @@ def name_beside(path: Path) -> Path:
 
 def sync(path: Path) -> None:
     """Have a file or folder reach the disk; Windows syncs no folder, and files only where they may be written."""
-    is_windows = os.name == "nt"
-    if is_windows and path.is_dir():
+    if os.name == "nt" and path.is_dir():
         return
-    descriptor = os.open(path, os.O_RDWR if is_windows else os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -59,7 +59,7 @@ def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[
         matches = fetch(corpus, "corpus")
     elif not matches and (on_hub := hub_name(corpus)) and not Path(corpus).parent.exists():
         nothing = f"--corpus {corpus}: neither a file or folder here, nor a dataset with a split {_TRAIN!r} to load"
-        matches = _arrow_files(load_from_hub(*on_hub, _TRAIN, nothing))
+        matches = [Path(entry["filename"]) for entry in load_from_hub(*on_hub, _TRAIN, nothing).cache_files]
     elif not matches:
         advice = "check the path" + (os.sep not in corpus) * ", or give a dataset of the hub as OWNER/NAME"
         raise UsageError(f"--corpus {corpus}: no such file or folder, and no file matches it; {advice}")
@@ -117,15 +117,11 @@ def _saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
             raise UsageError(f"{folder}: a dataset without a split {_TRAIN!r}; give one of its folders: {[*found]}")
         counts["splits_skipped"] += len(found) - 1
         found = found[_TRAIN]
-    files = _arrow_files(found)
+    files = [Path(entry["filename"]) for entry in found.cache_files]
     inside = os.path.join(os.path.abspath(folder), "")
     if not all(os.path.abspath(file).startswith(inside) for file in files):  # by name: a file may be a link
         raise DataError(f"{folder}: a damaged dataset, with files outside of it; save it again")
     return files
-
-
-def _arrow_files(dataset: Any) -> list[Path]:
-    return [Path(entry["filename"]) for entry in dataset.cache_files]
 
 
 # The content of a file.

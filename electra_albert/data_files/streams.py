@@ -122,26 +122,15 @@ def _reader(method: str, file: BinaryIO) -> Callable[[int], bytes]:
 
 
 def text_lines(path: Path, encoding: str = UTF8) -> Iterator[str]:
-    """The lines of a file or pipe between line feeds, without the byte order mark. Raises as `read_text`."""
+    """The lines of a file or pipe between line feeds, without the byte order mark; DataError for one not so encoded."""
     with open_stream(path, takes_pipes=True) as file:
         for number, raw in enumerate(file, start=1):
-            line = _decoded(raw, path, number, encoding).removesuffix("\n")
+            try:
+                line = raw.decode(encoding).removesuffix("\n")
+            except UnicodeDecodeError as error:
+                advice = encoding_hint(raw) if encoding == UTF8 else "choose another --encoding"
+                raise DataError(f"{path}:{number}: bytes that are not {encoding.upper()}; {advice}") from error
             yield line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
-
-
-def read_text(path: Path, encoding: str = UTF8) -> str:
-    """A file as text without its byte order mark. Raises DataError naming the line that is not so encoded."""
-    with open_stream(path, takes_pipes=True) as file:
-        return _decoded(file.read(), path, 1, encoding).removeprefix(BYTE_ORDER_MARK)
-
-
-def _decoded(raw: bytes, path: Path, line: int, encoding: str) -> str:
-    try:
-        return raw.decode(encoding)
-    except UnicodeDecodeError as error:
-        advice = encoding_hint(raw) if encoding == UTF8 else "choose another --encoding"
-        line += raw.count(b"\n", 0, error.start)
-        raise DataError(f"{path}:{line}: bytes that are not {encoding.upper()}; {advice}") from error
 
 
 @dataclass

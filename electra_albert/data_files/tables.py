@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,14 +33,13 @@ Position = Callable[[int], str]  # file and line, by the number of a line
 def json_objects(
     lines: Iterable[tuple[int, str]], position: Position, unique: Collection[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The object of each numbered line that is not blank."""
+    """The object of each numbered line that is not blank; no key may be there twice, or none of those in `unique`."""
     repeated: list[str] = []
 
     def as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            keys = [key for key, _ in pairs if unique is None or key in unique]
-            repeated.extend(key for key in keys if keys.count(key) > 1)
+        if len(found := dict(pairs)) < len(pairs):
+            counted = Counter(key for key, _ in pairs if unique is None or key in unique)
+            repeated.extend(key for key, count in counted.items() if count > 1)
         return found
 
     for number, line in lines:
@@ -123,8 +123,7 @@ def open_columnar(path: str | Path) -> Iterator[Columnar]:
             if isinstance(error, UserError) or (isinstance(error, OSError) and error.errno is not None):
                 raise  # ours, or of the disk
             reason = " ".join(str(error).split())[:200]
-            message = f"{path}: damaged, changed, or not what its name says ({reason}); write it again"
-            raise DataError(message) from error
+            raise DataError(f"{path}: damaged, changed, or not as its name says ({reason}); write it again") from error
 
 
 def _parquet(regular: Any) -> Columnar:
@@ -147,23 +146,23 @@ def _arrow(path: str, regular: Any) -> Columnar:
 
     is_file = regular.read(len(_ARROW_FILE)) == _ARROW_FILE
 
-    def reader() -> Any:  # mapped, for a batch may be the whole file: the system holds or drops what is read of it
+    def opened() -> Any:  # mapped, for a batch may be the whole file: the system holds or drops what is read of it
         return (ipc.open_file if is_file else ipc.open_stream)(memory_map(path))
 
-    def all_batches() -> Iterator[pyarrow.RecordBatch]:
-        opened = reader()
-        return map(opened.get_batch, range(opened.num_record_batches)) if is_file else iter(opened)
+    def parts() -> Iterator[pyarrow.RecordBatch]:
+        reader = opened()
+        return map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
 
     def batches(start: int, end: int, columns: list[str]) -> Iterator[tuple[int, pyarrow.RecordBatch]]:
         row, number = 0, -1
-        for number, batch in enumerate(islice(all_batches(), end)):
+        for number, batch in enumerate(islice(parts(), end)):
             if number >= start:
                 yield row, batch.select(columns)
             row += batch.num_rows
         if number < end - 1:
             raise DataError(f"{path}: became shorter while it was read; leave it alone and start again")
 
-    return Columnar(reader().schema, [batch.get_total_buffer_size() for batch in all_batches()], batches)
+    return Columnar(opened().schema, [batch.get_total_buffer_size() for batch in parts()], batches)
 
 
 # Tables of any of these formats.
@@ -192,7 +191,7 @@ class Table:
 
     def rows(self, names: Sequence[str | None]) -> Iterator[Row]:
         """All rows, with the cells of these columns; a name of None gives None in each row."""
-        wanted = [name for name in names if name is not None]
+        wanted = [name for name in dict.fromkeys(names) if name is not None]
         for row in self.read(wanted):
             cells: dict[str | None, Any] = dict(zip(wanted, row.cells, strict=False))
             yield row if row.problem else row._replace(cells=tuple(map(cells.get, names)))
@@ -252,13 +251,12 @@ def open_table(
 
 def _columns_of(path: Path, first: list[str], named: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """Those of the names that the first row of a file without a header has the cells for."""
-    columns = next((names for names in named if len(names) == len(first)), None)
-    if columns is None:
-        found = f"its first row has {len(first)} columns, --column_names names {len(named[0])}"
-        raise DataError(f"{path}: {found}; mend it")
-    if columns == tuple(first):
-        raise DataError(f"{path}: its first row is a header; leave out --column_names")
-    return columns
+    for columns in named:
+        if columns == tuple(first):
+            raise DataError(f"{path}: its first row is a header; leave out --column_names")
+        if len(columns) == len(first):
+            return columns
+    raise DataError(f"{path}: its first row has {len(first)} columns, --column_names names {len(named[0])}; mend it")
 
 
 def _split(path: Path, lines: Callable[[], Iterator[str]], delimiter: str | None) -> Iterator[tuple[int, list[str]]]:
@@ -275,9 +273,7 @@ def _json_table(path: Path, lines: Iterable[str]) -> Table:
     if not records:
         raise DataError(f"{path}: empty; give a file with rows")
     names = tuple(dict.fromkeys(key for _, record in records for key in record))
-    return Table(
-        str(path), names, lambda wanted: (Row(tuple(map(record.get, wanted)), place) for place, record in records)
-    )
+    return Table(str(path), names, lambda wanted: (Row(tuple(map(one.get, wanted)), place) for place, one in records))
 
 
 def _columnar_table(path: Path) -> Table:

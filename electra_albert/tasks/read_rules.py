@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.data_files.streams import read_text
+from electra_albert.data_files.streams import text_lines
 from electra_albert.data_files.tables import Table, open_table
 from electra_albert.finetuning_config import DataConfig
 from electra_albert.hub.config import are_unnamed, name_the_labels
@@ -146,7 +146,7 @@ def as_label(value: object, place: str, no_label: Collection[str]) -> str | None
 
 def parse_json(path: Path, reading: Reading) -> Any:
     reading.refuse_options(_COLUMN_OPTIONS, str(path), "has a form of its own, without columns; leave it out")
-    text = read_text(path, reading.config.encoding)
+    text = "\n".join(text_lines(path, reading.config.encoding))
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # the latter where it is too deep
