@@ -37,14 +37,6 @@ _MAX_CONTROL_SHARE = 0.05  # of the bytes: above it the file is no text
 _CONTROL = bytes(c for c in range(32) if not chr(c).isspace() and c not in (8, 27)) + b"\x7f"
 
 
-def is_there(path: Path, option: str) -> bool:
-    """Whether there is such a file or folder. Raises UsageError for a path that cannot be looked up."""
-    try:
-        return path.exists()
-    except OSError as error:
-        raise UsageError(f"--{option} {str(path)[:100]}: {error.strerror}; check the path") from error
-
-
 def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[Path]:
     """The files that a name means, each once, in a fixed order; what is left out is added to `counts`.
 

@@ -13,14 +13,13 @@ from electra_albert.contracts import UsageError
 
 LOG = logging.getLogger(__name__)
 
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _HUB_SECONDS = 3  # to wait for an answer of the hub
 _WEB_SECONDS = 60  # to wait for the next bytes of a file
 
 
 def is_url(name: str) -> bool:
     """Whether a name is that of a file elsewhere: https://…, s3://bucket/…, hf://datasets/… and the like."""
-    return _URL.match(name) is not None
+    return re.match(r"[a-z][a-z0-9+.-]*://", name, re.IGNORECASE) is not None
 
 
 def fetch(url: str, option: str) -> list[Path]:

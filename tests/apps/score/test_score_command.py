@@ -77,6 +77,8 @@ REFUSED: list[tuple[tuple[object, ...], str]] = [
     ((), "nothing to score"),
     (("--text", "nowhere.txt"), "--text nowhere.txt"),
     (("--pairs", "nowhere"), "--pairs nowhere"),
+    (("--text", "x" * 300), "no such file"),
+    (("--pairs", "x" * 300), "no .jsonl file"),
     (("--pairs", "p.jsonl", "--max_pairs", 0), "--max_pairs 0"),
     (("--text", "p.jsonl", "--max_pairs", 3), "without --pairs"),
     (("--text", "p.jsonl", "--output", "p.jsonl"), "holds no scores"),
