@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import hashlib
 import lzma
 import os
 import socket
@@ -113,6 +114,13 @@ def test_the_same_content_is_known_and_any_other_is_not(tmp_path: Path) -> None:
     os.utime(b, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert not same_content([a, b], recorded), "the same size and time, but another content"
     assert identity([b], recorded) == identity([b])
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, digest = write(tmp_path, TEXT), hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda *given: [digest(*given), write(tmp_path, TEXT * 2)][0])
+    with pytest.raises(DataError, match="changed while it was read"):
+        identity([path])
 
 
 # Datasets.

@@ -60,7 +60,7 @@ def test_cells_come_back_as_they_were_written(rows: list[tuple[str, str]]) -> No
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow", "file.arrow"])
 def test_columnar_files_give_the_columns_asked_for_in_their_order(tmp_path: Path, name: str) -> None:
     table = open_table(write_table(tmp_path / name, ["x", None, "y"], rows=2))
-    assert cells(table, "text", None, "id") == [("x", None, 0), (None, None, 1), ("y", None, 2)]
+    assert cells(table, "text", None, "id", "text") == [("x", None, 0, "x"), (None, None, 1, None), ("y", None, 2, "y")]
     assert [row.place.rpartition(" ")[2] for row in table.rows(("id",))] == ["1", "2", "3"]
 
 
@@ -86,6 +86,16 @@ def test_names_without_a_header_are_used_only_without_one(tmp_path: Path) -> Non
     for content in ("x\t1\t\thello\n", "x\t1\t\ttext\nu\t0\t\thello\n", "index\ttext\n0\thello\n"):
         table = open_table(write(tmp_path, content, "t.tsv"), ("text",), ("s", "label", "mark", "text"))
         assert cells(table, "text") == [("hello",)]
+
+
+def test_columns_without_a_header_are_named_by_their_number_and_a_separator_is_found_and_noted(tmp_path: Path) -> None:
+    path, noted = write(tmp_path, "x;1\n" + "a, b;0\n" * 9, "t.csv"), []
+    table = open_table(path, named=[("n", "text", "label"), ("text", "label")], note=lambda what, _: noted.append(what))
+    assert cells(table, "text") == [("x",), *[("a, b",)] * 9]
+    assert noted == ["files separated by semicolons", "files without a header read as columns text, label"]
+    for names, word in ((("x", "1"), "is a header"), (("n", "text", "label"), "1 columns, --column_names names 3")):
+        with pytest.raises(DataError, match=word):
+            open_table(path, named=[names])
 
 
 DAMAGED: list[tuple[str, bytes, str]] = [
@@ -144,8 +154,9 @@ def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", COMPRESS)
 def test_compressed_members_are_one_text_and_damage_names_the_file(tmp_path: Path, ending: str) -> None:
-    pack = COMPRESS[ending]
-    path = write(tmp_path, b"".join(pack(f"Line {i} of it.\n".encode() * 4000) for i in range(3)), f"a.txt{ending}")
+    pack, padding = COMPRESS[ending], b"" if ending == ".zst" else bytes(70_000)
+    members = (pack(f"Line {i} of it.\n".encode() * 4000) for i in range(3))
+    path = write(tmp_path, padding.join(members) + padding, f"a.txt{ending}")
     assert [len(document) for document in sentences(path)] == [12_000]
     assert len(list(text_lines(path))) == 12_000
     # Catches files that end early without a word, as the standard library's do at what is no second member.
