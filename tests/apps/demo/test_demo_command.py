@@ -15,7 +15,7 @@ import pytest
 from electra_albert.apps import default_model, demo
 from electra_albert.apps.command_line import run_app
 from electra_albert.inference.model import load_model
-from electra_albert.inference.rewrite import Replacement
+from electra_albert.inference.rewrite import Replacement, Rewritten
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call, copy_as_learned, finish, start
 
@@ -103,6 +103,8 @@ def test_a_file_is_rewritten_line_for_line_and_what_was_done_is_counted(
     assert re.findall(r"\d+", tokens) == [str(masked_count), str(len(changed)), "4"]
     assert f"{sum(changed) / len(changed):.1%}" in scores
     assert where.endswith(str(tmp_path / "new" / "out.txt"))
+    half = Replacement(0, 1, "a", demo.LOST, None, True)  # of a character
+    assert demo._count(Rewritten("a", [half], False, []))["lost"] == 1
 
 
 def test_pipes_give_what_files_give(
@@ -151,9 +153,10 @@ def test_an_output_file_is_replaced_whole_with_its_mode_or_left_alone(
     target, mode = tmp_path / "out.txt", 0o600
     target.write_text("precious")
     target.chmod(mode)
-    text.write_text("The [MASK] " + "owl " * 100)
-    assert_refused(call(demo.main, "--gen", finished.folder, "--input", text, "--output", target), 3, "line 1")
-    assert target.read_text() == "precious"
+    for content, word in (("The [MASK] " + "owl " * 100, "line 1"), (" \n", "no sentence")):
+        text.write_text(content)
+        assert_refused(call(demo.main, "--gen", finished.folder, "--input", text, "--output", target), 3, word)
+        assert target.read_text() == "precious"
     text.write_text(PLAIN)
     assert "precious" not in rewrite_to(finished.folder, text, target)[0]
     assert stat.S_IMODE(target.stat().st_mode) == mode
