@@ -132,7 +132,7 @@ def test_the_scored_text_is_the_written_text(finished: Finished, tmp_path: Path)
         assert scores.count("%)") == longest - 2 or not line.startswith("[MASK]" * 9)
 
 
-@pytest.mark.parametrize("form", [["--output", "-"], []])
+@pytest.mark.parametrize("form", [["--output", "-"], ["--json"], []])
 def test_an_ascii_terminal_gets_utf8_text_and_json_and_no_traceback(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: list[str]
 ) -> None:
