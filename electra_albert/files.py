@@ -25,10 +25,9 @@ def name_beside(path: Path) -> Path:
 
 def sync(path: Path) -> None:
     """Have a file or folder reach the disk; Windows syncs no folder, and files only where they may be written."""
-    is_windows = os.name == "nt"
-    if is_windows and path.is_dir():
+    if os.name == "nt" and path.is_dir():
         return
-    descriptor = os.open(path, os.O_RDWR if is_windows else os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -36,18 +35,12 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def replacing(path: Path, *, synced: bool = False) -> Iterator[BinaryIO]:
-    """A new binary file that takes the name `path` when all of it is written; on failure nothing of it remains.
-
-    With `synced` it is on the disk before it gets its name, so that not even a power failure leaves half of it.
-    """
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new binary file that takes the name `path` when all of it is written; on failure nothing of it remains."""
     beside = name_beside(path)
     try:
         with beside.open("xb") as file:
             yield file
-            if synced:
-                file.flush()
-                os.fsync(file.fileno())
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)

@@ -101,6 +101,14 @@ def print_results(text: str) -> None:
         LOG.warning(f"{failure}; the same is in the run's folder")
 
 
+def format_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Columns of cells, the first `left` of them aligned to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = "<" * left + ">" * (len(widths) - left)
+    lines = ([f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)] for row in rows)
+    return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
 def report(error: UserError) -> int:
     """Print the error's line, on one process where torchrun has started many; returns its exit code."""
     if is_main_process():

@@ -12,6 +12,7 @@ from electra_albert.files import MODELS as SHIPPED
 LOG = logging.getLogger(__name__)
 
 RUNS = Path("runs")  # where the commands are typed
+_NO_RUN = f"{RUNS}/ holds no finished run; train one first: python Pretraining.py"
 
 
 def default_model(option: str) -> Path:
@@ -19,7 +20,7 @@ def default_model(option: str) -> Path:
 
     `option` names a model, for the notice of a run that is passed over.
     """
-    runs = _finished_runs(RUNS)
+    runs = _finished_runs()
     for run in runs:
         if not (flaw := _flaw(run)):
             LOG.info(f"model: {run}, the newest run")
@@ -27,28 +28,23 @@ def default_model(option: str) -> Path:
         LOG.info(f"notice: not taken by default: {run} ({flaw}); to take it: {option} {run}")
     shipped = sorted(SHIPPED.glob("*/generator/config.json"))
     if not shipped:
-        raise _no_run(RUNS)
+        raise UsageError(_NO_RUN)
     folder, here = shipped[-1].parents[1], Path.cwd()  # of several the last by name
     folder = folder.relative_to(here) if folder.is_relative_to(here) else folder
     LOG.info(f"model: {folder}, which comes with the toolkit ({RUNS}/ holds no {'other ' * bool(runs)}finished run)")
     return folder
 
 
-def newest_run(runs: Path) -> Path:
-    """The run whose generator was written last; UsageError where there is none."""
-    found = _finished_runs(runs)
-    if not found:
-        raise _no_run(runs)
-    return found[0]
+def newest_run() -> Path:
+    """The run in RUNS whose generator was written last; UsageError where there is none."""
+    if not (runs := _finished_runs()):
+        raise UsageError(_NO_RUN)
+    return runs[0]
 
 
-def _no_run(runs: Path) -> UsageError:
-    return UsageError(f"{runs}/ holds no finished run; train one first: python Pretraining.py")
-
-
-def _finished_runs(runs: Path) -> list[Path]:
+def _finished_runs() -> list[Path]:
     """The runs that have exported a generator, the last written first; a model that was copied there is none."""
-    exported = [path for path in runs.glob("*/generator/config.json") if (path.parents[1] / CONFIG).is_file()]
+    exported = [path for path in RUNS.glob("*/generator/config.json") if (path.parents[1] / CONFIG).is_file()]
     return [path.parents[1] for path in sorted(exported, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
 
 

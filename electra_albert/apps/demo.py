@@ -44,13 +44,17 @@ SENTENCES = (  # shown where no --input names others
     "The old man sat by the fire and told the children a story about the sea.",
     "The town was founded by settlers who came from the north and built a church near the river.",
 )
-_HELP = {
-    "gen": "A run folder, a model folder, a .safetensors or .pt file; by default the newest run or the shipped model.",
-    "disc": "The discriminator; by default beside --gen.",
-    "config": "config.json of a bare weights file.",
-    "tokenizer": "Tokenizer folder of a bare weights file.",
-    "input": f"Text, one sentence a line; {PIPE} for stdin.",
-    "output": f"A file for the rewritten text, line for line, {MASK}s filled by the best guess; {PIPE} for stdout.",
+_OPTIONS: dict[str, tuple[Any, Any, str]] = {  # type, default and help
+    "gen": (str | None, None, "A run, a model folder or a weights file; by default the newest run or what ships."),
+    "disc": (str | None, None, "The discriminator; by default next to --gen."),
+    "config": (str | None, None, "config.json of a bare weights file."),
+    "tokenizer": (str | None, None, "Tokenizer folder of a bare weights file."),
+    "input": (str | None, None, f"Text, one sentence a line; {PIPE} for stdin."),
+    "output": (str | None, None, f"A file for the text, line for line, {MASK}s filled by the best; {PIPE} for stdout."),
+    "top_k": (int, 5, f"Predictions for each {MASK}."),
+    "mask_rate": (float, 0.15, f"Share of tokens masked where no {MASK} is."),
+    "temperature": (float, 1.0, "Of the draw; higher is more varied."),
+    "seed": (int, 42, "Keys, with the line's number, the masks and the draws."),
 }
 _JSON_HELP = f"""Print one JSON array, one element a line of text: with {MASK}s as the fill-mask pipeline gives it, else
 {{"sequence": after, "original": before, "replaced": [{{"start", "end", "before", "after", "probability",
@@ -65,20 +69,19 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.inference.rewrite import Draw, rewrite
 
     draw = Draw(options.mask_rate, options.temperature, options.seed)
-    if options.json:
-        _use_utf8(sys.stdout)
+    if options.output:
+        _rewrite_file(_load(options), options.input, options.output, draw)
+        return 0
     lines = enumerate(map(str.strip, _read_lines(options.input) if options.input else SENTENCES), 1)
-    numbered = [] if options.output else [(number, text) for number, text in lines if text]
-    if not numbered and not options.output:
+    numbered = [(number, text) for number, text in lines if text]
+    if not numbered:
         raise _no_sentence(options.input)
     model = _load(options)
-    if options.output:
-        _rewrite_file(model, options.input, options.output, draw)
-        return 0
     results = rewrite(model, numbered, draw)
     proposals = iter(model.fill_mask([result.original for result in results if result.is_filled], options.top_k))
     answers: list[Any] = [next(proposals) if result.is_filled else _as_json(result) for result in results]
     if options.json:
+        _use_utf8(sys.stdout)
         print(json.dumps(answers, ensure_ascii=False))
         return 0
     colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
@@ -102,12 +105,8 @@ def _as_json(result: Rewritten) -> dict[str, Any]:
 def _parse(argv: Sequence[str]) -> Namespace:
     description, _, examples = str(__doc__).rpartition("\n\n")
     parser = make_parser("LM_DEMO.py", " ".join(description.split()), epilog=examples)
-    for name, text in _HELP.items():
-        parser.add_argument(f"--{name}", type=str | None, default=None, help=text)
-    parser.add_argument("--top_k", type=int, default=5, help=f"Guesses for each {MASK}.")
-    parser.add_argument("--mask_rate", type=float, default=0.15, help=f"Share of tokens masked where no {MASK} is.")
-    parser.add_argument("--temperature", type=float, default=1.0, help="Of the draw; higher is more varied.")
-    parser.add_argument("--seed", type=int, default=42, help="Keys, with the line's number, the masks and the draws.")
+    for name, (kind, default, text) in _OPTIONS.items():
+        parser.add_argument(f"--{name}", type=kind, default=default, help=text)
     parser.add_argument("--json", action="store_true", help=" ".join(_JSON_HELP.split()))
     options = parse(parser, argv, of_file="input")
     if options.top_k < 1:
@@ -130,13 +129,13 @@ def _load(options: Namespace) -> InferenceModel:
 
     path = Path(options.gen) if options.gen else default_model("--gen")
     folder = path.absolute() if path.is_dir() else path.absolute().parent
-    beside = folder.parent / "discriminator"
-    disc = options.disc or (beside if folder.name == "generator" and beside.is_dir() else None)
+    sibling = folder.parent / "discriminator"
+    disc = options.disc or (sibling if folder.name == "generator" and sibling.is_dir() else None)
     model = load_model(path, "cpu", discriminator=disc, config=options.config, tokenizer=options.tokenizer)
     if model.generator is None:
         raise CheckpointError(f"{path} has no predictions, the masked-token head; name a model that has one")
     if model.discriminator is None:
-        print("notice: there is no discriminator beside this generator, so no token is scored", file=sys.stderr)
+        print("notice: there is no discriminator next to this generator, so no token is scored", file=sys.stderr)
     return model
 
 
@@ -184,29 +183,19 @@ def _use_utf8(stream: TextIO) -> None:
         stream.reconfigure(encoding="utf-8", errors="strict", newline="")
 
 
-def count(result: Rewritten) -> Counter[str]:
-    """Counts of a line for the report, and sums of the discriminator's probabilities."""
+def _count(result: Rewritten) -> Counter[str]:
+    """Counts of a line for the report, and sums of the discriminator's probabilities at new and old tokens."""
     found: Counter[str] = Counter(lines=1, blank=not result.original.strip(), rewritten=bool(result.replaced))
-    found["filled" if result.is_filled else "masked"] = len(result.replaced)
     found["lost"] = sum(max(0, it.after.count(LOST) - it.before.count(LOST)) for it in result.replaced)
-    found["changed"] = 0 if result.is_filled else sum(it.is_changed for it in result.replaced)
-    for _, probability, is_changed in () if result.is_filled else result.scores:
+    if result.is_filled:
+        found["filled"] = len(result.replaced)
+        return found
+    found["masked"] = len(result.replaced)
+    found["changed"] = sum(it.is_changed for it in result.replaced)
+    for _, probability, is_changed in result.scores:
         found["new" if is_changed else "old"] += 1
         found["p new" if is_changed else "p old"] += probability  # type: ignore[assignment]
     return found
-
-
-def format_counts(counts: Counter[str], *, is_scored: bool) -> str:
-    """The report on a rewritten file, with the mean probabilities of a replacement where there is a discriminator."""
-    untouched = counts["lines"] - counts["blank"] - counts["rewritten"]
-    report = f"""lines: {counts["rewritten"]:,} rewritten, {untouched:,} left as they are, {counts["blank"]:,} blank
-tokens masked: {counts["masked"]:,}, of which changed: {counts["changed"]:,}; {MASK}s filled: {counts["filled"]:,}"""
-    if is_scored:
-        new, old = (counts[f"p {name}"] / max(1, counts[name]) for name in ("new", "old"))
-        report += f"\nmean probability of a replacement: {new:.1%} at changed tokens, {old:.1%} elsewhere"
-    if counts["lost"]:
-        report += f"\nwritten as {LOST}, a drawn token being only a part of a character: {counts['lost']:,}"
-    return report
 
 
 def _rewrite_file(model: InferenceModel, source: str, target: str, draw: Draw) -> None:
@@ -219,14 +208,22 @@ def _rewrite_file(model: InferenceModel, source: str, target: str, draw: Draw) -
     with _open_output(target) as stream:
         lines = tqdm(_read_lines(source), unit=" lines", disable=None, leave=False)
         for text, result in rewrite_lines(model, lines, draw):
-            counts.update(count(result))
+            counts.update(_count(result))
             stream.write(text)
         if counts["lines"] == counts["blank"]:
             raise _no_sentence(source)
-    report = format_counts(counts, is_scored=model.discriminator is not None)
-    print(report, file=sys.stderr if target == PIPE else sys.stdout)
-    if target != PIPE:
-        print(f"written to {target}")
+    untouched = counts["lines"] - counts["blank"] - counts["rewritten"]
+    report = f"""lines: {counts["rewritten"]:,} rewritten, {untouched:,} left as they are, {counts["blank"]:,} blank
+tokens masked: {counts["masked"]:,}, of which changed: {counts["changed"]:,}; {MASK}s filled: {counts["filled"]:,}"""
+    if model.discriminator is not None:
+        new, old = (counts[f"p {name}"] / max(1, counts[name]) for name in ("new", "old"))
+        report += f"\nmean probability of a replacement: {new:.1%} at changed tokens, {old:.1%} elsewhere"
+    if counts["lost"]:
+        report += f"\nwritten as {LOST}, a drawn token being only a part of a character: {counts['lost']:,}"
+    if target == PIPE:
+        print(report, file=sys.stderr)
+    else:
+        print(f"{report}\nwritten to {target}")
 
 
 # Printing.

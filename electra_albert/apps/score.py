@@ -7,12 +7,13 @@ electra-albert score --model runs/mine --text unseen.txt --pairs blimp --output 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from electra_albert.apps.command_line import check_can_write, make_parser, parse
+from electra_albert.apps.command_line import check_can_write, format_table, make_parser, parse
 from electra_albert.contracts import UsageError
+from electra_albert.files import read_json, sha256, write_json
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -35,10 +36,8 @@ _COLUMNS = {  # of a text: the key of the number, and how it is written
 
 def main(argv: Sequence[str]) -> int:
     """Entry point of `electra-albert score`; returns the exit code."""
-    options = _parse(argv)
-    scores = _score(options)
-    tables = [format_texts(scores["text"])] if scores["text"] else []
-    tables += [format_pairs(scores["pairs"])] if scores["pairs"] else []
+    scores = _score(_parse(argv))
+    tables = [form(scores[kind]) for kind, form in (("text", format_texts), ("pairs", format_pairs)) if scores[kind]]
     print("\n\n".join(tables))
     return 0
 
@@ -58,7 +57,6 @@ def score(**options: Any) -> dict[str, Any]:
 
 def _score(options: Namespace) -> dict[str, Any]:
     from electra_albert.corpus.tokenizer import fingerprint
-    from electra_albert.files import sha256, write_json
     from electra_albert.hub.weights import all_files
     from electra_albert.inference.model import load_model
     from electra_albert.inference.scoring import pair_files, require_file, score_pairs, score_text
@@ -68,8 +66,6 @@ def _score(options: Namespace) -> dict[str, Any]:
         require_file(file)
     if options.pairs is not None:
         pair_files(Path(options.pairs))
-    if options.output is not None:
-        _check_output(Path(options.output))
     model = load_model(options.model, options.device)
     has_mlm, has_detection = model.generator is not None, model.discriminator is not None
     if not has_mlm and not (options.pairs is not None and has_detection):
@@ -81,14 +77,13 @@ def _score(options: Namespace) -> dict[str, Any]:
     for notice in left_out:
         LOG.info(f"notice: {notice}")
     texts = texts if has_mlm else []
-    scored = [score_text(model, file, options.max_seq_length, options.text_column) for file in texts]
     content = {
         "model": options.model,
         "weights": {str(file): sha256(file) for weights in model.weights for file in all_files(weights)},
         "tokenizer": fingerprint(model.tokenizer),
         "options": {name: options[name] for name in _OPTIONS},
         "left_out": left_out,
-        "text": [one._asdict() for one in scored],
+        "text": [score_text(model, file, options.max_seq_length, options.text_column)._asdict() for file in texts],
         "pairs": score_pairs(model, Path(options.pairs), options.max_pairs) if options.pairs is not None else None,
     }
     if options.output is not None:
@@ -122,16 +117,13 @@ def _parse(argv: Sequence[str]) -> Namespace:
         raise UsageError("there is nothing to score; give --text, --pairs or both")
     if options.max_pairs is not None and (options.pairs is None or options.max_pairs < 1):
         raise UsageError(f"--max_pairs {options.max_pairs} must be at least 1, and has no effect without --pairs")
+    if options.output is not None:  # a text or a model is not written over
+        output = Path(options.output)
+        check_can_write(output.absolute().parent)
+        holds_scores = output.is_file() and {"weights", "tokenizer", "options"} <= read_json(output).keys()
+        if output.exists() and not holds_scores:
+            raise UsageError(f"--output {output} is there and holds no scores, so it stays; name another file")
     return options
-
-
-def _check_output(output: Path) -> None:
-    """UsageError unless `output` can be written and is new, or holds scores: a text or a model is not written over."""
-    from electra_albert.files import read_json
-
-    check_can_write(output.absolute().parent)
-    if output.exists() and not (output.is_file() and {"weights", "tokenizer", "options"} <= read_json(output).keys()):
-        raise UsageError(f"--output {output} is there and holds no scores, so it stays as it is; name another file")
 
 
 def format_texts(scores: Sequence[dict[str, Any]]) -> str:
@@ -140,31 +132,22 @@ def format_texts(scores: Sequence[dict[str, Any]]) -> str:
     for one in scores:
         cells = ["-" if one[name] is None else form.format(one[name]) for name, form in _COLUMNS.values()]
         rows.append([Path(one["file"]).name, *cells])
-    return _table(rows, 1)
+    return format_table(rows)
 
 
 def format_pairs(scores: dict[str, dict[str, Any]]) -> str:
     """A table of the sets, of their terms, and of the mean with its standard error."""
-    ways, rows = list(scores.values()), [["good above bad", "term", "pairs", *scores]]
-
-    def add(name: str, term: str, pairs: int, shares: Iterable[float]) -> None:
-        rows.append([name, term, f"{pairs:,}", *(f"{share:.1%}" for share in shares)])
-
-    sets = ways[0]["sets"]
-    for name, one in sets.items():
-        add(name, one["term"], one["pairs"], (way["sets"][name]["accuracy"] for way in ways))
-    for term in ways[0]["terms"]:
+    ways = list(scores.values())
+    sets, terms = ways[0]["sets"], ways[0]["terms"]
+    lines = [
+        (name, one["term"], one["pairs"], [way["sets"][name]["accuracy"] for way in ways]) for name, one in sets.items()
+    ]
+    for term in terms:
         counts = [one["pairs"] for one in sets.values() if one["term"] == term]
-        add(f"mean of {len(counts)}", term, sum(counts), (way["terms"][term] for way in ways))
-    add(f"mean of {len(sets)} sets", "", ways[0]["pairs"], (way["mean"] for way in ways))
-    ties = (f"{sum(one['ties'] for one in way['sets'].values()):,}" for way in ways)
+        lines.append((f"mean of {len(counts)}", term, sum(counts), [way["terms"][term] for way in ways]))
+    lines.append((f"mean of {len(sets)} sets", "", ways[0]["pairs"], [way["mean"] for way in ways]))
+    rows = [["good above bad", "term", "pairs", *scores]]
+    rows += [[name, term, f"{pairs:,}", *(f"{share:.1%}" for share in shares)] for name, term, pairs, shares in lines]
     rows.append(["standard error", "", "", *(f"{way['standard_error']:.2%}" for way in ways)])
-    return _table([*rows, ["ties, not counted as good", "", "", *ties]], 2)
-
-
-def _table(rows: Sequence[Sequence[str]], texts: int) -> str:
-    """Columns side by side, the first `texts` of them set to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    sides = "<" * texts + ">" * (len(widths) - texts)
-    lines = ([f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)] for row in rows)
-    return "\n".join("  ".join(line).rstrip() for line in lines)
+    ties = (f"{sum(one['ties'] for one in way['sets'].values()):,}" for way in ways)
+    return format_table([*rows, ["ties, not counted as good", "", "", *ties]], left=2)

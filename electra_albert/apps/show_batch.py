@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from electra_albert.apps.command_line import make_parser, parse
-from electra_albert.apps.default_model import RUNS, newest_run
+from electra_albert.apps.default_model import newest_run
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.run_folder import CONFIG
 from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
 from electra_albert.objectives import spec_of
 
-_ORDERS = {0: ", segments in order", 1: ", segments swapped", IGNORED_LABEL: ", no order to tell"}
+_ORDERS = {0: ", segments in order", 1: ", segments swapped", IGNORED_LABEL: ", one segment"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -28,9 +28,9 @@ def main(argv: Sequence[str]) -> int:
     parser = make_parser("electra-albert show-batch", "Show the batch of one step of a run.")
     parser.add_argument("--run", type=str | None, default=None, help="The run's folder; by default the newest.")
     parser.add_argument("--step", type=int, required=True, help="The update, counted from 1.")
-    parser.add_argument("--rows", type=int, default=4, help="Rows to show, of one micro-batch.")
+    parser.add_argument("--rows", type=int, default=4, help="Examples to show, of one micro-batch.")
     options = parse(parser, argv)
-    folder = Path(options.run) if options.run else newest_run(RUNS)
+    folder = Path(options.run) if options.run else newest_run()
     if options.step < 1 or options.rows < 1:
         raise UsageError("--step and --rows count from 1")
     if not (folder / CONFIG).is_file():
@@ -49,7 +49,7 @@ def _show(folder: Path, step: int, rows: int) -> int:
 
     preset, config = parse_pretraining(["--config", str(folder / CONFIG), "--output_dir", str(folder)], "show_batch")
     recorded, training, world = recorded_settings(folder), config.training, World(0, 1, 0, torch.device("cpu"))
-    # In one process: the rows of the run's other processes become further micro-batches.
+    # In one process: the examples of the run's other processes become further micro-batches.
     own = training.per_device_train_batch_size * training.gradient_accumulation_steps
     micro_batches = recorded.get(GLOBAL_BATCH, own) // training.per_device_train_batch_size
     config = replace(config, training=replace(training, gradient_accumulation_steps=micro_batches))

@@ -14,8 +14,7 @@ from typing import Literal, NamedTuple
 from electra_albert.contracts import DataError
 from electra_albert.corpus.near_duplicates import HEAD_CHARACTERS, Group, groups_of
 from electra_albert.corpus.sentences import split_sentences
-from electra_albert.data_files.lines import MAX_LINE_BYTES, SURROGATE, cut_line, with_line_feeds
-from electra_albert.data_files.streams import BYTE_ORDER_MARK
+from electra_albert.data_files.streams import BYTE_ORDER_MARK, MAX_LINE_BYTES, SURROGATE, cut_line, with_line_feeds
 
 BadUtf8 = Literal["replace", "skip", "error"]
 Record = tuple[str | None, Callable[[], str]]  # a document of a file of records, None if it is null; file and line

@@ -18,14 +18,17 @@ from electra_albert.contracts import DataError
 from electra_albert.corpus.documents import BadUtf8, Decoder, Document, Record, documents_of_lines, documents_of_records
 from electra_albert.corpus.sentences import split_sentences
 from electra_albert.data_files.finding import find_files, format_of, read_sample
-from electra_albert.data_files.lines import BLOCK_BYTES, MAX_LINE_BYTES, Lines, with_line_feeds
 from electra_albert.data_files.streams import (
+    BLOCK_BYTES,
     BYTE_ORDER_MARK,
     COMPRESSED_SUFFIXES,
+    MAX_LINE_BYTES,
     UTF8,
+    Lines,
     compression,
     open_regular,
     open_stream,
+    with_line_feeds,
 )
 from electra_albert.data_files.tables import SEPARATORS, csv_delimiter, csv_rows, json_kind, json_objects, open_columnar
 

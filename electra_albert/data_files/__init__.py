@@ -8,7 +8,6 @@ import re
 # ASCII, and ASCII that stands for other characters in encodings whose bytes above it mean nothing by themselves.
 _PLAIN = bytes(range(128)) + rb" \n \u0041 ~{VP~} .xn--mnchen-3ya." + b"\x1b$B!!\x1b(B \x1b$)C"
 _SHOWN_BYTES = 16  # on each side of the first byte above ASCII
-_HUB_NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<config>[\w.-]+))?")
 
 
 def canonical_encoding(name: str) -> str:
@@ -18,7 +17,7 @@ def canonical_encoding(name: str) -> str:
             return codecs.lookup(name).name.removesuffix("-sig")  # a byte order mark is dropped in any case
     except (LookupError, ValueError):
         pass
-    known = "utf-8, cp1252, cp1251, gb18030 or another of Python's encodings that extend ASCII"
+    known = "utf-8, cp1252, gb18030 or another of Python's encodings that extend ASCII"
     raise ValueError(f"encoding={name} is not {known}; take one, or convert the text with iconv -t UTF-8")
 
 
@@ -34,5 +33,5 @@ def encoding_hint(raw: bytes) -> str:
 
 def hub_name(text: str) -> tuple[str, str | None] | None:
     """The dataset and its config that OWNER/NAME or OWNER/NAME:CONFIG names; None for any other text."""
-    match = _HUB_NAME.fullmatch(text)
-    return match and (match["name"], match["config"])
+    match = re.fullmatch(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?", text)
+    return match and (match[1], match[2])

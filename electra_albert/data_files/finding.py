@@ -1,4 +1,4 @@
-"""The files that a name stands for, what they hold by name and first bytes, and whether they are still the same."""
+"""The files of a corpus by its name, their format by name and first bytes, and whether they are still the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "arrow"]
 
 SAMPLE_BYTES = 1 << 20
 _TRAIN = "train"
+_STATE = ("path", "size", "mtime_ns", "ctime_ns")  # of a file on disk
 _FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv"}
 _FORMATS |= {".parquet": "parquet", ".arrow": "arrow"}
 _NOT_TEXT = re.compile(
@@ -28,33 +30,36 @@ _NOT_TEXT = re.compile(
     r"|bin|pth?|np[yz]|pkl|pickle|safetensors|onnx|h5|sqlite|db|so|o|a|exe|dll|class|jar|pyc|model|json|feather|orc"
     r"|avro|lock)"
 )
-_FOREIGN = (b"PK\x03\x04", b"%PDF-", b"7z\xbc\xaf\x27\x1c")
-_WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
+_BINARY = (b"PK\x03\x04", b"%PDF-", b"7z\xbc\xaf\x27\x1c", b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 _STRAY_BYTES, _STRAY_SHARE = 3, 0.001  # not in UTF-8: as many are mended, or left out, whatever the rest is
 _MAX_INVALID_SHARE = 0.2  # of the bytes: above it the file is in another encoding
 _MAX_CONTROL_SHARE = 0.05  # of the bytes: above it the file is no text
 _CONTROL = bytes(c for c in range(32) if not chr(c).isspace() and c not in (8, 27)) + b"\x7f"
 
 
-def is_there(path: Path, option: str) -> bool:
-    """Whether there is such a file or folder. Raises UsageError for a path that cannot be looked up."""
-    try:
-        return path.exists()
-    except OSError as error:
-        raise UsageError(f"--{option} {str(path)[:100]}: {error.strerror}; check the path") from error
-
-
 def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[Path]:
-    """The files a name stands for, each once, in a fixed order; what is left out is added to `counts`.
+    """The files that a name means, each once, in a fixed order; what is left out is added to `counts`.
 
     A name is that of a file, of a folder (all below it), of a folder that `datasets` wrote, a glob, a URL of any of
     these, or, where nothing here is called so, OWNER/NAME or OWNER/NAME:CONFIG of a dataset of the hub. Raises
     UsageError where there is nothing of that name or it cannot be read, DataError where it is no text.
     """
+    if not os.path.lexists(corpus):
+        corpus = os.path.expanduser(corpus)  # a shell leaves the ~ of --corpus=~/text as it is
+    matches = [Path(corpus)] if os.path.lexists(corpus) else sorted(map(Path, glob.glob(corpus, recursive=True)))
+    if not matches and is_url(corpus):
+        matches = fetch(corpus, "corpus")
+    elif not matches and (on_hub := hub_name(corpus)) and not Path(corpus).parent.exists():
+        nothing = f"--corpus {corpus}: neither a file or folder here, nor a dataset with a split {_TRAIN!r} to load"
+        matches = [Path(entry["filename"]) for entry in load_from_hub(*on_hub, _TRAIN, nothing).cache_files]
+    elif not matches:
+        advice = "check the path" + (os.sep not in corpus) * ", or give a dataset of the hub as OWNER/NAME"
+        raise UsageError(f"--corpus {corpus}: no such file or folder, and no file matches it; {advice}")
     files: dict[str, Path] = {}
-    for path in _named(corpus, counts):
-        if files.setdefault(os.path.realpath(path), path) is not path:
-            counts["repeated_files_skipped"] += 1
+    for match in matches:
+        for path in _files_below(match, set(), counts) if match.is_dir() else [match]:
+            if files.setdefault(os.path.realpath(path), path) is not path:
+                counts["repeated_files_skipped"] += 1
     if not files:
         raise DataError(f"--corpus {corpus}: the folder holds no text file; put .txt files there")
     kept = [path for path in files.values() if not _is_blank(path, encoding)]
@@ -62,21 +67,6 @@ def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[
     if not kept:
         raise DataError(f"--corpus {corpus}: there is no text in it; give a file with sentences")
     return kept
-
-
-def _named(corpus: str, counts: Counter[str]) -> Iterator[Path]:
-    if not os.path.lexists(corpus):
-        corpus = os.path.expanduser(corpus)  # a shell leaves the ~ of --corpus=~/text as it is
-    matches = [Path(corpus)] if os.path.lexists(corpus) else sorted(map(Path, glob.glob(corpus, recursive=True)))
-    if not matches and is_url(corpus):
-        matches = fetch(corpus, "corpus")
-    elif not matches and (on_hub := hub_name(corpus)) and not Path(corpus).parent.exists():
-        matches = hub_files(*on_hub)
-    elif not matches:
-        advice = "check the path" + (os.sep not in corpus) * ", or give a dataset of the hub as OWNER/NAME"
-        raise UsageError(f"--corpus {corpus}: no such file or folder, and no file matches it; {advice}")
-    for match in matches:
-        yield from _files_below(match, set(), counts) if match.is_dir() else [match]
 
 
 def _files_below(folder: Path, visited: set[Path], counts: Counter[str]) -> Iterator[Path]:
@@ -87,7 +77,7 @@ def _files_below(folder: Path, visited: set[Path], counts: Counter[str]) -> Iter
     try:
         is_saved = all((folder / name).is_file() for name in ("dataset_info.json", "state.json"))
         if is_saved or (folder / "dataset_dict.json").is_file():
-            yield from saved_files(folder, counts)
+            yield from _saved_files(folder, counts)
             return
         entries = sorted(folder.iterdir())
     except OSError as error:
@@ -105,7 +95,7 @@ def _files_below(folder: Path, visited: set[Path], counts: Counter[str]) -> Iter
             yield entry
 
 
-def saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
+def _saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
     """The Arrow files of a dataset written by `save_to_disk`; of several splits those of train, the others counted."""
     import datasets
 
@@ -126,18 +116,11 @@ def saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
     return files
 
 
-def hub_files(name: str, config: str | None = None) -> list[Path]:
-    """The Arrow files of the train split of a dataset, downloaded or from the cache; a local folder of data will do."""
-    asked = name if config is None else f"{name}:{config}"
-    what = f"--corpus {asked}: neither a file or folder here, nor a dataset with a split {_TRAIN!r} that can be loaded"
-    return [Path(entry["filename"]) for entry in load_from_hub(name, config, _TRAIN, what).cache_files]
-
-
 # The content of a file.
 
 
 def format_of(path: Path) -> Format | None:
-    """The format that the name says, with or without .gz, .bz2, .xz or .zst after it; None where it is no text."""
+    """The format by a file's name, with or without .gz, .bz2, .xz or .zst after it; None where it is no text."""
     name = Path(path.name.lower())
     if name.suffix in COMPRESSED_SUFFIXES:
         name = name.with_suffix("")
@@ -170,7 +153,7 @@ def _refuse_foreign(path: Path, sample: bytes, encoding: str) -> None:
         raise DataError(f"{path}: a pointer of git LFS, not the file; run git lfs pull")
     control = len(sample) - len(sample.translate(None, _CONTROL))
     is_tar = sample[257:262] == b"ustar"
-    if is_tar or sample.startswith(_FOREIGN + _WIDE_MARKS) or control > _MAX_CONTROL_SHARE * len(sample):
+    if is_tar or sample.startswith(_BINARY) or control > _MAX_CONTROL_SHARE * len(sample):
         what = "binary (zip, tar, 7z, PDF, an image …), UTF-16 or UTF-32"
         raise DataError(f"{path}: {what}; unpack it, or convert it with iconv -f UTF-16 -t UTF-8")
     text = codecs.getincrementaldecoder(UTF8)("replace").decode(sample)  # without a last character that is cut
@@ -186,42 +169,32 @@ def _refuse_foreign(path: Path, sample: bytes, encoding: str) -> None:
 # Whether files are still the same.
 
 
-def identity(files: list[Path]) -> dict[str, Any]:
-    """State on disk and a hash of the content of each file, in order."""
-    return {"files": [_describe(path) for path in files]}
+def identity(files: list[Path], *recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """State on disk and a hash of the content of each file, in order.
+
+    A file whose state is as in one of the identities `recorded` before is not read; a damaged one of them is ignored.
+    """
+    known: dict[tuple[Any, ...], str] = {}
+    for before in recorded:
+        with suppress(LookupError, TypeError):
+            known |= {tuple(entry[name] for name in _STATE): entry["blake2b"] for entry in before["files"]}
+    entries = []
+    for path in files:
+        with open_regular(path) as file:
+            state = _state(path)
+            digest = known.get(state) or hashlib.file_digest(file, "blake2b").hexdigest()
+            if state != _state(path):
+                raise DataError(f"{path}: changed while it was read; leave it alone and start again")
+        entries.append(dict(zip((*_STATE, "blake2b"), (*state, digest), strict=True)))
+    return {"files": entries}
 
 
-def same_content(files: list[Path], recorded: dict[str, Any]) -> bool:
+def same_content(files: list[Path], recorded: Mapping[str, Any]) -> bool:
     """Whether `files` hold what they held when `recorded` was taken; read only where their state on disk differs."""
-    return refreshed(files, recorded) is not None
+    then, now = recorded["files"], identity(files, recorded)["files"]
+    return [(entry["path"], entry["blake2b"]) for entry in then] == [(entry["path"], entry["blake2b"]) for entry in now]
 
 
-def refreshed(files: list[Path], recorded: dict[str, Any]) -> dict[str, Any] | None:
-    """`recorded` with the present state on disk where `files` hold what they held when it was taken; else None."""
-    entries = recorded["files"]
-    if [str(path) for path in files] != [entry["path"] for entry in entries]:
-        return None
-    present = []
-    for path, entry in zip(files, entries, strict=True):
-        state = _disk_state(path)
-        if state["size"] != entry["size"]:
-            return None
-        found = entry if entry.items() >= state.items() else _describe(path)
-        if found["blake2b"] != entry["blake2b"]:
-            return None
-        present.append(found)
-    return recorded | {"files": present}
-
-
-def _disk_state(path: Path) -> dict[str, int]:
+def _state(path: Path) -> tuple[Any, ...]:
     status = path.stat()
-    return {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "ctime_ns": status.st_ctime_ns}
-
-
-def _describe(path: Path) -> dict[str, Any]:
-    with open_regular(path) as file:
-        before = _disk_state(path)
-        digest = hashlib.file_digest(file, "blake2b").hexdigest()
-        if before != _disk_state(path):
-            raise DataError(f"{path}: changed while it was read; leave it alone and start again")
-    return {"path": str(path), **before, "blake2b": digest}
+    return str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -13,14 +13,13 @@ from electra_albert.contracts import UsageError
 
 LOG = logging.getLogger(__name__)
 
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _HUB_SECONDS = 3  # to wait for an answer of the hub
 _WEB_SECONDS = 60  # to wait for the next bytes of a file
 
 
 def is_url(name: str) -> bool:
     """Whether a name is that of a file elsewhere: https://…, s3://bucket/…, hf://datasets/… and the like."""
-    return _URL.match(name) is not None
+    return re.match(r"[a-z][a-z0-9+.-]*://", name, re.IGNORECASE) is not None
 
 
 def fetch(url: str, option: str) -> list[Path]:
@@ -28,12 +27,16 @@ def fetch(url: str, option: str) -> list[Path]:
 
     A copy is kept and used again until its server gives another size, time or tag for it, or cannot be reached.
     """
+    import aiohttp
     import fsspec
     from huggingface_hub.constants import HF_HOME
 
+    # Proxies of the environment, and a limit on each wait where aiohttp's own is one of five minutes on the whole.
+    waits = aiohttp.ClientTimeout(total=None, sock_connect=_WEB_SECONDS, sock_read=_WEB_SECONDS)
+    options = {"client_kwargs": {"trust_env": True, "timeout": waits}} if url.lower().startswith("http") else {}
     cache = Path(HF_HOME) / "electra-albert"
     try:
-        system, path = fsspec.url_to_fs(url, **(_web_options() if url.lower().startswith("http") else {}))
+        system, path = fsspec.url_to_fs(url, **options)
         names = sorted(system.glob(path)) if "*" in path else [path]
         copies = [_copy(system, name, cache / _digest(system.protocol, name)) for name in names]
     except UsageError:
@@ -46,19 +49,11 @@ def fetch(url: str, option: str) -> list[Path]:
     return copies
 
 
-def _web_options() -> dict[str, Any]:
-    """Proxies of the environment, and a limit on each wait where aiohttp's own is one of five minutes on the whole."""
-    import aiohttp
-
-    waits = aiohttp.ClientTimeout(total=None, sock_connect=_WEB_SECONDS, sock_read=_WEB_SECONDS)
-    return {"client_kwargs": {"trust_env": True, "timeout": waits}}
-
-
 def _copy(system: Any, name: str, kept: Path) -> Path:
     """The copy of a file or folder in one of the folders `kept` holds, each for one state of it."""
     from filelock import FileLock
 
-    try:
+    try:  # not the cache of fsspec: to it the files of web servers never change, and none is there without a network
         state = system.info(name)
         is_folder = state["type"] == "directory"
         if is_folder:
@@ -97,21 +92,19 @@ def load_from_hub(name: str, config: str | None, split: str | None, what: str) -
     """A dataset, downloaded or from the cache, or one split of it; `what` begins the message where there is none."""
     import datasets
 
-    was_offline = datasets.config.HF_HUB_OFFLINE
+    settings = datasets.config
+    was_offline = settings.HF_HUB_OFFLINE
     try:
         # Without a network the library tries again for half a minute; set offline, it looks into its cache.
-        datasets.config.HF_HUB_OFFLINE = was_offline or not (
-            Path(name).exists() or _answers(datasets.config.HF_ENDPOINT)
-        )
+        settings.HF_HUB_OFFLINE = was_offline or not (Path(name).exists() or _answers(settings.HF_ENDPOINT))
         return datasets.load_dataset(name, config, split=split)  # RuntimeError where that needs a script
     except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        if datasets.config.HF_HUB_OFFLINE and not was_offline:
-            reason = f"no answer from {datasets.config.HF_ENDPOINT}, and it is not in the cache"
-        advice = "check the name, the network, and that you may use it"
-        raise UsageError(f"{what} ({reason[:300]}); {advice}") from error
+        if settings.HF_HUB_OFFLINE and not was_offline:
+            reason = f"no answer from {settings.HF_ENDPOINT}, and it is not in the cache"
+        raise UsageError(f"{what} ({reason[:300]}); check the name, the network, and that you may use it") from error
     finally:
-        datasets.config.HF_HUB_OFFLINE = was_offline
+        settings.HF_HUB_OFFLINE = was_offline
 
 
 def _answers(url: str) -> bool:
@@ -121,8 +114,6 @@ def _answers(url: str) -> bool:
 
     try:
         urlopen(Request(url, method="HEAD"), timeout=_HUB_SECONDS)
-    except HTTPError:
-        return True
-    except (OSError, ValueError) as error:
-        return "certificate" in str(error).lower()  # a server with a bad one did answer
+    except (OSError, ValueError) as error:  # a server with a bad certificate did answer
+        return isinstance(error, HTTPError) or "certificate" in str(error).lower()
     return True

@@ -1,17 +1,21 @@
-"""Files as streams of the bytes they hold: plain or compressed, recognised by their first bytes, never held whole."""
+"""Files as the bytes they hold, plain or compressed, and as text in runs of whole lines; never held whole."""
 
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import io
 import lzma
 import os
+import re
 import stat
+import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,7 +25,11 @@ from electra_albert.data_files import encoding_hint
 COMPRESSED_SUFFIXES = frozenset((".gz", ".bz2", ".xz", ".zst"))
 UTF8 = "utf-8"
 BYTE_ORDER_MARK = "\ufeff"
-_BLOCK_BYTES = 1 << 16
+MAX_LINE_BYTES = 1 << 20  # of UTF-8; a longer line of text is cut at white space
+MAX_RECORD = 64 << 20  # characters; a longer line of a file of records is refused
+SURROGATE = re.compile("[\ud800-\udfff]")  # a byte that is not in the encoding, or what JSON holds alone
+BLOCK_BYTES = 1 << 18  # less than the longest line, so that only the first line of a block can be too long
+_COMPRESSED_BYTES = 1 << 16  # read at once
 _MAGIC_BYTES = 10
 _MAGIC = {b"\x1f\x8b\x08": "gzip", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _MAGIC |= {b"\x50\x2a\x4d\x18": "zstd"}  # a frame to be skipped, with which pzstd begins
@@ -31,17 +39,14 @@ _BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")  # of text, or of nothi
 @contextmanager
 def open_regular(path: str | Path, *, takes_pipes: bool = False) -> Iterator[io.BufferedReader]:
     """The file as it is on disk. Raises UsageError where it cannot be read; a FIFO or device is never waited for."""
+    without_waiting = 0 if takes_pipes else getattr(os, "O_NONBLOCK", 0)
     try:
-        with open(path, "rb", opener=None if takes_pipes else _open_without_waiting) as file:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | without_waiting)) as file:
             if not takes_pipes and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise UsageError(f"{path}: not a regular file; copy its text into a file first")
             yield file
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error}); check path and permissions") from error
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 @contextmanager
@@ -50,7 +55,7 @@ def open_stream(path: str | Path, *, takes_pipes: bool = False) -> Iterator[io.B
     with open_regular(path, takes_pipes=takes_pipes) as file:
         method = compression(file.peek(_MAGIC_BYTES)[:_MAGIC_BYTES])
         if method is not None:
-            yield io.BufferedReader(_Decompressed(path, method, file), _BLOCK_BYTES)
+            yield io.BufferedReader(_Decompressed(path, method, file), _COMPRESSED_BYTES)
         elif Path(path).suffix.lower() in COMPRESSED_SUFFIXES and file.peek(1):
             raise DataError(f"{path}: named {Path(path).suffix}, but not compressed; fetch it again or rename it")
         else:
@@ -68,82 +73,139 @@ class _Decompressed(io.RawIOBase):
     """The decompressed bytes of a file; DataError where it is damaged or its end is missing."""
 
     def __init__(self, path: str | Path, method: str, file: BinaryIO) -> None:
-        self._path, self._method = path, method
-        self._bytes = _OPENERS[method](file)
+        self._name, self._read = f"{path}: damaged or incomplete {method} data", _reader(method, file)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         try:
-            block = self._bytes.read(len(buffer))
+            block = self._read(len(buffer))
         except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # of the disk
-            reason = " ".join(str(error).split())
-            message = f"{self._path}: damaged or incomplete {self._method} data ({reason}); fetch it again"
-            raise DataError(message) from error
+            raise DataError(f"{self._name} ({' '.join(str(error).split())}); fetch it again") from error
         buffer[: len(block)] = block
         return len(block)
 
 
-class _Members:
-    """One xz or bzip2 stream after another. The standard library's files end at the first damaged one in silence."""
+def _reader(method: str, file: BinaryIO) -> Callable[[int], bytes]:
+    """Reads up to so many decompressed bytes. The standard library's files of xz and bzip2 are not used: they end in
+    silence at a damaged stream that follows another."""
+    if method == "gzip":
+        return gzip.GzipFile(fileobj=file).read
+    if method == "zstd":
+        import pyarrow
 
-    def __init__(self, new: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor], file: BinaryIO) -> None:
-        self._file, self._new = file, new
-        self._member = new()
+        return pyarrow.CompressedInputStream(file, "zstd").read
+    new: Callable[[], Any] = bz2.BZ2Decompressor if method == "bzip2" else lzma.LZMADecompressor
+    member = new()
 
-    def read(self, size: int, /) -> bytes:
-        while True:
+    def read(size: int) -> bytes:
+        nonlocal member
+        found = b""
+        while not found:
             block = b""
-            if self._member.eof:
-                block = self._member.unused_data.lstrip(b"\0") or self._file.read(_BLOCK_BYTES).lstrip(b"\0")
-                if not block and self._file.peek(1):  # type: ignore[attr-defined]
-                    continue  # a block of padding
+            if member.eof:
+                block = member.unused_data.lstrip(b"\0")
+                while not block and (padding := file.read(_COMPRESSED_BYTES)):
+                    block = padding.lstrip(b"\0")
                 if not block:
-                    return b""
-                self._member = self._new()
-            elif self._member.needs_input:
-                block = self._file.read(_BLOCK_BYTES)
-                if not block:
-                    raise EOFError("it ends too early")
-            if found := self._member.decompress(block, size):
-                return found
+                    break
+                member = new()
+            elif member.needs_input and not (block := file.read(_COMPRESSED_BYTES)):
+                raise EOFError("it ends too early")
+            found = member.decompress(block, size)
+        return found
 
-
-def _open_zstd(file: BinaryIO) -> Any:
-    import pyarrow
-
-    return pyarrow.CompressedInputStream(file, "zstd")
-
-
-_OPENERS: dict[str, Callable[[BinaryIO], Any]] = {
-    "gzip": lambda file: gzip.GzipFile(fileobj=file),
-    "bzip2": partial(_Members, bz2.BZ2Decompressor),
-    "xz": partial(_Members, lzma.LZMADecompressor),
-    "zstd": _open_zstd,
-}
+    return read
 
 
 def text_lines(path: Path, encoding: str = UTF8) -> Iterator[str]:
-    """The lines of a file or pipe without their line feeds and the byte order mark."""
+    """The lines of a file or pipe between line feeds, without the byte order mark; DataError for one not so encoded."""
     with open_stream(path, takes_pipes=True) as file:
         for number, raw in enumerate(file, start=1):
-            line = _decoded(raw, path, number, encoding).removesuffix("\n")
+            try:
+                line = raw.decode(encoding).removesuffix("\n")
+            except UnicodeDecodeError as error:
+                advice = encoding_hint(raw) if encoding == UTF8 else "choose another --encoding"
+                raise DataError(f"{path}:{number}: bytes that are not {encoding.upper()}; {advice}") from error
             yield line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
 
 
-def read_text(path: Path, encoding: str = UTF8) -> str:
-    """A file as text without its byte order mark. Raises DataError naming the line that is not so encoded."""
-    with open_stream(path, takes_pipes=True) as file:
-        return _decoded(file.read(), path, 1, encoding).removeprefix(BYTE_ORDER_MARK)
+@dataclass
+class Lines:
+    """Iterates over runs of whole lines of `file` from byte `start` to `end`, or, where that is -1, to its end.
+
+    Each run is the number of its first line, from 0 where the reading began, and its text, which ends in a line feed.
+    A line ends at a line feed, a carriage return, or both. Bytes that are not in the encoding become lone surrogates.
+    """
+
+    path: str
+    file: BinaryIO
+    start: int
+    end: int
+    counts: Counter[str]
+    cut: bool  # long lines; else they are refused
+    encoding: str = UTF8
+
+    def place(self, number: int, more: int = 0) -> str:
+        """File and line, by its number from where the reading began and so many more; counts the lines before that."""
+        before = 0
+        with open_stream(self.path) as file:
+            for first, text in Lines(self.path, file, 0, self.start, Counter(), cut=True, encoding=self.encoding):
+                before = first + text.count("\n")
+        return f"{self.path}, line {before + number + more + 1}"
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        held: list[str] = []  # the beginning of a line whose end has not come
+        size = number = 0
+        for block in self._blocks():
+            held.append(block)
+            size += len(block)
+            if "\n" not in block and size <= (MAX_LINE_BYTES // 4 if self.cut else MAX_RECORD):
+                continue
+            joined = "".join(held)
+            if not self.cut and len(joined) > MAX_RECORD and len(joined.partition("\n")[0]) > MAX_RECORD:
+                raise DataError(f"{self.place(number)}: a line of over 64 million characters; give one record a line")
+            while self.cut and (found := cut_line(joined)):
+                head, joined = found
+                self.counts["long_lines_cut"] += 1
+                yield number, head + "\n"
+            whole, newline, rest = joined.rpartition("\n")
+            if newline:
+                yield number, whole + newline
+                number += whole.count("\n") + 1
+            held, size = [rest], len(rest)
+        if size:
+            yield number, "".join(held) + "\n"
+
+    def _blocks(self) -> Iterator[str]:
+        decoder = codecs.getincrementaldecoder(self.encoding)("surrogateescape")
+        to_line_feeds = io.IncrementalNewlineDecoder(decoder, translate=True)
+        left = (self.end if self.end >= 0 else sys.maxsize) - self.start  # bytes not read yet
+        while block := self.file.read(min(BLOCK_BYTES, left)):
+            self.counts["bytes"] += len(block)
+            left -= len(block)
+            yield to_line_feeds.decode(block)
+        if left and self.end >= 0:
+            raise DataError(f"{self.path}: became shorter while it was read; leave it alone and start again")
+        yield to_line_feeds.decode(b"", final=True)
 
 
-def _decoded(raw: bytes, path: Path, line: int, encoding: str) -> str:
-    try:
-        return raw.decode(encoding)
-    except UnicodeDecodeError as error:
-        advice = encoding_hint(raw) if encoding == UTF8 else "choose another --encoding"
-        line += raw.count(b"\n", 0, error.start)
-        raise DataError(f"{path}:{line}: bytes that are not {encoding.upper()}; {advice}") from error
+def with_line_feeds(text: str) -> str:
+    """Every line end as one line feed."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def cut_line(text: str) -> tuple[str, str] | None:
+    """Text in two where its first line has more than MAX_LINE_BYTES: at the last space that fits, else anywhere."""
+    length = text.find("\n") if "\n" in text else len(text)
+    if length <= MAX_LINE_BYTES // 4:
+        return None
+    raw = SURROGATE.sub("\udcff", text[:length]).encode(UTF8, "surrogateescape")
+    if len(raw) <= MAX_LINE_BYTES:
+        return None
+    end = raw.rfind(b" ", MAX_LINE_BYTES // 2, MAX_LINE_BYTES) + 1 or MAX_LINE_BYTES
+    kept = len(codecs.getincrementaldecoder(UTF8)("surrogateescape").decode(raw[:end]))  # without half a character
+    return text[:kept], text[kept:]

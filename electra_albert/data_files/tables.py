@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,14 +33,13 @@ Position = Callable[[int], str]  # file and line, by the number of a line
 def json_objects(
     lines: Iterable[tuple[int, str]], position: Position, unique: Collection[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The object of each numbered line that is not blank."""
+    """The object of each numbered line that is not blank; no key may be there twice, or none of those in `unique`."""
     repeated: list[str] = []
 
     def as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            keys = [key for key, _ in pairs if unique is None or key in unique]
-            repeated.extend(key for key in keys if keys.count(key) > 1)
+        if len(found := dict(pairs)) < len(pairs):
+            counted = Counter(key for key, _ in pairs if unique is None or key in unique)
+            repeated.extend(key for key, count in counted.items() if count > 1)
         return found
 
     for number, line in lines:
@@ -104,7 +104,7 @@ def csv_delimiter(lines: Iterable[str], wanted: Collection[str] = (), widths: Co
 
 
 class Columnar(NamedTuple):
-    """An open Parquet or Arrow file: its columns, its pieces, and batches of rows from some of the pieces."""
+    """An open Parquet or Arrow file: its columns, its parts, and batches of rows from some of the parts."""
 
     schema: pyarrow.Schema
     sizes: list[int]  # bytes of each row group (Parquet) or record batch (Arrow), about
@@ -119,14 +119,11 @@ def open_columnar(path: str | Path) -> Iterator[Columnar]:
     with open_regular(path) as regular:
         try:
             yield _parquet(regular) if format_of(Path(path)) == "parquet" else _arrow(str(path), regular)
-        except UserError:
-            raise
         except (pyarrow.ArrowException, OSError, EOFError, ValueError, LookupError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise  # of the disk
+            if isinstance(error, UserError) or (isinstance(error, OSError) and error.errno is not None):
+                raise  # ours, or of the disk
             reason = " ".join(str(error).split())[:200]
-            message = f"{path}: damaged, changed, or not what its name says ({reason}); write it again"
-            raise DataError(message) from error
+            raise DataError(f"{path}: damaged, changed, or not as its name says ({reason}); write it again") from error
 
 
 def _parquet(regular: Any) -> Columnar:
@@ -145,28 +142,27 @@ def _parquet(regular: Any) -> Columnar:
 
 
 def _arrow(path: str, regular: Any) -> Columnar:
-    import pyarrow
+    from pyarrow import ipc, memory_map
 
     is_file = regular.read(len(_ARROW_FILE)) == _ARROW_FILE
 
-    def reader() -> Any:  # mapped, for a batch may be the whole file: the system holds or drops what is read of it
-        mapped = pyarrow.memory_map(path)
-        return pyarrow.ipc.open_file(mapped) if is_file else pyarrow.ipc.open_stream(mapped)
+    def opened() -> Any:  # mapped, for a batch may be the whole file: the system holds or drops what is read of it
+        return (ipc.open_file if is_file else ipc.open_stream)(memory_map(path))
 
-    def all_batches() -> Iterator[pyarrow.RecordBatch]:
-        opened = reader()
-        return map(opened.get_batch, range(opened.num_record_batches)) if is_file else iter(opened)
+    def parts() -> Iterator[pyarrow.RecordBatch]:
+        reader = opened()
+        return map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
 
     def batches(start: int, end: int, columns: list[str]) -> Iterator[tuple[int, pyarrow.RecordBatch]]:
         row, number = 0, -1
-        for number, batch in enumerate(islice(all_batches(), end)):
+        for number, batch in enumerate(islice(parts(), end)):
             if number >= start:
                 yield row, batch.select(columns)
             row += batch.num_rows
         if number < end - 1:
             raise DataError(f"{path}: became shorter while it was read; leave it alone and start again")
 
-    return Columnar(reader().schema, [batch.get_total_buffer_size() for batch in all_batches()], batches)
+    return Columnar(opened().schema, [batch.get_total_buffer_size() for batch in parts()], batches)
 
 
 # Tables of any of these formats.
@@ -195,7 +191,7 @@ class Table:
 
     def rows(self, names: Sequence[str | None]) -> Iterator[Row]:
         """All rows, with the cells of these columns; a name of None gives None in each row."""
-        wanted = [name for name in names if name is not None]
+        wanted = [name for name in dict.fromkeys(names) if name is not None]
         for row in self.read(wanted):
             cells: dict[str | None, Any] = dict(zip(wanted, row.cells, strict=False))
             yield row if row.problem else row._replace(cells=tuple(map(cells.get, names)))
@@ -213,8 +209,7 @@ def open_table(
     """A table by its name; .tsv (without quoting) is also the format of .txt and of a name without an ending.
 
     Where the first row holds none of the names in `header`, it is a row, and `without_header` names the columns if it
-    has as many. `named` are the columns that a file without a header may have. `note` takes what is worth a line in a
-    report.
+    has as many. `named` are the columns that a file without a header may have. `note` is given what a report counts.
     """
     form = format_of(path)
     if form == "parquet" or form == "arrow":
@@ -226,13 +221,13 @@ def open_table(
         lines = list(lines()).__iter__
     if form == "jsonl":
         return _json_table(path, lines())
-    rows = _tsv_rows
+    delimiter = None
     if form == "csv":
         delimiter = csv_delimiter(filter(str.strip, lines()), header, [*map(len, named)])
-        rows = partial(_csv_rows, path, delimiter)
         if delimiter != ",":
             note(f"files separated by {SEPARATORS[delimiter]}", str(path))
-    header_line, first = next((row for row in rows(lines()) if any(map(str.strip, row[1]))), (0, []))
+    rows = partial(_split, path, lines, delimiter)
+    header_line, first = next((row for row in rows() if any(map(str.strip, row[1]))), (0, []))
     if not first:
         raise DataError(f"{path}: empty; give a file with rows")
     has_header = not named and (any(name in first for name in header) or len(first) != len(without_header))
@@ -242,11 +237,9 @@ def open_table(
 
     def read(wanted: list[str]) -> Iterator[Row]:
         positions = [columns.index(name) for name in wanted]
-        for number, cells in rows(lines()):
-            if has_header and number <= header_line:
-                continue
+        for number, cells in rows():
             place = f"{path}:{number}"
-            if not any(cells) and len(columns) > 1 and len(cells) < 2:
+            if (has_header and number <= header_line) or (cells == [""] and len(columns) > 1):
                 continue  # a blank line; where there is but one column, it is an empty cell
             if len(cells) != len(columns):
                 yield Row((), place, f"{len(cells)} columns instead of {len(columns)}")
@@ -258,36 +251,29 @@ def open_table(
 
 def _columns_of(path: Path, first: list[str], named: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """Those of the names that the first row of a file without a header has the cells for."""
-    columns = next((names for names in named if len(names) == len(first)), None)
-    if columns is None:
-        found = f"its first row has {len(first)} columns, --column_names names {len(named[0])}"
-        raise DataError(f"{path}: {found}; mend it")
-    if columns == tuple(first):
-        raise DataError(f"{path}: its first row is a header; leave out --column_names")
-    return columns
+    for columns in named:
+        if columns == tuple(first):
+            raise DataError(f"{path}: its first row is a header; leave out --column_names")
+        if len(columns) == len(first):
+            return columns
+    raise DataError(f"{path}: its first row has {len(first)} columns, --column_names names {len(named[0])}; mend it")
 
 
-def _tsv_rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """Fields between tabs, whatever quotes they hold."""
-    return ((number, line.removesuffix("\r").split("\t")) for number, line in enumerate(lines, start=1))
-
-
-def _csv_rows(path: Path, delimiter: str, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    rows = csv_rows((line + "\n" for line in lines), delimiter, f"{path}:{{}}".format)
+def _split(path: Path, lines: Callable[[], Iterator[str]], delimiter: str | None) -> Iterator[tuple[int, list[str]]]:
+    """The rows of CSV; without a delimiter the fields between tabs, whatever quotes they hold."""
+    if delimiter is None:
+        return ((number, line.removesuffix("\r").split("\t")) for number, line in enumerate(lines(), start=1))
+    rows = csv_rows((line + "\n" for line in lines()), delimiter, partial("{}:{}".format, path))
     return ((number, row or [""]) for number, row in rows)
 
 
 def _json_table(path: Path, lines: Iterable[str]) -> Table:
-    position = f"{path}:{{}}".format
+    position = partial("{}:{}".format, path)
     records = [(position(number), record) for number, record in json_objects(enumerate(lines, start=1), position)]
     if not records:
         raise DataError(f"{path}: empty; give a file with rows")
     names = tuple(dict.fromkeys(key for _, record in records for key in record))
-
-    def read(wanted: list[str]) -> Iterator[Row]:
-        return (Row(tuple(map(record.get, wanted)), place) for place, record in records)
-
-    return Table(str(path), names, read)
+    return Table(str(path), names, lambda wanted: (Row(tuple(map(one.get, wanted)), place) for place, one in records))
 
 
 def _columnar_table(path: Path) -> Table:
@@ -319,10 +305,12 @@ def dataset_table(dataset: Any, place: str) -> Table:
 
 
 def _spelling(feature: Any) -> Callable[[Any], Any]:
-    if (names := getattr(feature, "names", None)) is not None:
-        return lambda cell: names[cell] if isinstance(cell, int) and 0 <= cell < len(names) else None
-    inner = getattr(feature, "feature", None)
-    if getattr(inner, "names", None) is not None:
-        one = _spelling(inner)
-        return lambda cells: None if cells is None else [one(cell) for cell in cells]
-    return lambda cell: cell
+    """Turns class numbers, also in lists, into names."""
+    names: Any = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
+
+    def spelled(cell: Any) -> Any:
+        if isinstance(cell, list):
+            return [spelled(one) for one in cell]
+        return names[cell] if isinstance(cell, int) and 0 <= cell < len(names) else None
+
+    return spelled if names else lambda cell: cell

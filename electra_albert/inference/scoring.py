@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,6 @@ from electra_albert.corpus.sources import Reading, find_files, plan_units, read_
 from electra_albert.corpus.store import TokenStream
 from electra_albert.corpus.tokenizer import special_ids
 from electra_albert.corpus.word_encoder import TextEncoder, encoder_settings
-from electra_albert.data_files.finding import is_there
 from electra_albert.data_files.tables import open_table
 from electra_albert.inference import engine
 from electra_albert.inference.model import InferenceModel
@@ -113,7 +113,7 @@ def score_text(
 
 def require_file(file: Path) -> None:
     """UsageError unless there is such a file."""
-    if not is_there(file, "text") or not file.is_file():
+    if not os.path.isfile(file):  # not a method of the path, which raises for a name that is too long
         raise UsageError(f"--text {file}: no such file; name the files of a folder one by one")
 
 
@@ -222,7 +222,7 @@ def summarize(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def pair_files(path: Path) -> list[Path]:
     """The file, or the .jsonl files in the folder, by name. Raises UsageError where there is none."""
-    files = [path] if is_there(path, "pairs") else []
+    files = [path] if os.path.exists(path) else []
     files = sorted(path.glob(f"[!.]*{_SUFFIX}")) if files and path.is_dir() else files
     if not files or files[0].suffix != _SUFFIX:
         raise UsageError(f"--pairs {path}: there is no {_SUFFIX} file; name one, or a folder of them")

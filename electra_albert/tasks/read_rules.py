@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.data_files.streams import read_text
+from electra_albert.data_files.streams import text_lines
 from electra_albert.data_files.tables import Table, open_table
 from electra_albert.finetuning_config import DataConfig
 from electra_albert.hub.config import are_unnamed, name_the_labels
@@ -104,7 +104,7 @@ class Reading:
         """The content of a file in the task's own form of JSON."""
         options = ("text_column", "text_pair_column", "label_column", "column_names")
         self.refuse_options(str(path), "has a form of its own, without columns; leave it out", *options)
-        text = read_text(path, self.config.encoding)
+        text = "\n".join(text_lines(path, self.config.encoding))
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:  # the latter where it is too deep

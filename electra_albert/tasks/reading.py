@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,7 +14,6 @@ import torch
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.data_files import hub_name
-from electra_albert.data_files.finding import is_there
 from electra_albert.data_files.remote import fetch, is_url, load_from_hub
 from electra_albert.data_files.tables import Table, dataset_table
 from electra_albert.finetuning_config import DataConfig
@@ -149,15 +149,15 @@ def local_path(value: str, option: str) -> Path:
     """The path that an option names, fetched where it is a URL. Raises UsageError where there is nothing."""
     if is_url(value):
         return fetch(value, option)[0]
-    if not is_there(Path(value), option):
-        raise UsageError(f"--{option} {value[:100]}: no such file or folder; check the path")
+    if not os.path.exists(value):
+        raise UsageError(f"--{option} {value[:100]}: no such file or folder, or it may not be read; check the path")
     return Path(value)
 
 
 def _open_data_dir(task: Task, data_dir: str | None) -> _DataDir:
     if data_dir is None:
         return _DataDir("the options", [], lambda role, name, patterns: None)
-    if not is_url(data_dir) and not is_there(Path(data_dir), "data_dir"):
+    if not is_url(data_dir) and not os.path.exists(data_dir):
         if (on_hub := hub_name(data_dir)) is not None:
             return _open_dataset(task, data_dir, *on_hub)
         raise UsageError(f"--data_dir {data_dir}: no such folder, and not OWNER/NAME of a dataset on the hub; check it")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.data_files.finding import find_files
-from electra_albert.data_files.streams import open_stream, read_text, text_lines
+from electra_albert.data_files.streams import open_stream, text_lines
 from electra_albert.data_files.tables import Table, open_table
 from tests.corpus.reading import COMPRESS, PROSE, sentences, write, write_table
 
@@ -60,7 +60,7 @@ def test_cells_come_back_as_they_were_written(rows: list[tuple[str, str]]) -> No
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow", "file.arrow"])
 def test_columnar_files_give_the_columns_asked_for_in_their_order(tmp_path: Path, name: str) -> None:
     table = open_table(write_table(tmp_path / name, ["x", None, "y"], rows=2))
-    assert cells(table, "text", None, "id") == [("x", None, 0), (None, None, 1), ("y", None, 2)]
+    assert cells(table, "text", None, "id", "text") == [("x", None, 0, "x"), (None, None, 1, None), ("y", None, 2, "y")]
     assert [row.place.rpartition(" ")[2] for row in table.rows(("id",))] == ["1", "2", "3"]
 
 
@@ -88,14 +88,24 @@ def test_names_without_a_header_are_used_only_without_one(tmp_path: Path) -> Non
         assert cells(table, "text") == [("hello",)]
 
 
+def test_columns_without_a_header_are_named_by_their_number_and_a_separator_is_found_and_noted(tmp_path: Path) -> None:
+    path, noted = write(tmp_path, "x;1\n" + "a, b;0\n" * 9, "t.csv"), []
+    table = open_table(path, named=[("n", "text", "label"), ("text", "label")], note=lambda what, _: noted.append(what))
+    assert cells(table, "text") == [("x",), *[("a, b",)] * 9]
+    assert noted == ["files separated by semicolons", "files without a header read as columns text, label"]
+    for names, word in ((("x", "1"), "is a header"), (("n", "text", "label"), "1 columns, --column_names names 3")):
+        with pytest.raises(DataError, match=word):
+            open_table(path, named=[names])
+
+
 DAMAGED: list[tuple[str, bytes, str]] = [
     ("t.tsv", b"", "empty"),
     ("t.tsv", b"a\tb\nfine\t1\nb\xe9\t0\n", r"t\.tsv:3: .*UTF-8"),
-    ("t.jsonl", b'{"a": 1}\n{"a": \n', r"t\.jsonl:2: not JSON"),
+    ("{0}t.jsonl", b'{"a": 1}\n{"a": \n', r"t\.jsonl:2: not JSON"),
     ("t.jsonl", b'{"a": 1, "a": 2}\n', r"t\.jsonl:1: key 'a' is there twice"),
     ("t.jsonl", b"[1]\n", "not an object"),
     ("t.jsonl", b"[" * 200_000, "recursion"),
-    ("t.csv", b'a,b\n"x"y,1\n', r"t\.csv:2: not a row of a table"),
+    ("{0}t.csv", b'a,b\n"x"y,1\n', r"t\.csv:2: not a row of a table"),
     ("t.parquet", b"PAR1 but not really PAR1", "damaged"),
 ]
 
@@ -144,8 +154,9 @@ def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", COMPRESS)
 def test_compressed_members_are_one_text_and_damage_names_the_file(tmp_path: Path, ending: str) -> None:
-    pack = COMPRESS[ending]
-    path = write(tmp_path, b"".join(pack(f"Line {i} of it.\n".encode() * 4000) for i in range(3)), f"a.txt{ending}")
+    pack, padding = COMPRESS[ending], b"" if ending == ".zst" else bytes(70_000)
+    members = (pack(f"Line {i} of it.\n".encode() * 4000) for i in range(3))
+    path = write(tmp_path, padding.join(members) + padding, f"a.txt{ending}")
     assert [len(document) for document in sentences(path)] == [12_000]
     assert len(list(text_lines(path))) == 12_000
     # Catches files that end early without a word, as the standard library's do at what is no second member.
@@ -171,11 +182,9 @@ def test_a_compressed_file_is_known_by_its_content_also_behind_a_frame_to_be_ski
 def test_text_is_decoded_without_its_mark_and_bad_bytes_are_named_by_their_line(tmp_path: Path) -> None:
     path = write(tmp_path, "\ufeffone\r\ntwo\x85\u2028\n\nlast")
     assert list(text_lines(path)) == ["one\r", "two\x85\u2028", "", "last"]
-    assert read_text(path) == "one\r\ntwo\x85\u2028\n\nlast"
     path = write(tmp_path, "ein\nschöner Tag\n".encode("latin-1"))
     assert list(text_lines(path, "cp1252")) == ["ein", "schöner Tag"]
-    for reader in (read_text, lambda path: list(text_lines(path))):
-        with pytest.raises(DataError, match=r"corpus\.txt:2: .*--encoding cp1252"):
-            reader(path)
+    with pytest.raises(DataError, match=r"corpus\.txt:2: .*--encoding cp1252"):
+        list(text_lines(path))
     with pytest.raises(UsageError, match="cannot be read"):
-        read_text(tmp_path)
+        list(text_lines(tmp_path))

@@ -41,7 +41,7 @@ from electra_albert.corpus.tokenizer import (
     train_tokenizer,
 )
 from electra_albert.corpus.word_encoder import encoder_settings
-from electra_albert.data_files.finding import find_files, identity, refreshed, same_content
+from electra_albert.data_files.finding import find_files, identity, same_content
 from electra_albert.files import SAMPLE_TEXT, read_json, write_json
 from electra_albert.keyed_random import Stream, bits
 
@@ -183,7 +183,8 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
         files = without_repeats(sources, [find_files(path, found, config.encoding) for path in paths], found)
         for source, some in zip(sources, files, strict=True):  # first of all, since it takes no time
             require_columns(some, _reading(source, config))
-        hashes = _identify([path for some in files for path in some], root, name)
+        noted = map(read_json, sorted(root.glob(f"{name}-*/corpus.json")))  # an untouched file is not hashed again
+        hashes = identity([path for some in files for path in some], *noted)
         entries = iter(hashes["files"])
         content = [
             [source.text_column, [[next(entries)["blake2b"], path.suffixes[-2:]] for path in some]]
@@ -207,18 +208,6 @@ def short_name(corpus: str) -> str:
     """The name from which folders made of a corpus get theirs."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(os.path.realpath(corpus)).stem)
     return name.strip("-.")[:40] or "corpus"
-
-
-def _identify(files: list[Path], root: Path, name: str) -> dict[str, Any]:
-    """The hashes of the files: as noted at an earlier run if they are untouched since, else by reading them."""
-    for noted in sorted(root.glob(f"{name}-*/corpus.json")):
-        try:
-            present = refreshed(files, read_json(noted))
-        except (KeyError, TypeError):
-            continue  # a damaged note costs reading the files once more
-        if present is not None:
-            return present
-    return identity(files)
 
 
 def _open(config: CorpusConfig, seed: int) -> CorpusFolder:

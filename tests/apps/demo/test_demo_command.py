@@ -1,4 +1,4 @@
-"""LM_DEMO.py: the fill-mask pipeline's answers and rewritten text from whatever is named; JSON, tables, files."""
+"""LM_DEMO.py: the fill-mask pipeline's answers and rewritten text from any model, named or not; JSON, tables, files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from electra_albert.apps import demo
+from electra_albert.apps import default_model, demo
 from electra_albert.apps.command_line import run_app
 from electra_albert.inference.model import load_model
-from electra_albert.inference.rewrite import Replacement
+from electra_albert.inference.rewrite import Replacement, Rewritten
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import Ended, assert_refused, call, finish, start
+from tests.apps.tiny_run import Ended, assert_refused, call, copy_as_learned, finish, start
 
 ONE, SEVERAL = "The quiet [MASK] crossed the river.", "Every [MASK] owl found a [MASK] near the [MASK]."
 PLAIN = "The quiet  owl crossed the river, and every OLD cat found a lamp."
@@ -40,35 +40,31 @@ def ask(model: Path, text: Path, *more: object) -> list[Any]:
     return json.loads(run_demo(model, "--input", text, "--json", *more).out)
 
 
-def test_json_of_a_line_without_a_mask_tells_what_was_replaced_where(finished: Finished, text: Path) -> None:
-    first, _, nothing, _, last = ask(finished.folder, text)
-    assert nothing == {"sequence": "[CLS] [SEP]", "original": "[CLS] [SEP]", "replaced": []}
-    for answer in (first, last):
-        assert answer["original"] == PLAIN
-        sequence = PLAIN
-        for found in reversed(answer["replaced"]):
-            assert found.keys() == set(Replacement._fields)
-            assert PLAIN[found["start"] : found["end"]] == found["before"]
-            assert 0 < found["probability"] < 1
-            sequence = sequence[: found["start"]] + found["after"] + sequence[found["end"] :]
-        assert answer["sequence"] == sequence != PLAIN
-    assert first["replaced"] != last["replaced"]  # another line, other draws
-
-
-def test_json_is_what_the_library_gives_and_a_checkpoint_gives_the_same_as_its_run(
+def test_json_gives_each_replacement_or_what_the_library_gives_also_from_a_checkpoint(
     finished: Finished, text: Path
 ) -> None:
     model = load_model(finished.folder, "cpu")
     for path in (finished.folder, max((finished.folder / "checkpoints").glob("step-*"))):
-        rewritten, filled, *_ = ask(path, text, "--top_k", 3)
-        assert rewritten["sequence"] == model.rewrite(PLAIN).sequence
+        first, filled, nothing, _, last = ask(path, text, "--top_k", 3)
+        assert nothing == {"sequence": "[CLS] [SEP]", "original": "[CLS] [SEP]", "replaced": []}
         wanted = model.fill_mask(ONE, top_k=3)
         assert [each.pop("score") for each in filled] == pytest.approx([each.pop("score") for each in wanted])
         assert filled == wanted
+        for answer in (first, last):
+            assert answer["original"] == PLAIN
+            sequence = PLAIN
+            for found in reversed(answer["replaced"]):
+                assert found.keys() == set(Replacement._fields)
+                assert PLAIN[found["start"] : found["end"]] == found["before"]
+                assert 0 < found["probability"] < 1
+                sequence = sequence[: found["start"]] + found["after"] + sequence[found["end"] :]
+            assert answer["sequence"] == sequence != PLAIN
+        assert first["sequence"] == model.rewrite(PLAIN).sequence
+        assert first["replaced"] != last["replaced"]  # another line, other draws
 
 
 @pytest.mark.parametrize(("name", "has_scores"), [("generator", True), ("mine", False)])
-def test_a_discriminator_is_found_beside_a_folder_of_the_name_generator_alone(
+def test_a_discriminator_is_found_next_to_a_folder_named_generator_alone(
     finished: Finished, text: Path, tmp_path: Path, name: str, has_scores: bool
 ) -> None:
     """A regression: ../discriminator was taken from wherever the file was, whatever it belonged to."""
@@ -77,8 +73,7 @@ def test_a_discriminator_is_found_beside_a_folder_of_the_name_generator_alone(
     for path in (model, model / "model.safetensors"):
         ended = run_demo(path, "--input", text)
         assert ("replaced?" in ended.out, "no discriminator" in ended.err) == (has_scores, not has_scores)
-    probabilities = {found["probability"] is None for found in ask(model, text)[0]["replaced"]}
-    assert probabilities == {not has_scores}
+    assert {found["probability"] is None for found in ask(model, text)[0]["replaced"]} == {not has_scores}
 
 
 # Files.
@@ -99,9 +94,8 @@ def test_a_file_is_rewritten_line_for_line_and_what_was_done_is_counted(
     for proposals in several:
         filled = filled.replace("[MASK]", proposals[0]["token_str"], 1)
     masked = "  " + ONE.replace("[MASK]", one[0]["token_str"]) + "\r"
-    assert written.split("\n") == [
-        *(first["sequence"], "", masked, "\t", "[CLS] [SEP]", filled, "  " + last["sequence"])
-    ]
+    own = [first["sequence"], "", masked, "\t", "[CLS] [SEP]", filled, "  " + last["sequence"]]
+    assert written.split("\n") == own
     changed = [found["probability"] for each in (first, last) for found in each["replaced"] if found["is_changed"]]
     lines, tokens, scores, where = ended.out.splitlines()
     assert re.findall(r"\d+", lines) == ["4", "1", "2"]  # rewritten, with nothing to mask, blank
@@ -109,6 +103,8 @@ def test_a_file_is_rewritten_line_for_line_and_what_was_done_is_counted(
     assert re.findall(r"\d+", tokens) == [str(masked_count), str(len(changed)), "4"]
     assert f"{sum(changed) / len(changed):.1%}" in scores
     assert where.endswith(str(tmp_path / "new" / "out.txt"))
+    half = Replacement(0, 1, "a", demo.LOST, None, True)  # of a character
+    assert demo._count(Rewritten("a", [half], False, []))["lost"] == 1
 
 
 def test_pipes_give_what_files_give(
@@ -136,7 +132,7 @@ def test_the_scored_text_is_the_written_text(finished: Finished, tmp_path: Path)
         assert scores.count("%)") == longest - 2 or not line.startswith("[MASK]" * 9)
 
 
-@pytest.mark.parametrize("form", [["--output", "-"], []])
+@pytest.mark.parametrize("form", [["--output", "-"], ["--json"], []])
 def test_an_ascii_terminal_gets_utf8_text_and_json_and_no_traceback(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: list[str]
 ) -> None:
@@ -157,9 +153,10 @@ def test_an_output_file_is_replaced_whole_with_its_mode_or_left_alone(
     target, mode = tmp_path / "out.txt", 0o600
     target.write_text("precious")
     target.chmod(mode)
-    text.write_text("The [MASK] " + "owl " * 100)
-    assert_refused(call(demo.main, "--gen", finished.folder, "--input", text, "--output", target), 3, "line 1")
-    assert target.read_text() == "precious"
+    for content, word in (("The [MASK] " + "owl " * 100, "line 1"), (" \n", "no sentence")):
+        text.write_text(content)
+        assert_refused(call(demo.main, "--gen", finished.folder, "--input", text, "--output", target), 3, word)
+        assert target.read_text() == "precious"
     text.write_text(PLAIN)
     assert "precious" not in rewrite_to(finished.folder, text, target)[0]
     assert stat.S_IMODE(target.stat().st_mode) == mode
@@ -178,9 +175,7 @@ def test_a_wrong_option_is_refused_before_a_model_is_loaded(text: Path, tmp_path
         (("--input", tmp_path / "gone.txt"), 2, "gone.txt"),
         (("--input", empty), 3, "no sentence"),
         (("--input", latin), 3, "UTF-8"),
-        (("--mask_rate", 0), 2, "mask_rate"),
-        (("--temperature", "nan"), 2, "temperature"),
-        (("--top_k", 0), 2, "top_k"),
+        *(((f"--{name}", value), 2, name) for name, value in (("mask_rate", 0), ("temperature", "nan"), ("top_k", 0))),
     ):
         assert_refused(call(demo.main, "--gen", tmp_path / "gone", *argv), code, word)
     assert text.read_bytes().decode() == TEXT
@@ -219,3 +214,74 @@ def test_a_table_shows_what_was_replaced_and_no_control_character(finished: Fini
     assert "after:" in shown
     assert re.search(r"replaced\? \d+%", shown)
     assert re.search(r"replaced\? .*\(\d+%\)", shown)
+
+
+# The model that is taken where none is named: the newest finished run, else the one that comes with the toolkit.
+
+LOGGED = "which comes with the toolkit (runs/ holds no finished run)"
+
+
+def ship(finished: Finished, folder: Path, name: str = "little") -> Path:
+    """A generator and a discriminator without anything else of a run."""
+    placed = folder / "data" / "models" / name
+    for part in ("generator", "discriminator"):
+        shutil.copytree(finished.folder / part, placed / part)
+    return placed
+
+
+def test_without_a_run_the_demo_takes_the_shipped_model_from_any_folder(
+    finished: Finished, in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several the last by name, and says so."""
+    (in_folder / "data" / "models" / "z").mkdir(parents=True)
+    placed = [ship(finished, in_folder, name) for name in ("b", "c", "a")][1]
+    ended = call(demo.main)
+    assert (ended.code, ended.err) == (0, f"model: data/models/c, {LOGGED}\n")
+    assert all(sentence in ended.out for sentence in demo.SENTENCES)
+    (in_folder / "elsewhere").mkdir()
+    monkeypatch.chdir(in_folder / "elsewhere")
+    assert call(demo.main).err == f"model: {placed}, {LOGGED}\n"
+
+
+def test_with_runs_the_newest_is_taken_and_not_the_shipped_model(finished: Finished, in_folder: Path) -> None:
+    """The others are broken: taking one would fail. A model that was copied to the runs is none of them."""
+    placed = ship(finished, in_folder)
+    for name in ("older", "newest"):
+        copy_as_learned(finished.folder, in_folder / "runs" / name)
+    shutil.copytree(placed, in_folder / "runs" / "copied", copy_function=shutil.copy)  # written later
+    for folder in (placed, in_folder / "runs" / "older", in_folder / "runs" / "copied"):
+        (folder / "generator" / "model.safetensors").write_bytes(b"broken")
+    ended = call(demo.main)
+    assert (ended.code, ended.err) == (0, "model: runs/newest, the newest run\n")
+    (in_folder / "runs" / "older" / "generator" / "config.json").touch()
+    assert call(demo.main).code == 4
+    assert default_model.newest_run().name == "older"
+
+
+def unfinished(run: Path) -> None:
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("max_steps: 20", "max_steps: 40"))
+
+
+def unlearned(run: Path) -> None:
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "flaw"),
+    [(unfinished, "stopped at step 20 of 40"), (unlearned, "not clear of the baselines after 20 steps")],
+)
+def test_a_run_that_did_not_finish_or_learn_is_passed_over_and_named(
+    finished: Finished, in_folder: Path, caplog: pytest.LogCaptureFixture, spoil: Any, flaw: str
+) -> None:
+    caplog.set_level("INFO", logger="electra_albert")
+    ship(finished, in_folder)
+    learned = copy_as_learned(finished.folder, in_folder / "runs" / "learned")
+    spoil(copy_as_learned(finished.folder, in_folder / "runs" / "newer"))
+    assert default_model.default_model("--gen") == Path("runs/learned")
+    notice = f"notice: not taken by default: runs/newer ({flaw}); to take it: --gen runs/newer"
+    assert caplog.messages == [notice, "model: runs/learned, the newest run"]
+    shutil.rmtree(learned)
+    assert default_model.default_model("--gen") == Path("data/models/little")
+    assert "holds no other finished run" in caplog.messages[-1]

@@ -73,10 +73,19 @@ def test_what_a_model_cannot_do_is_reported_and_the_rest_is_done(
     assert_refused(run("--model", finished.folder / "discriminator", "--text", text), 2, "no masked-token head")
 
 
+def test_the_table_of_pairs_shows_sets_terms_mean_error_and_ties() -> None:
+    sets = {"a": {"term": "t", "pairs": 3, "accuracy": 0.25, "ties": 1}}
+    way = {"sets": sets, "terms": {"t": 0.5}, "mean": 0.75, "standard_error": 0.0125, "pairs": 3}
+    cells = [line.split()[-1] for line in score.format_pairs({"likelihood": way}).splitlines()]
+    assert cells == ["likelihood", "25.0%", "50.0%", "75.0%", "1.25%", "1"]
+
+
 REFUSED: list[tuple[tuple[object, ...], str]] = [
     ((), "nothing to score"),
     (("--text", "nowhere.txt"), "--text nowhere.txt"),
     (("--pairs", "nowhere"), "--pairs nowhere"),
+    (("--text", "x" * 300), "no such file"),
+    (("--pairs", "x" * 300), "no .jsonl file"),
     (("--pairs", "p.jsonl", "--max_pairs", 0), "--max_pairs 0"),
     (("--text", "p.jsonl", "--max_pairs", 3), "without --pairs"),
     (("--text", "p.jsonl", "--output", "p.jsonl"), "holds no scores"),

@@ -1,0 +1,30 @@
+"""Durable writes: a file is there whole or not at all, and damage is found however often it was checked before."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from electra_albert.files import HashedFile, find_damage, read_json, replacing, write_json
+
+
+def test_a_file_is_replaced_whole_or_left_alone(tmp_path: Path) -> None:
+    write_json(path := tmp_path / "a.json", {"ä": 1})
+    with pytest.raises(TypeError), replacing(path) as file:
+        file.writelines([b"half", None])
+    assert (read_json(path), [*tmp_path.iterdir()]) == ({"ä": 1}, [path])
+
+
+def test_damage_is_found_also_after_a_check_that_was_noted(tmp_path: Path) -> None:
+    with (path := tmp_path / "a.bin").open("wb") as opened:
+        (file := HashedFile(opened)).write(b"whole")
+        files = {path.name: file.finish()}
+    assert [find_damage(tmp_path, files, tmp_path / "note") for _ in range(2)] == [None, None]
+    noted = read_json(tmp_path / "note")
+    path.write_bytes(b"while")
+    os.utime(path, ns=(1, noted[path.name][2]))  # the same size and time
+    assert "has changed" in str(find_damage(tmp_path, files, tmp_path / "note"))
+    path.write_bytes(b"whole and more")
+    assert "bytes" in str(find_damage(tmp_path, files, tmp_path / "note"))
+    path.unlink()
+    assert "missing" in str(find_damage(tmp_path, files, tmp_path / "note"))
