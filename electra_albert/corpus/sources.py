@@ -15,8 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 from electra_albert.contracts import DataError
-from electra_albert.corpus.documents import BadUtf8, Decoder, Document, Record, documents_of_lines, documents_of_records
-from electra_albert.corpus.sentences import split_sentences
+from electra_albert.corpus.documents import (
+    BadUtf8,
+    Decoder,
+    Document,
+    Record,
+    documents_of_lines,
+    documents_of_records,
+    split_sentences,
+)
 from electra_albert.data_files.finding import find_files, format_of, read_sample
 from electra_albert.data_files.lines import BLOCK_BYTES, MAX_LINE_BYTES, Lines, with_line_feeds
 from electra_albert.data_files.streams import (

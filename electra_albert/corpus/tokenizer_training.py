@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import regex
 
 from electra_albert.contracts import DataError
-from electra_albert.corpus.sentences import word_set
+from electra_albert.corpus.documents import word_set
 
 if TYPE_CHECKING:
     from tokenizers.normalizers import Normalizer

@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from electra_albert.contracts import DataError
+from electra_albert.corpus.text_encoder import Ids, TextEncoder
 from electra_albert.tasks.encoding import (
     Decoded,
     EncodePlan,
-    Ids,
     Labels,
     Outputs,
-    TextEncoder,
     are_labelled,
     lay_out,
     number_of_label,

@@ -11,14 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from electra_albert.corpus.text_encoder import Ids, Subwords, TextEncoder
 from electra_albert.tasks.encoding import (
     Decoded,
     EncodePlan,
-    Ids,
     Labels,
     Outputs,
-    Subwords,
-    TextEncoder,
     are_labelled,
     lay_out,
 )

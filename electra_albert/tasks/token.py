@@ -7,13 +7,12 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from electra_albert.contracts import IGNORED_LABEL, DataError
+from electra_albert.corpus.text_encoder import Ids, TextEncoder
 from electra_albert.tasks.encoding import (
     Decoded,
     EncodePlan,
-    Ids,
     Labels,
     Outputs,
-    TextEncoder,
     are_labelled,
     lay_out,
     number_of_label,

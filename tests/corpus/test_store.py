@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from electra_albert.corpus.statistics import format_statistics
+from electra_albert.corpus.word_encoder import TextEncoder, encoder_settings
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.parts import missing_parts, token_dtype, write_parts
 from electra_albert.corpus.sources import MAX_LINE_BYTES, find_files, plan_units, read_unit
-from electra_albert.corpus.statistics import format_statistics
 from electra_albert.corpus.store import SIDES, TokenStream, open_store
 from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
-from electra_albert.corpus.word_encoder import TextEncoder, encoder_settings
 from electra_albert.files import name_beside, write_json
 from tests.corpus.reading import build, document, plan_parts, stored_bytes, write, write_corpus
 

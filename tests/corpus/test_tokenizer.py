@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from electra_albert.corpus.word_encoder import TextEncoder, encoder_settings
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.tokenizer import (
@@ -28,7 +29,6 @@ from electra_albert.corpus.tokenizer import (
     train_tokenizer,
 )
 from electra_albert.corpus.tokenizer_training import WORD_START, build_albert
-from electra_albert.corpus.word_encoder import TextEncoder, encoder_settings
 from tests.corpus.reading import build, write_corpus
 from tests.corpus.tokenizer_kinds import KINDS, PROSE, RELEASED, nasty_corpus, needs_released, save_bert, train_model
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from electra_albert.corpus.word_encoder import TextEncoder, encoder_settings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,6 @@ from electra_albert.corpus.tokenizer import (
     train_tokenizer,
 )
 from electra_albert.corpus.tokenizer_files import split_digit_commas
-from electra_albert.corpus.word_encoder import TextEncoder, encoder_settings
 from tests.corpus.tokenizer_kinds import (
     DIGIT_COMMA_PIECES,
     FAIRSEQ_SPECIALS,

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from electra_albert.tasks.encoding import TextEncoder, cover, lay_out, truncate_pair
+from electra_albert.corpus.text_encoder import TextEncoder, cover
+from electra_albert.tasks.encoding import lay_out, truncate_pair
 from electra_albert.tasks.rows import Rows
 from tests.corpus.tokenizer_kinds import FAIRSEQ_SPECIALS, PROSE, STOCK_SPECIALS
 from tests.tasks.small_tokenizers import encoder, kinds, plain_texts, steady, texts, thorough, tokenizer

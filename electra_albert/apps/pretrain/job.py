@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 
 from electra_albert.apps.machine import why_not_compiled
-from electra_albert.apps.prepare.main import prepare
+from electra_albert.apps.prepare import prepare
 from electra_albert.apps.pretrain.init_from import (
     Origin,
     begin_with,
@@ -38,7 +38,7 @@ from electra_albert.training.distributed import World, main_first
 from electra_albert.training.optimizer import check_groups, parameter_groups
 
 if TYPE_CHECKING:
-    from electra_albert.apps.prepare.main import Prepared
+    from electra_albert.apps.prepare import Prepared
     from electra_albert.corpus.examples import ExampleTable
     from electra_albert.corpus.store import Store, TokenStream
     from electra_albert.corpus.tokenizer import Tokenizer

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from electra_albert.apps.prepare import command, main
-from electra_albert.apps.prepare.main import Prepared, ShardConfig, prepare, prepare_shard
+from electra_albert.apps.prepare import Prepared, ShardConfig, command, main, prepare, prepare_shard
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import DataError, UsageError, UserError
 from electra_albert.corpus.tokenizer import extend_tokenizer, load_tokenizer
@@ -147,7 +146,7 @@ def test_a_flipped_bit_in_any_file_of_a_store_changes_no_result(config: CorpusCo
 _WITHIN_LIMITS = """
 import resource, sys
 from electra_albert.apps.prepare import command, main
-from electra_albert.apps.prepare.main import prepare
+from electra_albert.apps.prepare import prepare
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import UsageError
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from electra_albert.apps.prepare.main import prepare
+from electra_albert.apps.prepare import prepare
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import Batch, Term
