@@ -20,7 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,36 +67,20 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--merge", action="store_true", help="Put the work of all jobs together.")
     parser.add_argument("--seed", type=int, default=TrainingConfig.seed, help="Keys every draw, as in Pretraining.py.")
     options = parse(parser, argv).as_dict()
-    seed = options.pop("seed")
+    seed, count, index, merge = map(options.pop, ("seed", "num_shards", "shard_index", "merge"))
+    if (index is None) != (merge or count is None) or (merge and count is None) or count == 0:
+        raise UsageError("num_shards takes a number of jobs and either shard_index or merge, which both need it")
+    if count is not None and not 0 <= (index or 0) < count:
+        raise UsageError(f"shard_index={index} must lie between 0 and {count - 1}")
     try:
-        shard = ShardConfig(**{name: options.pop(name) for name in ("num_shards", "shard_index", "merge")})
         config = CorpusConfig(**options)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if shard.shard_index is not None:
-        print(f"job {shard.shard_index} of {shard.num_shards} is done in {prepare_shard(config, seed, shard)}")
+    if index is not None:
+        print(f"job {index} of {count} is done in {prepare_shard(config, seed, count, index)}")
     else:
-        print(f"ready in {prepare(config, seed, shard).folder}")
+        print(f"ready in {prepare(config, seed, merged_jobs=count).folder}")
     return 0
-
-
-@dataclass(frozen=True)
-class ShardConfig:
-    """The share of the work that one of several jobs does, on one machine or many that see the same folder."""
-
-    num_shards: int | None = None
-    shard_index: int | None = None  # from 0
-    merge: bool = False
-
-    def __post_init__(self) -> None:
-        count, index = self.num_shards, self.shard_index
-        if (index is None) != (self.merge or count is None) or (self.merge and count is None) or count == 0:
-            raise ValueError("num_shards takes a number of jobs and either shard_index or merge, which both need it")
-        if count is not None and not 0 <= (index or 0) < count:
-            raise ValueError(f"shard_index={index} must lie between 0 and {count - 1}")
-
-
-_ALONE = ShardConfig()
 
 
 class Prepared(NamedTuple):
@@ -113,11 +97,11 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    config: CorpusConfig, seed: int, shard: ShardConfig = _ALONE, recorded: Mapping[str, Any] | None = None
+    config: CorpusConfig, seed: int, *, merged_jobs: int | None = None, recorded: Mapping[str, Any] | None = None
 ) -> Prepared:
     """Build what is missing, reuse what is there. In a distributed run one process goes first, the others find it.
 
-    With shard.merge the parts must be there. `recorded` are the settings of a run to be resumed.
+    Of `merged_jobs` all parts must be there. `recorded` are the settings of a run to be resumed.
     """
     with _plain_errors(config):
         corpus = open_corpus(config, seed)
@@ -125,20 +109,21 @@ def prepare(
             require_same_text(recorded, config, corpus.key)
         tokenizer = _ready_tokenizer(corpus)
         with locked(corpus.folder / ".lock"):
-            return _cut_rows(corpus, tokenizer, _build(corpus, tokenizer, shard))
+            return _cut_rows(corpus, tokenizer, _build(corpus, tokenizer, merged_jobs))
 
 
-def prepare_shard(config: CorpusConfig, seed: int, shard: ShardConfig) -> Path:
-    """Write the share of the parts that falls to one job; returns the corpus's folder. Raises as `prepare` does."""
-    assert shard.num_shards is not None
+def prepare_shard(config: CorpusConfig, seed: int, num_shards: int, shard_index: int) -> Path:
+    """Write the share of the parts that falls to one job, on this machine or another that sees the same folder.
+
+    Jobs are numbered from 0. Returns the corpus's folder. Raises as `prepare` does.
+    """
     with _plain_errors(config):
         corpus = open_corpus(config, seed)
         plan = _plan_parts(corpus, _ready_tokenizer(corpus))  # for the rest, no job waits for another
         if ready_store(plan.folder.parent, plan.fingerprint) is None:
-            mine = range(shard.shard_index or 0, len(plan.units), shard.num_shards)
-            LOG.info(f"job {shard.shard_index} of {shard.num_shards}: {len(mine)} of {len(plan.units)} parts")
-            write_parts(plan, mine, _workers(config))
-            _require_unchanged(corpus)
+            mine = range(shard_index, len(plan.units), num_shards)
+            LOG.info(f"job {shard_index} of {num_shards}: {len(mine)} of {len(plan.units)} parts")
+            _write_parts(corpus, plan, mine)
     return corpus.folder
 
 
@@ -152,11 +137,6 @@ def _plain_errors(config: CorpusConfig) -> Iterator[None]:
             way_out = "make room there or name another --prepared_dir, then start again; what is finished is kept"
         where = problem.filename or config.prepared_dir
         raise UsageError(f"{where}: {problem.strerror or problem}; {way_out}") from problem
-
-
-def _workers(config: CorpusConfig) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return config.preprocessing_num_workers or cores or 1
 
 
 # The folder of a corpus.
@@ -191,8 +171,14 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     """
     from electra_albert.corpus.mixture import read_sources, without_repeats
 
-    given = _given_tokenizer(config)
-    root = Path(config.prepared_dir)
+    given, root = None, Path(config.prepared_dir)
+    if config.tokenizer and config.keep_accents == "albert":
+        raise UsageError("--keep_accents albert is for a tokenizer that is trained; for a given one say false")
+    if config.tokenizer:
+        options = tokenizers.TextOptions(config.do_lower_case, config.keep_accents, config.split_digit_comma)
+        given = tokenizers.load_tokenizer(Path(config.tokenizer), options)
+    elif config.split_digit_comma is False:
+        raise UsageError("--split_digit_comma false needs a --tokenizer: a trained one always splits; leave it out")
     root.mkdir(parents=True, exist_ok=True)
     sources = read_sources(config.corpus, config.text_column)
     paths = [str(SAMPLE_TEXT) if source.corpus == BUILT_IN_CORPUS else source.corpus for source in sources]
@@ -203,9 +189,9 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
         for source, some in zip(sources, files, strict=True):  # first of all, since it takes no time
             require_columns(some, _reading(source, config))
         hashes = _identify([path for some in files for path in some], root, name)
-        entries = iter(hashes["files"])
+        hash_of = {entry["path"]: entry["blake2b"] for entry in hashes["files"]}
         content = [
-            [source.text_column, [[next(entries)["blake2b"], path.suffixes[-2:]] for path in some]]
+            [source.text_column, [[hash_of[str(path)], path.suffixes[-2:]] for path in some]]
             for source, some in zip(sources, files, strict=True)
         ]
         trained = [_TRAINING_VERSION, config.vocab_size, config.do_lower_case is not False, config.keep_accents]
@@ -221,17 +207,6 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     with locked(folder / ".tokenizer.lock"):
         extended = _extended_tokenizer(corpus, config.extend_vocab_to)
     return open_corpus(with_tokenizer(config, extended), seed)
-
-
-def _given_tokenizer(config: CorpusConfig) -> Tokenizer | None:
-    if config.tokenizer:
-        if config.keep_accents == "albert":
-            raise UsageError("--keep_accents albert is for a tokenizer that is trained; for a given one say false")
-        options = tokenizers.TextOptions(config.do_lower_case, config.keep_accents, config.split_digit_comma)
-        return tokenizers.load_tokenizer(Path(config.tokenizer), options)
-    if config.split_digit_comma is False:
-        raise UsageError("--split_digit_comma false needs a --tokenizer: a trained one always splits; leave it out")
-    return None
 
 
 def _reading(source: Source, config: CorpusConfig) -> Reading:
@@ -314,26 +289,27 @@ def _plan_parts(corpus: CorpusFolder, tokenizer: Tokenizer) -> PartPlan:
     )
 
 
-def _build(corpus: CorpusFolder, tokenizer: Tokenizer, shard: ShardConfig) -> Store:
+def _build(corpus: CorpusFolder, tokenizer: Tokenizer, merged_jobs: int | None) -> Store:
     """The store: the one that is there, or one made from the parts, of which the missing ones are written first."""
     from electra_albert.corpus.store import build_store
 
     plan = _plan_parts(corpus, tokenizer)
     if store := ready_store(plan.folder.parent, plan.fingerprint):
         return store
-    if shard.merge:
-        if missing := plan.missing():
-            jobs = ", ".join(map(str, sorted({number % (shard.num_shards or 1) for number in missing})))
-            raise DataError(f"{len(missing)} of {len(plan.units)} parts are missing, of --shard_index {jobs}; run them")
-    else:
-        workers = _workers(corpus.config)
-        LOG.info(f"building the token store in {plan.folder.parent} with {workers} processes")
-        write_parts(plan, range(len(plan.units)), workers)
-    _require_unchanged(corpus)
+    if merged_jobs is not None and (missing := plan.missing()):
+        jobs = ", ".join(map(str, sorted({number % merged_jobs for number in missing})))
+        raise DataError(f"{len(missing)} of {len(plan.units)} parts are missing, of --shard_index {jobs}; run them")
+    _write_parts(corpus, plan, () if merged_jobs else range(len(plan.units)))
     return build_store(plan, seed=corpus.seed, found=corpus.found)
 
 
-def _require_unchanged(corpus: CorpusFolder) -> None:
+def _write_parts(corpus: CorpusFolder, plan: PartPlan, numbers: Sequence[int]) -> None:
+    """Write those of the parts that are missing. Raises DataError where the corpus has changed meanwhile."""
+    if numbers:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        workers = corpus.config.preprocessing_num_workers or cores or 1
+        LOG.info(f"building the token store in {plan.folder.parent} with {workers} processes")
+        write_parts(plan, numbers, workers)
     if not same_content(corpus.all_files(), corpus.identity):
         raise DataError(f"{corpus.config.corpus} changed while it was read; leave it alone and start again")
 

@@ -1,7 +1,6 @@
-"""Bytes to documents of sentences: one rule of decoding for all sources, and the group that keeps a document on one
-side of the held-out split.
+"""Text to documents of sentences: one rule of decoding for all sources, groups for the held-out split, sentences.
 
-Every white space but the line feed becomes a plain space. Nothing is mended or left out without being counted.
+Every white space but the line feed becomes a plain space. Nothing is repaired or left out without being counted.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from electra_albert.contracts import DataError
@@ -37,13 +37,13 @@ class Document(NamedTuple):
 
 
 class Decoder(NamedTuple):
-    """Turns text that holds what is not in its encoding as lone surrogates into plain text, and counts what it does."""
+    """Text with bytes that are not in its encoding as lone surrogates to plain text; counts what it changes."""
 
     bad_utf8: BadUtf8
     counts: Counter[str]
 
     def lines(self, text: str, place: Callable[[int], str]) -> str:
-        """Whole lines as plain text; `place` gives file and line for a number in `text`. A bad line may be missing.
+        """Whole lines as plain text; `place` gives file and line for a number in `text`. Bad lines may be left out.
 
         A line over MAX_LINE_BYTES comes in parts, each a line here: of such a line only the bad parts are left out.
         """
@@ -85,13 +85,11 @@ class Decoder(NamedTuple):
 
     def _cut(self, text: str) -> str:
         """A document without lines that are too long."""
-        lines = []
-        for line in text.split("\n"):
-            while found := cut_line(line):
-                head, line = found
-                lines.append(head)
+        lines = text.split("\n")
+        for number, line in enumerate(lines):
+            if found := cut_line(line):
+                lines[number : number + 1] = found  # the rest of it comes next
                 self.counts["long_lines_cut"] += 1
-            lines.append(line)
         return "\n".join(lines)
 
 
@@ -119,7 +117,7 @@ def documents_of_lines(texts: Iterable[str], split: bool, counts: Counter[str]) 
             group = None
         yield from _grouped(ended)
         if _is_long(sentences):
-            group = groups_of([_head(sentences)])[0] if group is None else group
+            group = group or _groups([sentences])[0]
             last = sentences.pop()  # held back, so that a part follows
             yield Document(group, sentences, continues=True)
             sentences = [last]
@@ -152,8 +150,7 @@ def documents_of_records(records: Iterable[Record], decoder: Decoder) -> Iterato
 
 def _grouped(documents: list[list[str]]) -> Iterator[Document]:
     """Documents, with their groups found together, a long one in parts."""
-    groups = groups_of(list(map(_head, documents))) if documents else []
-    for group, sentences in zip(groups, documents, strict=True):
+    for group, sentences in zip(_groups(documents) if documents else (), documents, strict=True):
         *parts, last = _parts(sentences) if _is_long(sentences) else [sentences]
         yield from (Document(group, part, continues=True) for part in parts)
         yield Document(group, last)
@@ -175,9 +172,9 @@ def _is_long(sentences: list[str]) -> bool:
     return len(sentences) > _MAX_SENTENCES or sum(map(len, sentences)) > _MAX_CHARACTERS
 
 
-def _head(sentences: list[str]) -> str:
-    """The beginning of a document, which decides its group."""
-    return " ".join(sentences[:_HEAD_SENTENCES])[:HEAD_CHARACTERS]
+def _groups(documents: list[list[str]]) -> list[Group]:
+    """The group of each document, by its beginning."""
+    return groups_of([" ".join(sentences[:_HEAD_SENTENCES])[:HEAD_CHARACTERS] for sentences in documents])
 
 
 # Sentences: English rules, plus the full stops of scripts written without spaces.
@@ -194,6 +191,7 @@ def word_set(words: str) -> frozenset[str]:
 _CANDIDATE = re.compile(r"""(?<![.!?…।؟])[.!?…।؟]++["'”’»)\]]*+(?:\[\d{1,3}\])*+(\s+)|[。！？]+["'”’」』）〉》]*""")
 _WORD_BEFORE = re.compile(r"""[^\s"'“”‘’«»()\[\]]*$""")
 _WORD_AFTER = re.compile(r"\w+")
+# A sentence may begin with these before its first word.
 _OPENING = "\"'“‘«([<*_-–—¿¡$€£¥#@§•·"
 _LONGEST_ABBREVIATION = 24
 
@@ -231,24 +229,20 @@ _SPEAKER = re.compile(
 
 def split_sentences(paragraph: str) -> list[str]:
     """The sentences of one paragraph, stripped, none empty; no character but white space between them is lost."""
-    sentences = []
-    start = 0
+    ends = [0]
     for match in _CANDIDATE.finditer(paragraph):
-        if match.group(1) is None or _ends_sentence(paragraph, start, match):
-            sentence = paragraph[start : match.end()].strip()
-            if sentence:
-                sentences.append(sentence)
-            start = match.end()
-    rest = paragraph[start:].strip()
-    if rest:
-        sentences.append(rest)
-    return sentences
+        if match.group(1) is None or _ends_sentence(paragraph, ends[-1], match):
+            ends.append(match.end())
+    sentences = [paragraph[start:end].strip() for start, end in pairwise([*ends, len(paragraph)])]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _ends_sentence(paragraph: str, start: int, match: re.Match[str]) -> bool:
     """Whether the stop at `match`, followed by white space, ends the sentence that began at `start`."""
     after = match.end()
-    while after < len(paragraph) and _opens(paragraph[after]):
+    while after < len(paragraph) and (
+        paragraph[after] in _OPENING or unicodedata.category(paragraph[after]) == "So"  # emoji
+    ):
         after += 1
     if after == len(paragraph):
         return False
@@ -277,31 +271,17 @@ def _belongs_to_mark(paragraph: str, match: re.Match[str], after: int) -> bool:
     return found.group() in _COMPANY
 
 
-def _opens(character: str) -> bool:
-    """Whether a sentence may begin with this before its first word: quotes, brackets, currencies, emoji."""
-    return character in _OPENING or unicodedata.category(character) == "So"
-
-
 def _ends_after_word(paragraph: str, start: int, word_start: int, word: str, after: int) -> bool:
     """Whether a single full stop after `word` ends a sentence; `after` is where the next word begins."""
     lowered = word.lower()
-    if lowered in _TITLES:
+    is_numbered = lowered in _BEFORE_NUMBER and paragraph[after].isdigit()
+    is_lettered = lowered in _BEFORE_LETTER and re.match(r"[A-Z]\b", paragraph[after : after + 2])
+    is_list_item = word.isdigit() and not paragraph[start:word_start].strip()
+    if lowered in _TITLES or is_numbered or is_lettered or is_list_item:
         return False
-    if lowered in _BEFORE_NUMBER and paragraph[after].isdigit():
-        return False
-    if lowered in _BEFORE_LETTER and re.match(r"[A-Z]\b", paragraph[after : after + 2]):
-        return False
-    if word.isdigit() and not paragraph[start:word_start].strip():
-        return False  # the number of a list item
     is_initial = len(word) == 1 and word.isupper()
-    if is_initial or lowered in _UNDECIDED or _is_dotted(word):
-        return _is_opener(paragraph, after)
-    return True
-
-
-def _is_dotted(word: str) -> bool:
-    """True for U.S, D.C, J.R.R: single letters between dots."""
-    return "." in word and all(len(piece) == 1 and piece.isalpha() for piece in word.split("."))
+    is_dotted = "." in word and all(len(part) == 1 and part.isalpha() for part in word.split("."))  # J.R.R, U.S, D.C
+    return not (is_initial or is_dotted or lowered in _UNDECIDED) or _is_opener(paragraph, after)
 
 
 def _is_opener(paragraph: str, after: int) -> bool:
