@@ -35,6 +35,7 @@ from electra_albert.corpus import tokenizer as tokenizers
 from electra_albert.corpus.parts import PartPlan, write_parts
 from electra_albert.corpus.sources import Reading, Unit, plan_units, read_unit, require_columns
 from electra_albert.corpus.text_encoder import TextEncoder
+from electra_albert.corpus.tokenizer_training import extend_tokenizer, train_tokenizer
 from electra_albert.data_files.finding import find_files, identity, refreshed, same_content
 from electra_albert.files import SAMPLE_TEXT, read_json, write_json
 
@@ -172,9 +173,9 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     from electra_albert.corpus.mixture import read_sources, without_repeats
 
     given, root = None, Path(config.prepared_dir)
-    if config.tokenizer and config.keep_accents == "albert":
-        raise UsageError("--keep_accents albert is for a tokenizer that is trained; for a given one say false")
     if config.tokenizer:
+        if config.keep_accents == "albert":
+            raise UsageError("--keep_accents albert is for a tokenizer that is trained; for a given one say false")
         options = tokenizers.TextOptions(config.do_lower_case, config.keep_accents, config.split_digit_comma)
         given = tokenizers.load_tokenizer(Path(config.tokenizer), options)
     elif config.split_digit_comma is False:
@@ -358,7 +359,7 @@ def _ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
         if tokenizer is None:
             LOG.info(f"training a tokenizer of {size:,} subwords")
             is_lower, sentences = corpus.config.do_lower_case is not False, _sample_sentences(corpus)
-            tokenizer = tokenizers.train_tokenizer(sentences, size, is_lower, corpus.config.keep_accents)
+            tokenizer = train_tokenizer(sentences, size, is_lower, corpus.config.keep_accents)
             if len(tokenizer) < size:
                 LOG.info(f"the text gives only {len(tokenizer):,} subwords of the --vocab_size {size:,}")
         tokenizers.save_tokenizer(tokenizer, folder, _TOKENIZER_MAX_LENGTH)
@@ -377,7 +378,7 @@ def _extended_tokenizer(corpus: CorpusFolder, size: int) -> Path:
     # WordPiece can split with a new token what it could not before, and so find more words; repeated until there are
     # none, so that a run that continues with the tokenizer it extended adds nothing to it.
     while len(tokenizer) < size:
-        tokenizer, added = tokenizers.extend_tokenizer(tokenizer, _sample_sentences(corpus), size - len(tokenizer))
+        tokenizer, added = extend_tokenizer(tokenizer, _sample_sentences(corpus), size - len(tokenizer))
         if not added:
             break
     LOG.info(f"the tokenizer has {len(tokenizer):,} tokens: {before:,} of its own, {len(tokenizer) - before:,} added")

@@ -1,36 +1,39 @@
-"""ALBERT's tokenizer: its layout and normalizers, and Unigram tokens learned so that they repeat bit for bit.
+"""Unigram tokens in ALBERT's layout, learned so that they repeat bit for bit; new words for a vocabulary.
 
-The published normalizer, which `AlbertTokenizer` rebuilds whatever a file says, removes every combining mark, and many
-scripts write vowels and tones with them. The other one, safe for every script, is saved in a tokenizer.json of the
-class PreTrainedTokenizerFast. Paper: ALBERT section 4.1.
+Paper: ALBERT section 4.1.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import regex
 
-from electra_albert.contracts import DataError
+from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.documents import word_set
+from electra_albert.corpus.tokenizer import (
+    MODEL_INPUT_NAMES,
+    SPECIAL_PIECES,
+    UNK_ID,
+    WORD_START,
+    build_albert,
+    load_tokenizer,
+    save_tokenizer,
+    script_safe_normalizer,
+)
 
 if TYPE_CHECKING:
-    from tokenizers.normalizers import Normalizer
-    from transformers import AlbertTokenizer, PreTrainedTokenizerFast
+    from electra_albert.corpus.tokenizer import Tokenizer
 
 LOG = logging.getLogger(__name__)
-
-SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # ids 0 to 4
-UNK_ID, MASK_ID = SPECIAL_PIECES.index("<unk>"), SPECIAL_PIECES.index("[MASK]")
-MODEL_INPUT_NAMES = ["input_ids", "token_type_ids", "attention_mask"]  # stock leaves token_type_ids out
-WORD_START = "▁"
-# Marks after a Latin letter, a space (NFKD makes both of ´) or nothing: the beginning of a word is as that of the text.
-LATIN_MARKS = r"(?<![^\p{Latin}\s])\p{M}+"
 
 CHARACTER_COVERAGE = 0.9999  # the rarest characters beyond it become <unk>, as in SentencePiece, and take no pieces
 TRAINING_CHARACTERS = 1_000_000  # of distinct words; below the trainer's seed size, whose cut would not repeat
@@ -52,35 +55,16 @@ _FEW_SPACELESS = 0.01  # of the characters, up to which runs of such scripts are
 _ENGLISH_SHARE = 0.05
 _FOREIGN_SHARE = 0.01
 
+FEWEST_OCCURRENCES = 5  # of a word, from which on a vector of its own can be learned
+MOST_WORDS = 2_000_000  # distinct ones counted at a time
+LONGEST_WORD = 64  # characters; bounds what counting holds
+
 Accents = bool | Literal["albert"] | None
-
-
-def build_albert(vocab: list[tuple[str, float]], options: dict[str, Any]) -> AlbertTokenizer:
-    """The stock tokenizer of a vocabulary of (token, score); options as AlbertTokenizer names them."""
-    from transformers import AlbertTokenizer
-
-    return AlbertTokenizer(vocab=vocab, model_input_names=MODEL_INPUT_NAMES, **options)
-
-
-def script_safe_normalizer(do_lower_case: bool, keep_accents: bool) -> Normalizer:
-    """ALBERT's quotes, then NFC; unless accents are kept, NFKD and removal of the marks of Latin letters before it."""
-    from tokenizers import Regex, normalizers
-
-    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
-    strip = [] if keep_accents else [normalizers.NFKD(), normalizers.Replace(Regex(LATIN_MARKS), "")]
-    case = [normalizers.Lowercase()] if do_lower_case else []
-    return normalizers.Sequence([*quotes, *strip, normalizers.NFC(), *case])
-
-
-def normalizer_state(normalizer: Normalizer) -> dict[str, Any]:
-    """A normalizer as a tokenizer.json holds it."""
-    state: dict[str, Any] = json.loads(normalizer.__getstate__())
-    return state
 
 
 def train_tokenizer(
     sentences: Iterable[str], vocab_size: int, do_lower_case: bool, keep_accents: Accents = None
-) -> PreTrainedTokenizerFast:
+) -> Tokenizer:
     """Unigram tokens learned from `sentences`; fewer than `vocab_size` if the text has not that many.
 
     keep_accents: False removes the marks of Latin letters, True none, "albert" those of every script, as ALBERT's
@@ -242,3 +226,112 @@ def _repeatable_scores(trained: dict[str, float]) -> dict[str, float]:
         return len(piece) == 1 and steps < len(single) and abs(steps - round(steps)) < _PENALTY_STEP
 
     return {piece: round(lowest if is_added(piece, score) else score, SCORE_DIGITS) for piece, score in trained.items()}
+
+
+# New words for a vocabulary.
+
+
+class Extension(NamedTuple):
+    """A tokenizer with new tokens after the old ones."""
+
+    tokenizer: Tokenizer
+    pieces: list[list[int]]  # the old ids that each new token was written with before, in the order of the new ids
+
+
+class _Word(NamedTuple):
+    text: str
+    occurrences: int
+    ids: list[int]  # the tokens of several that it is written with
+
+
+def extend_tokenizer(tokenizer: Tokenizer, sentences: Iterable[str], count: int) -> Extension:
+    """Give the words of `sentences` that save most tokens a token of their own, at most `count` of them.
+
+    Words that hold a character without a token are left out. Ids 0 to V - 1 keep their meaning; a text changes only
+    where a new token is found in it.
+    """
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    model, size = content["model"], len(tokenizer)
+    if model["type"] not in ("Unigram", "WordPiece"):
+        raise UsageError(f"the vocabulary of a {model['type']} tokenizer cannot be extended; keep it as it is")
+    if len(model["vocab"]) < size:
+        raise UsageError("a vocabulary with added tokens behind the model's own cannot be extended; keep it as it is")
+    counts = count_words(_words(tokenizer, model["type"], sentences))
+    words = _worthwhile(tokenizer, counts)
+    if model["type"] == "WordPiece":
+        words = words[:count]  # the longest token that matches is taken, which is the whole word
+        model["vocab"] |= {word.text: size + number for number, word in enumerate(words)}
+    else:
+        words = _used_words(model, words, counts.total(), count)
+        model["vocab"] += [[word.text, _score(word, counts.total())] for word in words]
+    if not words:
+        return Extension(tokenizer, [])
+    with TemporaryDirectory() as folder:  # checked and built like any that is read from a file
+        save_tokenizer(tokenizer, Path(folder), tokenizer.model_max_length)
+        (Path(folder) / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+        extended = load_tokenizer(Path(folder))
+    for number, word in enumerate(words, size):
+        assert [token.id for token in extended.backend_tokenizer.model.tokenize(word.text)] == [number], word.text
+    return Extension(extended, [word.ids for word in words])
+
+
+def count_words(words: Iterable[str], most_words: int = MOST_WORDS) -> Counter[str]:
+    """How often each word stands in the text; the rarest are forgotten whenever more than `most_words` differ."""
+    counts: Counter[str] = Counter()
+    for word in words:
+        counts[word] += 1
+        fewest = 1
+        while len(counts) > most_words:
+            counts = Counter({text: number for text, number in counts.items() if number > fewest})
+            fewest += 1
+    return counts
+
+
+def _words(tokenizer: Tokenizer, kind: str, sentences: Iterable[str]) -> Iterator[str]:
+    """The words as the model is given them, in the order of the text; those of Unigram cut into runs."""
+    backend = tokenizer.backend_tokenizer
+    for sentence in sentences:
+        text = backend.normalizer.normalize_str(sentence) if backend.normalizer else sentence
+        words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)] if backend.pre_tokenizer else [text]
+        for word in words:
+            parts = _RUN.findall(word) if kind == "Unigram" else (word,)
+            yield from (part for part in parts if len(part) <= LONGEST_WORD)
+
+
+def _worthwhile(tokenizer: Tokenizer, counts: Counter[str]) -> list[_Word]:
+    """Frequent words of several known pieces, those first that a piece of their own would save most tokens of."""
+    vocab, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
+    found = []
+    for text, count in counts.items():
+        if count >= FEWEST_OCCURRENCES and text not in vocab:
+            ids = [token.id for token in tokenizer.backend_tokenizer.model.tokenize(text)]
+            if len(ids) > 1 and unknown not in ids:
+                found.append(_Word(text, count, ids))
+    return sorted(found, key=lambda word: (-word.occurrences * (len(word.ids) - 1), word.text))
+
+
+def _used_words(model: dict[str, Any], words: list[_Word], total: int, count: int) -> list[_Word]:
+    """The first `count` words that Unigram really encodes as one token, given their scores.
+
+    A word's score is the logarithm of its share of the text. If its parts, old or new, are likelier together than the
+    word itself, it would never be used and another one takes its place.
+    """
+    from tokenizers.models import Unigram
+
+    scores = [score for _, score in model["vocab"]]
+    rest = [word for word in words if _score(word, total) > sum(scores[number] for number in word.ids)]
+    old = [tuple(row) for row in model["vocab"]]
+    taken: list[_Word] = []
+    while True:
+        room = count - len(taken)
+        taken, rest = taken + rest[:room], rest[room:]
+        rows = [(word.text, _score(word, total)) for word in taken]
+        trial = Unigram(old + rows, model["unk_id"], bool(model.get("byte_fallback")))
+        used = [word for word in taken if len(trial.tokenize(word.text)) == 1]
+        if len(used) == len(taken):
+            return taken
+        taken = used
+
+
+def _score(word: _Word, total: int) -> float:
+    return round(math.log(word.occurrences / total), SCORE_DIGITS)

@@ -2,10 +2,10 @@
 
 import time
 
-from electra_albert.corpus.sentences import split_sentences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from electra_albert.corpus.documents import split_sentences
 from tests.corpus.reading import solid
 
 

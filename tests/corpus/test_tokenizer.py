@@ -14,21 +14,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from electra_albert.corpus.word_encoder import TextEncoder, encoder_settings
 
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.tokenizer import (
-    FEWEST_OCCURRENCES,
-    LONGEST_WORD,
     SPECIAL_PIECES,
+    WORD_START,
     TextOptions,
-    extend_tokenizer,
+    build_albert,
     fingerprint,
     load_tokenizer,
     save_tokenizer,
-    train_tokenizer,
 )
-from electra_albert.corpus.tokenizer_training import WORD_START, build_albert
+from electra_albert.corpus.tokenizer_training import FEWEST_OCCURRENCES, LONGEST_WORD, extend_tokenizer, train_tokenizer
 from tests.corpus.reading import build, write_corpus
 from tests.corpus.tokenizer_kinds import KINDS, PROSE, RELEASED, nasty_corpus, needs_released, save_bert, train_model
 
@@ -67,7 +64,8 @@ _TRAIN = """
 import sys
 sys.modules["sentencepiece"] = None  # its package is not needed
 from pathlib import Path
-from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer, train_tokenizer
+from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
+from electra_albert.corpus.tokenizer_training import train_tokenizer
 lines = [f"{a}{b} {b}{c}ing {c}{a}." for a in "the cat sat".split() for b in "on a rug".split() for c in "qwxyz中文字"]
 print(fingerprint(train_tokenizer(lines * 3, 120, True)), fingerprint(load_tokenizer(Path(sys.argv[1]))))
 """
@@ -166,7 +164,6 @@ def test_only_latin_letters_lose_marks_and_only_in_english_or_on_request(tmp_pat
         for loaded in (tokenizer, load_tokenizer(folder), AutoTokenizer.from_pretrained(str(folder))):
             assert unicodedata.normalize("NFC", loaded.backend_tokenizer.normalizer.normalize_str(FOREIGN)) == wanted
             assert loaded(FOREIGN)["input_ids"] == tokenizer(FOREIGN)["input_ids"]
-        assert TextEncoder(encoder_settings(tokenizer)).by_word
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
-from electra_albert.corpus.tokenizer_training import build_albert
+from electra_albert.corpus.tokenizer import build_albert, save_tokenizer
+from electra_albert.corpus.tokenizer_training import train_tokenizer
 
 SHARED_DATA = Path(os.environ.get("ELECTRA_ALBERT_DATA") or Path(__file__).parents[3] / "shared" / "data")
 

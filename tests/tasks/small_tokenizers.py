@@ -25,7 +25,7 @@ def tokenizer(kind: str) -> Any:
     """ALBERT's Unigram, BERT's WordPiece, byte-level BPE without an unknown word, or a Unigram that keeps spaces."""
     from transformers import AutoTokenizer, BertTokenizer
 
-    from electra_albert.corpus.tokenizer import train_tokenizer
+    from electra_albert.corpus.tokenizer_training import train_tokenizer
 
     if kind.startswith("albert"):
         return train_tokenizer(PROSE, 300, kind == "albert")

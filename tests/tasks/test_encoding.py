@@ -93,7 +93,7 @@ def test_characters_a_normaliser_drops_belong_to_a_token_of_their_word(
 
 
 def test_truncation_and_padding_of_the_tokenizer_do_not_act_and_stay_as_they_were() -> None:
-    from electra_albert.corpus.tokenizer import train_tokenizer
+    from electra_albert.corpus.tokenizer_training import train_tokenizer
 
     trained = train_tokenizer(PROSE, 120, do_lower_case=True)
     trained.backend_tokenizer.enable_truncation(3)
