@@ -26,8 +26,9 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from electra_albert.contracts import DataError
+from electra_albert.corpus.documents import Document
 from electra_albert.corpus.near_duplicates import Group
-from electra_albert.corpus.sources import Document, Unit, read_unit
+from electra_albert.corpus.sources import Unit, read_unit
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.files import read_json, replacing, write_json
 

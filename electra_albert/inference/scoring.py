@@ -24,11 +24,11 @@ from torch.nn.functional import cross_entropy, logsigmoid
 from electra_albert.contracts import Batch, CheckpointError, DataError, UsageError
 from electra_albert.corpus.batches import eval_batches
 from electra_albert.corpus.examples import SHORTEST_ROW, Rows, build_table
-from electra_albert.corpus.sources import Reading, find_files, plan_units, read_unit
+from electra_albert.corpus.sources import Reading, plan_units, read_unit
 from electra_albert.corpus.store import TokenStream
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import special_ids
-from electra_albert.data_files.finding import is_there
+from electra_albert.data_files.finding import find_files, is_there
 from electra_albert.data_files.tables import open_table
 from electra_albert.inference import engine
 from electra_albert.inference.model import InferenceModel

@@ -12,10 +12,12 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
+from electra_albert.corpus.documents import Document
 from electra_albert.corpus.parts import PartPlan, write_parts
-from electra_albert.corpus.sources import Document, Reading, Span, Unit, find_files, plan_units, read_unit
+from electra_albert.corpus.sources import Reading, Span, Unit, plan_units, read_unit
 from electra_albert.corpus.store import Store, build_store
 from electra_albert.corpus.text_encoder import TextEncoder
+from electra_albert.data_files.finding import find_files
 
 PROSE = ["The cat sat on the mat near the door.", "It was warm there.", "Nobody came to see it that day."]
 TEXT = "river bridge house people night water road hill moon dog stone wind old new great small sang fell"

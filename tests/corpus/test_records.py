@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from electra_albert.contracts import DataError, UserError
-from electra_albert.corpus.sources import find_files, plan_units, read_unit
+from electra_albert.corpus.sources import plan_units, read_unit
+from electra_albert.data_files.finding import find_files
 from tests.corpus.reading import COMPRESS, PROSE, read, sentences, write, write_table
 
 ROOT = Path(__file__).parents[2]

@@ -20,11 +20,13 @@ import pytest
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.parts import token_dtype, write_parts
-from electra_albert.corpus.sources import MAX_LINE_BYTES, find_files, plan_units, read_unit
+from electra_albert.corpus.sources import plan_units, read_unit
 from electra_albert.corpus.store import SIDES, TokenStream, format_statistics, open_store
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import save_tokenizer
 from electra_albert.corpus.tokenizer_training import train_tokenizer
+from electra_albert.data_files.finding import find_files
+from electra_albert.data_files.lines import MAX_LINE_BYTES
 from electra_albert.files import name_beside, write_json
 from tests.corpus.reading import build, document, plan_parts, stored_bytes, write, write_corpus
 
@@ -185,8 +187,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 from electra_albert.corpus.parts import write_parts
-from electra_albert.corpus.sources import find_files, plan_units
+from electra_albert.corpus.sources import plan_units
 from electra_albert.corpus.tokenizer import load_tokenizer
+from electra_albert.data_files.finding import find_files
 from tests.corpus.reading import plan_parts
 folder = Path(sys.argv[1])
 units = plan_units(find_files(str(folder / "corpus"), Counter()), unit_bytes=1 << 17)
