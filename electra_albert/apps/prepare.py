@@ -156,20 +156,18 @@ class CorpusFolder(NamedTuple):
     found: Counter[str]  # counts of what was left out when the files were listed
     given: Tokenizer | None  # the tokenizer to use, if one was named
 
-    def units(self, unit_bytes: int) -> list[list[Unit]]:
-        """The units of each source."""
-        pairs = zip(self.sources, self.files, strict=True)
-        return [plan_units(files, _reading(source, self.config), unit_bytes) for source, files in pairs]
+    def units(self, unit_bytes: int) -> list[tuple[int, Unit]]:
+        """All units, each with the number of its source."""
+        pairs = enumerate(zip(self.sources, self.files, strict=True))
+        plans = ((n, plan_units(files, _reading(source, self.config), unit_bytes)) for n, (source, files) in pairs)
+        return [(number, unit) for number, units in plans for unit in units]
 
     def all_files(self) -> list[Path]:
         return [path for files in self.files for path in files]
 
 
 def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
-    """List the files of the corpus, compute its key, and make its folder; with the extended tokenizer if one is asked.
-
-    Raises UsageError where options do not go together.
-    """
+    """List the files of the corpus, compute its key, and make its folder; extend its tokenizer if that is asked."""
     from electra_albert.corpus.mixture import read_sources, without_repeats
 
     given, root = None, Path(config.prepared_dir)
@@ -258,10 +256,10 @@ def ready_store(folder: Path, wanted: str) -> Store | None:
     """The store in `folder` if it is whole and has the fingerprint wanted."""
     from electra_albert.corpus.store import open_store
 
-    if not (folder / "manifest.json").is_file():
-        return None
     try:
         store = open_store(folder)
+    except UsageError:  # there is none
+        return None
     except CheckpointError as problem:
         LOG.info(f"{problem}; building the token store again")
         return None
@@ -279,15 +277,10 @@ def find_store(prepared_dir: Path, fingerprint: str) -> Store | None:
 
 
 def _plan_parts(corpus: CorpusFolder, tokenizer: Tokenizer) -> PartPlan:
-    units = [(source, unit) for source, units in enumerate(corpus.units(UNIT_BYTES)) for unit in units]
-    return PartPlan(
-        [unit for _, unit in units],
-        [source for source, _ in units],
-        TextEncoder(tokenizer),
-        len(tokenizer),
-        corpus.folder / "store" / "parts",
-        f"{corpus.key}-{tokenizers.fingerprint(tokenizer)}",
-    )
+    found = corpus.units(UNIT_BYTES)
+    units, sources = [unit for _, unit in found], [source for source, _ in found]
+    folder, wanted = corpus.folder / "store" / "parts", f"{corpus.key}-{tokenizers.fingerprint(tokenizer)}"
+    return PartPlan(units, sources, TextEncoder(tokenizer), len(tokenizer), folder, wanted)
 
 
 def _build(corpus: CorpusFolder, tokenizer: Tokenizer, merged_jobs: int | None) -> Store:
@@ -342,8 +335,8 @@ def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepa
                 share, repeats = order.taken[number] / order.pass_length, order.taken[number] / order.count[number]
                 text = f"{share:.1%} of the rows trained on, each {repeats:.2f} times a pass; {text}"
             LOG.info(f"  {source.corpus}: {text}")
-    tokenizer_dir = corpus.folder / "tokenizer"
-    return Prepared(tokenizer, tokenizer_dir, store, train, validation, order, corpus.folder, held_out_sources)
+    folder = corpus.folder
+    return Prepared(tokenizer, folder / "tokenizer", store, train, validation, order, folder, held_out_sources)
 
 
 # The tokenizer.
@@ -393,7 +386,7 @@ def _sample_sentences(corpus: CorpusFolder) -> Iterator[str]:
     from electra_albert.keyed_random import Stream, bits
 
     size = sum(path.stat().st_size for path in corpus.all_files())
-    units = [unit for units in corpus.units(max(_SMALLEST_SAMPLE_BYTES, size // _SAMPLED_UNITS)) for unit in units]
+    units = [unit for _, unit in corpus.units(max(_SMALLEST_SAMPLE_BYTES, size // _SAMPLED_UNITS))]
     number = torch.arange(len(units))
     order = bits(corpus.seed, Stream.TOKENIZER_SAMPLE, number, torch.zeros_like(number)).argsort(stable=True)
     left = SAMPLE_CHARACTERS

@@ -212,7 +212,7 @@ _UNDECIDED = word_set(
     "etc inc ltd co corp jr sr bros dept univ assn est a.m p.m u.s u.k u.n ph.d b.c a.d "
     "ariz calif colo conn fla minn nev okla tenn wis wyo"
 )
-# Behind a name that ends in a mark, as in Yahoo! Inc.
+# After a name that ends in a mark, as in Yahoo! Inc.
 _COMPANY = word_set("Inc Ltd Corp Co LLC")
 _OPENERS = word_set(
     "The A An This That These Those It He She We They You There Here In On At By For From To With As If When While "

@@ -1,10 +1,10 @@
-"""Token streams to rows: where rows are cut once and for all, and how a row is laid out anew each time it is read.
+"""Token streams to rows: where rows are cut once and for all, and how a row is laid out again each time it is read.
 
 Dimensions: B batch, L length. Rows are cut at the token and follow one another without a gap, so nothing is dropped.
 Differs from ELECTRA: its builder throws away what passes the end of a row; here it begins the next one.
 Differs from ALBERT: what is swapped are two runs of whole sentences in the middle of a row; the sentences that the ends
 of the row cut through stay where they are. ALBERT swaps the segments as a whole and truncates after that, which loses
-text; without truncation an unfinished sentence would tell by itself whether its segment was moved.
+text; without truncation an unfinished sentence would show by itself whether its segment was moved.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ def _find_damage(path: Path) -> str | None:
 
 
 def _cut_rows(stream: TokenStream, max_seq_length: int, seed: int) -> Iterator[list[int]]:
-    """Where each row ends, in blocks. A row takes as many tokens as fit beside [CLS] and its [SEP]s."""
+    """Where each row ends, in blocks. A row takes as many tokens as fit next to [CLS] and its [SEP]s."""
     token_count = len(stream.tokens)
     ends_in = stream.document_ends
     borders = (end for first in range(0, len(ends_in), _BLOCK) for end in ends_in[first : first + _BLOCK].tolist())
-    border = next(borders)  # the first document end behind the row's start
+    border = next(borders)  # the first document end after the row's start
     start, first_row = 0, 0
     while start < token_count:
         ends: list[int] = []
@@ -135,7 +135,7 @@ class _Cuts(NamedTuple):
     label: np.ndarray  # sentence_order_label
 
     def read_order(self, nth: np.ndarray) -> np.ndarray:
-        """Which token of the row, counted in the text, stands at each place nth [B, L] of the laid-out row."""
+        """The token of the row, counted in the text, at each position nth [B, L] of the laid-out row."""
         head, cut, tail = self.head[:, None], self.cut[:, None], self.tail[:, None]
         moved_up = (nth >= head) & (nth < head + tail - cut)
         moved_down = (nth >= head + tail - cut) & (nth < tail)
@@ -180,7 +180,7 @@ class Rows:
         position = np.arange(self.max_seq_length)  # [L]
         mask = position <= last[:, None]  # [B, L]
         is_token = mask & ~is_sep & (position > 0)
-        nth_token = cuts.read_order(position - 1 - seps_before)  # [B, L] behind the row's start
+        nth_token = cuts.read_order(position - 1 - seps_before)  # [B, L] after the row's start
         tokens = self.stream.tokens[np.where(is_token, start[:, None] + nth_token, 0)]  # [B, L]
         ids = np.where(is_token, tokens, self.special.pad).astype(np.int64)
         ids[:, 0] = self.special.cls

@@ -166,7 +166,6 @@ class _PartWriter:
         self._sentences: list[str] = []
         self._characters = 0
         self._ends: list[tuple[int, Group]] = []  # (sentences gathered when a document ended, its group)
-        self._group: Group | None = None  # of a document that continues
         self._tokens = 0  # written so far
         self._document_start = 0  # tokens written when the last document ended
 
@@ -175,11 +174,8 @@ class _PartWriter:
         characters = sum(map(len, document.sentences))
         self._characters += characters
         self.counts["characters"] += characters - sum(sentence.count(" ") for sentence in document.sentences)
-        if self._group is None:
-            self._group = document.group
-        if not document.continues:
-            self._ends.append((len(self._sentences), self._group))
-            self._group = None
+        if not document.continues:  # all parts of a document have its group
+            self._ends.append((len(self._sentences), document.group))
         if self._characters >= _ENCODED_CHARACTERS:
             self.flush()
 

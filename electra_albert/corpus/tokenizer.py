@@ -62,17 +62,14 @@ class TextOptions(NamedTuple):
     split_digit_comma: bool | None = None
 
 
-_FROM_FILES = TextOptions()
-
-
-def load_tokenizer(path: Path, options: TextOptions = _FROM_FILES) -> Tokenizer:
+def load_tokenizer(path: Path, options: TextOptions | None = None) -> Tokenizer:
     """The tokenizer in a folder, tokenizer.json, SentencePiece model or vocab.txt.
 
     A tokenizer.json of ALBERT gives its tokens to a stock AlbertTokenizer; any other keeps its normalizer, splits and
     model, and gets the template [CLS] A [SEP] B [SEP], types 0 and 1. Settings are those of the tokenizer_config.json
     next to the file, overridden by `options`. Without either, a SentencePiece model or vocab.txt is cased if a token
-    holds a capital letter. Differs from stock, which makes the user-defined tokens of a .model, among them the full
-    stop, added tokens, which are cut out of text first and neither masked nor shown.
+    holds a capital letter. Differs from stock, which makes the user-defined tokens of a .model, as the full stop, added
+    tokens, which are cut out of text first and neither masked nor shown.
     """
     file = _vocabulary_file(path)
     config: dict[str, Any] = {}
@@ -80,7 +77,7 @@ def load_tokenizer(path: Path, options: TextOptions = _FROM_FILES) -> Tokenizer:
         for name in ("special_tokens_map.json", "tokenizer_config.json"):
             settings = file.parent / name
             config |= json.loads(_read(settings)) if settings.is_file() else {}
-        tokenizer = _load(file, config, options)
+        tokenizer = _load(file, config, options or TextOptions())
         count = len(tokenizer.backend_tokenizer.encode(_TRIAL).ids)
         if count > _TOKENS_PER_CHARACTER * len(_TRIAL):
             raise ValueError(f"it makes {count} tokens of {len(_TRIAL)} characters")
@@ -390,7 +387,6 @@ def describe_pieces(tokenizer: Tokenizer, ids: list[int]) -> list[Piece]:
     backend, special = tokenizer.backend_tokenizer, special_ids(tokenizer)
     model, is_bytes = type(backend.model).__name__, type(backend.decoder).__name__ == "ByteLevel"
     borders = {special.cls, special.sep, special.pad}
-    mark = "Ġ" if is_bytes else WORD_START
     described, is_start = [], True
     for number, token in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):
         if number in borders or number == special.mask or model == "WordLevel":
@@ -398,8 +394,8 @@ def describe_pieces(tokenizer: Tokenizer, ids: list[int]) -> list[Piece]:
         elif model == "WordPiece":
             text, starts_word = token.removeprefix("##"), is_start or not token.startswith("##")
         else:
-            text = backend.decoder.decode([token]).removeprefix(" ") if is_bytes else token.removeprefix(mark)
-            starts_word = is_start or token.startswith(mark)
+            text = backend.decoder.decode([token]).removeprefix(" ") if is_bytes else token.removeprefix(WORD_START)
+            starts_word = is_start or token.startswith("Ġ" if is_bytes else WORD_START)
         described.append(Piece(text or token, starts_word))
         is_start = number in borders
     return described
