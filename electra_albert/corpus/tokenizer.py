@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterable
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -124,8 +125,8 @@ def _load(file: Path, config: dict[str, Any], options: TextOptions) -> Tokenizer
         if is_published and all(token["id"] < len(vocab) for token in content.get("added_tokens") or ()):
             _check_ids({token: number for number, (token, _) in enumerate(vocab)})
             steps = (content.get("normalizer") or {}).get("normalizers") or ()
-            charsmaps = [step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled"]
-            charsmap = base64.b64decode(charsmaps[0], validate=True) if charsmaps else None
+            charsmap = next((step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled"), "")
+            charsmap = base64.b64decode(charsmap, validate=True)
             albert = _albert_options(config, options, charsmap, is_cased=False)
             return build_albert(split_digit_commas(vocab, options.split_digit_comma), albert)
     _apply_options(file, content, config, options)
@@ -148,9 +149,7 @@ def _flag(config: dict[str, Any], name: str, otherwise: bool | None) -> bool | N
     return otherwise if value is None else value
 
 
-def _albert_options(
-    config: dict[str, Any], options: TextOptions, charsmap: bytes | None, *, is_cased: bool
-) -> dict[str, Any]:
+def _albert_options(config: dict[str, Any], options: TextOptions, charsmap: bytes, *, is_cased: bool) -> dict[str, Any]:
     """AlbertTokenizer's arguments: the user's, else those of `config`, else stock's, but that case is kept."""
     found = {name: _flag(config, name, name != "keep_accents" and not is_cased) for name in _ALBERT_FLAGS}
     given = {name: value for name, value in options._asdict().items() if name in found and value is not None}
@@ -200,12 +199,13 @@ def _apply_options(file: Path, content: dict[str, Any], config: dict[str, Any], 
     """Put the user's options, and BERT's of the configuration, into the content of a tokenizer.json."""
     normalizer = content.get("normalizer")
     trained = _script_safe_options(normalizer)
-    taken: tuple[str, ...] = ()
+    taken: Collection[str] = ()
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         taken = _ALBERT_FLAGS
-        accents = None if options.keep_accents is None else not options.keep_accents
-        given = {"do_lower_case": options.do_lower_case, "strip_accents": accents}
-        config = config | {name: value for name, value in given.items() if value is not None}
+        if options.do_lower_case is not None:
+            config = config | {"do_lower_case": options.do_lower_case}
+        if options.keep_accents is not None:
+            config = config | {"strip_accents": not options.keep_accents}
         for name, own in _BERT_FLAGS.items():
             normalizer[own] = _flag(config, name, normalizer.get(own))
     elif trained is not None:
@@ -221,7 +221,7 @@ def _apply_options(file: Path, content: dict[str, Any], config: dict[str, Any], 
 
 def _script_safe_options(normalizer: Any) -> dict[str, bool] | None:
     """do_lower_case and keep_accents of a tokenizer that was trained here, by its normalizer; None of any other."""
-    for case, accents in ((True, False), (True, True), (False, False), (False, True)):
+    for case, accents in product((True, False), repeat=2):
         if normalizer == json.loads(script_safe_normalizer(case, accents).__getstate__()):
             return {"do_lower_case": case, "keep_accents": accents}
     return None
@@ -347,19 +347,18 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
     """Write the stock files, from which `AutoTokenizer` gives the same ids and token_type_ids."""
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".writing-", dir=folder) as name:
-        beside = Path(name)
         # If the disk is full, tokenizers raises a bare Exception: the same bytes, written here first, an OSError.
         content = tokenizer.backend_tokenizer.to_str(pretty=True)
-        (beside / "tokenizer.json").write_text(content, encoding="utf-8", newline="")
-        tokenizer.save_pretrained(str(beside))
-        file = beside / "tokenizer_config.json"
+        Path(name, "tokenizer.json").write_text(content, encoding="utf-8", newline="")
+        tokenizer.save_pretrained(name)
+        file = Path(name, "tokenizer_config.json")
         config = json.loads(file.read_text(encoding="utf-8"))
         config |= {"model_input_names": MODEL_INPUT_NAMES, "model_max_length": max_length}
         if config["tokenizer_class"] == "TokenizersBackend":
             config["tokenizer_class"] = "PreTrainedTokenizerFast"  # the name that version 4 knows too
         config = {name: value for name, value in config.items() if name not in _LOADING_ONLY}
         file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        for written in sorted(beside.iterdir(), reverse=True):  # tokenizer.json last: with it the folder counts
+        for written in sorted(Path(name).iterdir(), reverse=True):  # tokenizer.json last: with it the folder counts
             os.replace(written, folder / written.name)
 
 
