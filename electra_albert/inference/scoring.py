@@ -22,8 +22,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
 from electra_albert.contracts import Batch, CheckpointError, DataError, UsageError
-from electra_albert.corpus.batches import eval_batches
-from electra_albert.corpus.examples import SHORTEST_ROW, Rows, build_table
+from electra_albert.corpus.examples import SHORTEST_ROW, Rows, build_table, eval_batches
 from electra_albert.corpus.sources import Reading, plan_units, read_unit
 from electra_albert.corpus.store import TokenStream
 from electra_albert.corpus.text_encoder import TextEncoder

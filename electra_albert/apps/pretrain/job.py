@@ -24,8 +24,7 @@ from electra_albert.apps.pretrain.init_from import (
 from electra_albert.apps.run_folder import run_settings
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch, DataError, UsageError
-from electra_albert.corpus.batches import TrainBatches
-from electra_albert.corpus.examples import ONE_SEGMENT_RATE, Rows
+from electra_albert.corpus.examples import ONE_SEGMENT_RATE, Rows, TrainBatches
 from electra_albert.corpus.tokenizer import fingerprint, special_ids
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.compilation import Compilation, compile_for_training
