@@ -268,6 +268,18 @@ def test_killed_build_leaves_no_process_and_continues(
     assert stored_bytes(tmp_path / "train") == stored_bytes(tmp_path / "one_shot" / "train") != {}
 
 
+def test_a_part_is_written_again_where_a_file_of_it_lacks_bytes_or_it_is_of_other_settings(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(30)])
+    plan = plan_parts(units, tokenizer, tmp_path)
+    write_parts(plan, range(3), 1)
+    assert (plan.missing(), plan._replace(fingerprint="other").missing()) == ([], [0, 1, 2])
+    file = plan.parts()[1].path("groups")
+    file.write_bytes(file.read_bytes()[:-8])
+    assert plan.missing() == [1]
+
+
 # Statistics as lines for the console.
 
 
