@@ -185,7 +185,7 @@ def test_nothing_baked_into_a_file_changes_the_ids(tmp_path: Path) -> None:
 # Options over the files.
 
 
-@pytest.mark.parametrize("kind", ["albert cased with accents", "bert with added words"])
+@pytest.mark.parametrize("kind", ["albert cased with accents", "bert with added words", "script-safe uncased"])
 def test_options_override_the_files_change_the_fingerprint_and_are_saved(kind: str, tmp_path: Path) -> None:
     KINDS[kind](tmp_path)
     if kind.startswith("bert"):

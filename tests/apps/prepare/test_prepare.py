@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from electra_albert.apps import prepare as module
-from electra_albert.apps.prepare import Prepared, prepare, prepare_shard
+from electra_albert.apps.prepare import Prepared, find_store, prepare, prepare_shard
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import DataError, UsageError, UserError
 from electra_albert.corpus.tokenizer import load_tokenizer
@@ -77,6 +77,8 @@ def test_the_next_run_reuses_everything_also_with_another_time_or_row_length(con
     assert "training a tokenizer" not in log
     assert again.folder == first.folder
     assert np.array_equal(again.store.train.tokens, first.store.train.tokens)
+    root, key = Path(config.prepared_dir), first.store.fingerprint
+    assert [bool(find_store(root, wanted)) for wanted in (key, key[:-1])] == [True, False]
     assert again.train_table.count == first.train_table.count > 0 < first.validation_table.count
     other, log = run(replace(config, max_seq_length=16))
     assert other.folder == first.folder
