@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from benchmarks.config import BenchConfig, bench_job, pretraining
 from benchmarks.timing import LOG, OURS, STOCK, Record, compare, in_turns, seconds_once, seconds_per_call
-from electra_albert.apps.prepare.main import open_corpus, prepare
+from electra_albert.apps.prepare import open_corpus, prepare
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.contracts import DataError
 from electra_albert.training.distributed import start

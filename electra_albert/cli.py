@@ -10,7 +10,7 @@ COMMANDS = {  # name: (module with main(argv) -> exit code, one line of help)
     "pretrain": ("electra_albert.apps.pretrain.main", "raw text to a pretrained encoder"),
     "finetune": ("electra_albert.apps.finetune.main", "fine-tune an encoder on GLUE, SQuAD, RACE, tagging or your own"),
     "demo": ("electra_albert.apps.demo", "fill in masks and rewrite text with a generator"),
-    "prepare": ("electra_albert.apps.prepare.command", "tokenizer and token store of a corpus, on one machine or many"),
+    "prepare": ("electra_albert.apps.prepare", "tokenizer and token store of a corpus, on one machine or many"),
     "export": ("electra_albert.apps.export", "a model as a stock transformers folder or as ONNX"),
     "score": ("electra_albert.apps.score", "held-out text and minimal pairs scored by a pretrained model"),
     "show-batch": ("electra_albert.apps.show_batch", "the batch of one step of a run, token by token"),

@@ -1,19 +1,19 @@
-"""Bytes to documents of sentences: one rule of decoding for all sources, and the group that keeps a document on one
-side of the held-out split.
+"""Text to documents of sentences: one rule of decoding for all sources, groups for the held-out split, sentences.
 
-Every white space but the line feed becomes a plain space. Nothing is mended or left out without being counted.
+Every white space but the line feed becomes a plain space. Nothing is repaired or left out without being counted.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from electra_albert.contracts import DataError
 from electra_albert.corpus.near_duplicates import HEAD_CHARACTERS, Group, groups_of
-from electra_albert.corpus.sentences import split_sentences
 from electra_albert.data_files.streams import BYTE_ORDER_MARK, MAX_LINE_BYTES, SURROGATE, cut_line, with_line_feeds
 
 BadUtf8 = Literal["replace", "skip", "error"]
@@ -36,13 +36,13 @@ class Document(NamedTuple):
 
 
 class Decoder(NamedTuple):
-    """Turns text that holds what is not in its encoding as lone surrogates into plain text, and counts what it does."""
+    """Text with bytes that are not in its encoding as lone surrogates to plain text; counts what it changes."""
 
     bad_utf8: BadUtf8
     counts: Counter[str]
 
     def lines(self, text: str, place: Callable[[int], str]) -> str:
-        """Whole lines as plain text; `place` gives file and line for a number in `text`. A bad line may be missing.
+        """Whole lines as plain text; `place` gives file and line for a number in `text`. Bad lines may be left out.
 
         A line over MAX_LINE_BYTES comes in parts, each a line here: of such a line only the bad parts are left out.
         """
@@ -84,13 +84,11 @@ class Decoder(NamedTuple):
 
     def _cut(self, text: str) -> str:
         """A document without lines that are too long."""
-        lines = []
-        for line in text.split("\n"):
-            while found := cut_line(line):
-                head, line = found
-                lines.append(head)
+        lines = text.split("\n")
+        for number, line in enumerate(lines):
+            if found := cut_line(line):
+                lines[number : number + 1] = found  # the rest of it comes next
                 self.counts["long_lines_cut"] += 1
-            lines.append(line)
         return "\n".join(lines)
 
 
@@ -118,7 +116,7 @@ def documents_of_lines(texts: Iterable[str], split: bool, counts: Counter[str]) 
             group = None
         yield from _grouped(ended)
         if _is_long(sentences):
-            group = groups_of([_head(sentences)])[0] if group is None else group
+            group = group or _groups([sentences])[0]
             last = sentences.pop()  # held back, so that a part follows
             yield Document(group, sentences, continues=True)
             sentences = [last]
@@ -151,8 +149,7 @@ def documents_of_records(records: Iterable[Record], decoder: Decoder) -> Iterato
 
 def _grouped(documents: list[list[str]]) -> Iterator[Document]:
     """Documents, with their groups found together, a long one in parts."""
-    groups = groups_of(list(map(_head, documents))) if documents else []
-    for group, sentences in zip(groups, documents, strict=True):
+    for group, sentences in zip(_groups(documents) if documents else (), documents, strict=True):
         *parts, last = _parts(sentences) if _is_long(sentences) else [sentences]
         yield from (Document(group, part, continues=True) for part in parts)
         yield Document(group, last)
@@ -174,6 +171,118 @@ def _is_long(sentences: list[str]) -> bool:
     return len(sentences) > _MAX_SENTENCES or sum(map(len, sentences)) > _MAX_CHARACTERS
 
 
-def _head(sentences: list[str]) -> str:
-    """The beginning of a document, which decides its group."""
-    return " ".join(sentences[:_HEAD_SENTENCES])[:HEAD_CHARACTERS]
+def _groups(documents: list[list[str]]) -> list[Group]:
+    """The group of each document, by its beginning."""
+    return groups_of([" ".join(sentences[:_HEAD_SENTENCES])[:HEAD_CHARACTERS] for sentences in documents])
+
+
+# Sentences: English rules, plus the full stops of scripts written without spaces.
+
+
+def word_set(words: str) -> frozenset[str]:
+    """The words of a text as a set: how long lists are written in this package."""
+    return frozenset(words.split())
+
+
+# A full stop, what closes with it, footnote marks, and the white space after it; or an ideographic full stop, which
+# needs no space.
+# Only the first stop of a run starts a match and nothing is given back, so a line of a million stops takes linear time.
+_CANDIDATE = re.compile(r"""(?<![.!?…।؟])[.!?…।؟]++["'”’»)\]]*+(?:\[\d{1,3}\])*+(\s+)|[。！？]+["'”’」』）〉》]*""")
+_WORD_BEFORE = re.compile(r"""[^\s"'“”‘’«»()\[\]]*$""")
+_WORD_AFTER = re.compile(r"\w+")
+# A sentence may begin with these before its first word.
+_OPENING = "\"'“‘«([<*_-–—¿¡$€£¥#@§•·"
+_LONGEST_ABBREVIATION = 24
+
+# Never the last word of a sentence.
+_TITLES = word_set(
+    "mr mrs ms dr prof st gen col maj capt cmdr lt sgt rev hon gov sen rep pres mt ft messrs mme mlle "
+    "e.g i.e eg ie cf vs viz al approx ca resp incl esp wrt w.r.t aka a.k.a"
+)
+# An abbreviation only where a number follows.
+_BEFORE_NUMBER = word_set(
+    "no nos b d c fl fig figs vol vols pp p eq eqs sec secs ch chap art par app ref refs tab ver v op ed "
+    "jan feb mar apr jun jul aug sep sept oct nov dec"
+)
+# An abbreviation also where a single letter follows: Fig. A.
+_BEFORE_LETTER = word_set("fig figs eq eqs")
+# May end a sentence or not: it does where the next word is one that opens sentences.
+_UNDECIDED = word_set(
+    "etc inc ltd co corp jr sr bros dept univ assn est a.m p.m u.s u.k u.n ph.d b.c a.d "
+    "ariz calif colo conn fla minn nev okla tenn wis wyo"
+)
+# After a name that ends in a mark, as in Yahoo! Inc.
+_COMPANY = word_set("Inc Ltd Corp Co LLC")
+_OPENERS = word_set(
+    "The A An This That These Those It He She We They You There Here In On At By For From To With As If When While "
+    "After Before Since Because Although However But And Or So Then Thus Also His Her Its Their Our My What Who Why "
+    "How Where Not No Only Some Many Most All Both Each Every Such Use See Note"
+)
+_CLOSING_QUOTES = "\"'”’»"
+# A name of up to three words, and a verb that goes with what was said; before a colon, with what will be.
+_SPEAKER = re.compile(
+    r"(?:[A-Z][\w'’-]*+\.? ){1,3}"
+    r"(?:said|says|asked|asks|cried|replied|answered|shouted|whispered|exclaimed|demanded|called|inquired|wondered)\b(?!:)"
+)
+
+
+def split_sentences(paragraph: str) -> list[str]:
+    """The sentences of one paragraph, stripped, none empty; no character but white space between them is lost."""
+    ends = [0]
+    for match in _CANDIDATE.finditer(paragraph):
+        if match.group(1) is None or _ends_sentence(paragraph, ends[-1], match):
+            ends.append(match.end())
+    sentences = [paragraph[start:end].strip() for start, end in pairwise([*ends, len(paragraph)])]
+    return [sentence for sentence in sentences if sentence]
+
+
+def _ends_sentence(paragraph: str, start: int, match: re.Match[str]) -> bool:
+    """Whether the stop at `match`, followed by white space, ends the sentence that began at `start`."""
+    after = match.end()
+    while after < len(paragraph) and (
+        paragraph[after] in _OPENING or unicodedata.category(paragraph[after]) == "So"  # emoji
+    ):
+        after += 1
+    if after == len(paragraph):
+        return False
+    following = paragraph[after]
+    if following.islower() or not (following.isalnum() or after > match.end()):
+        return False
+    stop = match.group()
+    if stop[0] not in ".…" or "!" in stop or "?" in stop:
+        return not _belongs_to_mark(paragraph, match, after)
+    dots = len(stop) - len(stop.lstrip(".…"))
+    earliest = max(start, match.start() - _LONGEST_ABBREVIATION)
+    found = _WORD_BEFORE.search(paragraph, earliest, match.start())
+    before = found.group() if found else ""
+    if dots > 1 or stop[0] == "…" or not before:
+        return _is_opener(paragraph, after) or (not before and dots == 1)
+    return _ends_after_word(paragraph, start, match.start() - len(before), before, after)
+
+
+def _belongs_to_mark(paragraph: str, match: re.Match[str], after: int) -> bool:
+    """Whether what follows a "!" or "?" goes on with it: who said the quoted words, or the rest of a company's name."""
+    found = _WORD_AFTER.match(paragraph, after)
+    if found is None or after > match.end() or found.group() in _OPENERS:
+        return False
+    if match.group().rstrip()[-1] in _CLOSING_QUOTES:
+        return _SPEAKER.match(paragraph, after) is not None
+    return found.group() in _COMPANY
+
+
+def _ends_after_word(paragraph: str, start: int, word_start: int, word: str, after: int) -> bool:
+    """Whether a single full stop after `word` ends a sentence; `after` is where the next word begins."""
+    lowered = word.lower()
+    is_numbered = lowered in _BEFORE_NUMBER and paragraph[after].isdigit()
+    is_lettered = lowered in _BEFORE_LETTER and re.match(r"[A-Z]\b", paragraph[after : after + 2])
+    is_list_item = word.isdigit() and not paragraph[start:word_start].strip()
+    if lowered in _TITLES or is_numbered or is_lettered or is_list_item:
+        return False
+    is_initial = len(word) == 1 and word.isupper()
+    is_dotted = "." in word and all(len(part) == 1 and part.isalpha() for part in word.split("."))  # J.R.R, U.S, D.C
+    return not (is_initial or is_dotted or lowered in _UNDECIDED) or _is_opener(paragraph, after)
+
+
+def _is_opener(paragraph: str, after: int) -> bool:
+    found = _WORD_AFTER.match(paragraph, after)
+    return found is not None and found.group() in _OPENERS

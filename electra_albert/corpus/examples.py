@@ -1,17 +1,22 @@
-"""Token streams to rows: where rows are cut once and for all, and how a row is laid out anew each time it is read.
+"""Token streams to rows, cut once and for all and laid out again each time they are read, and rows to batches.
 
 Dimensions: B batch, L length. Rows are cut at the token and follow one another without a gap, so nothing is dropped.
+Position i of a run is (epoch, k) = divmod(i, N); a keyed bijection of the epoch sends k to a row (mixture.py). So any
+batch is found at once, and nothing of the order is stored.
 Differs from ELECTRA: its builder throws away what passes the end of a row; here it begins the next one.
 Differs from ALBERT: what is swapped are two runs of whole sentences in the middle of a row; the sentences that the ends
 of the row cut through stay where they are. ALBERT swaps the segments as a whole and truncates after that, which loses
-text; without truncation an unfinished sentence would tell by itself whether its segment was moved.
+text; without truncation an unfinished sentence would show by itself whether its segment was moved.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +25,7 @@ import torch
 from torch import Tensor
 
 from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError, SpecialIds
+from electra_albert.corpus.mixture import RowOrder
 from electra_albert.corpus.store import TokenStream
 from electra_albert.files import HashedFile, Written, find_damage, read_json, replacing, write_json
 from electra_albert.keyed_random import Stream, bits, uniform
@@ -32,6 +38,8 @@ ONE_SEGMENT_RATE = 0.1
 SHORTEST_ROW = 8
 _FEWEST_ENDS = 3  # of sentences inside a row, between which there are two whole ones to swap
 _BLOCK = 1 << 16
+_STEPS_AHEAD = 3
+_ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -72,11 +80,11 @@ def _find_damage(path: Path) -> str | None:
 
 
 def _cut_rows(stream: TokenStream, max_seq_length: int, seed: int) -> Iterator[list[int]]:
-    """Where each row ends, in blocks. A row takes as many tokens as fit beside [CLS] and its [SEP]s."""
+    """Where each row ends, in blocks. A row takes as many tokens as fit next to [CLS] and its [SEP]s."""
     token_count = len(stream.tokens)
     ends_in = stream.document_ends
     borders = (end for first in range(0, len(ends_in), _BLOCK) for end in ends_in[first : first + _BLOCK].tolist())
-    border = next(borders)  # the first document end behind the row's start
+    border = next(borders)  # the first document end after the row's start
     start, first_row = 0, 0
     while start < token_count:
         ends: list[int] = []
@@ -134,7 +142,7 @@ class _Cuts(NamedTuple):
     label: np.ndarray  # sentence_order_label
 
     def read_order(self, nth: np.ndarray) -> np.ndarray:
-        """Which token of the row, counted in the text, stands at each place nth [B, L] of the laid-out row."""
+        """The token of the row, counted in the text, at each position nth [B, L] of the laid-out row."""
         head, cut, tail = self.head[:, None], self.cut[:, None], self.tail[:, None]
         moved_up = (nth >= head) & (nth < head + tail - cut)
         moved_down = (nth >= head + tail - cut) & (nth < tail)
@@ -179,7 +187,7 @@ class Rows:
         position = np.arange(self.max_seq_length)  # [L]
         mask = position <= last[:, None]  # [B, L]
         is_token = mask & ~is_sep & (position > 0)
-        nth_token = cuts.read_order(position - 1 - seps_before)  # [B, L] behind the row's start
+        nth_token = cuts.read_order(position - 1 - seps_before)  # [B, L] after the row's start
         tokens = self.stream.tokens[np.where(is_token, start[:, None] + nth_token, 0)]  # [B, L]
         ids = np.where(is_token, tokens, self.special.pad).astype(np.int64)
         ids[:, 0] = self.special.cls
@@ -212,3 +220,72 @@ class Rows:
         has_order = can_swap if self.swap_rate > 0 else has_cut
         label = np.where(has_order, is_swapped.astype(np.int64), IGNORED_LABEL)
         return _Cuts(head, np.where(is_swapped, cut, 0), tail, np.where(is_swapped, head + tail - cut, cut), label)
+
+
+# Batches: a pure function of the step, split over ranks, prepared a little ahead.
+
+
+@dataclass(frozen=True)
+class TrainBatches:
+    """The micro-batches of one rank. A step takes the same rows however they are split over ranks and micro-batches."""
+
+    rows: Rows
+    order: RowOrder
+    per_device_train_batch_size: int
+    gradient_accumulation_steps: int = 1
+    rank: int = 0
+    world_size: int = 1
+    pin_memory: bool = False
+
+    @property
+    def global_batch_size(self) -> int:
+        """Rows of one update, over all ranks and micro-batches."""
+        return self.world_size * self.gradient_accumulation_steps * self.per_device_train_batch_size
+
+    def micro_batches(self, step: int) -> list[Batch]:
+        """This rank's micro-batches of update `step`, counted from 1."""
+        return next(self._following(step))
+
+    def _following(self, first_step: int) -> Iterator[list[Batch]]:
+        """The same, update after update: rows are found for many at once, which costs as little as for one."""
+        size, share_count = self.per_device_train_batch_size, self.gradient_accumulation_steps
+        step_count = max(1, _ROWS_AT_ONCE // (share_count * size))
+        share = torch.arange(share_count)[:, None] * self.world_size + self.rank
+        for first in count(first_step - 1, step_count):
+            step = torch.arange(first, first + step_count)[:, None, None]
+            position = step * self.global_batch_size + share * size + torch.arange(size)  # [steps, micro-batches, B]
+            for positions, rows in zip(position, self.order.rows(position), strict=True):
+                batches = [self.rows.gather(row, example_id=p) for row, p in zip(rows, positions, strict=True)]
+                yield [batch.map(Tensor.pin_memory) for batch in batches] if self.pin_memory else batches
+
+    def steps(self, first_step: int) -> Iterator[list[Batch]]:
+        """Yield the micro-batches of update `first_step` and those after it, made ahead by a thread of its own."""
+        following = self._following(first_step)
+        with ThreadPoolExecutor(1, thread_name_prefix="batches") as thread:
+            ahead: deque[Future[list[Batch]]] = deque(thread.submit(next, following) for _ in range(_STEPS_AHEAD))
+            try:
+                while True:
+                    batches = ahead.popleft().result()
+                    ahead.append(thread.submit(next, following))
+                    yield batches
+            finally:
+                thread.shutdown(wait=False, cancel_futures=True)
+
+    def epoch(self, step: int) -> float:
+        """How often the corpus has been passed over once updates 1 to `step` are done."""
+        return step * self.global_batch_size / self.order.pass_length
+
+
+def eval_batches(
+    rows: Rows, limit: int, batch_size: int, rank: int = 0, world_size: int = 1, borders: Sequence[int] = ()
+) -> Iterator[Batch]:
+    """`limit` rows spread evenly over the text, or all there are, in batches of at most `batch_size`.
+
+    They come in their order; each rank gets every world_size-th. No batch crosses one of the rows `borders`, ascending.
+    """
+    taken = min(limit, rows.table.count)
+    row = torch.arange(rank, taken, world_size) * rows.table.count // max(1, taken)
+    for chunk in row.split(batch_size) if len(row) else ():
+        for part in chunk.tensor_split(torch.searchsorted(chunk, torch.tensor(borders, dtype=torch.int64))):
+            if len(part):
+                yield rows.gather(part, example_id=part)

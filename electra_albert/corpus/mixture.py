@@ -39,7 +39,7 @@ class Source(NamedTuple):
 
     corpus: str  # as --corpus takes it
     text_column: str
-    weight: float | None = None  # how often its rows are drawn, beside those of the others; None: as many as it has
+    weight: float | None = None  # how often its rows are drawn, relative to the others'; None: as many as it has
 
 
 def strict_loader() -> type:
@@ -71,21 +71,20 @@ def read_sources(corpus: str, text_column: str) -> list[Source]:
         text = opened.read(_LARGEST_LIST)
     try:
         entries = yaml.load(text, strict_loader())
-        if not isinstance(entries, list) or not entries:
-            raise DataError("lists no sources")
-        sources = []
-        for number, entry in enumerate(entries, start=1):
-            try:
-                sources.append(_read_source(file, entry, text_column))
-            except DataError as error:
-                raise DataError(f"entry {number} {error}") from None
-        unweighted = [source.corpus for source in sources if source.weight is None]
-        if 0 < len(unweighted) < len(sources):
-            raise DataError(f"{unweighted[0]} has no weight and others have: give all of them one, or none")
-    except DataError as error:
-        raise DataError(f"{file}: {error}; write a list of entries as `- {{corpus: wiki/*.txt, weight: 3}}`") from None
     except (yaml.YAMLError, *NOT_YAML) as error:  # a ValueError also where it is not UTF-8
         raise DataError(f"{file} is not YAML ({' '.join(str(error).split())[:80]})") from None
+    way_out = "write a list of entries as `- {corpus: wiki/*.txt, weight: 3}`"
+    if not isinstance(entries, list) or not entries:
+        raise DataError(f"{file}: lists no sources; {way_out}")
+    sources = []
+    for number, entry in enumerate(entries, start=1):
+        try:
+            sources.append(_read_source(file, entry, text_column))
+        except DataError as error:
+            raise DataError(f"{file}: entry {number} {error}; {way_out}") from None
+    unweighted = [source.corpus for source in sources if source.weight is None]
+    if 0 < len(unweighted) < len(sources):
+        raise DataError(f"{file}: {unweighted[0]} has no weight and others have: give all of them one, or none")
     return sources
 
 
@@ -137,19 +136,17 @@ def _read_source(file: Path, entry: Any, text_column: str) -> Source:
 def _resolve(file: Path, corpus: str) -> str:
     """The corpus of an entry: the built-in one, a URL, a path or glob relative to the file, or a hub dataset."""
     path = Path(os.path.expanduser(corpus))  # which leaves what it cannot expand
-    if corpus == BUILT_IN_CORPUS or is_url(corpus):
-        return corpus
     if path.is_absolute():
         return str(path)
+    if corpus == BUILT_IN_CORPUS or is_url(corpus):
+        return corpus
     folder = os.path.abspath(file.parent)
     if any(character in corpus for character in "*?["):
         return os.path.join(glob.escape(folder), corpus)
-    beside = os.path.join(folder, corpus)
-    if os.path.lexists(beside):
-        return beside
-    if hub_name(corpus) is None:
-        raise DataError(f"names {corpus}, but there is no {beside}: paths are relative to the list")
-    return corpus
+    relative = os.path.join(folder, corpus)
+    if not os.path.lexists(relative) and hub_name(corpus) is None:
+        raise DataError(f"names {corpus}, but there is no {relative}: paths are relative to the list")
+    return relative if os.path.lexists(relative) else corpus
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ _LINE_FEED = 10
 
 
 class Group(NamedTuple):
-    """By what near-duplicates are known, so that they fall on one side of the held-out split."""
+    """Keeps near-duplicates on one side of the held-out split."""
 
     key: int  # 63 bits; documents of one key are always kept together
     sketch: bytes  # SKETCH_BYTES, of which near-duplicates share most

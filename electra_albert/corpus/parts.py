@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -26,9 +26,10 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from electra_albert.contracts import DataError
+from electra_albert.corpus.documents import Document
 from electra_albert.corpus.near_duplicates import Group
-from electra_albert.corpus.sources import Document, Unit, read_unit
-from electra_albert.corpus.word_encoder import TextEncoder
+from electra_albert.corpus.sources import Unit, read_unit
+from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.files import read_json, replacing, write_json
 
 LOG = logging.getLogger(__name__)
@@ -36,7 +37,6 @@ LOG = logging.getLogger(__name__)
 PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")
 _ENCODED_CHARACTERS = 1 << 20  # of text tokenised at once
 _SECONDS_BETWEEN_LINES = 10
-_ENCODER_COUNTS = ("special_texts", "unknown_characters")
 
 
 class Part(NamedTuple):
@@ -57,10 +57,11 @@ class PartPlan(NamedTuple):
     """All parts of a store: their units of text, how they are tokenised, and where they go."""
 
     units: list[Unit]
-    settings: str  # of the encoder
+    sources: list[int]  # the source that each unit belongs to, ascending
+    encoder: TextEncoder
+    vocab_size: int
     folder: Path
     fingerprint: str  # of corpus, reading and tokenizer
-    dtype: np.dtype  # of the ids
 
     def parts(self) -> list[Part]:
         """All parts in order, with the statistics of those that are whole and were made from the same."""
@@ -69,12 +70,16 @@ class PartPlan(NamedTuple):
             spans = [(span.start, span.end, span.kind) for span in unit.spans]
             content = json.dumps([self.fingerprint, spans, unit.reading])
             key = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
-            part = Part(unit, number, key, self.folder, self.dtype, {})
+            part = Part(unit, number, key, self.folder, token_dtype(self.vocab_size), {})
             found = read_json(part.path("json"))
             sizes = {name: part.path(name).stat().st_size for name in PART_FILES if part.path(name).is_file()}
             is_whole = found.get("key") == key and found["sizes"] == sizes
             parts.append(part._replace(statistics=found) if is_whole else part)
         return parts
+
+    def missing(self) -> list[int]:
+        """Numbers of the parts that are not there, or were made from something else."""
+        return [part.number for part in self.parts() if not part.statistics]
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -82,41 +87,32 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
-def missing_parts(plan: PartPlan) -> list[int]:
-    """Numbers of the parts that are not there, or were made from something else."""
-    return [part.number for part in plan.parts() if not part.statistics]
-
-
-def write_parts(plan: PartPlan, numbers: Iterable[int], num_workers: int) -> None:
+def write_parts(plan: PartPlan, numbers: Sequence[int], num_workers: int) -> None:
     """Tokenise the units of these numbers whose parts are not there yet."""
     plan.folder.mkdir(parents=True, exist_ok=True)
     parts = plan.parts()
-    wanted = [parts[number] for number in numbers]
-    missing = [part for part in wanted if not part.statistics]
-    if len(missing) < len(wanted):
-        LOG.info(f"{len(wanted) - len(missing)} of {len(wanted)} parts of the token store are there already")
+    missing = [parts[number] for number in numbers if not parts[number].statistics]
+    if len(missing) < len(numbers):
+        LOG.info(f"{len(numbers) - len(missing)} of {len(numbers)} parts of the token store are there already")
     logged = time.monotonic()
-    for done, _ in enumerate(_write_all(missing, plan.settings, min(num_workers, len(missing))), start=1):
+    for done, _ in enumerate(_write_all(missing, plan.encoder, min(num_workers, len(missing))), start=1):
         if time.monotonic() - logged > _SECONDS_BETWEEN_LINES and done < len(missing):
             logged = time.monotonic()
             LOG.info(f"tokenising: {done} of {len(missing)} parts done")
 
 
-def _write_all(parts: list[Part], settings: str, num_workers: int) -> Iterator[None]:
+def _write_all(parts: list[Part], encoder: TextEncoder, num_workers: int) -> Iterator[None]:
     """Write the parts, here or in processes of their own, none of which outlives this; yields after each."""
     if num_workers <= 1:
-        encoder = TextEncoder(settings)
         for part in parts:
             _write_part(part, encoder)
             yield
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
     watched, held = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(num_workers, context, initializer=_start_worker, initargs=(settings, watched))
+    pool = ProcessPoolExecutor(num_workers, context, initializer=_start_worker, initargs=(encoder, watched))
     try:
-        for future in as_completed([pool.submit(_write_part, part) for part in parts]):
-            future.result()
-            yield
+        yield from (future.result() for future in as_completed([pool.submit(_write_part, part) for part in parts]))
     except BrokenProcessPool:
         raise DataError(
             "a process that tokenises was killed, perhaps for want of memory; start again with fewer "
@@ -128,14 +124,15 @@ def _write_all(parts: list[Part], settings: str, num_workers: int) -> Iterator[N
         watched.close()
 
 
-_encoder: TextEncoder | None = None  # one a worker process, so that its memo of words lasts from unit to unit
+_encoder: TextEncoder | None = None  # of a worker process, so that it is sent there once
 
 
-def _start_worker(settings: str, watched: Connection) -> None:
+def _start_worker(encoder: TextEncoder, watched: Connection) -> None:
     global _encoder
+    _encoder = encoder
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a worker for each core
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent ends its workers
     threading.Thread(target=_leave_with_parent, args=(watched,), daemon=True).start()
-    _encoder = TextEncoder(settings)
 
 
 def _leave_with_parent(watched: Connection) -> None:
@@ -149,19 +146,14 @@ def _write_part(part: Part, encoder: TextEncoder | None = None) -> None:
     assert encoder is not None
     started = time.perf_counter()
     counts: Counter[str] = Counter()
-    before, lost = [getattr(encoder, name) for name in _ENCODER_COUNTS], encoder.lost.copy()
     with ExitStack() as stack:
         files = {name: stack.enter_context(replacing(part.path(name))) for name in PART_FILES}
         writer = _PartWriter(files, part.dtype, encoder)
         for document in read_unit(part.unit, counts):
             writer.add(document)
         writer.flush()
-    written = dict(writer.counts)
-    written |= {name: getattr(encoder, name) - count for name, count in zip(_ENCODER_COUNTS, before, strict=True)}
-    written |= encoder.lost - lost
-    seconds = time.perf_counter() - started
-    statistics = {"key": part.key, "sizes": writer.sizes, "read": dict(counts), "written": written, "seconds": seconds}
-    write_json(part.path("json"), statistics)
+    statistics = {"key": part.key, "sizes": writer.sizes, "read": counts, "written": writer.counts}
+    write_json(part.path("json"), statistics | {"seconds": time.perf_counter() - started})
 
 
 class _PartWriter:
@@ -174,7 +166,6 @@ class _PartWriter:
         self._sentences: list[str] = []
         self._characters = 0
         self._ends: list[tuple[int, Group]] = []  # (sentences gathered when a document ended, its group)
-        self._group: Group | None = None  # of a document that continues
         self._tokens = 0  # written so far
         self._document_start = 0  # tokens written when the last document ended
 
@@ -183,16 +174,14 @@ class _PartWriter:
         characters = sum(map(len, document.sentences))
         self._characters += characters
         self.counts["characters"] += characters - sum(sentence.count(" ") for sentence in document.sentences)
-        if self._group is None:
-            self._group = document.group
-        if not document.continues:
-            self._ends.append((len(self._sentences), self._group))
-            self._group = None
+        if not document.continues:  # all parts of a document have its group
+            self._ends.append((len(self._sentences), document.group))
         if self._characters >= _ENCODED_CHARACTERS:
             self.flush()
 
     def flush(self) -> None:
-        ids, lengths = self._encoder.encode(self._sentences)
+        ids, lengths, counts = self._encoder.encode_counted(self._sentences)
+        self.counts.update(counts)
         ends = lengths.cumsum() + self._tokens
         filled = ends[lengths > 0]
         self.counts["sentences"] += len(filled)

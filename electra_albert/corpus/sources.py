@@ -7,35 +7,25 @@ sample. In files of records each record is a document.
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 from electra_albert.contracts import DataError
-from electra_albert.corpus.documents import BadUtf8, Decoder, Document, Record, documents_of_lines, documents_of_records
-from electra_albert.corpus.sentences import split_sentences
-from electra_albert.data_files.finding import find_files, format_of, read_sample
-from electra_albert.data_files.streams import (
-    BLOCK_BYTES,
-    BYTE_ORDER_MARK,
-    COMPRESSED_SUFFIXES,
-    MAX_LINE_BYTES,
-    UTF8,
-    Lines,
-    compression,
-    open_regular,
-    open_stream,
-    with_line_feeds,
-)
+from electra_albert.corpus import documents
+from electra_albert.corpus.documents import BadUtf8, Decoder, Document, Record
+from electra_albert.data_files import streams
+from electra_albert.data_files.finding import format_of, read_sample
+from electra_albert.data_files.streams import BYTE_ORDER_MARK, COMPRESSED_SUFFIXES, Lines, open_regular, open_stream
 from electra_albert.data_files.tables import SEPARATORS, csv_delimiter, csv_rows, json_kind, json_objects, open_columnar
 
 if TYPE_CHECKING:
     import pyarrow
-
-__all__ = ["MAX_LINE_BYTES", "Document", "Reading", "Span", "Unit", "find_files", "plan_units", "read_unit"]
 
 Kind = Literal["sentences", "paragraphs", "records", "csv", "tsv", "parquet", "arrow"]
 
@@ -54,7 +44,7 @@ class Reading(NamedTuple):
 
     text_column: str = "text"  # of records and tables
     bad_utf8: BadUtf8 = "replace"  # what becomes of a line (of a part of one over 1 MiB) or record that is not UTF-8
-    encoding: str = UTF8  # of text, JSON and CSV; Parquet and Arrow are in UTF-8
+    encoding: str = streams.UTF8  # of text, JSON and CSV; Parquet and Arrow are in UTF-8
 
 
 _AS_USUAL = Reading()
@@ -82,32 +72,25 @@ class Unit(NamedTuple):
 def require_columns(files: Iterable[Path], reading: Reading) -> None:
     """Raise DataError where a file of records does not hold the column of texts, as far as its first record shows."""
     for path in files:
-        form = format_of(path)
-        if form in _TABLES:
-            next(_cut_table(path, reading.text_column), None)
-        elif form != "text":
-            kind = _find_kind(path, None, reading)
-            with open_stream(path) as file:
-                lines = Lines(str(path), file, 0, _TO_THE_END, Counter(), cut=False, encoding=reading.encoding)
-                next(_records(lines, kind, reading.text_column), None)
+        if format_of(path) != "text":
+            for span, _ in islice(_cut_file(path, reading, unit_bytes=sys.maxsize), 1):
+                next(_records(span, reading, Counter()), None)
 
 
 def plan_units(files: list[Path], reading: Reading = _AS_USUAL, unit_bytes: int = 8 << 20) -> list[Unit]:
     """Units of about `unit_bytes`, in order: a big file gives many, many small files give one."""
-    units = []
-    spans: list[Span] = []
+    units: list[list[Span]] = []
     size = 0
-    for path in files:
-        for span, span_bytes in _cut_file(path, reading, unit_bytes):
-            if spans and size + span_bytes > unit_bytes:
-                units.append(Unit(tuple(spans), reading))
-                spans, size = [], 0
-            if spans and (spans[-1].path, spans[-1].end) == (span.path, span.start):  # it goes on
-                spans[-1] = spans[-1]._replace(end=span.end)
-            else:
-                spans.append(span)
-            size += span_bytes
-    return [*units, Unit(tuple(spans), reading)] if spans else units
+    for span, span_bytes in chain.from_iterable(_cut_file(path, reading, unit_bytes) for path in files):
+        if not units or size + span_bytes > unit_bytes:
+            units.append([])
+            size = 0
+        if units[-1] and (units[-1][-1].path, units[-1][-1].end) == (span.path, span.start):  # it continues
+            units[-1][-1] = units[-1][-1]._replace(end=span.end)
+        else:
+            units[-1].append(span)
+        size += span_bytes
+    return [Unit(tuple(spans), reading) for spans in units]
 
 
 def _cut_file(path: Path, reading: Reading, unit_bytes: int) -> Iterator[tuple[Span, int]]:
@@ -117,7 +100,7 @@ def _cut_file(path: Path, reading: Reading, unit_bytes: int) -> Iterator[tuple[S
         return
     with open_regular(path) as file:
         size = path.stat().st_size
-        is_compressed = compression(file.read(16)) is not None
+        is_compressed = streams.compression(file.read(16)) is not None
         kind = _find_kind(path, None if is_compressed else file, reading)
         if is_compressed or kind in _DELIMITERS or path.suffix.lower() in COMPRESSED_SUFFIXES:
             yield Span(str(path), 0, _TO_THE_END, kind), size * (_EXPANSION if is_compressed else 1)
@@ -148,18 +131,16 @@ def _find_kind(path: Path, plain: BinaryIO | None, reading: Reading) -> Kind:
     if form == "jsonl":
         return "records"
     sample, is_whole = read_sample(path)
-    size = path.stat().st_size
     if is_whole and len(sample) <= _KIND_BYTES:
         sample += b"\n"  # its last line is whole as well
     sample = sample[:_KIND_BYTES]
-    if plain is not None and size > 2 * _KIND_BYTES:
+    if plain is not None and (size := path.stat().st_size) > 2 * _KIND_BYTES:
         plain.seek(size // 2)
         sample += b"\n" + plain.read(_KIND_BYTES).partition(b"\n")[2]
-    decoded = with_line_feeds(sample.decode(reading.encoding, "surrogateescape"))
+    decoded = streams.with_line_feeds(sample.decode(reading.encoding, "surrogateescape"))
     text = Decoder("replace", Counter()).lines(decoded, str)
-    lines = [line for line in text.split("\n")[:-1] if line.strip()]
-    sentences = sum(len(split_sentences(line)) for line in lines)
-    return "paragraphs" if sentences > _PARAGRAPH_SENTENCES * len(lines) else "sentences"
+    counts = [len(documents.split_sentences(line)) for line in text.split("\n")[:-1] if line.strip()]
+    return "paragraphs" if sum(counts) > _PARAGRAPH_SENTENCES * len(counts) else "sentences"
 
 
 def _border_after(file: BinaryIO, position: int, kind: Kind) -> int:
@@ -167,7 +148,7 @@ def _border_after(file: BinaryIO, position: int, kind: Kind) -> int:
     border = re.compile(rb"\n") if kind == "records" else _BLANK_LINE
     file.seek(position)
     tail = b""  # what may be the beginning of a blank line that ends in the next block
-    while block := file.read(BLOCK_BYTES):
+    while block := file.read(streams.BLOCK_BYTES):
         while block.endswith(b"\r") and (following := file.read(1)):
             block += following  # a line feed belongs to it
         position += len(block)
@@ -196,19 +177,20 @@ def read_unit(unit: Unit, counts: Counter[str]) -> Iterator[Document]:
 
 def _read_span(span: Span, reading: Reading, counts: Counter[str]) -> Iterator[Document]:
     decoder = Decoder(reading.bad_utf8, counts)
-    if span.kind in _TABLES:
-        yield from documents_of_records(_column_records(span, reading.text_column, counts), decoder)
+    if span.kind not in ("sentences", "paragraphs"):
+        yield from documents.documents_of_records(_records(span, reading, counts), decoder)
         return
+    with _lines(span, reading, counts, cut=True) as lines:
+        texts = (decoder.lines(text, partial(lines.place, first)) for first, text in lines)
+        yield from documents.documents_of_lines(texts, split=span.kind == "paragraphs", counts=counts)
+
+
+@contextmanager
+def _lines(span: Span, reading: Reading, counts: Counter[str], *, cut: bool) -> Iterator[Lines]:
     with open_stream(span.path) if span.end == _TO_THE_END else open_regular(span.path) as file:
         if span.start:
             file.seek(span.start)
-        is_text = span.kind in ("sentences", "paragraphs")
-        lines = Lines(span.path, file, span.start, span.end, counts, cut=is_text, encoding=reading.encoding)
-        if is_text:
-            texts = (decoder.lines(text, partial(lines.place, first)) for first, text in lines)
-            yield from documents_of_lines(texts, split=span.kind == "paragraphs", counts=counts)
-        else:
-            yield from documents_of_records(_records(lines, span.kind, reading.text_column), decoder)
+        yield Lines(span.path, file, span.start, span.end, counts, cut=cut, encoding=reading.encoding)
 
 
 def _numbered(lines: Lines) -> Iterator[tuple[int, str]]:
@@ -219,19 +201,24 @@ def _numbered(lines: Lines) -> Iterator[tuple[int, str]]:
             yield number, line.removeprefix(BYTE_ORDER_MARK)
 
 
-def _records(lines: Lines, kind: Kind, column: str) -> Iterator[Record]:
-    """The text under `column` of each record. Raises DataError naming the line of one that does not hold it."""
-    if kind in _DELIMITERS:
-        yield from _csv_records(lines, _DELIMITERS[kind], column)
+def _records(span: Span, reading: Reading, counts: Counter[str]) -> Iterator[Record]:
+    """The text of each record. Raises DataError naming the file, and the line of a record that does not hold it."""
+    column = reading.text_column
+    if span.kind in _TABLES:
+        yield from _column_records(span, column, counts)
         return
-    for number, record in json_objects(_numbered(lines), lines.place, (column,)):
-        place = partial(lines.place, number)
-        if column not in record:
-            raise _missing_column(place(), column, list(record))
-        text = record[column]
-        if text is not None and not isinstance(text, str):
-            raise DataError(f"{place()}: {column!r} holds {json_kind(text)}, not text; mend the record")
-        yield text, place
+    with _lines(span, reading, counts, cut=False) as lines:
+        if span.kind in _DELIMITERS:
+            yield from _csv_records(lines, _DELIMITERS[span.kind], column)
+            return
+        for number, record in json_objects(_numbered(lines), lines.place, (column,)):
+            place = partial(lines.place, number)
+            if column not in record:
+                raise _missing_column(place(), column, list(record))
+            text = record[column]
+            if text is not None and not isinstance(text, str):
+                raise DataError(f"{place()}: {column!r} holds {json_kind(text)}, not text; mend the record")
+            yield text, place
 
 
 def _csv_records(lines: Lines, delimiter: str, column: str) -> Iterator[Record]:
@@ -282,10 +269,9 @@ def _as_bytes(texts: pyarrow.Array) -> list[bytes | None]:
     if types.is_dictionary(texts.type):
         texts.validate(full=True)
         texts = texts.dictionary_decode()
-    if types.is_string_view(texts.type):
-        texts = texts.view(pyarrow.binary_view())
-    else:
-        texts = texts.view(pyarrow.binary() if types.is_string(texts.type) else pyarrow.large_binary())
+    is_view, is_string = types.is_string_view(texts.type), types.is_string(texts.type)
+    binary = pyarrow.binary_view if is_view else pyarrow.binary if is_string else pyarrow.large_binary
+    texts = texts.view(binary())
     texts.validate(full=True)  # Arrow trusts the offsets in a file; those of a damaged one lie outside of memory
     return texts.to_pylist()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,7 @@ import numpy as np
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.held_out import SIDES, Run, plan_sides
 from electra_albert.corpus.parts import PartPlan, token_dtype
+from electra_albert.corpus.text_encoder import FORMS_REWRITTEN, MARKS_REMOVED
 from electra_albert.files import HashedFile, Written, find_damage, read_json, write_json
 
 FORMAT_VERSION = 3
@@ -54,14 +56,12 @@ class Store(NamedTuple):
         return [0, *self.statistics["sides"]["train"]["source_ends"][:-1]]
 
 
-def build_store(
-    plan: PartPlan, folder: Path, *, sources: list[int], vocab_size: int, seed: int, found: Counter[str]
-) -> Store:
-    """Put the finished parts of `plan` together to a store in `folder`; the parts are removed.
+def build_store(plan: PartPlan, *, seed: int, found: Counter[str]) -> Store:
+    """Put the finished parts of `plan` together to a store in the folder above; the parts are removed.
 
-    sources: the source that each unit of the plan belongs to, ascending. found: what was noted when the files were
-    looked for.
+    found: what was noted when the files were looked for.
     """
+    folder = plan.folder.parent
     (folder / "manifest.json").unlink(missing_ok=True)
     for side in SIDES:
         shutil.rmtree(folder / side, ignore_errors=True)  # with the example tables of an older store
@@ -75,8 +75,8 @@ def build_store(
     if written["sentences"] < 2:
         held = "no sentence" if not written["sentences"] else "a single sentence"
         raise DataError(f"the corpus holds {held}: too little to train on and hold out; give it more text")
-    runs, notice = plan_sides(parts, sources, seed)
-    sides, files = _merge(runs, folder, sources, plan.dtype, vocab_size)
+    runs, notice = plan_sides(parts, plan.sources, seed)
+    sides, files = _merge(runs, plan)
     kept = sum(side["tokens"] for side in sides.values())
     assert kept == written["tokens"], "tokens were lost between the parts and the streams"
     statistics = {
@@ -87,9 +87,8 @@ def build_store(
         "held_out": notice,
         "process_seconds": sum(part.statistics["seconds"] for part in parts),
     }
-    hashes = {name: written._asdict() for name, written in files.items()}
-    manifest = {"format_version": FORMAT_VERSION, "fingerprint": plan.fingerprint, "vocab_size": vocab_size}
-    manifest |= {"files": hashes, "receipt": statistics}
+    manifest = {"format_version": FORMAT_VERSION, "fingerprint": plan.fingerprint, "vocab_size": plan.vocab_size}
+    manifest |= {"files": {name: file._asdict() for name, file in files.items()}, "receipt": statistics}
     write_json(folder / "manifest.json", {**manifest, "sha256": _digest(manifest)})
     shutil.rmtree(plan.folder, ignore_errors=True)  # another job may still write there
     try:
@@ -135,10 +134,9 @@ def _digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def _merge(
-    runs: Callable[[], Iterator[Run]], folder: Path, sources: list[int], dtype: np.dtype, vocab_size: int
-) -> tuple[dict[str, Any], dict[str, Written]]:
+def _merge(runs: Callable[[], Iterator[Run]], plan: PartPlan) -> tuple[dict[str, Any], dict[str, Written]]:
     """Write the streams; returns their sizes and where each source ends, by side, and the hashes by file name."""
+    folder, vocab_size, sources = plan.folder.parent, plan.vocab_size, plan.sources
     token_counts = np.zeros(vocab_size, "<i8")
     sides: dict[str, Any] = {}
     written: dict[str, Written] = {}
@@ -150,7 +148,7 @@ def _merge(
             paths = {name: folder / side / f"{name}.bin" for name in TokenStream._fields}
             files = {name: HashedFile(stack.enter_context(path.open("wb"))) for name, path in paths.items()}
             for run in (run for run in runs() if run.side == side):
-                for block in _blocks(np.memmap(run.part.path("tokens"), dtype, "r"), run.start, run.end):
+                for block in _blocks(np.memmap(run.part.path("tokens"), run.part.dtype, "r"), run.start, run.end):
                     files["tokens"].write(block.tobytes())
                     if side == "train":
                         token_counts += np.bincount(block, minlength=vocab_size)
@@ -182,3 +180,57 @@ def _copy_ends(run: Run, file: HashedFile, sizes: dict[str, int], unit: str) -> 
 
 def _blocks(array: np.ndarray, first: int, last: int) -> Iterator[np.ndarray]:
     return (array[start : min(start + _BLOCK, last)] for start in range(first, last, _BLOCK))
+
+
+# Corpus statistics: everything that was read, skipped, changed and written.
+
+_KINDS = {
+    "sentences": "of text, one sentence a line",
+    "paragraphs": "of text, one paragraph a line",
+    "records": "of JSON, one document a line",
+    "csv": "of CSV, one document a row",
+    "tsv": "of TSV, one document a row",
+    "parquet": "of Parquet, one document a row",
+    "arrow": "of Arrow, one document a row",
+}
+_SHOWN_ELSEWHERE = {"files", "bytes", "documents", "sentences", *(f"files_of_{kind}" for kind in _KINDS)}
+_SHOWN_WRITTEN = ("sentences_without_a_token", "documents_without_a_token", "special_texts")
+
+
+def format_statistics(statistics: dict[str, Any], padding_share: float) -> str:
+    """The statistics of a token store as aligned lines of `name  value`."""
+    read, written = statistics["read"], statistics["written"]
+    megabytes, tokens = read["bytes"] / 1e6, written["tokens"]
+    kept = math.floor(statistics["kept"] * 10_000) / 100  # rounded down: only what was kept whole is 100%
+    unknown = f"{written['unknown_tokens']:,} ({written['unknown_tokens'] / tokens:.3%})"  # one may replace a word
+    unknown += f", standing for {written['unknown_characters'] / written['characters']:.3%} of the characters"
+    files = [f"{count:,} {text}" for kind, text in _KINDS.items() if (count := read.get(f"files_of_{kind}"))]
+    lines = [
+        ("read", f"{read.get('files', 0):,} files, {megabytes:,.1f} MB, {read['sentences']:,} sentences"),
+        ("files", ", ".join(files)),
+        ("documents", f"{written['documents']:,}"),
+        ("tokens", f"{tokens:,} ({kept:g}% of the text kept)"),
+        ("unknown tokens", unknown),
+        ("padding", f"{padding_share:.1%} of the positions of all rows"),
+    ]
+    for name, side in statistics["sides"].items():
+        counted = f"{side['documents']:,} documents, {side['sentences']:,} sentences, {side['tokens']:,} tokens"
+        lines.append((name, f"{counted} ({side['tokens'] / tokens:.1%})"))
+    lines.append(("held out", statistics["held_out"]))
+    others = {name: count for name, count in sorted(read.items()) if name not in _SHOWN_ELSEWHERE}
+    for name, count in (others | {name: written.get(name, 0) for name in _SHOWN_WRITTEN}).items():
+        if count:
+            lines.append(("skipped" if "skipped" in name else "noted", f"{count:,} {name.replace('_', ' ')}"))
+    lines += [("noted", text) for text in _describe_lost(written)]
+    lines.append(("speed", f"{megabytes / max(statistics['process_seconds'], 1e-9):.1f} MB a second and process"))
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"  {name:<{width}}  {text}" for name, text in lines)
+
+
+def _describe_lost(written: Mapping[str, int]) -> Iterator[str]:
+    marks = {name.removeprefix(MARKS_REMOVED): n for name, n in written.items() if name.startswith(MARKS_REMOVED) and n}
+    if marks:
+        scripts = ", ".join(f"{script} {count:,}" for script, count in sorted(marks.items(), key=lambda item: -item[1]))
+        yield f"{sum(marks.values()):,} combining marks removed by the tokenizer: {scripts}"
+    if written.get(FORMS_REWRITTEN):
+        yield f"{written[FORMS_REWRITTEN]:,} compatibility forms rewritten by the tokenizer, as ﬁ to fi or ½ to 1⁄2"

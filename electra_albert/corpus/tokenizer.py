@@ -1,48 +1,331 @@
-"""A tokenizer of ALBERT's, BERT's or another fast kind: save it, identify it, show its tokens, add words to it.
+"""Tokenizers of ALBERT's, BERT's or another fast kind: loaded, saved, identified, their tokens shown.
 
 What is loaded here and saved again gives `AutoTokenizer` the same ids and token_type_ids. Special ids are read from the
-tokenizer, never assumed.
+tokenizer, never assumed. Of the two normalizers in ALBERT's layout, the published one, which `AlbertTokenizer` rebuilds
+whatever a file holds, removes every combining mark, and many scripts write vowels and tones with them; the other one is
+safe for every script and saved in a tokenizer.json of the class PreTrainedTokenizerFast.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
-import math
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import regex
-
-from electra_albert.contracts import SpecialIds, UsageError
-from electra_albert.corpus.tokenizer_files import TextOptions, load_tokenizer
-from electra_albert.corpus.tokenizer_training import (
-    LETTERS_OR_DIGITS,
-    MASK_ID,
-    MODEL_INPUT_NAMES,
-    SCORE_DIGITS,
-    SPECIAL_PIECES,
-    WORD_START,
-    train_tokenizer,
-)
+from electra_albert.contracts import CheckpointError, SpecialIds, UsageError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers.normalizers import Normalizer
+    from transformers import AlbertTokenizer, PreTrainedTokenizerFast
 
     Tokenizer: TypeAlias = PreTrainedTokenizerFast
 
-__all__ = ["MASK_ID", "SPECIAL_PIECES", "TextOptions", "load_tokenizer", "train_tokenizer"]
-
+SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # of ALBERT, ids 0 to 4
+UNK_ID = SPECIAL_PIECES.index("<unk>")
+MODEL_INPUT_NAMES = ["input_ids", "token_type_ids", "attention_mask"]  # stock leaves token_type_ids out
+WORD_START = "▁"
+_LATIN_MARKS = r"(?<![^\p{Latin}\s])\p{M}+"  # after a Latin letter, a space (NFKD makes both of ´) or nothing
+_FOLDER_FILES = ("tokenizer.json", "spiece.model", "vocab.txt")  # the first that is there is read, as in stock
+_ALBERT_CLASSES = (None, "AlbertTokenizer", "AlbertTokenizerFast")
+_ROLES = {
+    "pad_token": ("[PAD]", "<pad>"),
+    "unk_token": ("[UNK]", "<unk>"),
+    "cls_token": ("[CLS]", "<s>"),
+    "sep_token": ("[SEP]", "</s>"),
+    "mask_token": ("[MASK]", "<mask>"),
+}
+_ALBERT_FLAGS = ("do_lower_case", "keep_accents")
+_BERT_FLAGS = {  # of a configuration, and the names that a tokenizer.json has for them
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+_TOKENS_PER_CHARACTER = 64  # at most: U+FDFA becomes 18 characters of up to 3 bytes
+_LONGEST_TOKEN = 1000  # characters; the tokenizers library overflows its stack when it frees a far longer one
+_TRIAL = 40 * "a" + "! The 1,000 don't … “é” e\u0301 中文 한국어 👩\u200d👧 עברית \t\u3000\x00\ufdfa ▁ ## [MASK] <unk>"
+# By this much a token such as "▁1," is made less likely: more than any split of it without the comma costs, so it is
+# never used. Version 4 of transformers takes the same number, and files that it wrote hold scores made with it.
+_DIGIT_COMMA_NATS = 100.0
 _LOADING_ONLY = ("is_local", "local_files_only", "name_or_path")  # how a tokenizer was loaded, not what it is
-FEWEST_OCCURRENCES = 5  # of a word, from which on a vector of its own can be learned
-MOST_WORDS = 2_000_000  # distinct ones counted at a time
-LONGEST_WORD = 64  # characters; bounds what counting holds
-# Runs as they are cut where Unigram pieces are trained, so that no new piece joins a word and the full stop behind it.
-_RUN = regex.compile(rf"{WORD_START}?(?:{LETTERS_OR_DIGITS})")
+
+
+class TextOptions(NamedTuple):
+    """The user's choices for case, accents and commas after digits; None leaves them to the tokenizer's files."""
+
+    do_lower_case: bool | None = None
+    keep_accents: bool | None = None
+    split_digit_comma: bool | None = None
+
+
+def load_tokenizer(path: Path, options: TextOptions | None = None) -> Tokenizer:
+    """The tokenizer in a folder, tokenizer.json, SentencePiece model or vocab.txt.
+
+    A tokenizer.json of ALBERT gives its tokens to a stock AlbertTokenizer; any other keeps its normalizer, splits and
+    model, and gets the template [CLS] A [SEP] B [SEP], types 0 and 1. Settings are those of the tokenizer_config.json
+    next to the file, overridden by `options`. Without either, a SentencePiece model or vocab.txt is cased if a token
+    holds a capital letter. Differs from stock, which makes the user-defined tokens of a .model, as the full stop, added
+    tokens, which are cut out of text first and neither masked nor shown.
+    """
+    file = _vocabulary_file(path)
+    config: dict[str, Any] = {}
+    try:
+        for name in ("special_tokens_map.json", "tokenizer_config.json"):
+            settings = file.parent / name
+            config |= json.loads(_read(settings)) if settings.is_file() else {}
+        tokenizer = _load(file, config, options or TextOptions())
+        count = len(tokenizer.backend_tokenizer.encode(_TRIAL).ids)
+        if count > _TOKENS_PER_CHARACTER * len(_TRIAL):
+            raise ValueError(f"it makes {count} tokens of {len(_TRIAL)} characters")
+    except (UsageError, OSError):
+        raise
+    except BaseException as problem:  # tokenizers raises Exception itself; a panic of its native code is not even that
+        if not isinstance(problem, Exception) and type(problem).__name__ != "PanicException":
+            raise
+        reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
+        what = "is damaged or no tokenizer for masked language modelling"
+        raise CheckpointError(f"{file} {what} ({reason}); fetch it again or name another") from None
+    return tokenizer
+
+
+def _vocabulary_file(path: Path) -> Path:
+    """The file to read of a folder, or the file itself. Raises UsageError if there is none."""
+    files = [path / name for name in _FOLDER_FILES] if path.is_dir() else [path]
+    found = next((file for file in files if file.is_file() and file.suffix in (".json", ".model", ".txt")), None)
+    if found is None:
+        reason = "is not named *.json, *.model or *.txt" if path.exists() else "does not exist"
+        reason = f"holds no {', '.join(_FOLDER_FILES)}" if path.is_dir() else reason
+        raise UsageError(f"tokenizer {path} {reason}; name the folder or a file of a tokenizer")
+    return found
+
+
+def _read(file: Path) -> bytes:
+    content = file.read_bytes()
+    if content.startswith(b"version https://git-lfs"):
+        raise ValueError("a pointer of git LFS, not the file itself; git lfs pull fetches it")
+    return content
+
+
+def _load(file: Path, config: dict[str, Any], options: TextOptions) -> Tokenizer:
+    """The tokenizer in the file; what is wrong with it is raised as it comes."""
+    if file.suffix == ".model":
+        return _load_sentencepiece(file, config, options)
+    content: dict[str, Any] = json.loads(_read(file)) if file.suffix == ".json" else _read_wordpiece(file)
+    model = content["model"]
+    if "type" not in model:  # files of 2020
+        model["type"] = "Unigram" if isinstance(model["vocab"], list) else "BPE" if "merges" in model else "WordPiece"
+    if model["type"] == "Unigram":
+        vocab = [(token, score) for token, score in model["vocab"]]
+        is_published = config.get("tokenizer_class") in _ALBERT_CLASSES and _has_albert_layout(vocab, model["unk_id"])
+        if is_published and all(token["id"] < len(vocab) for token in content.get("added_tokens") or ()):
+            _check_ids({token: number for number, (token, _) in enumerate(vocab)})
+            steps = (content.get("normalizer") or {}).get("normalizers") or ()
+            charsmap = next((step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled"), "")
+            charsmap = base64.b64decode(charsmap, validate=True)
+            albert = _albert_options(config, options, charsmap, is_cased=False)
+            return build_albert(split_digit_commas(vocab, options.split_digit_comma), albert)
+    _apply_options(file, content, config, options)
+    return _build_fast(content, config)
+
+
+def _has_albert_layout(vocab: list[tuple[str, float]], unknown_id: object) -> bool:
+    return tuple(token for token, _ in vocab[: len(SPECIAL_PIECES)]) == SPECIAL_PIECES and unknown_id == UNK_ID
+
+
+def _has_capitals(tokens: Iterable[str], special: Collection[str] = ()) -> bool:
+    return any(token != token.lower() and token[0] not in "[<" and token not in special for token in tokens)
+
+
+def _flag(config: dict[str, Any], name: str, otherwise: bool | None) -> bool | None:
+    """A setting that is true or false, `otherwise` if it is not given or null."""
+    value = config.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise ValueError(f"its setting {name}={value!r} is neither true nor false")
+    return otherwise if value is None else value
+
+
+def _albert_options(config: dict[str, Any], options: TextOptions, charsmap: bytes, *, is_cased: bool) -> dict[str, Any]:
+    """AlbertTokenizer's arguments: the user's, else those of `config`, else stock's, but that case is kept."""
+    found = {name: _flag(config, name, name != "keep_accents" and not is_cased) for name in _ALBERT_FLAGS}
+    given = {name: value for name, value in options._asdict().items() if name in found and value is not None}
+    return found | given | ({"_spm_precompiled_charsmap": charsmap} if charsmap else {})
+
+
+def _load_sentencepiece(file: Path, config: dict[str, Any], options: TextOptions) -> Tokenizer:
+    """A SentencePiece model of type Unigram, with ALBERT's normalizer and splits; needs protobuf alone."""
+    from transformers import AlbertTokenizer
+    from transformers.convert_slow_tokenizer import import_protobuf
+
+    proto = import_protobuf().ModelProto()  # of the module that transformers imports, since protobuf refuses a second
+    proto.ParseFromString(_read(file))
+    if not (proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")):  # they follow the tokens
+        raise ValueError(f"it is cut off after {len(proto.pieces)} tokens")
+    trainer = proto.trainer_spec
+    kind = type(trainer).ModelType.Name(trainer.model_type) + " with byte fallback" * trainer.byte_fallback
+    if kind != "UNIGRAM":
+        raise ValueError(f"a SentencePiece model of type {kind}, not UNIGRAM")
+    vocab = split_digit_commas([(piece.piece, piece.score) for piece in proto.pieces], options.split_digit_comma)
+    tokens = [token for token, _ in vocab]
+    _check_ids({token: number for number, token in enumerate(tokens)})
+    control = [piece.piece for piece in proto.pieces if piece.type == piece.CONTROL]
+    charsmap = proto.normalizer_spec.precompiled_charsmap
+    albert = _albert_options(config, options, charsmap, is_cased=_has_capitals(tokens, control))
+    if _has_albert_layout(vocab, trainer.unk_id):
+        return build_albert(vocab, albert)
+    content = json.loads(AlbertTokenizer(**albert).backend_tokenizer.to_str())
+    content["model"] = {"type": "Unigram", "unk_id": trainer.unk_id, "vocab": vocab, "byte_fallback": False}
+    content["added_tokens"] = [_added_token(token, tokens.index(token)) for token in control]
+    return _build_fast(content, config)
+
+
+def _read_wordpiece(file: Path) -> dict[str, Any]:
+    """The content of a tokenizer.json for a BERT vocab.txt, one token a line, which has its line's number from 0."""
+    from transformers import BertTokenizer
+
+    tokens = _read(file).decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
+    content = json.loads(BertTokenizer().backend_tokenizer.to_str())
+    content["added_tokens"] = []
+    content["model"]["vocab"] = {token: number for number, token in enumerate(tokens)}
+    content["normalizer"]["lowercase"] = not _has_capitals(filter(None, tokens))
+    return content
+
+
+def _apply_options(file: Path, content: dict[str, Any], config: dict[str, Any], options: TextOptions) -> None:
+    """Put the user's options, and BERT's of the configuration, into the content of a tokenizer.json."""
+    normalizer = content.get("normalizer")
+    trained = _script_safe_options(normalizer)
+    taken: Collection[str] = ()
+    if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
+        taken = _ALBERT_FLAGS
+        if options.do_lower_case is not None:
+            config = config | {"do_lower_case": options.do_lower_case}
+        if options.keep_accents is not None:
+            config = config | {"strip_accents": not options.keep_accents}
+        for name, own in _BERT_FLAGS.items():
+            normalizer[own] = _flag(config, name, normalizer.get(own))
+    elif trained is not None:
+        taken = TextOptions._fields
+        trained |= {name: value for name, value in options._asdict().items() if name in trained and value is not None}
+        content["normalizer"] = json.loads(script_safe_normalizer(**trained).__getstate__())
+        content["model"]["vocab"] = split_digit_commas(content["model"]["vocab"], options.split_digit_comma)
+    for name, value in options._asdict().items():
+        if value is not None and name not in taken:
+            why = "whose tokens never join a comma to a digit" if taken else "whose own pipeline decides that"
+            raise UsageError(f"--{name} does not apply to {file}, {why}; leave it out or name another tokenizer")
+
+
+def _script_safe_options(normalizer: Any) -> dict[str, bool] | None:
+    """do_lower_case and keep_accents of a tokenizer that was trained here, by its normalizer; None of any other."""
+    for case, accents in product((True, False), repeat=2):
+        if normalizer == json.loads(script_safe_normalizer(case, accents).__getstate__()):
+            return {"do_lower_case": case, "keep_accents": accents}
+    return None
+
+
+def _check_ids(ids: dict[str, int]) -> None:
+    """Refuse tokens that native code cannot find or free, and ids that are not each there once."""
+    if "" in ids or len(max(ids, key=len, default="")) > _LONGEST_TOKEN:
+        raise ValueError(f"a token is empty or longer than {_LONGEST_TOKEN:,} characters")
+    if sorted(ids.values()) != list(range(len(ids))):
+        raise ValueError(f"its ids are not 0 to {len(ids) - 1}, each once")
+
+
+def _build_fast(content: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
+    """The content of a tokenizer.json as a stock tokenizer; truncation, padding, dropout and template are not kept."""
+    from tokenizers import Tokenizer, processors
+    from transformers import PreTrainedTokenizerFast
+
+    model, given = content["model"], content.get("added_tokens") or []
+    rows = model["vocab"]
+    ids = {row[0]: number for number, row in enumerate(rows)} if isinstance(rows, list) else dict(rows)
+    ids |= {token["content"]: token["id"] for token in given}
+    _check_ids(ids)
+    roles = _find_roles(config, ids)
+    added = {token["id"]: token for token in given}
+    for token in roles.values():
+        added[ids[token]] = _added_token(token, ids[token]) | added.get(ids[token], {}) | {"special": True}
+    if model["type"] == "WordPiece":
+        model["unk_token"] = roles.get("unk_token")
+    if "dropout" in model:
+        model["dropout"] = None  # it would draw other ids for the same text each time
+    content["added_tokens"] = [added[number] for number in sorted(added)]
+    content |= {"post_processor": None, "truncation": None, "padding": None}
+    backend = Tokenizer.from_str(json.dumps(content))
+    if backend.get_vocab(with_added_tokens=True) != ids:
+        raise ValueError("its tokens get other ids when it is loaded")
+    cls, sep = roles["cls_token"], roles["sep_token"]
+    single = [f"{cls}:0", "$A:0", f"{sep}:0"]
+    special_tokens = [(cls, ids[cls]), (sep, ids[sep])]
+    template: Any = processors.TemplateProcessing(single, [*single, "$B:1", f"{sep}:1"], special_tokens)
+    splits = content.get("pre_tokenizer") or {}
+    byte_level = [step for step in splits.get("pretokenizers", [splits]) if step.get("type") == "ByteLevel"]
+    adds_space = any(step["add_prefix_space"] for step in byte_level)
+    if byte_level:  # removes the space that such tokens begin with from the offsets, as stock does
+        template = processors.Sequence([processors.ByteLevel(add_prefix_space=adds_space), template])
+    backend.post_processor = template
+    # Stock of version 4 sets the splits' own option to the one of the configuration.
+    options = {"add_prefix_space": True} if adds_space else {}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=MODEL_INPUT_NAMES, **roles, **options)
+
+
+def _find_roles(config: dict[str, Any], tokens: Collection[str]) -> dict[str, str]:
+    """The special token of each role, as named by the configuration or else by a well-known name."""
+    roles: dict[str, str] = {}
+    for role, known in _ROLES.items():
+        given = config.get(role)
+        name = given.get("content") if isinstance(given, dict) else given
+        names = known if name is None else (name,)
+        found = next((name for name in names if isinstance(name, str) and name in tokens), None)
+        if found is not None:
+            roles[role] = found
+        elif role != "unk_token":
+            raise ValueError(f"no {role}: {' or '.join(map(repr, names))} is not among its tokens")
+    if len(set(roles.values())) < len(roles):
+        raise ValueError(f"two of its special tokens are the same, {roles}")
+    return roles
+
+
+def _added_token(token: str, number: int) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": number, "content": token, **flags, "special": True}
+
+
+def split_digit_commas(vocab: list[tuple[str, float]], is_split: bool | None) -> list[tuple[str, float]]:
+    """Unigram tokens with the scores that keep a comma apart from the digit before it, or allow them together.
+
+    Applied twice it changes nothing more. Google's code splits the comma off each token after encoding, which rarely
+    splits the digits in another way.
+    """
+    if is_split is None:
+        return vocab
+    meant = {token for token, _ in vocab if token.endswith(",") and token[-2:-1].isdigit()}
+    lowered = min((score for token, score in vocab if token not in meant), default=0.0) - _DIGIT_COMMA_NATS / 2
+    return [
+        (token, score + _DIGIT_COMMA_NATS * ((score < lowered) - is_split) if token in meant else score)
+        for token, score in vocab
+    ]
+
+
+def build_albert(vocab: list[tuple[str, float]], options: dict[str, Any]) -> AlbertTokenizer:
+    """The stock tokenizer of a vocabulary of (token, score); options as AlbertTokenizer names them."""
+    from transformers import AlbertTokenizer
+
+    return AlbertTokenizer(vocab=vocab, model_input_names=MODEL_INPUT_NAMES, **options)
+
+
+def script_safe_normalizer(do_lower_case: bool, keep_accents: bool) -> Normalizer:
+    """ALBERT's quotes, then NFC; unless accents are kept, NFKD and removal of the marks of Latin letters before it."""
+    from tokenizers import Regex, normalizers
+
+    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    strip = [] if keep_accents else [normalizers.NFKD(), normalizers.Replace(Regex(_LATIN_MARKS), "")]
+    case = [normalizers.Lowercase()] if do_lower_case else []
+    return normalizers.Sequence([*quotes, *strip, normalizers.NFC(), *case])
 
 
 def special_ids(tokenizer: Tokenizer) -> SpecialIds:
@@ -55,19 +338,18 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
     """Write the stock files, from which `AutoTokenizer` gives the same ids and token_type_ids."""
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".writing-", dir=folder) as name:
-        beside = Path(name)
         # If the disk is full, tokenizers raises a bare Exception: the same bytes, written here first, an OSError.
         content = tokenizer.backend_tokenizer.to_str(pretty=True)
-        (beside / "tokenizer.json").write_text(content, encoding="utf-8", newline="")
-        tokenizer.save_pretrained(str(beside))
-        file = beside / "tokenizer_config.json"
+        Path(name, "tokenizer.json").write_text(content, encoding="utf-8", newline="")
+        tokenizer.save_pretrained(name)
+        file = Path(name, "tokenizer_config.json")
         config = json.loads(file.read_text(encoding="utf-8"))
         config |= {"model_input_names": MODEL_INPUT_NAMES, "model_max_length": max_length}
         if config["tokenizer_class"] == "TokenizersBackend":
             config["tokenizer_class"] = "PreTrainedTokenizerFast"  # the name that version 4 knows too
         config = {name: value for name, value in config.items() if name not in _LOADING_ONLY}
         file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        for written in sorted(beside.iterdir(), reverse=True):  # tokenizer.json last: with it the folder counts
+        for written in sorted(Path(name).iterdir(), reverse=True):  # tokenizer.json last: with it the folder counts
             os.replace(written, folder / written.name)
 
 
@@ -95,7 +377,6 @@ def describe_pieces(tokenizer: Tokenizer, ids: list[int]) -> list[Piece]:
     backend, special = tokenizer.backend_tokenizer, special_ids(tokenizer)
     model, is_bytes = type(backend.model).__name__, type(backend.decoder).__name__ == "ByteLevel"
     borders = {special.cls, special.sep, special.pad}
-    mark = "Ġ" if is_bytes else WORD_START
     described, is_start = [], True
     for number, token in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):
         if number in borders or number == special.mask or model == "WordLevel":
@@ -103,114 +384,8 @@ def describe_pieces(tokenizer: Tokenizer, ids: list[int]) -> list[Piece]:
         elif model == "WordPiece":
             text, starts_word = token.removeprefix("##"), is_start or not token.startswith("##")
         else:
-            text = backend.decoder.decode([token]).removeprefix(" ") if is_bytes else token.removeprefix(mark)
-            starts_word = is_start or token.startswith(mark)
+            text = backend.decoder.decode([token]).removeprefix(" ") if is_bytes else token.removeprefix(WORD_START)
+            starts_word = is_start or token.startswith("Ġ" if is_bytes else WORD_START)
         described.append(Piece(text or token, starts_word))
         is_start = number in borders
     return described
-
-
-class Extension(NamedTuple):
-    """A tokenizer with new tokens after the old ones."""
-
-    tokenizer: Tokenizer
-    pieces: list[list[int]]  # the old ids that each new token was written with before, in the order of the new ids
-
-
-class _Word(NamedTuple):
-    text: str
-    occurrences: int
-    ids: list[int]  # the tokens of several that it is written with
-
-
-def extend_tokenizer(tokenizer: Tokenizer, sentences: Iterable[str], count: int) -> Extension:
-    """Give the words of `sentences` that save most tokens a token of their own, at most `count` of them.
-
-    Words that hold a character without a token are left out. Ids 0 to V - 1 keep their meaning; a text changes only
-    where a new token is found in it.
-    """
-    content = json.loads(tokenizer.backend_tokenizer.to_str())
-    model, size = content["model"], len(tokenizer)
-    if model["type"] not in ("Unigram", "WordPiece"):
-        raise UsageError(f"the vocabulary of a {model['type']} tokenizer cannot be extended; keep it as it is")
-    if len(model["vocab"]) < size:
-        raise UsageError("a vocabulary with added tokens behind the model's own cannot be extended; keep it as it is")
-    counts = count_words(_words(tokenizer, model["type"], sentences))
-    words = _worthwhile(tokenizer, counts)
-    if model["type"] == "WordPiece":
-        words = words[:count]  # the longest token that matches is taken, which is the whole word
-        model["vocab"] |= {word.text: size + number for number, word in enumerate(words)}
-    else:
-        words = _used_words(model, words, counts.total(), count)
-        model["vocab"] += [[word.text, _score(word, counts.total())] for word in words]
-    if not words:
-        return Extension(tokenizer, [])
-    with TemporaryDirectory() as folder:  # checked and built like any that is read from a file
-        save_tokenizer(tokenizer, Path(folder), tokenizer.model_max_length)
-        (Path(folder) / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-        extended = load_tokenizer(Path(folder))
-    for number, word in enumerate(words, size):
-        assert [token.id for token in extended.backend_tokenizer.model.tokenize(word.text)] == [number], word.text
-    return Extension(extended, [word.ids for word in words])
-
-
-def count_words(words: Iterable[str], most_words: int = MOST_WORDS) -> Counter[str]:
-    """How often each word stands in the text; the rarest are forgotten whenever more than `most_words` differ."""
-    counts: Counter[str] = Counter()
-    for word in words:
-        counts[word] += 1
-        fewest = 1
-        while len(counts) > most_words:
-            counts = Counter({text: number for text, number in counts.items() if number > fewest})
-            fewest += 1
-    return counts
-
-
-def _words(tokenizer: Tokenizer, kind: str, sentences: Iterable[str]) -> Iterator[str]:
-    """The words as the model is given them, in the order of the text; those of Unigram cut into runs."""
-    backend = tokenizer.backend_tokenizer
-    for sentence in sentences:
-        text = backend.normalizer.normalize_str(sentence) if backend.normalizer else sentence
-        words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)] if backend.pre_tokenizer else [text]
-        for word in words:
-            parts = _RUN.findall(word) if kind == "Unigram" else (word,)
-            yield from (part for part in parts if len(part) <= LONGEST_WORD)
-
-
-def _worthwhile(tokenizer: Tokenizer, counts: Counter[str]) -> list[_Word]:
-    """Frequent words of several known pieces, those first that a piece of their own would save most tokens of."""
-    vocab, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
-    found = []
-    for text, count in counts.items():
-        if count >= FEWEST_OCCURRENCES and text not in vocab:
-            ids = [token.id for token in tokenizer.backend_tokenizer.model.tokenize(text)]
-            if len(ids) > 1 and unknown not in ids:
-                found.append(_Word(text, count, ids))
-    return sorted(found, key=lambda word: (-word.occurrences * (len(word.ids) - 1), word.text))
-
-
-def _used_words(model: dict[str, Any], words: list[_Word], total: int, count: int) -> list[_Word]:
-    """The first `count` words that Unigram really encodes as one token, given their scores.
-
-    A word's score is the logarithm of its share of the text. If its parts, old or new, are likelier together than the
-    word itself, it would never be used and another one takes its place.
-    """
-    from tokenizers.models import Unigram
-
-    scores = [score for _, score in model["vocab"]]
-    rest = [word for word in words if _score(word, total) > sum(scores[number] for number in word.ids)]
-    old = [tuple(row) for row in model["vocab"]]
-    taken: list[_Word] = []
-    while True:
-        room = count - len(taken)
-        taken, rest = taken + rest[:room], rest[room:]
-        rows = [(word.text, _score(word, total)) for word in taken]
-        trial = Unigram(old + rows, model["unk_id"], bool(model.get("byte_fallback")))
-        used = [word for word in taken if len(trial.tokenize(word.text)) == 1]
-        if len(used) == len(taken):
-            return taken
-        taken = used
-
-
-def _score(word: _Word, total: int) -> float:
-    return round(math.log(word.occurrences / total), SCORE_DIGITS)

@@ -1,38 +1,42 @@
-"""ALBERT's tokenizer: its layout and normalizers, and Unigram tokens learned so that they repeat bit for bit.
+"""Unigram tokens in ALBERT's layout, learned so that they repeat bit for bit; new words for a vocabulary.
 
-The published normalizer, which `AlbertTokenizer` rebuilds whatever a file says, removes every combining mark, and many
-scripts write vowels and tones with them. The other one, safe for every script, is saved in a tokenizer.json of the
-class PreTrainedTokenizerFast. Paper: ALBERT section 4.1.
+Paper: ALBERT section 4.1.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import repeat
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import regex
 
-from electra_albert.contracts import DataError
-from electra_albert.corpus.sentences import word_set
+from electra_albert.contracts import DataError, UsageError
+from electra_albert.corpus.documents import word_set
+from electra_albert.corpus.tokenizer import (
+    MODEL_INPUT_NAMES,
+    SPECIAL_PIECES,
+    UNK_ID,
+    WORD_START,
+    build_albert,
+    load_tokenizer,
+    save_tokenizer,
+    script_safe_normalizer,
+)
 
 if TYPE_CHECKING:
-    from tokenizers.normalizers import Normalizer
-    from transformers import AlbertTokenizer, PreTrainedTokenizerFast
+    from electra_albert.corpus.tokenizer import Tokenizer
 
 LOG = logging.getLogger(__name__)
 
-SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # ids 0 to 4
-UNK_ID, MASK_ID = SPECIAL_PIECES.index("<unk>"), SPECIAL_PIECES.index("[MASK]")
-MODEL_INPUT_NAMES = ["input_ids", "token_type_ids", "attention_mask"]  # stock leaves token_type_ids out
-WORD_START = "▁"
-# Marks after a Latin letter, a space (NFKD makes both of ´) or nothing: the beginning of a word is as that of the text.
-LATIN_MARKS = r"(?<![^\p{Latin}\s])\p{M}+"
-
-CHARACTER_COVERAGE = 0.9999  # the rarest characters beyond it become <unk>, as in SentencePiece, and take no pieces
+CHARACTER_COVERAGE = 0.9999  # the rarest characters beyond it become <unk>, as in SentencePiece, and take no tokens
 TRAINING_CHARACTERS = 1_000_000  # of distinct words; below the trainer's seed size, whose cut would not repeat
 SCORE_DIGITS = 5
 _PENALTY_STEP = 1e-4  # the trainer spaces the scores of characters it has to add by this, in no fixed order
@@ -44,6 +48,7 @@ _LONGEST_PIECE = 16
 _LETTER = r"\p{L}\p{Nl}\p{No}"
 LETTERS_OR_DIGITS = rf"[{_LETTER}][{_LETTER}\p{{M}}\u200c\u200d]*|\d+"
 _RUN = regex.compile(rf"{WORD_START}?(?:{LETTERS_OR_DIGITS}|.)", regex.DOTALL)
+_WORD_RUN = regex.compile(rf"{WORD_START}?(?:{LETTERS_OR_DIGITS})")
 _SPACELESS = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 _CHUNK = regex.compile(rf".{{1,{_LONGEST_PIECE}}}(?!\p{{M}})|.{{1,{_LONGEST_PIECE}}}")
 # English text: so many of its words are these, and hardly any holds a letter that is not ASCII.
@@ -52,35 +57,16 @@ _FEW_SPACELESS = 0.01  # of the characters, up to which runs of such scripts are
 _ENGLISH_SHARE = 0.05
 _FOREIGN_SHARE = 0.01
 
+FEWEST_OCCURRENCES = 5  # of a word, from which on a vector of its own can be learned
+MOST_WORDS = 2_000_000  # distinct ones counted at a time
+LONGEST_WORD = 64  # characters; bounds what counting holds
+
 Accents = bool | Literal["albert"] | None
-
-
-def build_albert(vocab: list[tuple[str, float]], options: dict[str, Any]) -> AlbertTokenizer:
-    """The stock tokenizer of a vocabulary of (token, score); options as AlbertTokenizer names them."""
-    from transformers import AlbertTokenizer
-
-    return AlbertTokenizer(vocab=vocab, model_input_names=MODEL_INPUT_NAMES, **options)
-
-
-def script_safe_normalizer(do_lower_case: bool, keep_accents: bool) -> Normalizer:
-    """ALBERT's quotes, then NFC; unless accents are kept, NFKD and removal of the marks of Latin letters before it."""
-    from tokenizers import Regex, normalizers
-
-    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
-    strip = [] if keep_accents else [normalizers.NFKD(), normalizers.Replace(Regex(LATIN_MARKS), "")]
-    case = [normalizers.Lowercase()] if do_lower_case else []
-    return normalizers.Sequence([*quotes, *strip, normalizers.NFC(), *case])
-
-
-def normalizer_state(normalizer: Normalizer) -> dict[str, Any]:
-    """A normalizer as a tokenizer.json holds it."""
-    state: dict[str, Any] = json.loads(normalizer.__getstate__())
-    return state
 
 
 def train_tokenizer(
     sentences: Iterable[str], vocab_size: int, do_lower_case: bool, keep_accents: Accents = None
-) -> PreTrainedTokenizerFast:
+) -> Tokenizer:
     """Unigram tokens learned from `sentences`; fewer than `vocab_size` if the text has not that many.
 
     keep_accents: False removes the marks of Latin letters, True none, "albert" those of every script, as ALBERT's
@@ -95,12 +81,10 @@ def train_tokenizer(
     for sentence in sentences:
         raw.update(sentence.split())
     if keep_accents is None:
-        keep_accents = not is_english(raw)
-        LOG.info(
-            "the text is not English: all accents and marks are kept (--keep_accents false: not those of Latin letters)"
-            if keep_accents
-            else "the text is English: accents of Latin letters are removed (--keep_accents true: kept)"
-        )
+        keep_accents = not _is_english(raw)
+        kept = "not English: all accents and marks are kept (--keep_accents false: not those of Latin letters)"
+        removed = "English: accents of Latin letters are removed (--keep_accents true: kept)"
+        LOG.info(f"the text is {kept if keep_accents else removed}")
     if keep_accents == "albert":
         normalizer = AlbertTokenizer(do_lower_case=do_lower_case).backend_tokenizer.normalizer
     else:
@@ -127,7 +111,7 @@ def train_tokenizer(
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=MODEL_INPUT_NAMES, **roles)
 
 
-def is_english(words: Counter[str]) -> bool:
+def _is_english(words: Counter[str]) -> bool:
     """Whether counted words are English: its function words are frequent, letters that are not ASCII are rare."""
     english = sum(count for word, count in words.items() if word.lower() in _ENGLISH_WORDS)
     others = [word for word in words if not word.isascii()]
@@ -136,7 +120,7 @@ def is_english(words: Counter[str]) -> bool:
 
 
 def _learn(text: _TrainingText, vocab_size: int) -> list[tuple[str, float]]:
-    """The pieces with their scores, the likeliest first."""
+    """The tokens with their scores, the likeliest first."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from tokenizers.trainers import UnigramTrainer
 
@@ -160,11 +144,11 @@ def _learn(text: _TrainingText, vocab_size: int) -> list[tuple[str, float]]:
 
 
 class _TrainingText(NamedTuple):
-    """Counted strings that pieces are learned from."""
+    """Counted strings that tokens are learned from."""
 
     runs: list[tuple[str, int]]
     chunks: list[tuple[str, int]]  # of runs written without spaces
-    alphabet: list[str]  # characters of such runs, each of which is a piece
+    alphabet: list[str]  # characters of such runs, each of which is a token
 
 
 def _training_text(words: Counter[str], most_characters: int) -> _TrainingText:
@@ -175,8 +159,7 @@ def _training_text(words: Counter[str], most_characters: int) -> _TrainingText:
     spaces are long and hardly ever repeat: they are cut into chunks as long as the longest token; chosen evenly from
     all of the text, these get as much of the bound as their scripts have of the text.
     """
-    runs: Counter[str] = Counter()
-    characters: Counter[str] = Counter()
+    runs, characters, chunks = Counter[str](), Counter[str](), Counter[str]()
     for word, count in words.items():
         for run in _RUN.findall(WORD_START + word):
             runs[run] += count
@@ -190,7 +173,6 @@ def _training_text(words: Counter[str], most_characters: int) -> _TrainingText:
         seen += count
     spaceless = {character for character in characters if _SPACELESS.match(character)}
     share = sum(characters[character] for character in spaceless) / max(1, characters.total())
-    chunks: Counter[str] = Counter()
     if share > _FEW_SPACELESS:
         for run in [run for run in runs if not spaceless.isdisjoint(run)]:
             count = runs.pop(run)
@@ -208,11 +190,10 @@ def _take(runs: list[tuple[str, int]], most_characters: int, alphabet: set[str])
     kept, size = [], 0
     for run, count in runs:
         taken = 2 * len(run) + 3  # once as it is, once with an ending
-        if size + taken > most_characters:
-            continue  # one endless run must not shut out the words behind it
-        size += taken
-        if alphabet.issuperset(run):
-            kept.append((run, count))
+        if size + taken <= most_characters:  # one endless run must not shut out the words after it
+            size += taken
+            if alphabet.issuperset(run):
+                kept.append((run, count))
     return kept, size
 
 
@@ -224,8 +205,7 @@ def _repeat_runs(text: _TrainingText, endings: str) -> Iterator[str]:
     """
     for number, (run, count) in enumerate(text.runs + text.chunks):
         full, rest = divmod(count, _FEED_WORDS)
-        for _ in range(full):
-            yield (run + " ") * _FEED_WORDS
+        yield from repeat((run + " ") * _FEED_WORDS, full)
         yield (run + " ") * rest + (run + endings[number % len(endings)] if number < len(text.runs) else "")
 
 
@@ -242,3 +222,105 @@ def _repeatable_scores(trained: dict[str, float]) -> dict[str, float]:
         return len(piece) == 1 and steps < len(single) and abs(steps - round(steps)) < _PENALTY_STEP
 
     return {piece: round(lowest if is_added(piece, score) else score, SCORE_DIGITS) for piece, score in trained.items()}
+
+
+# New words for a vocabulary.
+
+
+class Extension(NamedTuple):
+    """A tokenizer with new tokens after the old ones."""
+
+    tokenizer: Tokenizer
+    pieces: list[list[int]]  # the old ids that each new token was written with before, in the order of the new ids
+
+
+class _Word(NamedTuple):
+    text: str
+    occurrences: int
+    score: float  # the logarithm of its share of the text
+    ids: list[int]  # the tokens of several that it is written with
+
+
+def extend_tokenizer(tokenizer: Tokenizer, sentences: Iterable[str], count: int) -> Extension:
+    """Give the words of `sentences` that save most tokens a token of their own, at most `count` of them.
+
+    Words that hold a character without a token are left out. Ids 0 to V - 1 keep their meaning; a text changes only
+    where a new token is found in it.
+    """
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    model, size = content["model"], len(tokenizer)
+    if model["type"] not in ("Unigram", "WordPiece"):
+        raise UsageError(f"the vocabulary of a {model['type']} tokenizer cannot be extended; keep it as it is")
+    if len(model["vocab"]) < size:
+        raise UsageError("a vocabulary with added tokens behind the model's own cannot be extended; keep it as it is")
+    words = _worthwhile(tokenizer, count_words(_words(tokenizer, model["type"], sentences)))
+    if model["type"] == "WordPiece":
+        words = words[:count]  # the longest token that matches is taken, which is the whole word
+        model["vocab"] |= {word.text: size + number for number, word in enumerate(words)}
+    else:
+        words = _used_words(model, words, count)
+        model["vocab"] += [[word.text, word.score] for word in words]
+    if not words:
+        return Extension(tokenizer, [])
+    with TemporaryDirectory() as folder:  # checked and built like any that is read from a file
+        save_tokenizer(tokenizer, Path(folder), tokenizer.model_max_length)
+        (Path(folder) / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+        extended = load_tokenizer(Path(folder))
+    for number, word in enumerate(words, size):
+        assert [token.id for token in extended.backend_tokenizer.model.tokenize(word.text)] == [number], word.text
+    return Extension(extended, [word.ids for word in words])
+
+
+def count_words(words: Iterable[str], most_words: int = MOST_WORDS) -> Counter[str]:
+    """How often each word occurs; the rarest are forgotten whenever more than `most_words` differ."""
+    counts: Counter[str] = Counter()
+    for word in words:
+        counts[word] += 1
+        fewest = 1
+        while len(counts) > most_words:
+            counts = Counter({text: number for text, number in counts.items() if number > fewest})
+            fewest += 1
+    return counts
+
+
+def _words(tokenizer: Tokenizer, kind: str, sentences: Iterable[str]) -> Iterator[str]:
+    """The words as the model is given them, in the order of the text; those of Unigram cut into runs."""
+    backend = tokenizer.backend_tokenizer
+    for sentence in sentences:
+        text = backend.normalizer.normalize_str(sentence) if backend.normalizer else sentence
+        words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)] if backend.pre_tokenizer else [text]
+        for word in words:
+            parts = _WORD_RUN.findall(word) if kind == "Unigram" else (word,)
+            yield from (part for part in parts if len(part) <= LONGEST_WORD)
+
+
+def _worthwhile(tokenizer: Tokenizer, counts: Counter[str]) -> list[_Word]:
+    """Frequent words of several known tokens, those first that a token of their own would save most of."""
+    vocab, total, found = tokenizer.get_vocab(), counts.total(), []
+    for text, count in counts.items():
+        if count >= FEWEST_OCCURRENCES and text not in vocab:
+            ids = [token.id for token in tokenizer.backend_tokenizer.model.tokenize(text)]
+            if len(ids) > 1 and tokenizer.unk_token_id not in ids:
+                found.append(_Word(text, count, round(math.log(count / total), SCORE_DIGITS), ids))
+    return sorted(found, key=lambda word: (-word.occurrences * (len(word.ids) - 1), word.text))
+
+
+def _used_words(model: dict[str, Any], words: list[_Word], count: int) -> list[_Word]:
+    """The first `count` words that Unigram really encodes as one token, given their scores.
+
+    A word whose parts, old or new, are likelier together than the word itself gives way to the next.
+    """
+    from tokenizers.models import Unigram
+
+    old = [tuple(row) for row in model["vocab"]]
+    rest = [word for word in words if word.score > sum(old[number][1] for number in word.ids)]
+    taken: list[_Word] = []
+    while True:
+        room = count - len(taken)
+        taken, rest = taken + rest[:room], rest[room:]
+        rows = [(word.text, word.score) for word in taken]
+        trial = Unigram(old + rows, model["unk_id"], bool(model.get("byte_fallback")))
+        used = [word for word in taken if len(trial.tokenize(word.text)) == 1]
+        if len(used) == len(taken):
+            return taken
+        taken = used

@@ -23,12 +23,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
 from electra_albert.contracts import Batch, CheckpointError, DataError, SpecialIds, UsageError
-from electra_albert.corpus.batches import eval_batches
-from electra_albert.corpus.examples import SHORTEST_ROW, Rows, build_table
-from electra_albert.corpus.sources import Reading, find_files, plan_units, read_unit
+from electra_albert.corpus.examples import SHORTEST_ROW, Rows, build_table, eval_batches
+from electra_albert.corpus.sources import Reading, plan_units, read_unit
 from electra_albert.corpus.store import TokenStream
+from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import special_ids
-from electra_albert.corpus.word_encoder import TextEncoder, encoder_settings
+from electra_albert.data_files.finding import find_files
 from electra_albert.data_files.tables import open_table
 from electra_albert.inference import engine
 from electra_albert.inference.model import InferenceModel
@@ -123,11 +123,11 @@ def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream
         files = find_files(str(file), Counter())
     except DataError as error:
         raise DataError(str(error).removeprefix("--corpus ")) from None
-    encoder, total, words = TextEncoder(encoder_settings(tokenizer)), 0, 0
+    encoder, total, words = TextEncoder(tokenizer), 0, 0
     tokens, sentence_lengths, document_ends = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], []
     for unit in plan_units(files, Reading(text_column)):
         for document in read_unit(unit, Counter()):
-            ids, lengths = encoder.encode(document.sentences)
+            ids, lengths, _ = encoder.encode_counted(document.sentences)
             tokens.append(ids)
             total += len(ids)
             sentence_lengths.append(lengths[lengths > 0])

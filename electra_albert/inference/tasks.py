@@ -13,13 +13,14 @@ import numpy as np
 from scipy.special import softmax
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.finetuning_config import TuningConfig
 from electra_albert.hub.load import ModelFiles, load_task_model
 from electra_albert.inference.engine import Engine, Padded, TokenSequence, as_texts, quote
 from electra_albert.model.encoder import Body
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import span, token
-from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, TextEncoder, trained_plan
+from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, trained_plan
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.rows import Rows, outputs_by_unit
 from electra_albert.tasks.task import ChoiceExample, Report, SequenceExample, SpanExample, TokenExample

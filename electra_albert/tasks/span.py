@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, Subwords, lay_out
+from electra_albert.corpus.text_encoder import Subwords
+from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, lay_out
 from electra_albert.tasks.rows import Rows
 from electra_albert.tasks.task import Answer, SpanExample
 

@@ -17,8 +17,9 @@ from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import Job, make_job
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.contracts import Batch
-from electra_albert.corpus.batches import eval_batches
-from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
+from electra_albert.corpus.examples import eval_batches
+from electra_albert.corpus.tokenizer import save_tokenizer
+from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.objectives.masking import Targets
 from electra_albert.training.distributed import World
 from tests.apps.tiny_run import Ended, call, english

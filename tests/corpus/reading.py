@@ -12,10 +12,12 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from electra_albert.corpus.parts import PartPlan, token_dtype, write_parts
-from electra_albert.corpus.sources import Document, Reading, Span, Unit, find_files, plan_units, read_unit
+from electra_albert.corpus.documents import Document
+from electra_albert.corpus.parts import PartPlan, write_parts
+from electra_albert.corpus.sources import Reading, Span, Unit, plan_units, read_unit
 from electra_albert.corpus.store import Store, build_store
-from electra_albert.corpus.word_encoder import encoder_settings
+from electra_albert.corpus.text_encoder import TextEncoder
+from electra_albert.data_files.finding import find_files
 
 PROSE = ["The cat sat on the mat near the door.", "It was warm there.", "Nobody came to see it that day."]
 TEXT = "river bridge house people night water road hill moon dog stone wind old new great small sang fell"
@@ -82,8 +84,11 @@ def write_corpus(folder: Path, documents: list[list[str]], files: int = 3) -> li
     return [unit for file in find_files(str(folder), Counter()) for unit in plan_units([file])]
 
 
-def plan_parts(units: list[Unit], tokenizer: Any, folder: Path, fingerprint: str = "f") -> PartPlan:
-    return PartPlan(units, encoder_settings(tokenizer), folder / "parts", fingerprint, token_dtype(len(tokenizer)))
+def plan_parts(
+    units: list[Unit], tokenizer: Any, folder: Path, fingerprint: str = "f", sources: list[int] | None = None
+) -> PartPlan:
+    sources = sources or [0] * len(units)
+    return PartPlan(units, sources, TextEncoder(tokenizer), len(tokenizer), folder / "parts", fingerprint)
 
 
 def build(
@@ -97,10 +102,9 @@ def build(
     sources: list[int] | None = None,
 ) -> Store:
     """Write the parts that are missing and put them together, as preparing a corpus does."""
-    plan = plan_parts(units, tokenizer, folder, fingerprint)
+    plan = plan_parts(units, tokenizer, folder, fingerprint, sources)
     write_parts(plan, range(len(units)), num_workers)
-    sources = sources or [0] * len(units)
-    return build_store(plan, folder, sources=sources, vocab_size=len(tokenizer), seed=seed, found=Counter())
+    return build_store(plan, seed=seed, found=Counter())
 
 
 def stored_bytes(folder: Path) -> dict[str, bytes]:

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds
-from electra_albert.corpus.batches import TrainBatches, eval_batches
-from electra_albert.corpus.examples import ExampleTable, Rows, build_table, padding_share
+from electra_albert.corpus.examples import ExampleTable, Rows, TrainBatches, build_table, eval_batches, padding_share
 from electra_albert.corpus.mixture import RowOrder, order_rows
 from electra_albert.corpus.store import TokenStream
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from electra_albert.contracts import DataError, UserError
-from electra_albert.corpus.sources import find_files, plan_units, read_unit
+from electra_albert.corpus.sources import plan_units, read_unit
+from electra_albert.data_files.finding import find_files
 from tests.corpus.reading import COMPRESS, PROSE, read, sentences, write, write_table
 
 ROOT = Path(__file__).parents[2]
@@ -95,6 +96,8 @@ def test_many_small_files_share_a_unit_and_their_order_and_content_alone_decide(
     files = find_files(str(folders[0]), Counter())
     assert sentences(*files, unit_bytes=300) == sentences(*files) == [[f"Text {i}.", "Yes."] for i in range(100)]
     assert len(plan_units(files, unit_bytes=300)) > 10
+    sizes = [sum(span.end for span in unit.spans) for unit in plan_units(files[::4], unit_bytes=100)]  # of plain text
+    assert (max(sizes) <= 100, sum(sizes)) == (True, sum(file.stat().st_size for file in files[::4]))
 
 
 @pytest.mark.parametrize("name", ["a.arrow", "file.arrow"])
@@ -113,6 +116,9 @@ def test_a_record_batch_as_big_as_its_file_is_not_held_in_memory(tmp_path: Path,
 def test_fields_of_megabytes_with_line_ends_are_read(tmp_path: Path) -> None:
     path = write(tmp_path, as_csv(["One line of a long field.\n" * 150_000]), "a.csv")
     assert sentences(path) == [["One line of a long field."] * 100_000, ["One line of a long field."] * 50_000]
+    documents, counts = read(write(tmp_path, json.dumps({"text": "word " * 500_000}), "a.jsonl"))
+    assert " ".join(documents[0].sentences).split() == ["word"] * 500_000
+    assert (len(documents), counts["long_lines_cut"]) == (1, 2)
 
 
 # Columns, nulls, types and separators.

@@ -5,7 +5,7 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_albert.corpus.sentences import split_sentences
+from electra_albert.corpus.documents import split_sentences
 from tests.corpus.reading import solid
 
 
@@ -31,6 +31,7 @@ Upgrade to v2.0.1 from https://example.com/a.html?x=1. for it.
 He paid $4.50 at 10 a.m. EST on Jan. 5, 2000.
 Lt. Col. Smith, Sen. Kerry and Rep. Lee met at Washington, D.C. again.
 I saw Dr. No yesterday.
+It is shown in Fig. A and by Eq. B there.
 He stopped. . . and went on... Perhaps not.
 “Go!” he said, “or...” and left.
 It rose (see Fig. 2a and pp. 3–5) by approx. 3.5 percent.

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from electra_albert.data_files.streams import MAX_LINE_BYTES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_albert.contracts import DataError, UsageError, UserError
-from electra_albert.corpus.sources import MAX_LINE_BYTES, Document, find_files, plan_units, read_unit
-from electra_albert.data_files.finding import SAMPLE_BYTES
+from electra_albert.corpus.documents import Document
+from electra_albert.corpus.sources import plan_units, read_unit
+from electra_albert.data_files.finding import SAMPLE_BYTES, find_files
 from electra_albert.data_files.streams import compression
 from tests.corpus.reading import COMPRESS, PROSE, cut, read, sentences, solid, write
 

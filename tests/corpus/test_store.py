@@ -17,14 +17,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from electra_albert.data_files.streams import MAX_LINE_BYTES
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.corpus.parts import missing_parts, token_dtype, write_parts
-from electra_albert.corpus.sources import MAX_LINE_BYTES, find_files, plan_units, read_unit
-from electra_albert.corpus.statistics import format_statistics
-from electra_albert.corpus.store import SIDES, TokenStream, open_store
-from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
-from electra_albert.corpus.word_encoder import TextEncoder, encoder_settings
+from electra_albert.corpus.parts import token_dtype, write_parts
+from electra_albert.corpus.sources import plan_units, read_unit
+from electra_albert.corpus.store import SIDES, TokenStream, format_statistics, open_store
+from electra_albert.corpus.text_encoder import TextEncoder
+from electra_albert.corpus.tokenizer import save_tokenizer
+from electra_albert.corpus.tokenizer_training import train_tokenizer
+from electra_albert.data_files.finding import find_files
 from electra_albert.files import name_beside, write_json
 from tests.corpus.reading import build, document, plan_parts, stored_bytes, write, write_corpus
 
@@ -58,8 +60,8 @@ def is_whole(expected: list[list[int]], train: list[list[int]], validation: list
 def test_no_text_is_lost(tokenizer: Any, tmp_path: Path) -> None:
     documents = [document(number, 1 + number % 5) for number in range(150)]
     store = build(write_corpus(tmp_path / "corpus", documents), tokenizer, tmp_path / "store")
-    encoder = TextEncoder(encoder_settings(tokenizer))
-    expected = [encoder.encode(sentences)[0].tolist() for sentences in documents]
+    encoder = TextEncoder(tokenizer)
+    expected = [np.concatenate(encoder.encode(sentences)).tolist() for sentences in documents]
     train, validation = documents_in(store.train), documents_in(store.validation)
     assert is_whole(expected, train, validation)
     assert not is_whole(expected, train[:-1], validation)  # planted faults: a document dropped, one cut short
@@ -177,7 +179,7 @@ def test_an_error_in_one_part_ends_the_others_at_once(tokenizer: Any, tmp_path: 
     plan = plan_parts(units, tokenizer, tmp_path)
     with pytest.raises(DataError, match="holds a number"):
         write_parts(plan, [0, 1], 2)
-    assert missing_parts(plan) == [0, 1]
+    assert plan.missing() == [0, 1]
 
 
 _BUILD = """
@@ -185,8 +187,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 from electra_albert.corpus.parts import write_parts
-from electra_albert.corpus.sources import find_files, plan_units
+from electra_albert.corpus.sources import plan_units
 from electra_albert.corpus.tokenizer import load_tokenizer
+from electra_albert.data_files.finding import find_files
 from tests.corpus.reading import plan_parts
 folder = Path(sys.argv[1])
 units = plan_units(find_files(str(folder / "corpus"), Counter()), unit_bytes=1 << 17)
@@ -263,6 +266,18 @@ def test_killed_build_leaves_no_process_and_continues(
     assert "are there already" in caplog.messages[0]
     build(units, tokenizer, tmp_path / "one_shot")
     assert stored_bytes(tmp_path / "train") == stored_bytes(tmp_path / "one_shot" / "train") != {}
+
+
+def test_a_part_is_written_again_where_a_file_of_it_lacks_bytes_or_it_is_of_other_settings(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    units = write_corpus(tmp_path / "corpus", [document(number) for number in range(30)])
+    plan = plan_parts(units, tokenizer, tmp_path)
+    write_parts(plan, range(3), 1)
+    assert (plan.missing(), plan._replace(fingerprint="other").missing()) == ([], [0, 1, 2])
+    file = plan.parts()[1].path("groups")
+    file.write_bytes(file.read_bytes()[:-8])
+    assert plan.missing() == [1]
 
 
 # Statistics as lines for the console.

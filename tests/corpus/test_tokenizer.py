@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import random
 import subprocess
@@ -16,19 +18,23 @@ import numpy as np
 import pytest
 
 from electra_albert.contracts import DataError, UsageError
+from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import (
-    FEWEST_OCCURRENCES,
-    LONGEST_WORD,
     SPECIAL_PIECES,
+    WORD_START,
     TextOptions,
-    extend_tokenizer,
+    build_albert,
     fingerprint,
     load_tokenizer,
     save_tokenizer,
+)
+from electra_albert.corpus.tokenizer_training import (
+    FEWEST_OCCURRENCES,
+    LONGEST_WORD,
+    count_words,
+    extend_tokenizer,
     train_tokenizer,
 )
-from electra_albert.corpus.tokenizer_training import WORD_START, build_albert
-from electra_albert.corpus.word_encoder import TextEncoder, encoder_settings
 from tests.corpus.reading import build, write_corpus
 from tests.corpus.tokenizer_kinds import KINDS, PROSE, RELEASED, nasty_corpus, needs_released, save_bert, train_model
 
@@ -67,7 +73,8 @@ _TRAIN = """
 import sys
 sys.modules["sentencepiece"] = None  # its package is not needed
 from pathlib import Path
-from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer, train_tokenizer
+from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
+from electra_albert.corpus.tokenizer_training import train_tokenizer
 lines = [f"{a}{b} {b}{c}ing {c}{a}." for a in "the cat sat".split() for b in "on a rug".split() for c in "qwxyz中文字"]
 print(fingerprint(train_tokenizer(lines * 3, 120, True)), fingerprint(load_tokenizer(Path(sys.argv[1]))))
 """
@@ -166,7 +173,6 @@ def test_only_latin_letters_lose_marks_and_only_in_english_or_on_request(tmp_pat
         for loaded in (tokenizer, load_tokenizer(folder), AutoTokenizer.from_pretrained(str(folder))):
             assert unicodedata.normalize("NFC", loaded.backend_tokenizer.normalizer.normalize_str(FOREIGN)) == wanted
             assert loaded(FOREIGN)["input_ids"] == tokenizer(FOREIGN)["input_ids"]
-        assert TextEncoder(encoder_settings(tokenizer)).by_word
 
 
 @pytest.mark.slow
@@ -190,6 +196,10 @@ def test_marks_that_a_given_tokenizer_removes_are_counted(tmp_path: Path) -> Non
     for number, (tokenizer, removed) in enumerate([(albert, 24), (bert, 0)]):
         written = build(units, tokenizer, tmp_path / str(number)).statistics["written"]
         assert sum(count for name, count in written.items() if name.startswith("marks_removed")) == removed
+    counts = TextEncoder(train_tokenizer(PROSE, 300, True, False)).encode_counted(["éहिé"])[2]
+    assert {name: count for name, count in counts.items() if "marks" in name and count} == {
+        "marks_removed_from_Latin": 2
+    }
 
 
 # New words for a vocabulary.
@@ -260,6 +270,14 @@ def test_a_word_whose_pieces_are_likelier_is_passed_over_for_the_next() -> None:
     assert added({"▁the": -2.0, "old": -2.0}, old, 1) == ["▁zyx"]
     new = [*["zyx-wvu"] * 1000, *["zyxwvu"] * 90, *["onm"] * 80]
     assert added({"▁the": -2.0}, new, 3) == ["▁zyx", "wvu", "▁onm"]
+
+
+def test_only_words_count_in_their_scores_and_the_rarest_are_forgotten() -> None:
+    tokenizer = train_tokenizer(PROSE, 300, do_lower_case=True)
+    extended = extend_tokenizer(tokenizer, ["thrombosis , . ! ? ; : the"] * 10, 1).tokenizer
+    vocab = json.loads(extended.backend_tokenizer.to_str())["model"]["vocab"]
+    assert vocab[-1] == ["▁thrombosis", round(math.log(10 / 20), 5)]
+    assert count_words("abacabd", most_words=2) == {"a": 3}
 
 
 def test_other_models_are_refused_in_one_line(tmp_path: Path) -> None:

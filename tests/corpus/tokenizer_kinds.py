@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
-from electra_albert.corpus.tokenizer_training import build_albert
-from electra_albert.corpus.word_encoder import TextEncoder
+from electra_albert.corpus.text_encoder import TextEncoder
+from electra_albert.corpus.tokenizer import build_albert, save_tokenizer
+from electra_albert.corpus.tokenizer_training import train_tokenizer
 
 SHARED_DATA = Path(os.environ.get("ELECTRA_ALBERT_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
@@ -198,6 +198,6 @@ def edit(file: Path, change: Callable[[Any], Any]) -> None:
 
 def encoded(encoder: TextEncoder, sentences: list[str]) -> list[list[int]]:
     """The ids of each sentence."""
-    ids, lengths = encoder.encode(sentences)
+    ids, lengths, _ = encoder.encode_counted(sentences)
     assert (ids.dtype, lengths.dtype, lengths.sum()) == (np.int32, np.int64, len(ids))
     return [piece.tolist() for piece in np.split(ids, lengths.cumsum()[:-1])]

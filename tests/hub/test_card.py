@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from huggingface_hub import EvalResult, ModelCard
 
-from electra_albert.corpus.tokenizer import train_tokenizer
+from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.hub.card import Facts
 from tests.corpus.tokenizer_kinds import PROSE
 from tests.hub.forms import run_code_of, save

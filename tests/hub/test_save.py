@@ -18,7 +18,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from electra_albert.contracts import CheckpointError, UsageError
-from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
+from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer
+from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.hub import names
 from electra_albert.hub.load import load_task_model, locate_encoder
 from electra_albert.hub.outputs import outputs

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.corpus.tokenizer import save_tokenizer, train_tokenizer
+from electra_albert.corpus.tokenizer import save_tokenizer
+from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.inference.model import InferenceModel, load_model
 from tests.apps.tiny_run import english
 from tests.inference.stock import LONGEST, make_stock

@@ -13,7 +13,8 @@ import torch
 
 from electra_albert.config import ModelConfig, RtdConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch
-from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer, special_ids, train_tokenizer
+from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer, special_ids
+from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.inference.engine import spans_of
 from electra_albert.inference.model import InferenceModel
 from electra_albert.inference.rewrite import NO_CHARACTER, Line, Rewritten, compose, splice

@@ -10,7 +10,8 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from electra_albert.tasks.encoding import EncodePlan, TextEncoder
+from electra_albert.corpus.text_encoder import TextEncoder
+from electra_albert.tasks.encoding import EncodePlan
 from tests.corpus.tokenizer_kinds import NASTY, PROSE, save_fast_unigram, save_roberta, wordpiece_vocab
 
 PLAN = EncodePlan(32, 8, 6, has_null_answer=False, is_regression=False, double_unordered=False)
@@ -24,7 +25,7 @@ def tokenizer(kind: str) -> Any:
     """ALBERT's Unigram, BERT's WordPiece, byte-level BPE without an unknown word, or a Unigram that keeps spaces."""
     from transformers import AutoTokenizer, BertTokenizer
 
-    from electra_albert.corpus.tokenizer import train_tokenizer
+    from electra_albert.corpus.tokenizer_training import train_tokenizer
 
     if kind.startswith("albert"):
         return train_tokenizer(PROSE, 300, kind == "albert")

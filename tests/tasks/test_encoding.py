@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from electra_albert.tasks.encoding import TextEncoder, cover, lay_out, truncate_pair
+from electra_albert.corpus.text_encoder import TextEncoder, cover
+from electra_albert.tasks.encoding import lay_out, truncate_pair
 from electra_albert.tasks.rows import Rows
 from tests.corpus.tokenizer_kinds import FAIRSEQ_SPECIALS, PROSE, STOCK_SPECIALS
 from tests.tasks.small_tokenizers import encoder, kinds, plain_texts, steady, texts, thorough, tokenizer
@@ -92,7 +93,7 @@ def test_characters_a_normaliser_drops_belong_to_a_token_of_their_word(
 
 
 def test_truncation_and_padding_of_the_tokenizer_do_not_act_and_stay_as_they_were() -> None:
-    from electra_albert.corpus.tokenizer import train_tokenizer
+    from electra_albert.corpus.tokenizer_training import train_tokenizer
 
     trained = train_tokenizer(PROSE, 120, do_lower_case=True)
     trained.backend_tokenizer.enable_truncation(3)

@@ -17,6 +17,7 @@ from electra_albert.apps.default_model import default_model
 from electra_albert.apps.pretrain.job import choose_arithmetic
 from electra_albert.config import CorpusConfig, ModelConfig, TrainingConfig
 from electra_albert.contracts import Arithmetic, CheckpointError, DataError, UsageError
+from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.files import sha256
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, TuningConfig
@@ -27,7 +28,7 @@ from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.model.task_model import TaskHead
 from electra_albert.presets import PRESETS
-from electra_albert.tasks.encoding import EncodePlan, Encoding, TextEncoder, trained_plan
+from electra_albert.tasks.encoding import EncodePlan, Encoding, trained_plan
 from electra_albert.tasks.kinds import KINDS, TaskObjective
 from electra_albert.tasks.reading import read_data, read_unlabelled
 from electra_albert.tasks.registry import as_configured
@@ -85,7 +86,7 @@ def _name(path: Path) -> str:
 
 
 def _bare(prepared_dir: str, world: World, why: str) -> Start:
-    from electra_albert.apps.prepare.main import prepare
+    from electra_albert.apps.prepare import prepare
 
     LOG.info(f"notice: this begins with random weights and learns from the task alone: {why}")
     preset = PRESETS[_BARE_PRESET]

@@ -14,9 +14,10 @@ from electra_albert.apps.finetune.results import MODEL, PREDICTED, PREDICTIONS_H
 from electra_albert.apps.finetune.sweep import inference, model_outputs
 from electra_albert.apps.run_folder import ENVIRONMENT, write_whole, writing
 from electra_albert.contracts import CheckpointError, RunResult, UsageError
+from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfig
 from electra_albert.hub.load import load_task_model, locate_encoder, read_task
-from electra_albert.tasks.encoding import Encoding, TextEncoder, trained_plan
+from electra_albert.tasks.encoding import Encoding, trained_plan
 from electra_albert.tasks.kinds import KINDS, TaskObjective, write_submission
 from electra_albert.tasks.registry import TASKS, find_task, task_of_model
 from electra_albert.tasks.task import Report

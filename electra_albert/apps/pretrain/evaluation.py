@@ -13,7 +13,7 @@ import torch
 from electra_albert.apps.pretrain.scores import MASKED_TOKENS, OLD_TEXT_PREFIX
 from electra_albert.apps.pretrain.summary import guesses_in_markdown
 from electra_albert.contracts import Term
-from electra_albert.corpus.batches import eval_batches
+from electra_albert.corpus.examples import eval_batches
 from electra_albert.objectives.evaluation import Detections, detection_scores, is_discriminator_idle
 from electra_albert.training.distributed import gather_objects
 from electra_albert.training.monitor import Tally, mean, weighted_sum

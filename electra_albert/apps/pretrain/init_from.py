@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_albert.apps.prepare.main import find_store, prepare, with_tokenizer
+from electra_albert.apps.prepare import find_store, prepare, with_tokenizer
 from electra_albert.apps.run_folder import CONFIG, recorded_settings, shape_options
 from electra_albert.config import BUILT_IN_CORPUS, PretrainConfig, RtdConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 
 from electra_albert.apps.machine import why_not_compiled
-from electra_albert.apps.prepare.main import prepare
+from electra_albert.apps.prepare import prepare
 from electra_albert.apps.pretrain.init_from import (
     Origin,
     begin_with,
@@ -24,8 +24,7 @@ from electra_albert.apps.pretrain.init_from import (
 from electra_albert.apps.run_folder import run_settings
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch, DataError, UsageError
-from electra_albert.corpus.batches import TrainBatches
-from electra_albert.corpus.examples import ONE_SEGMENT_RATE, Rows
+from electra_albert.corpus.examples import ONE_SEGMENT_RATE, Rows, TrainBatches
 from electra_albert.corpus.tokenizer import fingerprint, special_ids
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import Compilation, compile_for_training, set_gradient_checkpointing
@@ -36,7 +35,7 @@ from electra_albert.training.distributed import World, main_first
 from electra_albert.training.optimizer import check_groups, parameter_groups
 
 if TYPE_CHECKING:
-    from electra_albert.apps.prepare.main import Prepared
+    from electra_albert.apps.prepare import Prepared
     from electra_albert.corpus.examples import ExampleTable
     from electra_albert.corpus.store import Store, TokenStream
     from electra_albert.corpus.tokenizer import Tokenizer

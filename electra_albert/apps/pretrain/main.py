@@ -149,7 +149,7 @@ def _check_folder(config: PretrainConfig, folder: Path) -> None:
 
 def run_folder(config: PretrainConfig, preset: str) -> Path:
     """The run's folder: as asked for, or named after corpus and preset."""
-    from electra_albert.apps.prepare.main import short_name
+    from electra_albert.apps.prepare import short_name
 
     if config.run.output_dir:
         return Path(config.run.output_dir)

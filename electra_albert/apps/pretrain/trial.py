@@ -17,7 +17,7 @@ from torch import nn
 
 from electra_albert.apps.machine import memory_of, peak_memory, smaller_step
 from electra_albert.contracts import Objective
-from electra_albert.corpus.batches import eval_batches
+from electra_albert.corpus.examples import eval_batches
 from electra_albert.objectives import spec_of
 from electra_albert.objectives.evaluation import Detections
 from electra_albert.training.guards import StopSignal

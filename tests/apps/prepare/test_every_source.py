@@ -10,8 +10,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from electra_albert.apps import demo
-from electra_albert.apps.prepare import command as prepare
+from electra_albert.apps import demo, prepare
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.corpus.tokenizer import load_tokenizer, special_ids
 from tests.apps.conftest import Finished

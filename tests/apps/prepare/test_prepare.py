@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from electra_albert.apps.prepare import command, main
-from electra_albert.apps.prepare.main import Prepared, ShardConfig, prepare, prepare_shard
+from electra_albert.apps import prepare as module
+from electra_albert.apps.prepare import Prepared, find_store, prepare, prepare_shard
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import DataError, UsageError, UserError
-from electra_albert.corpus.tokenizer import extend_tokenizer, load_tokenizer
+from electra_albert.corpus.tokenizer import load_tokenizer
+from electra_albert.corpus.tokenizer_training import extend_tokenizer
 from tests.apps.tiny_run import assert_refused, call, english, finish, start
 from tests.corpus.reading import WORDS, document
 from tests.corpus.tokenizer_kinds import KINDS
@@ -76,6 +77,8 @@ def test_the_next_run_reuses_everything_also_with_another_time_or_row_length(con
     assert "training a tokenizer" not in log
     assert again.folder == first.folder
     assert np.array_equal(again.store.train.tokens, first.store.train.tokens)
+    root, key = Path(config.prepared_dir), first.store.fingerprint
+    assert [bool(find_store(root, wanted)) for wanted in (key, key[:-1])] == [True, False]
     assert again.train_table.count == first.train_table.count > 0 < first.validation_table.count
     other, log = run(replace(config, max_seq_length=16))
     assert other.folder == first.folder
@@ -146,8 +149,7 @@ def test_a_flipped_bit_in_any_file_of_a_store_changes_no_result(config: CorpusCo
 
 _WITHIN_LIMITS = """
 import resource, sys
-from electra_albert.apps.prepare import command, main
-from electra_albert.apps.prepare.main import prepare
+from electra_albert.apps.prepare import prepare
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import UsageError
 
@@ -200,7 +202,7 @@ def test_a_trained_tokenizer_keeps_digits_and_commas_apart_and_logs_its_size(con
     together = replace(config, split_digit_comma=False)
     given = replace(together, tokenizer=str(prepared.tokenizer_dir))
     assert run(given)[0].store.train.tokens.size > 0
-    for make in (lambda: prepare(together, 1), lambda: prepare_shard(together, 1, ShardConfig(2, 0))):
+    for make in (lambda: prepare(together, 1), lambda: prepare_shard(together, 1, 2, 0)):
         with pytest.raises(UsageError, match="--split_digit_comma false"):
             make()
 
@@ -261,7 +263,7 @@ JOBS = 3
 def mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Several kinds of files with weights, in units so small that each gives many."""
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr(main, "UNIT_BYTES", 1 << 13)
+    monkeypatch.setattr(module, "UNIT_BYTES", 1 << 13)
     folder = tmp_path / "tales"
     folder.mkdir()
     texts = [english(200, seed=seed) for seed in range(4)]
@@ -292,17 +294,17 @@ def stored(prepared: Path) -> dict[str, Any]:
 
 def run_job(corpus: Path, prepared: Path, *share: object) -> str:
     """One job, by its index, or the merge; returns what it printed and logged."""
-    ended = call(command.main, *options(corpus, prepared, "--num_shards", JOBS, *share))
+    ended = call(module.main, *options(corpus, prepared, "--num_shards", JOBS, *share))
     assert ended.code == 0, ended.err
     return ended.out + ended.err
 
 
 def test_jobs_in_any_order_and_twice_give_the_bytes_of_one_process(mixture: Path, tmp_path: Path) -> None:
     alone, together = tmp_path / "alone", tmp_path / "together"
-    assert call(command.main, *options(mixture, alone)).code == 0
+    assert call(module.main, *options(mixture, alone)).code == 0
     for index in (2, 0, 0):
         run_job(mixture, together, "--shard_index", index)
-    ended = call(command.main, *options(mixture, together, "--num_shards", JOBS, "--merge"))
+    ended = call(module.main, *options(mixture, together, "--num_shards", JOBS, "--merge"))
     assert_refused(ended, 3, "missing", "--shard_index 1;")
     run_job(mixture, together, "--shard_index", 1)
     run_job(mixture, together, "--merge")
@@ -315,11 +317,11 @@ def test_jobs_in_any_order_and_twice_give_the_bytes_of_one_process(mixture: Path
 def test_jobs_that_start_together_make_one_tokenizer_and_all_parts(tmp_path: Path) -> None:
     (tmp_path / "tales.txt").write_text(english(150), encoding="utf-8")
     shared = options(tmp_path / "tales.txt", tmp_path / "prepared", "--num_shards", 2)
-    module = ["-m", "electra_albert", "prepare", *shared, "--shard_index"]
-    ends = [finish(job) for job in [start([*module, str(index)], tmp_path) for index in range(2)]]
+    command = ["-m", "electra_albert", "prepare", *shared, "--shard_index"]
+    ends = [finish(job) for job in [start([*command, str(index)], tmp_path) for index in range(2)]]
     assert [ended.code for ended in ends] == [0, 0], ends
     assert sum("training a tokenizer" in ended.out + ended.err for ended in ends) == 1
-    assert call(command.main, *shared, "--merge").code == 0
+    assert call(module.main, *shared, "--merge").code == 0
 
 
 def test_a_share_that_does_not_exist_is_refused(tmp_path: Path) -> None:
@@ -331,7 +333,7 @@ def test_a_share_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     }
     for more, word in refused.items():
         argv = options(tmp_path / "none.txt", tmp_path / "prepared", *more.split())
-        assert_refused(call(command.main, *argv), 2, word)
+        assert_refused(call(module.main, *argv), 2, word)
 
 
 class At(logging.Handler):
@@ -353,20 +355,20 @@ def test_jobs_do_not_wait_for_one_another_and_notice_a_changed_corpus(mixture: P
 
     def run(act: Callable[[], object], prepared: str) -> Path:
         handler = At(act)
-        main.LOG.addHandler(handler)
-        main.LOG.setLevel("INFO")
+        module.LOG.addHandler(handler)
+        module.LOG.setLevel("INFO")
         try:
-            return prepare_shard(config_of(prepared), 42, ShardConfig(2, 0))
+            return prepare_shard(config_of(prepared), 42, 2, 0)
         finally:
-            main.LOG.removeHandler(handler)
+            module.LOG.removeHandler(handler)
             assert handler.done
 
     def config_of(prepared: str) -> CorpusConfig:
         prepared_dir = str(tmp_path / prepared)
         return CorpusConfig(str(mixture), vocab_size=300, prepared_dir=prepared_dir, preprocessing_num_workers=1)
 
-    folder = run(lambda: prepare_shard(config_of("first"), 42, ShardConfig(2, 1)), "first")
-    assert prepare(config_of("first"), 42, ShardConfig(2, merge=True)).folder == folder
+    folder = run(lambda: prepare_shard(config_of("first"), 42, 2, 1), "first")
+    assert prepare(config_of("first"), 42, merged_jobs=2).folder == folder
 
     def change() -> None:
         with (mixture.parent / "b.jsonl").open("a", encoding="utf-8") as file:

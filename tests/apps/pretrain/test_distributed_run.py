@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from electra_albert.apps.prepare.main import prepare
+from electra_albert.apps.prepare import prepare
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import Batch, Term
-from electra_albert.corpus.batches import TrainBatches
-from electra_albert.corpus.examples import Rows
+from electra_albert.corpus.examples import Rows, TrainBatches
 from electra_albert.corpus.tokenizer import special_ids
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, Ended, call, finish, options, rows, start

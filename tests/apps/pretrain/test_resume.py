@@ -15,7 +15,7 @@ import pytest
 
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.contracts import STOPPED_BY_SIGNAL, Batch
-from electra_albert.corpus.batches import TrainBatches
+from electra_albert.corpus.examples import TrainBatches
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import (
     STEPS,

@@ -1,7 +1,12 @@
-"""Raw text to a tokenizer and a token store, made once and kept for the next run on the same corpus and settings.
+"""electra-albert prepare: make the tokenizer and the token store of a corpus, by one job or many.
 
-A folder's name carries the beginning of its key: a hash of the content of all files, how they are read, the tokenizer
-and the seed. So another corpus never meets an old store, and the same one finds it wherever its files have gone.
+electra-albert prepare --corpus my.txt
+electra-albert prepare --corpus my.txt --num_shards 16 --shard_index 3     one of many jobs
+electra-albert prepare --corpus my.txt --num_shards 16 --merge             once they are done
+
+Both are kept for the next run. A folder's name carries the beginning of its key: a hash of the content of all files,
+how they are read, the tokenizer and the seed. So another corpus never meets an old store, and the same one finds it
+wherever its files have gone.
 """
 
 from __future__ import annotations
@@ -13,39 +18,31 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from filelock import FileLock, Timeout
 
+from electra_albert.apps.command_line import make_parser, parse
 from electra_albert.apps.run_folder import require_same_text
-from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig
+from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig, TrainingConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.corpus.examples import ExampleTable, build_table, padding_share
-from electra_albert.corpus.mixture import RowOrder, Source, order_rows, read_sources, source_names, without_repeats
-from electra_albert.corpus.parts import PartPlan, missing_parts, token_dtype, write_parts
+from electra_albert.corpus import tokenizer as tokenizers
+from electra_albert.corpus.parts import PartPlan, write_parts
 from electra_albert.corpus.sources import Reading, Unit, plan_units, read_unit, require_columns
-from electra_albert.corpus.statistics import format_statistics
-from electra_albert.corpus.store import Store, build_store, open_store
-from electra_albert.corpus.tokenizer import (
-    TextOptions,
-    extend_tokenizer,
-    fingerprint,
-    load_tokenizer,
-    save_tokenizer,
-    train_tokenizer,
-)
-from electra_albert.corpus.word_encoder import encoder_settings
+from electra_albert.corpus.text_encoder import TextEncoder
+from electra_albert.corpus.tokenizer_training import extend_tokenizer, train_tokenizer
 from electra_albert.data_files.finding import find_files, identity, same_content
 from electra_albert.files import SAMPLE_TEXT, read_json, write_json
-from electra_albert.keyed_random import Stream, bits
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # they load torch, which --help does without
+    from electra_albert.corpus.examples import ExampleTable
+    from electra_albert.corpus.mixture import RowOrder, Source
+    from electra_albert.corpus.store import Store
     from electra_albert.corpus.tokenizer import Tokenizer
 
 LOG = logging.getLogger(__name__)
@@ -61,23 +58,30 @@ _TOKENIZER_MAX_LENGTH = 512  # of the copy kept with the store; a run's own copy
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-@dataclass(frozen=True)
-class ShardConfig:
-    """The share of the work that one of several jobs does, on one machine or many that see the same folder."""
-
-    num_shards: int | None = None
-    shard_index: int | None = None  # from 0
-    merge: bool = False
-
-    def __post_init__(self) -> None:
-        count, index = self.num_shards, self.shard_index
-        if (index is None) != (self.merge or count is None) or (self.merge and count is None) or count == 0:
-            raise ValueError("num_shards takes a number of jobs and either shard_index or merge, which both need it")
-        if count is not None and not 0 <= (index or 0) < count:
-            raise ValueError(f"shard_index={index} must lie between 0 and {count - 1}")
-
-
-_ALONE = ShardConfig()
+def main(argv: Sequence[str]) -> int:
+    """Entry point of `electra-albert prepare`; returns the exit code."""
+    parser = make_parser("electra-albert prepare", "Make the tokenizer and the token store of a corpus.")
+    parser.add_class_arguments(CorpusConfig)
+    jobs, share = "Jobs that prepare the corpus together.", "Do this share of the work, from 0, and leave the rest."
+    parser.add_argument("--num_shards", type=int | None, default=None, help=jobs)
+    parser.add_argument("--shard_index", type=int | None, default=None, help=share)
+    parser.add_argument("--merge", action="store_true", help="Put the work of all jobs together.")
+    parser.add_argument("--seed", type=int, default=TrainingConfig.seed, help="Keys every draw, as in Pretraining.py.")
+    options = parse(parser, argv).as_dict()
+    seed, count, index, merge = map(options.pop, ("seed", "num_shards", "shard_index", "merge"))
+    if (index is None) != (merge or count is None) or (merge and count is None) or count == 0:
+        raise UsageError("num_shards takes a number of jobs and either shard_index or merge, which both need it")
+    if count is not None and not 0 <= (index or 0) < count:
+        raise UsageError(f"shard_index={index} must lie between 0 and {count - 1}")
+    try:
+        config = CorpusConfig(**options)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if index is not None:
+        print(f"job {index} of {count} is done in {prepare_shard(config, seed, count, index)}")
+    else:
+        print(f"ready in {prepare(config, seed, merged_jobs=count).folder}")
+    return 0
 
 
 class Prepared(NamedTuple):
@@ -94,33 +98,33 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    config: CorpusConfig, seed: int, shard: ShardConfig = _ALONE, recorded: Mapping[str, Any] | None = None
+    config: CorpusConfig, seed: int, *, merged_jobs: int | None = None, recorded: Mapping[str, Any] | None = None
 ) -> Prepared:
     """Build what is missing, reuse what is there. In a distributed run one process goes first, the others find it.
 
-    With shard.merge the parts must be there. `recorded` are the settings of a run to be resumed.
+    Of `merged_jobs` all parts must be there. `recorded` are the settings of a run to be resumed.
     """
     with _plain_errors(config):
-        corpus = _open(config, seed)
+        corpus = open_corpus(config, seed)
         if recorded is not None:
             require_same_text(recorded, config, corpus.key)
         tokenizer = _ready_tokenizer(corpus)
         with locked(corpus.folder / ".lock"):
-            return _cut_rows(corpus, tokenizer, _build(corpus, tokenizer, shard))
+            return _cut_rows(corpus, tokenizer, _build(corpus, tokenizer, merged_jobs))
 
 
-def prepare_shard(config: CorpusConfig, seed: int, shard: ShardConfig) -> Path:
-    """Write the share of the parts that falls to one job; returns the corpus's folder. Raises as `prepare` does."""
-    assert shard.num_shards is not None
+def prepare_shard(config: CorpusConfig, seed: int, num_shards: int, shard_index: int) -> Path:
+    """Write the share of the parts that falls to one job, on this machine or another that sees the same folder.
+
+    Jobs are numbered from 0. Returns the corpus's folder. Raises as `prepare` does.
+    """
     with _plain_errors(config):
-        corpus = _open(config, seed)
-        tokenizer = _ready_tokenizer(corpus)  # for the rest, no job waits for another
-        plan, _ = _plan_parts(corpus, tokenizer)
-        if ready_store(corpus.folder / "store", plan.fingerprint) is None:
-            mine = range(shard.shard_index or 0, len(plan.units), shard.num_shards)
-            LOG.info(f"job {shard.shard_index} of {shard.num_shards}: {len(mine)} of {len(plan.units)} parts")
-            write_parts(plan, mine, _workers(config))
-            _require_unchanged(corpus)
+        corpus = open_corpus(config, seed)
+        plan = _plan_parts(corpus, _ready_tokenizer(corpus))  # for the rest, no job waits for another
+        if ready_store(plan.folder.parent, plan.fingerprint) is None:
+            mine = range(shard_index, len(plan.units), num_shards)
+            LOG.info(f"job {shard_index} of {num_shards}: {len(mine)} of {len(plan.units)} parts")
+            _write_parts(corpus, plan, mine)
     return corpus.folder
 
 
@@ -129,16 +133,11 @@ def _plain_errors(config: CorpusConfig) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        where = problem.filename or config.prepared_dir
         way_out = "look at --corpus and --prepared_dir"
         if problem.errno in _NO_ROOM:
             way_out = "make room there or name another --prepared_dir, then start again; what is finished is kept"
+        where = problem.filename or config.prepared_dir
         raise UsageError(f"{where}: {problem.strerror or problem}; {way_out}") from problem
-
-
-def _workers(config: CorpusConfig) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return config.preprocessing_num_workers or cores or 1
 
 
 # The folder of a corpus.
@@ -157,24 +156,29 @@ class CorpusFolder(NamedTuple):
     found: Counter[str]  # counts of what was left out when the files were listed
     given: Tokenizer | None  # the tokenizer to use, if one was named
 
-    def units(self, unit_bytes: int) -> list[list[Unit]]:
-        pairs = zip(self.sources, self.files, strict=True)
-        return [plan_units(files, _reading(source, self.config), unit_bytes) for source, files in pairs]
+    def units(self, unit_bytes: int) -> list[tuple[int, Unit]]:
+        """All units, each with the number of its source."""
+        pairs = enumerate(zip(self.sources, self.files, strict=True))
+        plans = ((n, plan_units(files, _reading(source, self.config), unit_bytes)) for n, (source, files) in pairs)
+        return [(number, unit) for number, units in plans for unit in units]
 
     def all_files(self) -> list[Path]:
         return [path for files in self.files for path in files]
 
 
 def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
-    """List the files of the corpus, compute its key, and make its folder."""
-    root = Path(config.prepared_dir)
-    root.mkdir(parents=True, exist_ok=True)
-    given = None
+    """List the files of the corpus, compute its key, and make its folder; extend its tokenizer if that is asked."""
+    from electra_albert.corpus.mixture import read_sources, without_repeats
+
+    given, root = None, Path(config.prepared_dir)
     if config.tokenizer:
         if config.keep_accents == "albert":
             raise UsageError("--keep_accents albert is for a tokenizer that is trained; for a given one say false")
-        options = TextOptions(config.do_lower_case, config.keep_accents, config.split_digit_comma)
-        given = load_tokenizer(Path(config.tokenizer), options)
+        options = tokenizers.TextOptions(config.do_lower_case, config.keep_accents, config.split_digit_comma)
+        given = tokenizers.load_tokenizer(Path(config.tokenizer), options)
+    elif config.split_digit_comma is False:
+        raise UsageError("--split_digit_comma false needs a --tokenizer: a trained one always splits; leave it out")
+    root.mkdir(parents=True, exist_ok=True)
     sources = read_sources(config.corpus, config.text_column)
     paths = [str(SAMPLE_TEXT) if source.corpus == BUILT_IN_CORPUS else source.corpus for source in sources]
     name = short_name(config.corpus)
@@ -185,19 +189,24 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
             require_columns(some, _reading(source, config))
         noted = map(read_json, sorted(root.glob(f"{name}-*/corpus.json")))  # an untouched file is not hashed again
         hashes = identity([path for some in files for path in some], *noted)
-        entries = iter(hashes["files"])
+        hash_of = {entry["path"]: entry["blake2b"] for entry in hashes["files"]}
         content = [
-            [source.text_column, [[next(entries)["blake2b"], path.suffixes[-2:]] for path in some]]
+            [source.text_column, [[hash_of[str(path)], path.suffixes[-2:]] for path in some]]
             for source, some in zip(sources, files, strict=True)
         ]
         trained = [_TRAINING_VERSION, config.vocab_size, config.do_lower_case is not False, config.keep_accents]
-        tokenizer = fingerprint(given) if given else trained
+        tokenizer = tokenizers.fingerprint(given) if given else trained
         parts = [PREPARED_VERSION, content, [config.bad_utf8, config.encoding], tokenizer, seed]
         key = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
         folder = root / f"{name}-{key[:_KEY_LETTERS]}"
         folder.mkdir(exist_ok=True)
         write_json(folder / "corpus.json", hashes)
-    return CorpusFolder(folder, key, config, seed, sources, files, hashes, found, given)
+    corpus = CorpusFolder(folder, key, config, seed, sources, files, hashes, found, given)
+    if config.extend_vocab_to is None:
+        return corpus
+    with locked(folder / ".tokenizer.lock"):
+        extended = _extended_tokenizer(corpus, config.extend_vocab_to)
+    return open_corpus(with_tokenizer(config, extended), seed)
 
 
 def _reading(source: Source, config: CorpusConfig) -> Reading:
@@ -208,20 +217,6 @@ def short_name(corpus: str) -> str:
     """The name from which folders made of a corpus get theirs."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(os.path.realpath(corpus)).stem)
     return name.strip("-.")[:40] or "corpus"
-
-
-def _open(config: CorpusConfig, seed: int) -> CorpusFolder:
-    """The corpus and its folder, with the extended tokenizer if one is asked for."""
-    if config.split_digit_comma is False and not config.tokenizer:
-        raise UsageError(
-            "--split_digit_comma false needs a --tokenizer: one that is trained always splits; leave it out"
-        )
-    corpus = open_corpus(config, seed)
-    if config.extend_vocab_to is None:
-        return corpus
-    with locked(corpus.folder / ".tokenizer.lock"):
-        folder = _extended_tokenizer(corpus, config.extend_vocab_to)
-    return open_corpus(with_tokenizer(config, folder), seed)
 
 
 def with_tokenizer(config: CorpusConfig, folder: Path) -> CorpusConfig:
@@ -243,12 +238,17 @@ def locked(lock: Path) -> Iterator[None]:
         yield
 
 
+# The token store.
+
+
 def ready_store(folder: Path, wanted: str) -> Store | None:
     """The store in `folder` if it is whole and has the fingerprint wanted."""
-    if not (folder / "manifest.json").is_file():
-        return None
+    from electra_albert.corpus.store import open_store
+
     try:
         store = open_store(folder)
+    except UsageError:  # there is none
+        return None
     except CheckpointError as problem:
         LOG.info(f"{problem}; building the token store again")
         return None
@@ -265,44 +265,44 @@ def find_store(prepared_dir: Path, fingerprint: str) -> Store | None:
     return next((store for folder in folders if (store := ready_store(folder, fingerprint))), None)
 
 
-# The token store.
+def _plan_parts(corpus: CorpusFolder, tokenizer: Tokenizer) -> PartPlan:
+    found = corpus.units(UNIT_BYTES)
+    units, sources = [unit for _, unit in found], [source for source, _ in found]
+    folder, wanted = corpus.folder / "store" / "parts", f"{corpus.key}-{tokenizers.fingerprint(tokenizer)}"
+    return PartPlan(units, sources, TextEncoder(tokenizer), len(tokenizer), folder, wanted)
 
 
-def _plan_parts(corpus: CorpusFolder, tokenizer: Tokenizer) -> tuple[PartPlan, list[int]]:
-    """The parts of the store, and the source that each of them belongs to."""
-    by_source = corpus.units(UNIT_BYTES)
-    units = [unit for units in by_source for unit in units]
-    sources = [source for source, units in enumerate(by_source) for _ in units]
-    wanted = f"{corpus.key}-{fingerprint(tokenizer)}"
-    folder = corpus.folder / "store" / "parts"
-    return PartPlan(units, encoder_settings(tokenizer), folder, wanted, token_dtype(len(tokenizer))), sources
-
-
-def _build(corpus: CorpusFolder, tokenizer: Tokenizer, shard: ShardConfig) -> Store:
+def _build(corpus: CorpusFolder, tokenizer: Tokenizer, merged_jobs: int | None) -> Store:
     """The store: the one that is there, or one made from the parts, of which the missing ones are written first."""
-    folder = corpus.folder / "store"
-    plan, sources = _plan_parts(corpus, tokenizer)
-    if store := ready_store(folder, plan.fingerprint):
+    from electra_albert.corpus.store import build_store
+
+    plan = _plan_parts(corpus, tokenizer)
+    if store := ready_store(plan.folder.parent, plan.fingerprint):
         return store
-    missing = missing_parts(plan)
-    if shard.merge and missing:
-        jobs = ", ".join(map(str, sorted({number % (shard.num_shards or 1) for number in missing})))
+    if merged_jobs is not None and (missing := plan.missing()):
+        jobs = ", ".join(map(str, sorted({number % merged_jobs for number in missing})))
         raise DataError(f"{len(missing)} of {len(plan.units)} parts are missing, of --shard_index {jobs}; run them")
-    if not shard.merge:
-        workers = _workers(corpus.config)
-        LOG.info(f"building the token store in {folder} with {workers} processes")
-        write_parts(plan, range(len(plan.units)), workers)
-    _require_unchanged(corpus)
-    return build_store(plan, folder, sources=sources, vocab_size=len(tokenizer), seed=corpus.seed, found=corpus.found)
+    _write_parts(corpus, plan, () if merged_jobs else range(len(plan.units)))
+    return build_store(plan, seed=corpus.seed, found=corpus.found)
 
 
-def _require_unchanged(corpus: CorpusFolder) -> None:
+def _write_parts(corpus: CorpusFolder, plan: PartPlan, numbers: Sequence[int]) -> None:
+    """Write those of the parts that are missing. Raises DataError where the corpus has changed meanwhile."""
+    if numbers:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        workers = corpus.config.preprocessing_num_workers or cores or 1
+        LOG.info(f"building the token store in {plan.folder.parent} with {workers} processes")
+        write_parts(plan, numbers, workers)
     if not same_content(corpus.all_files(), corpus.identity):
         raise DataError(f"{corpus.config.corpus} changed while it was read; leave it alone and start again")
 
 
 def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepared:
     """Cut the store into rows, order them by the sources' weights, and log the corpus statistics."""
+    from electra_albert.corpus.examples import build_table, padding_share
+    from electra_albert.corpus.mixture import order_rows, source_names
+    from electra_albert.corpus.store import format_statistics
+
     length, seed = corpus.config.max_seq_length, corpus.seed
     train = build_table(store.train, length, seed, store.folder / "train")
     validation = build_table(store.validation, length, seed, store.folder / "validation")
@@ -324,8 +324,8 @@ def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepa
                 share, repeats = order.taken[number] / order.pass_length, order.taken[number] / order.count[number]
                 text = f"{share:.1%} of the rows trained on, each {repeats:.2f} times a pass; {text}"
             LOG.info(f"  {source.corpus}: {text}")
-    tokenizer_dir = corpus.folder / "tokenizer"
-    return Prepared(tokenizer, tokenizer_dir, store, train, validation, order, corpus.folder, held_out_sources)
+    folder = corpus.folder
+    return Prepared(tokenizer, folder / "tokenizer", store, train, validation, order, folder, held_out_sources)
 
 
 # The tokenizer.
@@ -333,18 +333,18 @@ def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepa
 
 def _ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
     """The tokenizer that was given, trained before, or is trained now; a copy is kept in the corpus's folder."""
-    folder, config = corpus.folder / "tokenizer", corpus.config
+    folder, size = corpus.folder / "tokenizer", corpus.config.vocab_size
     with locked(corpus.folder / ".tokenizer.lock"):
         if corpus.given is None and (folder / "tokenizer.json").is_file():
-            return load_tokenizer(folder)
+            return tokenizers.load_tokenizer(folder)
         tokenizer = corpus.given
         if tokenizer is None:
-            LOG.info(f"training a tokenizer of {config.vocab_size:,} subwords")
-            is_lower = config.do_lower_case is not False
-            tokenizer = train_tokenizer(_sample_sentences(corpus), config.vocab_size, is_lower, config.keep_accents)
-            if len(tokenizer) < config.vocab_size:
-                LOG.info(f"the text gives only {len(tokenizer):,} subwords of the --vocab_size {config.vocab_size:,}")
-        save_tokenizer(tokenizer, folder, _TOKENIZER_MAX_LENGTH)
+            LOG.info(f"training a tokenizer of {size:,} subwords")
+            is_lower, sentences = corpus.config.do_lower_case is not False, _sample_sentences(corpus)
+            tokenizer = train_tokenizer(sentences, size, is_lower, corpus.config.keep_accents)
+            if len(tokenizer) < size:
+                LOG.info(f"the text gives only {len(tokenizer):,} subwords of the --vocab_size {size:,}")
+        tokenizers.save_tokenizer(tokenizer, folder, _TOKENIZER_MAX_LENGTH)
     return tokenizer
 
 
@@ -364,14 +364,18 @@ def _extended_tokenizer(corpus: CorpusFolder, size: int) -> Path:
         if not added:
             break
     LOG.info(f"the tokenizer has {len(tokenizer):,} tokens: {before:,} of its own, {len(tokenizer) - before:,} added")
-    save_tokenizer(tokenizer, folder, _TOKENIZER_MAX_LENGTH)
+    tokenizers.save_tokenizer(tokenizer, folder, _TOKENIZER_MAX_LENGTH)
     return folder
 
 
 def _sample_sentences(corpus: CorpusFolder) -> Iterator[str]:
     """Sentences from the beginnings of units all over the corpus, in a keyed order; all of a small one."""
+    import torch
+
+    from electra_albert.keyed_random import Stream, bits
+
     size = sum(path.stat().st_size for path in corpus.all_files())
-    units = [unit for units in corpus.units(max(_SMALLEST_SAMPLE_BYTES, size // _SAMPLED_UNITS)) for unit in units]
+    units = [unit for _, unit in corpus.units(max(_SMALLEST_SAMPLE_BYTES, size // _SAMPLED_UNITS))]
     number = torch.arange(len(units))
     order = bits(corpus.seed, Stream.TOKENIZER_SAMPLE, number, torch.zeros_like(number)).argsort(stable=True)
     left = SAMPLE_CHARACTERS

@@ -1,0 +1,178 @@
+"""Text to token ids and character offsets, by every kind of tokenizer; text never becomes a special token."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, takewhile
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int32]
+_TEXTS_AT_ONCE = 2048
+_LONGEST_REMEMBERED = 64  # characters of a word; bounds the memory that counting takes
+MARKS_REMOVED = "marks_removed_from_"  # and the script of the characters that had them
+FORMS_REWRITTEN = "compatibility_forms_rewritten"
+
+
+class Subwords(NamedTuple):
+    """The subwords of a text and the characters each covers: text[start:end], without a space before."""
+
+    ids: Ids
+    starts: Ids
+    ends: Ids
+
+
+class TextEncoder:
+    """Encodes as the tokenizer with `split_special_tokens`, but never gives text a special id.
+
+    Stock would turn "[MASK]" in a text into the mask itself; even with `split_special_tokens` it finds "<pad>" in text
+    if the model is Unigram, which knows no control tokens. The tokenizer is not changed. Can be pickled.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        from tokenizers import Tokenizer
+
+        self.cls_id: int = tokenizer.cls_token_id
+        self.sep_id: int = tokenizer.sep_token_id
+        self.pad_id: int = tokenizer.pad_token_id
+        unknown = tokenizer.unk_token_id
+        self.filler_id: int = tokenizer.mask_token_id if unknown is None else unknown  # for a word without subwords
+        content = json.loads(tokenizer.backend_tokenizer.to_str())
+        model, added = content["model"], content["added_tokens"]
+        is_unigram = model["type"] == "Unigram"
+        found = model.get("unk_id") if is_unigram else model["vocab"].get(model.get("unk_token"))
+        self.unknown_id = -1 if found is None else int(found)  # of the model, which may have none
+        special = {token["id"]: token["content"] for token in added if token["special"]}
+        special |= dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
+        self._special_text = re.compile("|".join(map(re.escape, special.values())))
+        if is_unigram:
+            # White space hardly ever reaches the model, so a token that begins with a space is not found in text.
+            for number in special:
+                if number < len(model["vocab"]):  # else an added token after the model's own
+                    model["vocab"][number][0] = " " + model["vocab"][number][0]
+            content["added_tokens"] = [token for token in added if not token["special"]]
+        content |= {"post_processor": None, "truncation": None, "padding": None}
+        self._backend = Tokenizer.from_str(json.dumps(content))
+        self._normalizer = self._backend.normalizer  # the same object each time, by which `_count_lost` remembers
+        self._is_special = np.zeros(max(self._backend.get_vocab_size(), *special) + 1, np.bool_)
+        self._is_special[sorted({*special} - {self.unknown_id})] = True
+
+    def encode(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of each text."""
+        ids, lengths, _ = self._flat_ids(texts)
+        return np.split(ids, lengths.cumsum()[:-1]) if texts else []
+
+    def encode_counted(self, sentences: Sequence[str]) -> tuple[Ids, NDArray[np.int64], Counter[str]]:
+        """ids [tokens] int32 of all sentences one after the other, tokens of each [n] int64, and counts.
+
+        Counted are `special_texts` met; `unknown_characters` that the unknown token replaced, spaces apart; and what
+        the normalizer removed: `marks_removed_from_` a script, and `compatibility_forms_rewritten`.
+        """
+        ids, lengths, special_counts = self._flat_ids(sentences)
+        written = [len(self._special_text.findall(sentence)) for sentence in sentences]
+        unknown = np.unique(np.repeat(np.arange(len(sentences)), lengths)[ids == self.unknown_id]).tolist()
+        counts = Counter(
+            special_texts=int(np.maximum(special_counts, np.array(written, np.int64)).sum()),
+            unknown_characters=self._unknown_characters([sentences[number] for number in unknown]),
+        )
+        for word in chain.from_iterable(sentence.split() for sentence in sentences if not sentence.isascii()):
+            if self._normalizer is not None and not word.isascii():
+                lost = _count_lost if len(word) <= _LONGEST_REMEMBERED else _count_lost.__wrapped__
+                counts.update(lost(self._normalizer, word))
+        return ids, lengths, counts
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> Iterator[Subwords]:
+        """The ids and offsets of each text, one after the other."""
+        for text, found in zip(texts, self._in_batches(texts, self._backend.encode_batch), strict=True):
+            ids, spans = np.array(found.ids, np.int32), np.array(cover(text, found.offsets), np.int32).reshape(-1, 2)
+            kept = ~self._is_special[ids] | (self.unknown_id >= 0)
+            ids[self._is_special[ids]] = self.unknown_id
+            yield Subwords(ids[kept], spans[kept, 0], spans[kept, 1])
+
+    def _flat_ids(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64], NDArray[np.int64]]:
+        """ids of all texts, tokens of each, and how many of each the model took for special ones.
+
+        These become the unknown token, or are left out where there is none.
+        """
+        found = [one.ids for one in self._in_batches(texts, self._backend.encode_batch_fast)]
+        lengths = np.fromiter(map(len, found), np.int64, len(found))
+        ids = np.fromiter(chain.from_iterable(found), np.int32, int(lengths.sum()))
+        is_special = self._is_special[ids]
+        special_counts = np.bincount(np.repeat(np.arange(len(found)), lengths)[is_special], minlength=len(found))
+        if self.unknown_id < 0:
+            return ids[~is_special], lengths - special_counts, special_counts
+        ids[is_special] = self.unknown_id
+        return ids, lengths, special_counts
+
+    def _in_batches(self, texts: Sequence[str], encode_batch: Callable[..., list[Any]]) -> Iterator[Any]:
+        self._backend.encode_special_tokens = True  # which pickling forgets
+        for start in range(0, len(texts), _TEXTS_AT_ONCE):
+            yield from encode_batch(list(texts[start : start + _TEXTS_AT_ONCE]), add_special_tokens=False)
+
+    def _unknown_characters(self, texts: Sequence[str]) -> int:
+        """Characters of texts that became unknown, spaces apart."""
+        count = 0
+        for text, found in zip(texts, self._in_batches(texts, self._backend.encode_batch), strict=True):
+            reached = 0  # spans are in order and may overlap
+            for token, (start, end) in zip(found.ids, found.offsets, strict=True):
+                if token == self.unknown_id or self._is_special[token]:
+                    count += len(text[max(start, reached) : end].replace(" ", ""))
+                    reached = max(reached, end)
+        return count
+
+
+def cover(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Offsets such that no subword begins with a space and each character of a word is in a subword of it.
+
+    Characters that a normalizer drops go to the subword before them if they are combining marks, else to that after.
+    """
+    spans: list[list[int]] = []
+    reached = 0  # up to here the text is accounted for
+    for start, end in offsets:
+        while start < end and text[start].isspace():
+            start += 1
+        if start > reached:
+            gap = text[reached:start]
+            marks = _leading_marks(gap) if spans else 0
+            if marks:
+                spans[-1][1] += marks
+            start -= len(re.search(r"\S*\Z", gap[marks:])[0])  # type: ignore[index]  # always matches
+        spans.append([start, max(start, end)])
+        reached = max(reached, end)
+    if spans:
+        spans[-1][1] += _leading_marks(text[reached:])
+    return [(start, end) for start, end in spans]
+
+
+def _leading_marks(gap: str) -> int:
+    """How many characters at the beginning belong to the letter before: marks, and signs without a width."""
+    is_mark = (not character.isspace() and unicodedata.category(character)[0] in "MC" for character in gap)
+    return sum(takewhile(bool, is_mark))
+
+
+@lru_cache(maxsize=1 << 17)
+def _count_lost(normalizer: Any, word: str) -> Counter[str]:
+    """Combining marks, by script, and compatibility forms that the normalizer takes from a word; case is ignored."""
+    normalized = normalizer.normalize_str(word)
+    if normalized in (word, word.lower()):
+        return Counter()
+    return _marks_and_forms(word) - _marks_and_forms(normalized)
+
+
+def _marks_and_forms(text: str) -> Counter[str]:
+    found: Counter[str] = Counter()
+    found[FORMS_REWRITTEN] = sum(unicodedata.decomposition(character).startswith("<") for character in text)
+    script = "other"
+    for character in unicodedata.normalize("NFKD", text):
+        if unicodedata.category(character).startswith("M"):
+            found[MARKS_REMOVED + script] += 1
+        else:  # the first word of a letter's name is its script
+            script = unicodedata.name(character, "other").split()[0].capitalize() if character.isalpha() else "other"
+    return found
