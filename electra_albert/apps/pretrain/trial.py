@@ -1,4 +1,4 @@
-"""What the planned steps will take, for --dry_run: operations by shapes, memory and time by making some of them.
+"""Cost of the planned steps, for --dry_run: operations by shapes, memory and time by making some of them.
 
 The job's weights change on the way: it is of no use for training afterwards.
 """
@@ -10,26 +10,26 @@ from collections.abc import Callable, Generator, Iterator
 from math import ceil
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import nn
 
 from electra_albert.apps.machine import memory_of, peak_memory, smaller_step
+from electra_albert.apps.pretrain.job import Job
+from electra_albert.config import PretrainConfig
 from electra_albert.contracts import Objective
 from electra_albert.corpus.batches import eval_batches
+from electra_albert.model import flops
 from electra_albert.objectives.evaluation import Detections
+from electra_albert.objectives.masking import slots
 from electra_albert.objectives.registry import spec_of
+from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import build_optimizer
 from electra_albert.training.settings import RunSettings
 from electra_albert.training.step import autocast, backward, count_step, term_scales
-
-if TYPE_CHECKING:
-    from electra_albert.apps.pretrain.job import Job
-    from electra_albert.config import PretrainConfig
-    from electra_albert.training.distributed import World
 
 _TIMED_SECONDS, _MOST = 10.0, 20  # micro-batches are timed for so long, but so many times at most
 _STATE_BYTES = 16  # of each weight: itself, its gradient and Adam's two moments in float32
@@ -73,9 +73,6 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
 
 def step_flops(config: PretrainConfig, rows: int) -> int:
     """Operations of the matrix products of one step over `rows` examples, forward and backward; padding counts too."""
-    from electra_albert.model import flops
-    from electra_albert.objectives.masking import slots
-
     length, spec = config.corpus.max_seq_length, spec_of(config)
     generator, rate = spec.generator(config), spec.mask_rate(config)
     row = flops.encoder_flops(generator, length) + flops.mlm_head_flops(generator, slots(length, rate) if rate else 0)

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 from electra_albert.apps.pretrain import main as pretrain
-from electra_albert.apps.pretrain.generator_warmup import FOLDER, warm_up
+from electra_albert.apps.pretrain.generator_warmup import warm_up
 from electra_albert.apps.pretrain.options import parse_pretraining
-from electra_albert.apps.run_folder import compare_settings
+from electra_albert.apps.run_folder import WARMUP, compare_settings
 from electra_albert.config import PretrainConfig, RtdConfig, TrainingConfig, as_settings
 from electra_albert.contracts import STOPPED_BY_SIGNAL, CheckpointError, UsageError
 from electra_albert.training.distributed import World
@@ -54,7 +54,7 @@ def whole(desk: Desk) -> Path:
 
 def everything(run: Path) -> list[Any]:
     """What two runs must share to be the same one, the warm-up's part and the joint one."""
-    return [outcome(run / FOLDER, ALONE), outcome(run, TOGETHER)]
+    return [outcome(run / WARMUP, ALONE), outcome(run, TOGETHER)]
 
 
 def losses(run: Path, name: str) -> list[float]:
@@ -83,17 +83,17 @@ def test_only_the_generators_own_weights_change(warmed: tuple[Any, dict[str, tor
 
 def test_the_tables_of_the_folder_are_those_the_generator_learned_with(desk: Desk, whole: Path) -> None:
     stock = load_stock(desk.stock(ELECTRA), ELECTRA).state_dict()
-    saved = load_file(whole / FOLDER / "checkpoints" / f"step-{ALONE:07d}" / "model.safetensors")
+    saved = load_file(whole / WARMUP / "checkpoints" / f"step-{ALONE:07d}" / "model.safetensors")
     for name in ("word_embeddings.weight", "position_embeddings.weight", "LayerNorm.bias"):
         assert torch.equal(saved[f"{SHARED}{name}"], stock[f"electra.embeddings.{name}"])
 
 
 def test_both_learn_together_only_when_the_generator_has_learned_alone(desk: Desk, whole: Path, tmp_path: Path) -> None:
-    assert len(losses(whole / FOLDER, "mlm_loss")) == ALONE
+    assert len(losses(whole / WARMUP, "mlm_loss")) == ALONE
     cold = tmp_path / "cold"
     adapt(desk, desk.stock(ELECTRA), cold, *COMMAND, "--rtd.generator_warmup_steps", 0)
     assert losses(whole, "eval_generator_loss")[0] < losses(cold, "eval_generator_loss")[0]
-    learned = losses(whole / FOLDER, "eval_mlm_loss")[-1]
+    learned = losses(whole / WARMUP, "eval_mlm_loss")[-1]
     # Rows masked alike: what it ended alone with is what the joint run begins with.
     assert losses(whole, "eval_generator_loss")[0] == pytest.approx(learned, rel=1e-6)
 
@@ -113,7 +113,7 @@ def test_it_takes_a_tenth_of_the_run_unless_told(max_steps: int, asked: int | No
 def lose_all_behind(run: Path, step: int) -> None:
     """As if the generator's training had been killed before the checkpoint behind `step`."""
     shutil.rmtree(run / "checkpoints")
-    for checkpoint in (run / FOLDER / "checkpoints").glob("step-*"):
+    for checkpoint in (run / WARMUP / "checkpoints").glob("step-*"):
         if int(checkpoint.name.removeprefix("step-")) > step:
             shutil.rmtree(checkpoint)
 
@@ -152,16 +152,16 @@ def test_told_to_stop_it_saves_and_killed_it_loses_little(desk: Desk, tmp_path: 
     run, long = tmp_path / "run", tmp_path / "long"
     run.mkdir()
     argv = desk.options(desk.stock(ELECTRA), run, *LONG)
-    stopped = interrupt(argv, run / FOLDER, 10, number)
-    last = rows(run / FOLDER)[-1]["step"]
+    stopped = interrupt(argv, run / WARMUP, 10, number)
+    last = rows(run / WARMUP)[-1]["step"]
     assert last < 400
     assert not (run / "checkpoints").exists()
     assert stopped.code == (STOPPED_BY_SIGNAL if number == signal.SIGTERM else -number), stopped.err
     if number == signal.SIGTERM:
-        assert (run / FOLDER / "checkpoints" / f"step-{last:07d}" / "MANIFEST.json").is_file()
+        assert (run / WARMUP / "checkpoints" / f"step-{last:07d}" / "MANIFEST.json").is_file()
     assert "going on from" in adapt(desk, desk.stock(ELECTRA), run, *LONG).err
     adapt(desk, desk.stock(ELECTRA), long, *LONG)
-    assert outcome(run / FOLDER, 400) == outcome(long / FOLDER, 400)
+    assert outcome(run / WARMUP, 400) == outcome(long / WARMUP, 400)
     assert outcome(run, TOGETHER) == outcome(long, TOGETHER)
 
 
@@ -173,7 +173,7 @@ def test_two_ranks_have_the_numbers_of_one(desk: Desk, tmp_path: Path) -> None:
     ended = on_two_ranks(desk.options(origin, tmp_path / "two", *still, *half), tmp_path)
     assert ended.code == 0, ended.err
     together = ("generator_loss", "discriminator_loss", "eval_loss", "eval_old_text_loss")
-    for part, names in ((Path(FOLDER), ("mlm_loss", "eval_mlm_loss")), (Path(), together)):
+    for part, names in ((Path(WARMUP), ("mlm_loss", "eval_mlm_loss")), (Path(), together)):
         one, two = rows(tmp_path / "one" / part), rows(tmp_path / "two" / part)
         assert furthest(one, two, names=names) < 1e-5  # float32 sums in another order
 

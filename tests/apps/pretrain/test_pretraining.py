@@ -22,7 +22,7 @@ from huggingface_hub import ModelCard
 
 from electra_albert.apps.pretrain import evaluation
 from electra_albert.apps.pretrain import main as pretrain
-from electra_albert.apps.pretrain.job import make_job, rows_for
+from electra_albert.apps.pretrain.job import make_job
 from electra_albert.apps.pretrain.options import parse_pretraining
 from electra_albert.apps.run_folder import run_facts
 from electra_albert.config import CorpusConfig, RunConfig
@@ -93,10 +93,9 @@ def test_the_total_is_the_generator_plus_fifty_times_the_discriminator(finished:
 def test_the_baseline_is_of_frequencies_in_train_on_the_masked_tokens_held_out(finished: Finished) -> None:
     _, config = parse_pretraining(finished.options(finished.folder), "Pretraining.py")
     job = make_job(config, World(0, 1, 0, torch.device("cpu")))
-    store, table = job.prepared.store, job.prepared.validation_table
-    counts = np.bincount(store.train.tokens, minlength=job.config.model.vocab_size)
-    held_out, row = rows_for(store.validation, table, config, job.prepared.tokenizer), torch.arange(table.count)
-    targets = job.objective.corrupt(held_out.gather(row, row)).targets
+    counts = np.bincount(job.prepared.store.train.tokens, minlength=job.config.model.vocab_size)
+    row = torch.arange(job.held_out.table.count)
+    targets = job.objective.corrupt(job.held_out.gather(row, row)).targets
     unigram = Unigram.from_counts(counts, job.objective.special.never_masked)
     expected = (unigram.nats[targets.labels] * targets.weight).sum() / targets.weight.sum()
     assert rows(finished.folder)[-1]["eval_unigram_loss"] == pytest.approx(float(expected), rel=1e-5)
@@ -139,7 +138,7 @@ def test_a_discriminator_that_learns_nothing_is_told_while_there_is_time(
     assert ended.code == 0, ended.err
     told = "no better than chance, while the generator learns"
     assert told in ended.err
-    assert "begin anew with --rtd.discriminator_rate 0.125" in ended.err
+    assert "restart with --rtd.discriminator_rate 0.125" in ended.err
     assert told not in finished.ended.err
 
 
