@@ -118,8 +118,7 @@ class RtdConfig:
     generator_layers: int | None = None
     """Layers of the generator; by default as many as the discriminator's."""
     generator_warmup_steps: int | None = None
-    """Updates a generator that --init_from does not bring is trained alone, first of all; by default one in ten of
-    max_steps, 10,000 at most."""
+    """Updates of a new generator alone, next to trained weights; by default one in ten of max_steps, 10,000 at most."""
 
     def __post_init__(self) -> None:
         require_within(self, "(0, 1)", "mask_rate")
@@ -137,17 +136,17 @@ class RtdConfig:
         those are fewer, or not at all. Raises ValueError where the groups do not divide the layers.
         """
         heads = max(1, round(discriminator.num_attention_heads * self.generator_size))
-        hidden_size = max(1, round(discriminator.hidden_size * self.generator_size / heads)) * heads
-        intermediate_size = max(1, round(discriminator.intermediate_size * self.generator_size))
         layers, groups = self.generator_layers or discriminator.num_hidden_layers, discriminator.num_hidden_groups
         groups = layers if groups == discriminator.num_hidden_layers else min(groups, layers)
-        problem = f"rtd.generator_layers={layers} is not a multiple of model.num_hidden_groups={groups}"
-        require(layers % groups == 0, f"{problem}; give a number of layers that is")
+        problem = (
+            f"rtd.generator_layers={layers} is not a multiple of model.num_hidden_groups={groups}; give one that is"
+        )
+        require(layers % groups == 0, problem)
         return replace(
             discriminator,
-            hidden_size=hidden_size,
+            hidden_size=max(1, round(discriminator.hidden_size * self.generator_size / heads)) * heads,
             num_attention_heads=heads,
-            intermediate_size=intermediate_size,
+            intermediate_size=max(1, round(discriminator.intermediate_size * self.generator_size)),
             num_hidden_layers=layers,
             num_hidden_groups=groups,
         )
@@ -210,8 +209,7 @@ class CorpusConfig:
     """Leave accents on letters; by default a given tokenizer does what its own files say, and one that is trained takes
     them off Latin letters of English text (false: of any text; albert: all marks off all scripts, as ALBERT does)."""
     split_digit_comma: bool | None = None
-    """Google's rule that no piece joins a comma to the digit before it; by default a given tokenizer's pieces are taken
-    as they are. One that is trained always keeps them apart."""
+    """No token joins a comma to the digit before it; a given tokenizer's may by default, one that is trained never."""
     max_seq_length: int = 128
     """Tokens in a row, special tokens included."""
     prepared_dir: str = "data/prepared"
@@ -300,8 +298,7 @@ class RunConfig:
     objective: str = "rtd"
     """What the encoder learns from; objectives/registry.py has the names."""
     init_from: str | None = None
-    """A run of ours, or a stock folder of ALBERT, ELECTRA or BERT, whose weights, tokenizer and shape to begin with, on
-    another corpus; the schedule starts again."""
+    """A run, or a stock folder of ALBERT, ELECTRA or BERT, whose weights, tokenizer and shape to begin with."""
     old_corpus: str | None = None
     """Text like that which the weights of init_from were trained on: what is forgotten of it is reported."""
     language: str | None = None
@@ -309,10 +306,10 @@ class RunConfig:
     license: str | None = None
     """Licence of the weights by the hub's name for it, as apache-2.0, for the model cards."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where to compute; auto takes a GPU where there is one, NVIDIA's (cuda) or a Mac's (mps)."""
+    """Device; auto takes a GPU where there is one, NVIDIA's (cuda) or a Mac's (mps)."""
     torch_compile: Literal["auto", "none", "blocks", "step"] = "auto"
-    """What torch.compile makes kernels of: nothing, each block once for all its passes, or the whole step, which takes
-    minutes to compile; auto takes blocks on a CUDA GPU, where they can be compiled, and none elsewhere."""
+    """Parts that torch.compile compiles: none, each block once, or the whole step, which takes minutes; auto takes
+    blocks on a CUDA GPU that can, and none elsewhere."""
     resume: str = "auto"
     """auto resumes a run found in output_dir, never begins in an empty folder, PATH names a checkpoint."""
     dry_run: bool = False

@@ -10,8 +10,9 @@ import json
 import logging
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,18 +76,13 @@ def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:
 
 def run_pretraining(preset: str, config: PretrainConfig, world: World, command: Sequence[str]) -> RunResult:
     """Train to the end or until stopped by a signal, then export. `command` is what model card and folder record."""
-    from electra_albert.apps.machine import one_line_errors, peak_memory
-    from electra_albert.apps.pretrain.evaluation import evaluator
-    from electra_albert.apps.pretrain.generator_warmup import warm_up
+    from electra_albert.apps import machine
+    from electra_albert.apps.pretrain import evaluation, generator_warmup, summary, trial
     from electra_albert.apps.pretrain.job import job_settings, make_job
-    from electra_albert.apps.pretrain.summary import plan_lines
-    from electra_albert.apps.pretrain.trial import measure
+    from electra_albert.training import guards, loop, run_log
     from electra_albert.training.checkpoint import find_checkpoint
     from electra_albert.training.distributed import main_first
-    from electra_albert.training.guards import RunLock, StopSignal
-    from electra_albert.training.loop import train
     from electra_albert.training.monitor import Monitor
-    from electra_albert.training.run_log import RunLog, log_shown
     from electra_albert.training.settings import RunSettings
 
     folder = run_folder(config, preset)
@@ -96,50 +92,42 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         if config.run.init_from is not None and Path(config.run.init_from).resolve() == folder.resolve():
             raise UsageError(f"--init_from {config.run.init_from} is the run's own folder; name another --output_dir")
     with ExitStack() as stack:
-        log = stack.enter_context(RunLog())
+        log = stack.enter_context(run_log.RunLog())
         found = find_checkpoint(folder / "checkpoints", config.run.resume)
         if begun := files.find_begun(folder, found):
             files.check_settings(begun, preset, config, world.world_size)
         state = begun.state if begun and found else None
-        stack.enter_context(one_line_errors(config.training, config.run.torch_compile))
+        stack.enter_context(machine.one_line_errors(config.training, config.run.torch_compile))
         job = make_job(config, world, state["settings"] if state else None)
-        for line in plan_lines(job, world):
+        for line in summary.plan_lines(job, world):
             LOG.info(line)
         if config.run.dry_run:
-            for line in measure(job, world, state["step"] if state else 0):
+            for line in trial.measure(job, world, state["step"] if state else 0):
                 LOG.info(line)
             return RunResult(folder, {}, 0)
         with main_first(world):
             if world.is_main:
-                stack.enter_context(RunLock(folder))
+                stack.enter_context(guards.RunLock(folder))
         if found != find_checkpoint(folder / "checkpoints", config.run.resume):
             raise UsageError(f"another run has written into {folder} just now; start again to resume it")
-        run = RunSettings(
-            folder,
-            config.training,
-            world,
-            stack.enter_context(Monitor(folder, config.training.max_steps, is_main=world.is_main)),
-            stack.enter_context(StopSignal()),
-            job.arithmetic,
-            found,
-            scores_start=job.origin is not None,
-            rate_scales=job.objective.rate_scales,
-            settings=job_settings(preset, job, world),
-        )
+        monitor = stack.enter_context(Monitor(folder, config.training.max_steps, is_main=world.is_main))
+        stop, settings = stack.enter_context(guards.StopSignal()), job_settings(preset, job, world)
+        run = RunSettings(folder, config.training, world, monitor, stop, job.arithmetic, found, settings=settings)
+        run = replace(run, scores_start=job.origin is not None, rate_scales=job.objective.rate_scales)
         if begun := files.find_begun(folder, found):
             files.log_changes(begun, run)
         with main_first(world):
             if world.is_main:
-                _record(job, folder, preset, command, run.settings)
+                _record(job, folder, preset, command, settings)
                 log.open(folder)
-        if job.lacks_generator and not warm_up(job, run):
+        if job.lacks_generator and not generator_warmup.warm_up(job, run):
             return RunResult(folder, {}, 0, is_stopped=True)
-        outcome = train(job.objective, job.batches, evaluator(job, run), run)
-        LOG.info(f"peak memory: {peak_memory(world.device) / 1e9:.2f} GB")
+        outcome = loop.train(job.objective, job.batches, evaluation.evaluator(job, run), run)
+        LOG.info(f"peak memory: {machine.peak_memory(world.device) / 1e9:.2f} GB")
         result = RunResult(folder, outcome.metrics, outcome.step, outcome.is_stopped)
         if world.is_main and not outcome.is_stopped:
             result = result._replace(summary=_export(job, result, command))
-            log_shown(_COLOUR.sub("", result.summary))
+            run_log.log_shown(_COLOUR.sub("", result.summary))
     return result
 
 
@@ -152,7 +140,7 @@ def run_folder(config: PretrainConfig, preset: str) -> Path:
     return RUNS / f"{short_name(config.corpus.corpus)}-{preset}"
 
 
-def _record(job: Job, folder: Path, preset: str, command: Sequence[str], settings: Any) -> None:
+def _record(job: Job, folder: Path, preset: str, command: Sequence[str], settings: Mapping[str, Any]) -> None:
     """Write the run's settings and tokenizer into its folder."""
     from electra_albert.corpus.tokenizer import save_tokenizer
 
