@@ -13,7 +13,7 @@ from electra_albert.apps import show_batch
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.hub.fill import TABLE
-from tests.apps.tiny_run import assert_refused, call, untimed_rows
+from tests.apps.tiny_run import assert_refused, call, succeed, untimed_rows
 from tests.apps.tiny_stock import MLM, NEW_WORDS, PIECES, Desk, adapt, load_stock
 
 ALBERT = "AlbertForMaskedLM"
@@ -86,8 +86,7 @@ def test_rows_of_the_table_beyond_the_vocabulary_are_left_out(desk: Desk) -> Non
 def test_sequences_are_no_longer_than_the_folders_model_reads(desk: Desk, tmp_path: Path) -> None:
     argv = desk.options(desk.stock(ALBERT, max_position_embeddings=32), tmp_path / "run", *MLM)
     place = argv.index("--max_seq_length")
-    ended = call(pretrain.main, *argv[:place], *argv[place + 2 :], "--dry_run")
-    assert ended.code == 0, ended.err
+    ended = succeed(pretrain.main, *argv[:place], *argv[place + 2 :], "--dry_run")
     assert "of 32 tokens" in ended.err
 
 

@@ -12,7 +12,7 @@ import torch
 
 from electra_albert.apps.pretrain import main as pretrain
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, english, finish, options, sha256, start
+from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, english, finish, options, sha256, start, succeed
 
 # The bytes of a file given as --corpus, the exit code, and words of the message.
 REFUSED_TEXTS: dict[str, tuple[bytes, int, str]] = {
@@ -69,7 +69,7 @@ def test_a_corpus_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
 AS_NOBODY = """
 import os, sys
 from electra_albert.apps.pretrain import main as pretrain
-from tests.apps.tiny_run import call
+from tests.apps.tiny_run import call, succeed
 argv = sys.argv[1:]
 if os.geteuid() == 0:
     assert call(pretrain.main, *argv, "--prepared_dir", "of_root", "--dry_run").code == 0
@@ -124,7 +124,6 @@ def test_a_value_that_makes_no_sense_is_refused_before_anything_is_made(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_refused(finished: Finished, tmp_path: Path) -> None:
     assert_refused(call(pretrain.main, *finished.options(tmp_path / "run", "--device", "cuda")), 2, "--device cpu")
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -164,34 +163,20 @@ def run(finished: Finished, tmp_path: Path) -> Path:
     return shutil.copytree(finished.folder, tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "named"),
-    [
-        ("--model.hidden_size", 64, "model.hidden_size 32 then, 64 now"),
-        ("--max_seq_length", 24, "max_seq_length 32 then, 24 now"),
-    ],
-)
-def test_a_folder_of_another_run_is_refused_before_anything_is_read(
-    finished: Finished, run: Path, tmp_path: Path, option: str, value: object, named: str
-) -> None:
-    # Regression: the corpus was prepared first.
-    before, prepared = written(run), tmp_path / "prepared"
-    argv = finished.options(run, "--max_steps", STEPS + 5, "--prepared_dir", prepared, option, value)
-    assert_refused(call(pretrain.main, *argv), 4, "other settings", named)
-    assert written(run) == before
-    assert not prepared.exists()
-
-
-def test_a_folder_of_a_run_on_another_text_is_refused_before_it_is_prepared(
+def test_a_folder_of_another_run_or_text_is_refused_before_anything_is_prepared(
     finished: Finished, run: Path, tmp_path: Path
 ) -> None:
     # Regression: a tokenizer was trained and the store built first, and the message was of fingerprints.
-    corpus = tmp_path / "more.txt"
+    before, corpus = written(run), tmp_path / "more.txt"
     corpus.write_text(finished.corpus.read_text() + "One more owl left.\n")
-    before = written(run)
-    ended = call(pretrain.main, *options(corpus, tmp_path / "prepared", run))
-    assert_refused(ended, 4, f"another corpus ({finished.corpus} then, {corpus} now)")
-    assert "training a tokenizer" not in ended.err
+    for option, value, named in (
+        ("--model.hidden_size", 64, "model.hidden_size 32 then, 64 now"),
+        ("--max_seq_length", 24, "max_seq_length 32 then, 24 now"),
+        ("--corpus", corpus, f"another corpus ({finished.corpus} then, {corpus} now)"),
+    ):
+        argv = ("--max_steps", STEPS + 5, "--prepared_dir", tmp_path / "prepared", option, value)
+        assert_refused(call(pretrain.main, *finished.options(run, *argv)), 4, "other settings", named)
+        assert not [path for path in tmp_path.glob("prepared/**/*") if path.name != ".lock"]
     assert written(run) == before
 
 
@@ -199,8 +184,7 @@ def test_a_resume_that_was_meant_never_becomes_a_fresh_start(finished: Finished,
     """The newest checkpoint is damaged: the one before is taken, with a word. All are: nothing is done."""
     checkpoints = sorted((run / "checkpoints").iterdir())
     os.truncate(checkpoints[1] / "model.safetensors", 100)
-    ended = call(pretrain.main, *finished.options(run))
-    assert ended.code == 0, ended.err
+    ended = succeed(pretrain.main, *finished.options(run))
     assert "passing over step-0000020: model.safetensors is not what MANIFEST.json says" in ended.err
     assert "after step 10" in ended.err
     for checkpoint in (run / "checkpoints").iterdir():
@@ -217,18 +201,14 @@ def test_numbers_that_blow_up_end_the_run_with_their_own_code(finished: Finished
     assert not [path for path in (tmp_path / "run").rglob("*") if path.name.startswith(".tmp-")]
 
 
-def test_text_that_the_tokenizer_does_not_know_is_refused_before_training(finished: Finished, tmp_path: Path) -> None:
-    text = tmp_path / "other-script.txt"
-    text.write_text("这是一个句子。\n另一个句子在这里。\n\n" * 200, encoding="utf-8")
-    tokenizer = finished.folder / "tokenizer"
-    ended = call(pretrain.main, *options(text, tmp_path / "p", tmp_path / "run", "--tokenizer", tokenizer))
-    assert_refused(ended, 3, "unknown", "--tokenizer")
-    assert not (tmp_path / "run").exists()
-
-
-def test_order_that_no_row_can_tell_is_refused_before_training(finished: Finished, tmp_path: Path) -> None:
-    text = tmp_path / "one-sentence-documents.txt"
-    text.write_text("\n\n".join(english(100).replace("\n\n", "\n").split("\n")) + "\n", encoding="utf-8")
-    ended = call(pretrain.main, *options(text, tmp_path / "p", tmp_path / "run", "--objective", "mlm_sop"))
-    assert_refused(ended, 3, "no order to learn", "--objective")
-    assert not (tmp_path / "run").exists()
+def test_text_that_has_no_known_token_or_no_order_is_refused_before_training(
+    finished: Finished, tmp_path: Path
+) -> None:
+    short = "\n\n".join(english(100).replace("\n\n", "\n").split("\n")) + "\n"
+    for text, option, value, word in (
+        ("这是一个句子。\n另一个句子在这里。\n\n" * 200, "--tokenizer", finished.folder / "tokenizer", "unknown"),
+        (short, "--objective", "mlm_sop", "no order to learn"),
+    ):
+        (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+        assert_refused(pretrain_on(tmp_path / "text.txt", tmp_path, option, value), 3, word, option)
+        assert not (tmp_path / "run").exists()

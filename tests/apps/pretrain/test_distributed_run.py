@@ -20,7 +20,7 @@ from electra_albert.corpus.batches import TrainBatches
 from electra_albert.corpus.examples import Rows
 from electra_albert.corpus.tokenizer import special_ids
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import ROOT, Ended, call, finish, options, rows, start
+from tests.apps.tiny_run import ROOT, Ended, finish, options, rows, start, succeed
 
 LOSS_TOLERANCE = 1e-5  # float32 sums added up in another order; no dropout
 COMPILED_LOSS_TOLERANCE = 1e-4  # and within each block too
@@ -43,8 +43,7 @@ def settings(finished: Finished, folder: Path, *more: object) -> list[str]:
 
 
 def train(finished: Finished, folder: Path, *more: object) -> list[dict[str, float]]:
-    ended = call(pretrain.main, *settings(finished, folder, *more))
-    assert ended.code == 0, ended.err
+    succeed(pretrain.main, *settings(finished, folder, *more))
     return rows(folder)
 
 

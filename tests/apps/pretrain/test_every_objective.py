@@ -14,7 +14,7 @@ from electra_albert.apps import demo, show_batch
 from electra_albert.apps.pretrain import main as pretrain
 from tests.apps.conftest import Finished
 from tests.apps.pretrain.test_distributed_run import furthest, on_two_ranks
-from tests.apps.tiny_run import Ended, call, options, outcome, rows
+from tests.apps.tiny_run import Ended, call, options, outcome, rows, succeed
 
 STEPS = 12
 LOSSES = {
@@ -39,8 +39,7 @@ def argv(finished: Finished, folder: Path, *more: object) -> list[str]:
 
 
 def train(finished: Finished, folder: Path, *more: object) -> Ended:
-    ended = call(pretrain.main, *argv(finished, folder, *more))
-    assert ended.code == 0, ended.err
+    ended = succeed(pretrain.main, *argv(finished, folder, *more))
     return ended
 
 
@@ -145,8 +144,7 @@ def train_on_days(folder: Path, *more: object) -> Ended:
     corpus = write_days(folder / "days.txt")
     sizes = ("--max_seq_length", 64, "--warmup_steps", 50, "--per_device_train_batch_size", 16, "--eval_examples", 200)
     sizes += ("--learning_rate", 3e-3, "--model.initialization", "local", "--eval_steps", 200, "--save_steps", 200)
-    ended = call(pretrain.main, *options(corpus, folder / "prepared", folder / "run", *sizes, *more))
-    assert ended.code == 0, ended.err
+    ended = succeed(pretrain.main, *options(corpus, folder / "prepared", folder / "run", *sizes, *more))
     return ended
 
 

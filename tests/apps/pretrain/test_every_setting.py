@@ -22,7 +22,7 @@ from electra_albert.config import GROUPS, PretrainConfig
 from electra_albert.finetuning_config import DERIVED, FinetuneConfig
 from tests.apps import tiny_tasks
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import call, english, options, sha256, untimed_rows
+from tests.apps.tiny_run import english, options, sha256, succeed, untimed_rows
 from tests.corpus.tokenizer_kinds import PROSE, save_digit_commas
 
 
@@ -253,8 +253,7 @@ def train(app: Any, folder: Path, paths: Mapping[str, Path], *more: object) -> O
         argv = ["--output_dir", folder / "run", "--model", paths["run"], "--max_seq_length", 32]
         argv += ["--num_train_epochs", 1, "--per_device_train_batch_size", 8, "--logging_steps", 1]
         argv += ["--precision", "fp32", "--device", "cpu", *words]
-    ended = call(app.main, *argv)
-    assert ended.code == 0, ended.err
+    succeed(app.main, *argv)
     return outcome(folder)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.settings import RunSettings
-from tests.apps.conftest import Finished
 from tests.apps.pretrain.test_distributed_run import furthest, on_two_ranks
 from tests.apps.pretrain.test_resume import interrupt
 from tests.apps.tiny_run import assert_refused, call, outcome, rows
@@ -107,38 +105,21 @@ def test_it_takes_a_tenth_of_the_run_unless_told(max_steps: int, asked: int | No
     assert config.generator_warmup_steps == expected
 
 
-# Stopped and started again.
-
-
-def lose_all_behind(run: Path, step: int) -> None:
-    """As if the generator's training had been killed before the checkpoint behind `step`."""
-    shutil.rmtree(run / "checkpoints")
-    for checkpoint in (run / WARMUP / "checkpoints").glob("step-*"):
-        if int(checkpoint.name.removeprefix("step-")) > step:
-            shutil.rmtree(checkpoint)
-
-
-def lose_the_run(run: Path) -> None:
-    """As if it had been killed when both had just begun to learn together."""
-    shutil.rmtree(run / "checkpoints")
-
-
-def lose_the_end(run: Path) -> None:
-    shutil.rmtree(run / "checkpoints" / f"step-{TOGETHER:07d}")
-
-
 @pytest.mark.parametrize(
-    ("lose", "is_told"),
-    [(lambda run: lose_all_behind(run, 8), True), (lose_the_run, True), (lose_the_end, False)],
-    ids=["in the warm-up", "behind it", "in the run"],
+    ("lost", "is_warming_up"),
+    [(f"{WARMUP}/checkpoints/step-00000[12]*", True), ("checkpoints", True), (f"checkpoints/*{TOGETHER}", False)],
+    ids=["in the warm-up", "after it", "in the run"],
 )
-def test_it_goes_on_where_it_was_and_ends_as_if_never_interrupted(
-    desk: Desk, whole: Path, tmp_path: Path, lose: Callable[[Path], None], is_told: bool
+def test_it_resumes_where_it_was_and_ends_as_if_never_interrupted(
+    desk: Desk, whole: Path, tmp_path: Path, lost: str, is_warming_up: bool
 ) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
-    lose(run)
+    folders = [*run.glob(lost), *(run.glob("checkpoints") if WARMUP in lost else ())]
+    assert folders
+    for folder in folders:
+        shutil.rmtree(folder)
     ended = adapt(desk, desk.stock(ELECTRA), run, *COMMAND)
-    assert (NOTICE in ended.err) == is_told
+    assert (NOTICE in ended.err) == is_warming_up
     assert "going on from" in ended.err
     assert everything(run) == everything(whole)
 
@@ -178,45 +159,18 @@ def test_two_ranks_have_the_numbers_of_one(desk: Desk, tmp_path: Path) -> None:
         assert furthest(one, two, names=names) < 1e-5  # float32 sums in another order
 
 
-# Runs that were begun before, with other settings.
-
-SHORT = ("--rtd.generator_warmup_steps", "6", "--max_steps", "8", "--save_steps", "3")
-
-
-@pytest.fixture
-def in_warmup(desk: Desk, tmp_path: Path) -> Path:
-    """A run whose generator was being warmed up when it was killed."""
-    run = tmp_path / "run"
-    adapt(desk, desk.stock(ELECTRA), run, *SHORT)
-    shutil.rmtree(run / "checkpoints")
-    shutil.rmtree(run / "generator_warmup" / "checkpoints" / "step-0000006")
-    return run
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (("--objective", "mlm"), "objective rtd then, mlm now"),
-        (("--max_steps", "5"), "max_steps 8 then, 5 now"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else value[0],
-)
-def test_a_warmup_of_other_settings_is_refused(
-    desk: Desk, in_warmup: Path, change: tuple[str, str], words: str
-) -> None:
+def test_a_warmup_of_other_settings_is_refused(desk: Desk, whole: Path, tmp_path: Path) -> None:
     # Regression: another objective was begun in the same folder, and a shorter run took the generator half trained.
-    options = [value for pair in zip(SHORT[::2], SHORT[1::2], strict=True) for value in pair if pair[0] != change[0]]
-    if change[0] == "--objective":
-        options = options[2:]  # a setting of rtd alone
-    ended = call(pretrain.main, *desk.options(desk.stock(ELECTRA), in_warmup, *options, *change))
-    assert_refused(ended, 4, words)
+    run = shutil.copytree(whole, tmp_path / "run")
+    shutil.rmtree(run / "checkpoints")
+    shutil.rmtree(run / WARMUP / "checkpoints" / f"step-{ALONE:07d}")
+    other, shorter = (*COMMAND[2:], "--objective", "mlm"), (*COMMAND, "--max_steps", 5)
+    for options, words in ((other, "objective rtd then, mlm now"), (shorter, f"max_steps {TOGETHER} then, 5 now")):
+        assert_refused(call(pretrain.main, *desk.options(desk.stock(ELECTRA), run, *options)), 4, words)
 
 
-def test_an_old_text_cannot_be_added_to_a_run_that_has_begun(desk: Desk, tmp_path: Path, finished: Finished) -> None:
-    run = tmp_path / "run"
-    options = ["--rtd.generator_warmup_steps", "0", "--max_steps", "4"]
-    adapt(desk, desk.stock(ELECTRA), run, *options)
-    again = desk.options(desk.stock(ELECTRA), run, *options, "--old_corpus", finished.corpus)
+def test_an_old_text_cannot_be_added_to_a_run_that_has_begun(desk: Desk, whole: Path) -> None:
+    again = desk.options(desk.stock(ELECTRA), whole, *COMMAND, "--old_corpus", desk.old_text)
     assert_refused(call(pretrain.main, *again), 4, "old_corpus None then")
 
 

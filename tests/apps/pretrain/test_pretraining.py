@@ -32,7 +32,7 @@ from electra_albert.training import loop
 from electra_albert.training.distributed import World
 from electra_albert.training.monitor import CLOCK
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import ROOT, STEPS, assert_refused, call, environment, options, outcome, rows
+from tests.apps.tiny_run import ROOT, STEPS, assert_refused, call, environment, options, outcome, rows, succeed
 from tests.hub.forms import run_code_of
 
 FILES = ("config.yaml", "command.txt", "environment.json", "README.md", "metrics.jsonl", "log.txt")
@@ -122,8 +122,7 @@ def test_a_card_names_the_data_set_the_language_and_the_licence_where_they_are_k
 
 def test_the_same_command_gives_the_same_run_from_the_text_on(finished: Finished, tmp_path: Path) -> None:
     """Tokenizer, store, order, masks, samples and weights anew, in another process."""
-    ended = call(pretrain.main, *options(finished.corpus, tmp_path / "prepared", tmp_path / "run"))
-    assert ended.code == 0, ended.err
+    succeed(pretrain.main, *options(finished.corpus, tmp_path / "prepared", tmp_path / "run"))
     assert outcome(tmp_path / "run") == outcome(finished.folder)
     for name in ("tokenizer/tokenizer.json", "generator/model.safetensors", "discriminator/model.safetensors"):
         assert (tmp_path / "run" / name).read_bytes() == (finished.folder / name).read_bytes()
@@ -134,8 +133,7 @@ def test_a_discriminator_that_learns_nothing_is_told_while_there_is_time(
 ) -> None:
     monkeypatch.setattr(evaluation, "is_discriminator_idle", lambda metrics: "discriminator_auc" in metrics)
     argv = finished.options(tmp_path / "run", "--max_steps", 1, "--rtd.discriminator_rate", 0.5)
-    ended = call(pretrain.main, *argv)
-    assert ended.code == 0, ended.err
+    ended = succeed(pretrain.main, *argv)
     told = "no better than chance, while the generator learns"
     assert told in ended.err
     assert "restart with --rtd.discriminator_rate 0.125" in ended.err
@@ -168,8 +166,7 @@ def test_a_sentence_that_no_longer_fits_when_tokenized_again_is_not_shown(tmp_pa
     sentences = ["".join(islice(letters, 20)) + " " + "".join(islice(letters, 20)) + "." for _ in range(900)]
     (tmp_path / "words.txt").write_text("\n\n".join(sentences), encoding="utf-8")
     argv = options(tmp_path / "words.txt", tmp_path / "prepared", tmp_path / "run", "--max_steps", 1)
-    ended = call(pretrain.main, *argv, "--vocab_size", 32, "--model.max_position_embeddings", 32)
-    assert ended.code == 0, ended.err
+    succeed(pretrain.main, *argv, "--vocab_size", 32, "--model.max_position_embeddings", 32)
 
 
 def test_a_run_in_a_thread_trains_and_the_next_one_in_the_process_too(finished: Finished, tmp_path: Path) -> None:

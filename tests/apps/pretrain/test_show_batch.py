@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from electra_albert.apps import show_batch
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import STEPS, assert_refused, call, rows
+from tests.apps.tiny_run import STEPS, assert_refused, call, rows, succeed
 
 LINE = re.compile(r" *(\d+) +([01])  (\S+) +(\S+) +(\S+) +(replaced|original \(target\)|original)$")
 
@@ -28,8 +28,7 @@ class Token(NamedTuple):
 
 def show(folder: Path, step: int, count: int = 8) -> dict[int, list[Token]]:
     """The tokens of each example shown, by the example's id."""
-    ended = call(show_batch.main, "--run", folder, "--step", step, "--rows", count)
-    assert ended.code == 0, ended.err
+    ended = succeed(show_batch.main, "--run", folder, "--step", step, "--rows", count)
     _, *blocks = ended.out.strip().split("\n\n")
     return {int(lines[0].split()[1]): [parse(line) for line in lines[2:]] for lines in map(str.splitlines, blocks)}
 
@@ -76,8 +75,7 @@ def test_a_step_of_many_processes_begins_where_theirs_did(finished: Finished, tm
 def test_the_newest_run_is_shown_where_none_is_named(finished: Finished, in_folder: Path) -> None:
     assert_refused(call(show_batch.main, "--step", 1), 2, "python Pretraining.py")
     shutil.copytree(finished.folder, in_folder / "runs" / "mine")
-    ended = call(show_batch.main, "--step", STEPS, "--rows", 1)
-    assert ended.code == 0, ended.err
+    ended = succeed(show_batch.main, "--step", STEPS, "--rows", 1)
     assert f"step {STEPS}: 1 of 8 rows; drawn with the checkpoint of step 10" in ended.out
 
 
