@@ -176,7 +176,8 @@ def test_a_folder_of_another_run_or_text_is_refused_before_anything_is_prepared(
     ):
         argv = ("--max_steps", STEPS + 5, "--prepared_dir", tmp_path / "prepared", option, value)
         assert_refused(call(pretrain.main, *finished.options(run, *argv)), 4, "other settings", named)
-        assert not [path for path in tmp_path.glob("prepared/**/*") if path.name != ".lock"]
+        assert (tmp_path / "prepared").exists() == (option == "--corpus")
+        assert not [*tmp_path.glob("prepared/*/tokenizer"), *tmp_path.glob("prepared/*/store")]
     assert written(run) == before
 
 

@@ -51,7 +51,7 @@ DETECTOR = ("--init_from", "{detector}", "--rtd.generator_warmup_steps", 1)  # b
 TRAINING: Table = {
     "training.max_steps": To(2),
     "training.per_device_train_batch_size": To(4),
-    "training.per_device_eval_batch_size": "how held-out rows are put together changes no score",
+    "training.per_device_eval_batch_size": To(3, changes="nothing"),
     "training.gradient_accumulation_steps": To(2),
     "training.learning_rate": To(0.001),
     "training.warmup_steps": To(1),

@@ -74,9 +74,7 @@ def test_metrics_are_one_object_a_logged_step_with_the_documented_names(finished
 
 def test_numbers_in_metrics_round_trip_and_none_is_nan(finished: Finished) -> None:
     for line in (finished.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-        row = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-        assert json.dumps(row) == line
-        assert all(math.isfinite(value) for value in row.values() if not isinstance(value, str | None))
+        assert json.dumps(json.loads(line), allow_nan=False) == line
 
 
 def test_the_total_is_the_generator_plus_fifty_times_the_discriminator(finished: Finished) -> None:
@@ -134,10 +132,9 @@ def test_a_discriminator_that_learns_nothing_is_told_while_there_is_time(
     monkeypatch.setattr(evaluation, "is_discriminator_idle", lambda metrics: "discriminator_auc" in metrics)
     argv = finished.options(tmp_path / "run", "--max_steps", 1, "--rtd.discriminator_rate", 0.5)
     ended = succeed(pretrain.main, *argv)
-    told = "no better than chance, while the generator learns"
-    assert told in ended.err
-    assert "restart with --rtd.discriminator_rate 0.125" in ended.err
-    assert told not in finished.ended.err
+    warning = "no better than chance, while the generator learns"
+    assert (warning in ended.err, warning in finished.ended.err) == (True, False)
+    assert "--rtd.discriminator_rate 0.125" in ended.err
 
 
 @pytest.mark.parametrize("redirected", [">&-", "2>/dev/full"])
@@ -177,24 +174,14 @@ def test_a_run_in_a_thread_trains_and_the_next_one_in_the_process_too(finished: 
             assert (tmp_path / name / "generator" / "config.json").is_file()
 
 
-class _Reached(Exception):
-    pass
-
-
-def _stop(*_: object) -> None:
-    raise _Reached
-
-
 def test_the_command_is_four_calls_from_backward(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "backward", _stop)
+    monkeypatch.setattr(loop, "backward", None)
     monkeypatch.setattr(loop._Loop, "_rehearse", lambda *_: None)
-    with pytest.raises(_Reached) as reached:
+    with pytest.raises(TypeError, match="NoneType") as reached:
         pretrain.main(finished.options(tmp_path / "run"))
-    frames = [
-        frame for frame in traceback.extract_tb(reached.value.__traceback__) if "electra_albert" in frame.filename
-    ]
-    names = [frame.name for frame in frames if "/tests/" not in frame.filename]
+    frames = traceback.extract_tb(reached.value.__traceback__)
+    names = [frame.name for frame in frames if f"{ROOT}/electra_albert" in frame.filename]
     assert names[0] == "main"
     assert len(names) <= 4, names  # the call of backward itself is made in the last of them
