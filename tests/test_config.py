@@ -5,9 +5,8 @@ from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
-from electra_albert.config import CorpusConfig, MlmConfig, ModelConfig, PretrainConfig, RtdConfig, RunConfig
-
-from electra_albert.config import SopConfig, TrainingConfig, as_settings  # isort: skip
+from electra_albert import config as schema
+from electra_albert.config import CorpusConfig, MlmConfig, ModelConfig, PretrainConfig, RtdConfig, RunConfig, SopConfig
 from electra_albert.objectives.registry import OBJECTIVES
 from electra_albert.presets import PRESETS
 
@@ -34,7 +33,7 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
         "vocab_size": (5,),
         "encoding": ("utf-16", "unicode_escape", "no-such"),
     },
-    TrainingConfig: {
+    schema.TrainingConfig: {
         "max_steps": (0,),
         "learning_rate": (0.0, NAN),
         "weight_decay": (1.0,),
@@ -44,7 +43,7 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     MlmConfig: {"mask_rate": (0.0,), "random_token_share": (0.3, -0.1)},
     SopConfig: {"weight": (0.0,)},
 }
-FLAT = (RunConfig, CorpusConfig, TrainingConfig)
+FLAT = (RunConfig, CorpusConfig, schema.TrainingConfig)
 PIECES = (RunConfig, *IMPOSSIBLE)
 
 
@@ -94,8 +93,8 @@ def test_a_depth_that_the_groups_do_not_divide_is_refused_before_anything_is_bui
 
 
 def test_settings_on_file_build_the_same_run_again() -> None:
-    config = replace(PRESETS["base"], training=TrainingConfig(seed=7), rtd=RtdConfig(mask_rate=0.3))
-    settings = as_settings(config)
+    config = replace(PRESETS["base"], training=schema.TrainingConfig(seed=7), rtd=RtdConfig(mask_rate=0.3))
+    settings = schema.as_settings(config)
     flat = (kind(**{field.name: settings[field.name] for field in fields(kind)}) for kind in FLAT)
     assert PretrainConfig(*flat, ModelConfig(**settings["model"]), RtdConfig(**settings["rtd"])) == config
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -12,14 +13,15 @@ import pytest
 import torch
 
 from electra_albert.apps.finetune import main as finetune
-from electra_albert.apps.machine import one_line_errors, why_not_compiled
+from electra_albert.apps.machine import one_line_errors, processor, why_not_compiled
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import choose_compilation
+from electra_albert.apps.run_folder import commit, environment
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import UsageError
 from electra_albert.tasks.kinds import TaskObjective
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import STEPS, assert_refused, call, finish, rows, start, succeed
+from tests.apps.tiny_run import ROOT, STEPS, assert_refused, call, finish, rows, start, succeed
 from tests.apps.tiny_tasks import cola
 
 CPU = torch.device("cpu")
@@ -124,3 +126,27 @@ def test_nothing_is_compiled_on_a_cpu_unless_it_is_asked_for_by_name(finished: F
     assert choose_compilation("step", CPU) == "step"
     ended = call(pretrain.main, *finished.options(tmp_path / "run", "--torch_compile", "all"))
     assert_refused(ended, 2, "torch_compile", "blocks")
+
+
+def test_the_environment_of_a_run_names_code_and_processor() -> None:
+    recorded = environment()
+    assert (recorded["commit"], recorded["processor"]) == (commit(ROOT), processor())
+    assert recorded["processor"]
+
+
+def test_a_commit_is_whole_marked_where_files_differ_and_none_outside_its_checkout(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        settings = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false")
+        done = subprocess.run(["git", "-C", tmp_path, *settings, *words], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "--quiet")
+    (tmp_path / "notes").write_text("one")
+    git("add", "notes")
+    git("commit", "--quiet", "--message", "one")
+    head = git("rev-parse", "HEAD")
+    assert commit(tmp_path) == head
+    (tmp_path / "notes").write_text("two")
+    assert commit(tmp_path) == f"{head}-dirty"
+    (tmp_path / "packages").mkdir()  # where another project's virtual environment has this package
+    assert commit(tmp_path / "packages") is None
