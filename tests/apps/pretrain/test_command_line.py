@@ -44,6 +44,10 @@ def test_a_config_file_wins_over_preset_and_flags_win_over_both(tmp_path: Path, 
     flagged = parse("--config", file, *flags)
     assert flagged.training.learning_rate == 3e-4
     assert flagged.model == replace(model, hidden_size=128)
+    (tmp_path / "other.yaml").write_text("preset: base\nseed: 3\n")
+    both = parse("--config", tmp_path / "other.yaml", "--config", file)  # the later file wins
+    assert (both.training.warmup_steps, both.training.seed) == (small.training.warmup_steps, 3)
+    assert both.training.max_steps == small.training.max_steps != PRESETS["base"].training.max_steps
     assert parse(*flags, "--config", file) == parse(*flags, f"--config={file}") == flagged
 
 

@@ -188,3 +188,11 @@ def test_an_option_that_came_after_a_run_was_begun_had_its_default() -> None:
     other = {**now, "model": {**now["model"], "attention": "window"}}
     with pytest.raises(CheckpointError, match=r"model\.attention softmax then, window now"):
         compare_settings(before, other, Path("run"))
+
+
+def test_another_text_is_refused_with_the_options_it_is_read_by() -> None:
+    before = as_settings(PretrainConfig()) | {"store": "one"}
+    with pytest.raises(CheckpointError, match=r"\(encoding utf-8 then, cp1252 now\)"):
+        compare_settings(before, before | {"store": "other", "encoding": "cp1252"}, Path("run"))
+    with pytest.raises(CheckpointError, match="contents of sample"):
+        compare_settings(before, before | {"store": "other"}, Path("run"))

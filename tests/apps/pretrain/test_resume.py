@@ -146,6 +146,10 @@ def test_a_finished_run_started_again_trains_nothing(finished: Finished, tmp_pat
         )
 
 
+def test_a_run_that_would_end_before_its_checkpoint_is_refused(finished: Finished) -> None:
+    assert_refused(call(pretrain.main, *finished.options(finished.folder, "--max_steps", 5)), 2, "--max_steps 5")
+
+
 @pytest.mark.slow
 def test_a_run_is_lengthened_by_max_steps_and_says_what_changed(finished: Finished, tmp_path: Path) -> None:
     folder = shutil.copytree(finished.folder, tmp_path / "run")
