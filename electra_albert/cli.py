@@ -17,33 +17,28 @@ COMMANDS = {  # name: (module with main(argv) -> exit code, one line of help)
 }
 
 
-def usage() -> str:
-    """The commands, one a line."""
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:{width}}  {text}" for name, (_, text) in COMMANDS.items()]
-    return "\n".join(
-        ["usage: electra-albert COMMAND [option ...]", "", *lines, "", "COMMAND --help lists its options."]
-    )
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command that the first argument names; returns its exit code."""
-    if argv and argv[0] in ("-h", "--help"):
-        print(usage())
+    name = argv[0] if argv else ""
+    if name in ("-h", "--help"):
+        width = max(map(len, COMMANDS))
+        lines = [f"  {command:{width}}  {text}" for command, (_, text) in COMMANDS.items()]
+        print(
+            "usage: electra-albert COMMAND [option ...]", "", *lines, "", "COMMAND --help lists its options.", sep="\n"
+        )
         return 0
-    if argv and argv[0] == "--version":
+    if name == "--version":
         from electra_albert import __version__
 
         print(__version__)
         return 0
-    if not argv or argv[0] not in COMMANDS:
+    if name not in COMMANDS:
         from electra_albert.apps.command_line import suggest
         from electra_albert.contracts import UsageError
 
-        wrong = f"{argv[0]!r} is no command{suggest(argv[0], COMMANDS)}" if argv else "name a command"
+        wrong = f"{name!r} is no command{suggest(name, COMMANDS)}" if argv else "name a command"
         raise UsageError(f"{wrong}: {', '.join(COMMANDS)}")
-    module, _ = COMMANDS[argv[0]]
-    run: Callable[[Sequence[str]], int] = import_module(module).main
+    run: Callable[[Sequence[str]], int] = import_module(COMMANDS[name][0]).main
     return run(argv[1:])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 from electra_albert.config import CorpusConfig, ModelConfig, PretrainConfig, RtdConfig, TrainingConfig
 
@@ -10,27 +10,27 @@ from electra_albert.config import CorpusConfig, ModelConfig, PretrainConfig, Rtd
 _ACTIVATION: Final = "gelu"
 
 
+def _shape(width: int, layers: int, heads: int, initialization: Literal["normal", "local"] = "normal") -> ModelConfig:
+    return ModelConfig(
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+        hidden_act=_ACTIVATION,
+        initialization=initialization,
+    )
+
+
 def _preset(
     shape: tuple[int, int, int], length: int, batch: tuple[int, int], peak: float, steps: int, mask_rate: float = 0.15
 ) -> PretrainConfig:
     """A published shape (H, layers, heads): ALBERT's blocks with ELECTRA's recipe; a batch is rows x micro-batches."""
-    width, layers, heads = shape
     rows, micro_batches = batch
+    training = TrainingConfig(steps, rows, gradient_accumulation_steps=micro_batches, learning_rate=peak)
     return PretrainConfig(
         corpus=CorpusConfig(max_seq_length=length),
-        training=TrainingConfig(
-            max_steps=steps,
-            per_device_train_batch_size=rows,
-            gradient_accumulation_steps=micro_batches,
-            learning_rate=peak,
-        ),
-        model=ModelConfig(
-            hidden_size=width,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            intermediate_size=4 * width,
-            hidden_act=_ACTIVATION,
-        ),
+        training=training,
+        model=_shape(*shape),
         rtd=RtdConfig(mask_rate=mask_rate),
     )
 
@@ -39,22 +39,8 @@ PRESETS: dict[str, PretrainConfig] = {
     # For trying things on two CPU cores: what learned most in a few minutes, see the sweep in docs/results.md.
     "tiny": PretrainConfig(
         corpus=CorpusConfig(vocab_size=8000, max_seq_length=64),
-        training=TrainingConfig(
-            max_steps=4000,
-            per_device_train_batch_size=32,
-            learning_rate=5e-4,
-            warmup_steps=200,
-            eval_steps=1000,
-            save_steps=500,
-        ),
-        model=ModelConfig(
-            hidden_size=128,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            intermediate_size=512,
-            hidden_act=_ACTIVATION,
-            initialization="local",
-        ),
+        training=TrainingConfig(4000, 32, learning_rate=5e-4, warmup_steps=200, eval_steps=1000, save_steps=500),
+        model=_shape(128, 3, 4, "local"),
         rtd=RtdConfig(mask_rate=0.2, generator_size=0.5, generator_layers=1, generator_rate=4.0),
     ),
     # Batch and rate of small to large: ELECTRA's table for the size; xlarge and xxlarge inherit large's. The batch is

@@ -13,30 +13,28 @@ import electra_albert as ea
 from electra_albert.config import RunConfig
 from electra_albert.contracts import CheckpointError, DataError, RunResult, UsageError
 from electra_albert.presets import PRESETS
-from tests.apps.tiny_run import english, environment
+from tests.apps import tiny_run
+from tests.apps.tiny_run import english
 
-ROOT = Path(__file__).parents[1]
 EXAMPLE = re.compile(r"```python\n(.*?)```", re.S)
 
 
 @pytest.fixture
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the files of the example."""
     monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def write_example_files(folder: Path) -> None:
+    folder = tmp_path
     (folder / "my.txt").write_text(english(130), encoding="utf-8")
     (folder / "unseen.txt").write_text(english(20, seed=2), encoding="utf-8")
     for name, seed in (("train", 3), ("dev", 4)):
         sentences = [line for line in english(20, seed).splitlines() if " cat " in line or " owl " in line]
         rows = [f'"{line}",{"cat" if " cat " in line else "owl"}' for line in sentences]
         (folder / f"{name}.csv").write_text("\n".join(["text,animal", *rows, '"The cat",cat', '"The owl",owl\n']))
+    return folder
 
 
 def test_the_documented_example_runs(in_folder: Path) -> None:
-    write_example_files(in_folder)
-    (code,) = EXAMPLE.findall((ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
+    (code,) = EXAMPLE.findall((tiny_run.ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
     names: dict[str, object] = {}
     exec(code, names)
     run = names["run"]
@@ -47,7 +45,6 @@ def test_the_documented_example_runs(in_folder: Path) -> None:
 
 
 def test_the_same_call_finds_a_finished_run_and_repeats_its_numbers(in_folder: Path) -> None:
-    write_example_files(in_folder)
     sizes = {"max_steps": 4, "vocab_size": 300, "max_seq_length": 32, "per_device_train_batch_size": 8}
     first, again = (ea.pretrain(corpus="my.txt", output_dir="run", **sizes) for _ in range(2))
     assert again.step == 4
@@ -72,7 +69,6 @@ def test_a_mistake_is_an_exception(
     (in_folder / "empty.txt").touch()
     (in_folder / "damaged").mkdir()
     (in_folder / "damaged" / "tokenizer.json").write_text("{")
-    write_example_files(in_folder)
     with pytest.raises(error, match=word):
         ea.pretrain(**{"corpus": "my.txt", "output_dir": "run", **options})
 
@@ -84,14 +80,9 @@ def test_a_config_object_stands_for_all_options(in_folder: Path) -> None:
         ea.pretrain(RunConfig(), "my.txt")  # type: ignore[call-arg]
 
 
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    code = (
-        "import sys, electra_albert as ea; print(sorted({'torch', 'transformers'} & set(sys.modules)), dir(ea) != [])"
-    )
-    run = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
-    assert run.stdout.split("]")[0] == "["
-
-
-def test_what_is_not_public_is_no_attribute() -> None:
+def test_importing_the_package_loads_nothing_heavy_and_shows_what_is_public_alone() -> None:
+    code = "import sys, electra_albert; print({'torch', 'transformers'} & set(sys.modules))"
+    command = [sys.executable, "-c", code]
+    assert subprocess.check_output(command, env=tiny_run.environment(), text=True).strip() == "set()"
     with pytest.raises(AttributeError, match="nothing_of_ours"):
         _ = ea.nothing_of_ours

@@ -5,17 +5,8 @@ from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
-from electra_albert.config import (
-    CorpusConfig,
-    MlmConfig,
-    ModelConfig,
-    PretrainConfig,
-    RtdConfig,
-    RunConfig,
-    SopConfig,
-    TrainingConfig,
-    as_settings,
-)
+from electra_albert import config as schema
+from electra_albert.config import CorpusConfig, MlmConfig, ModelConfig, PretrainConfig, RtdConfig, RunConfig, SopConfig
 from electra_albert.objectives import OBJECTIVES
 from electra_albert.presets import PRESETS
 
@@ -42,7 +33,7 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
         "vocab_size": (5,),
         "encoding": ("utf-16", "unicode_escape", "no-such"),
     },
-    TrainingConfig: {
+    schema.TrainingConfig: {
         "max_steps": (0,),
         "learning_rate": (0.0, NAN),
         "weight_decay": (1.0,),
@@ -52,6 +43,7 @@ IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     MlmConfig: {"mask_rate": (0.0,), "random_token_share": (0.3, -0.1)},
     SopConfig: {"weight": (0.0,)},
 }
+FLAT = (RunConfig, CorpusConfig, schema.TrainingConfig)
 PIECES = (RunConfig, *IMPOSSIBLE)
 
 
@@ -64,9 +56,6 @@ def test_impossible_value_is_refused_by_name_and_value_in_one_line(kind: type) -
             message = str(refused.value)
             assert "\n" not in message
             assert str(value) in message or name == "random_token_share"
-
-
-def test_row_longer_than_the_position_table_is_refused() -> None:
     with pytest.raises(ValueError, match=r"max_seq_length=600 exceeds model\.max_position_embeddings=512"):
         PretrainConfig(corpus=CorpusConfig(max_seq_length=600))
 
@@ -83,10 +72,9 @@ def test_settings_are_frozen_and_each_has_a_default_and_a_line_of_help() -> None
 
 def test_generator_is_as_deep_and_a_quarter_as_wide_with_heads_of_the_same_size() -> None:
     discriminator = PRESETS["large"].model
-    generator = RtdConfig(generator_size=0.25).generator(discriminator)
-    assert (generator.hidden_size, generator.intermediate_size, generator.num_attention_heads) == (256, 1024, 4)
-    assert generator.head_size == discriminator.head_size
-    assert generator.num_hidden_layers == discriminator.num_hidden_layers
+    expected = replace(discriminator, hidden_size=256, intermediate_size=1024, num_attention_heads=4)
+    assert RtdConfig(generator_size=0.25).generator(discriminator) == expected
+    assert expected.head_size == discriminator.head_size
 
 
 def test_a_generator_of_another_depth_shares_parameters_as_its_discriminator_does() -> None:
@@ -105,18 +93,14 @@ def test_a_depth_that_the_groups_do_not_divide_is_refused_before_anything_is_bui
 
 
 def test_settings_on_file_build_the_same_run_again() -> None:
-    config = replace(PRESETS["base"], training=TrainingConfig(seed=7), rtd=RtdConfig(mask_rate=0.3))
-    settings = as_settings(config)
-    run = RunConfig(**{field.name: settings[field.name] for field in fields(RunConfig)})
-    corpus = CorpusConfig(**{field.name: settings[field.name] for field in fields(CorpusConfig)})
-    training = TrainingConfig(**{field.name: settings[field.name] for field in fields(TrainingConfig)})
-    model, rtd = ModelConfig(**settings["model"]), RtdConfig(**settings["rtd"])
-    again = PretrainConfig(run=run, corpus=corpus, training=training, model=model, rtd=rtd)
-    assert again == config
+    config = replace(PRESETS["base"], training=schema.TrainingConfig(seed=7), rtd=RtdConfig(mask_rate=0.3))
+    settings = schema.as_settings(config)
+    flat = (kind(**{field.name: settings[field.name] for field in fields(kind)}) for kind in FLAT)
+    assert PretrainConfig(*flat, ModelConfig(**settings["model"]), RtdConfig(**settings["rtd"])) == config
 
 
 def test_no_two_pieces_share_a_flat_name() -> None:
     # A `seed` in CorpusConfig would silently overwrite the run's in config.yaml.
-    flat = [field.name for kind in (RunConfig, CorpusConfig, TrainingConfig) for field in fields(kind)]
+    flat = [field.name for kind in FLAT for field in fields(kind)]
     assert len(flat) == len(set(flat))
     assert not {"model", "rtd"} & set(flat)

@@ -24,7 +24,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "inference": READING | {"corpus", "hub", "model", "objectives", "tasks"},
     "apps": READING | {"corpus", "hub", "inference", "model", "objectives", "tasks", "training"},
     "cli": FOUNDATION | {"__init__", "apps"},
-    "__main__": {"cli"},
     "__init__": {"apps", "inference"},
     "scripts": {"cli"},
 }

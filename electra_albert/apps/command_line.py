@@ -15,7 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 
 _ALL_OPTIONS = "--help-all"
 _PRINT_CONFIG = "--print_config"
-_OF_FILES = ("--corpus", "--input", "--train_file")  # options that a file without one may be meant for
+_OF_FILES = ("--corpus", "--input", "--train_file")  # options that a path alone may be meant for
 _EXIT_CODES = """0 done, 1 a bug, 2 options and paths, 3 data, 4 a checkpoint, tokenizer or run folder,
 5 training diverged, 75 stopped by a signal after saving: the same command resumes"""
 
@@ -45,7 +45,12 @@ class ShortHelp(NamedTuple):
 
 def run_app(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     """Run an app on its arguments; an error of the user's becomes one line and its exit code."""
-    _make_streams_writable()
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed, as by `2>&-`
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # where the encoding lacks a character
     try:
         with console_log():
             code = main(argv)
@@ -54,50 +59,32 @@ def run_app(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     except UserError as error:
         return report(error)
     except BrokenPipeError:  # the reader of our output left, as `| head` does
-        _discard(sys.stdout)
+        _write(sys.stdout)
         return 0
     except OSError:
-        if not (failure := _write_out()):
+        if not (failure := _write(sys.stdout)):
             raise  # stdout is not what failed
         return report(UsageError(f"{failure}; make room or write elsewhere"))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     finally:
-        try:
-            sys.stderr.flush()
-        except OSError:
-            _discard(sys.stderr)
+        _write(sys.stderr)
 
 
-def _make_streams_writable() -> None:
-    """Let a closed stdout or stderr, as by `2>&-`, lead nowhere, and one with a narrow encoding write escapes."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def _write_out(text: str = "") -> str:
-    """Write to stdout at once; returns why that failed, nothing where it did not or the reader has left."""
+def _write(stream: TextIO, text: str = "") -> str:
+    """Write out `text` and what the stream holds; why that failed, if it did. A failed stream leads nowhere."""
     try:
-        print(text, end="", flush=True)
+        print(text, end="", file=stream, flush=True)
     except OSError as error:
-        _discard(sys.stdout)
-        return "" if isinstance(error, BrokenPipeError) else f"cannot write to stdout ({error.strerror})"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # for the flush that ends the interpreter
+        return "" if isinstance(error, BrokenPipeError) else f"cannot write to {stream.name} ({error.strerror})"
     return ""
-
-
-def _discard(stream: TextIO) -> None:
-    """Let what is left of a stream lead nowhere, for the flush that ends the interpreter."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def print_results(text: str) -> None:
     """Print the closing report of a finished run, which log.txt has too; a stdout that fails is only a warning."""
-    if text and (failure := _write_out(f"{text}\n")):
+    if text and (failure := _write(sys.stdout, f"{text}\n")):
         LOG.warning(f"{failure}; the same is in the run's folder")
 
 
@@ -112,7 +99,7 @@ def format_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
 def report(error: UserError) -> int:
     """Print the error's line, on one process where torchrun has started many; returns its exit code."""
     if is_main_process():
-        print(f"error: {_one_line(str(error))}", file=sys.stderr)
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
     return error.exit_code
 
 
@@ -149,6 +136,14 @@ def make_parser(program: str, description: str, usage: str | None = None, epilog
     return parser
 
 
+def add_switches(parser: ArgumentParser, *classes: type[Any]) -> None:
+    """Let the options of these dataclasses that are False by default stand alone on the command line."""
+    switches = {field.name for kind in classes for field in fields(kind) if field.default is False}
+    for action in parser._actions:
+        if action.dest in switches:
+            action.nargs, action.const = "?", True
+
+
 def parse(
     parser: ArgumentParser, argv: Sequence[str], short: ShortHelp | None = None, of_file: str | None = None
 ) -> Namespace:
@@ -159,7 +154,6 @@ def parse(
     if short is not None and {"-h", "--help"} & {*argv}:
         print(_format_short_help(parser, short), end="")
         raise SystemExit(0)
-    known = [name for action in parser._actions for name in action.option_strings]
     try:
         return parser.parse_args(list(argv))
     except argparse.ArgumentError as error:
@@ -167,36 +161,48 @@ def parse(
         is_given = any(word.split("=")[0] == f"--{of_file}" for word in argv)
         if of_file is not None and not is_given and argv.count(alone) == 1 and os.path.exists(alone):
             return parse(parser, [f"--{of_file}={word}" if word == alone else word for word in argv])
-        raise UsageError(_explain(str(error), known)) from None
+        known = [name for action in parser._actions for name in action.option_strings]
+        raise UsageError(f"{_explain(' '.join(str(error).split()), known)}; see --help") from None
+
+
+def _explain(message: str, known: Sequence[str]) -> str:
+    """The parser's message; an unknown option with the one that may be meant, on the command line or in a file."""
+    alone, _, rest = message.partition("nrecognized arguments: ")[2].partition(" ")
+    if alone and not alone.startswith("-"):
+        is_file = " and is no file here" * (not os.path.exists(alone))
+        way_out = next((f"{option} {alone} or " for option in _OF_FILES if option in known), "") + "--name value"
+        several = ", of several files a folder or a quoted glob" * bool(rest)
+        return f"{alone!r} belongs to no option{is_file}; write {way_out}{several}"
+    in_file = re.search(r"Group '(.+)' does not accept option '(.+)'|Option '(.+)' is not accepted", message)
+    if alone or in_file:
+        name = "--" + ".".join(filter(None, in_file.groups())) if in_file else alone.split("=")[0]
+        return f"there is no option {name}{suggest(name, known)}"
+    return re.sub(r'^Parser key "([\w.]+)"', r"--\1", message)
 
 
 def config_first(argv: Sequence[str]) -> list[str]:
     """The same arguments with --config before all others: the parser lets the later one win, and flags shall."""
-    first: list[str] = []
-    others: list[str] = []
-    words = iter(argv)
-    for word in words:
-        name, _, value = word.partition("=")
-        if name == "--config":
-            first += [name, *([value] if value else islice(words, 1))]
-        else:
-            others.append(word)
-    return first + others
+    found, others = _find(argv, ())
+    return [*(f"--config={config}" for config in found.config), *others]
 
 
-def find_first(argv: Sequence[str], names: Sequence[str]) -> dict[str, str | None]:
+def find_first(argv: Sequence[str], names: Sequence[str]) -> list[str | None]:
     """Some options' values before anything else is parsed: on the command line, or else in the --config files."""
+    found, _ = _find(argv, names)
+    places = [vars(found), *map(_config_options, reversed(found.config))]
+    return [next((str(place[name]) for place in places if place.get(name) is not None), None) for name in names]
+
+
+def _find(argv: Sequence[str], names: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The values of --config and of some other options, and the remaining arguments."""
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    finder.add_argument("--config", action="append", default=[])
     for name in names:
         finder.add_argument(f"--{name}")
-    finder.add_argument("--config", action="append", default=[])
     try:
-        words, _ = finder.parse_known_args(list(argv))
+        return finder.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
         raise UsageError(f"{error}; see --help") from None
-    files = [_config_options(config) for config in reversed(words.config)]
-    places = [vars(words), *files]
-    return {name: next((str(place[name]) for place in places if place.get(name) is not None), None) for name in names}
 
 
 def _config_options(config: str) -> dict[str, Any]:
@@ -210,41 +216,14 @@ def _config_options(config: str) -> dict[str, Any]:
     return options
 
 
-def _explain(message: str, known: Sequence[str]) -> str:
-    """The parser's message on one line; an unknown option with the one that may be meant."""
-    message = _one_line(message)
-    if unknown := re.search(r"unrecognized arguments: (\S+)", message, re.IGNORECASE):
-        name = unknown.group(1).split("=")[0]
-        if name.startswith("-"):
-            return f"there is no option {name}{suggest(name, known)}; see --help"
-        is_file = " and is no file here" * (not os.path.exists(name))
-        way_out = next((f"{option} {name} or " for option in _OF_FILES if option in known), "") + "--name value"
-        several = ", of several files a folder or a quoted glob" * (name in message.split()[:-1])
-        return f"{name!r} belongs to no option{is_file}; write {way_out}{several}, and see --help"
-    unaccepted = re.search(r"(?:Option|Key) '([\w.]+)' is not accepted", message)
-    unaccepted = unaccepted or re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'", message)
-    if unaccepted:
-        name = ".".join(unaccepted.groups())
-        return f"there is no option {name!r}{suggest('--' + name, known)}; see --help"
-    return re.sub(r'^Parser key "([\w.]+)"', r"--\1", message) + "; see --help"
-
-
 def suggest(name: str, known: Iterable[str]) -> str:
     """A hint at the nearest known name, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-class _ShortFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Keeps the lines of a text, shows the default of an option."""
-
-
 def _plain_formatter() -> type[Any]:
-    """A formatter that keeps the lines of a text and, of what the library tells of an option, only its default."""
+    """A formatter that keeps the lines of a text and, of the library's notes on an option, only the default."""
     from jsonargparse import DefaultHelpFormatter
 
     class PlainFormatter(DefaultHelpFormatter):
@@ -270,23 +249,24 @@ def add_config(parser: ArgumentParser, example: str) -> None:
             action.help, action.metavar = "Print all settings as YAML, which --config takes, and stop.", "\b"
 
 
+class _ShortFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """Keeps the lines of a text, shows the default of an option."""
+
+
 def _format_short_help(parser: ArgumentParser, short: ShortHelp) -> str:
     """The purpose, the options that most people use by the first sentence of their help, examples and exit codes."""
-    formatter = _ShortFormatter(parser.prog)
-    formatter.add_usage(parser.usage, [], [])
-    formatter.add_text(parser.description)
-    formatter.start_section(f"options used most, of all that {_ALL_OPTIONS} shows")
+    page = argparse.ArgumentParser(
+        parser.prog, parser.usage, parser.description, formatter_class=_ShortFormatter, add_help=False
+    )
     known = {name: action for action in parser._actions for name in action.option_strings}
+    listed = page.add_argument_group(f"options used most, of all that {_ALL_OPTIONS} shows")
     for name in short.options:
         action = copy.copy(known[f"--{name}"])
         action.help = re.split(r"(?<=\.)\s", action.help)[0]
         action.default = argparse.SUPPRESS if action.default in (None, False) else action.default
         if action.metavar is None and not action.choices:
             action.metavar = name.rpartition("_")[2].upper()
-        formatter.add_argument(action)
-    formatter.end_section()
+        listed._group_actions.append(action)
     for title, text in (("examples", short.examples), ("exit codes", _EXIT_CODES), ("documentation", short.docs)):
-        formatter.start_section(title)
-        formatter.add_text(text)
-        formatter.end_section()
-    return formatter.format_help()
+        page.add_argument_group(title, text)
+    return page.format_help()

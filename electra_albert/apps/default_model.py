@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from electra_albert.apps.run_folder import CONFIG, read_options
+from electra_albert.apps.run_folder import CONFIG, read_evaluations, read_options
 from electra_albert.contracts import UsageError
 from electra_albert.files import MODELS as SHIPPED
 
@@ -50,12 +50,11 @@ def _finished_runs() -> list[Path]:
 
 def _flaw(run: Path) -> str:
     """Why a run is not taken where none is named, by its config.yaml and metrics.jsonl; empty where it is."""
-    from electra_albert.apps.pretrain.scores import read_evaluations
     from electra_albert.objectives.evaluation import has_learned
 
     try:
         planned = read_options(run / CONFIG, str(run / CONFIG))["max_steps"]
-        last = read_evaluations(run, "eval_")[-1]
+        last = read_evaluations(run)[-1]
         if last["step"] < planned:
             return f"stopped at step {last['step']:,} of {planned:,}"
         return "" if has_learned(last) else f"not clear of the baselines after {last['step']:,} steps"

@@ -1,4 +1,4 @@
-"""What the machine has, what it cannot do, and its errors at its limits as one line."""
+"""Properties and limits of the machine, and its errors at these limits as one line."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 
+from electra_albert.config import TrainingConfig
 from electra_albert.contracts import UsageError
-
-if TYPE_CHECKING:
-    from electra_albert.config import TrainingConfig
-    from electra_albert.model.encoder import Compilation
+from electra_albert.model.encoder import Compilation
 
 _TRITON_CAPABILITY = (7, 0)
 # The compilers that PyTorch and Triton look for, and the variable that names another one.
@@ -27,7 +25,7 @@ _COMPILERS = {"cpu": ("CXX", ("g++", "clang++")), "cuda": ("CC", ("gcc", "clang"
 
 
 def why_not_compiled(device: torch.device) -> str | None:
-    """Why torch.compile cannot make code for `device`, and what to do; None where nothing is in the way."""
+    """The reason why torch.compile cannot make code for `device`, and the way out; None where it can."""
     if device.type not in _COMPILERS:
         return f"it is not tried on {device.type}"
     if device.type == "cuda":
@@ -37,23 +35,21 @@ def why_not_compiled(device: torch.device) -> str | None:
         if capability < _TRITON_CAPABILITY:
             return f"the GPU's compute capability {capability[0]}.{capability[1]} is too old for Triton"
     variable, usual = _COMPILERS[device.type]
-    named = os.environ.get(variable)
-    if not any(shutil.which(name) for name in ([named] if named else usual)):
+    if not any(map(shutil.which, [chosen] if (chosen := os.environ.get(variable)) else usual)):
         return f"no C compiler is found: install {usual[0]} or name one in {variable}"
     # Debian's Python names a local folder first, a moved one the folder where it was built.
-    named_folders = (sysconfig.get_path("include"), sysconfig.get_path("include", "posix_prefix"))
-    headers = [Path(folder) for folder in (*named_folders, sysconfig.get_config_var("INCLUDEPY")) if folder]
+    named = (sysconfig.get_path("include"), sysconfig.get_path("include", "posix_prefix"))
+    headers = [Path(folder) for folder in (*named, sysconfig.get_config_var("INCLUDEPY")) if folder]
     if not any((folder / "Python.h").is_file() for folder in headers):
         return f"{headers[0]} has no Python.h: install Python's headers (python3-dev)"
     return None
 
 
 def processor() -> str:
-    """The model name of the processor, or what the system calls it."""
-    try:
+    """The model name of the processor, or the system's name for it."""
+    lines: list[str] = []
+    with suppress(OSError):  # not Linux
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # not Linux
-        lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
 
@@ -93,11 +89,8 @@ def one_line_errors(training: TrainingConfig, compilation: Compilation | Literal
     try:
         yield
     except torch.OutOfMemoryError as error:
-        rows = training.per_device_eval_batch_size
-        raise UsageError(
-            f"the memory does not suffice for a step; {smaller_step(training)}; evaluations take "
-            f"--per_device_eval_batch_size {rows}"
-        ) from error
+        scoring = f"evaluations take --per_device_eval_batch_size {training.per_device_eval_batch_size}"
+        raise UsageError(f"the memory does not suffice for a step; {smaller_step(training)}; {scoring}") from error
     except RuntimeError as error:
         from torch._dynamo.exc import BackendCompilerFailed
 

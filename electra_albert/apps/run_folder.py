@@ -1,133 +1,144 @@
-"""What a run's folder says of the run: its settings, command, environment, and a model card.
-
-A run is only continued by the settings it was started with; what may change is listed here.
-"""
+"""The files of a run's folder: settings, command, environment, model card. A run resumes only by its own settings."""
 
 from __future__ import annotations
 
 import errno
-import json
+import logging
 import os
 import platform
 import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_albert.config import BUILT_IN_CORPUS, GROUPS, CorpusConfig, PretrainConfig, as_settings
+from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig, PretrainConfig, as_settings
 from electra_albert.contracts import NOT_YAML, CheckpointError, Metrics, UsageError, UserError
-from electra_albert.files import name_beside
+from electra_albert.files import read_json, write_json, write_text
 from electra_albert.objectives import spec_of
 from electra_albert.training.run_log import LOG_FILE
 
 if TYPE_CHECKING:
     from electra_albert.hub.card import Facts
+    from electra_albert.training.settings import RunSettings
+
+LOG = logging.getLogger(__name__)
 
 CONFIG, COMMAND, ENVIRONMENT, CARD = "config.yaml", "command.txt", "environment.json", "README.md"
-# Settings that say how long and where to run, not what is trained. The batch is compared as a whole.
-# What lies there, and what is made of it, is compared by fingerprint.
-_PLACES = frozenset(
-    {
-        "output_dir",
-        "corpus",
-        "encoding",
-        "tokenizer",
-        "extend_vocab_to",
-        "do_lower_case",
-        "keep_accents",
-        "split_digit_comma",
-    }
-)
-MAY_CHANGE = _PLACES | frozenset(
-    {
-        "arithmetic",
-        "resume",
-        "dry_run",
-        "language",
-        "license",
-        "device",
-        "prepared_dir",
-        "preprocessing_num_workers",
-        "gradient_checkpointing",  # which changes no bit
-        "torch_compile",  # which changes the last ones, and what dropout draws
-        "compilation",
-        "logging_steps",
-        "eval_steps",
-        "eval_examples",
-        "save_steps",
-        "save_total_limit",
-        "per_device_eval_batch_size",
-        "per_device_train_batch_size",
-        "gradient_accumulation_steps",
-        "max_steps",
-    }
-)
-_TEXT = frozenset({"store", "tokenizer_fingerprint", "rows_taken_of_sources"})  # what is read, by its fingerprints
-_WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", "metrics.jsonl", LOG_FILE)
-_INHERITED = ("objective", "max_seq_length")
+WARMUP = "generator_warmup"  # folder of a new generator's own run
 GLOBAL_BATCH = "global_batch_size"
-_LONGEST_SECONDS = 30
+# Options that name the text and its tokenizer, whose contents are compared by fingerprint, and the folder.
+_PATHS = {"output_dir", "corpus", "encoding", "tokenizer", "extend_vocab_to"}
+_PATHS |= {"do_lower_case", "keep_accents", "split_digit_comma"}
+# Settings that do not decide what is trained. The batch is compared as a whole. Compiling changes the last bits.
+MAY_CHANGE = _PATHS | {"arithmetic", "resume", "dry_run", "language", "license", "device", "prepared_dir"}
+MAY_CHANGE |= {"preprocessing_num_workers", "gradient_checkpointing", "torch_compile", "compilation", "max_steps"}
+MAY_CHANGE |= {"logging_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit"}
+MAY_CHANGE |= {"per_device_eval_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"}
+_TEXT = {"store", "tokenizer_fingerprint", "rows_taken_of_sources"}
+_WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", "metrics.jsonl", LOG_FILE)
+_GIT_SECONDS = 30
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
+write_whole = write_text
 
 
-def run_settings(
-    preset: str, config: PretrainConfig, world_size: int, arithmetic: str, found: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What each checkpoint and environment.json record, and what a later start is compared with."""
+class Begun(NamedTuple):
+    """The checkpoint that a start resumes, of the run or its generator's warm-up, and the settings that may change."""
+
+    checkpoint: Path
+    state: dict[str, Any]
+    may_change: Set[str]
+
+
+def find_begun(folder: Path, found: Path | None) -> Begun | None:
+    """The checkpoint `found` of the run in `folder`, else the newest of its generator's warm-up."""
+    from electra_albert.training.checkpoint import find_checkpoint, read_state
+
+    if found is not None:
+        return Begun(found, read_state(found), MAY_CHANGE)
+    warmup = find_checkpoint(folder / WARMUP / "checkpoints", "auto")
+    # The warm-up's schedule depends on the run's length.
+    return None if warmup is None else Begun(warmup, read_state(warmup), MAY_CHANGE - {"max_steps"})
+
+
+def check_settings(begun: Begun, preset: str, config: PretrainConfig, world_size: int) -> None:
+    """Compare the options with those of the run that is resumed, before the corpus is read.
+
+    Raises CheckpointError where an option differs that decides what is trained; UsageError where the run would end
+    before the checkpoint.
+    """
+    found, state, may_change = begun
+    if "max_steps" in may_change and state["step"] > config.training.max_steps:
+        raise UsageError(
+            f"{found} is beyond --max_steps {config.training.max_steps}; raise it or choose another --output_dir"
+        )
+    settings = run_settings(preset, config, world_size, "unknown")
+    recorded = {name: value for name, value in state["settings"].items() if name in settings}
+    settings["model"]["vocab_size"] = recorded.get("model", {}).get("vocab_size")  # the tokenizer's, found later
+    compare_settings(recorded, settings, found, may_change)
+
+
+def log_changes(begun: Begun, run: RunSettings) -> None:
+    """Log what differs from when the run was begun; CheckpointError where that decides what is trained."""
+    import torch
+
+    found, state, may_change = begun
+    for change in compare_settings(state["settings"], run.settings, found, may_change):
+        LOG.info(f"changed since the run began: {change}")
+    now = {"world_size": run.world.world_size, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    for name, value in now.items():
+        if state[name] != value:
+            LOG.info(f"{name} was {state[name]} and is {value}: numbers may differ in their last bits from here on")
+
+
+def run_settings(preset: str, config: PretrainConfig, world_size: int, arithmetic: str, **found: Any) -> dict[str, Any]:
+    """Settings that checkpoints and environment.json record, and that a later start is compared with."""
     training = config.training
     rows = training.per_device_train_batch_size * training.gradient_accumulation_steps * world_size
     return {"preset": preset, **as_settings(config), GLOBAL_BATCH: rows, "arithmetic": arithmetic, **found}
 
 
 def recorded_settings(folder: Path) -> dict[str, Any]:
-    """The settings the folder's run was last started with; empty where it holds none that can be read."""
-    try:
-        content = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    recorded = content.get("settings") if isinstance(content, dict) else None
+    """The settings of the folder's last start; empty where there are none that can be read."""
+    recorded: Any = None
+    with suppress(OSError):
+        recorded = read_json(folder / ENVIRONMENT).get("settings")
     return recorded if isinstance(recorded, dict) else {}
 
 
-def read_options(file: Path, told: str) -> dict[str, Any]:
-    """The options in a YAML file; UsageError, which calls the file `told`, where it cannot be read or holds none."""
+def read_evaluations(folder: Path) -> list[Metrics]:
+    """The evaluation rows of a run's metrics.jsonl, oldest first, names without their prefix."""
+    from electra_albert.training.monitor import CLOCK, EVALUATION_PREFIX, read_metrics
+
+    return [
+        {name.removeprefix(EVALUATION_PREFIX): value for name, value in row.items() if name not in ("phase", *CLOCK)}
+        for row in read_metrics(folder / "metrics.jsonl")
+        if any(name.startswith(EVALUATION_PREFIX) for name in row)
+    ]
+
+
+def read_options(file: Path, name: str) -> dict[str, Any]:
+    """The options in a YAML file; UsageError, which calls the file `name`, where it cannot be read or holds none."""
     import yaml
 
     try:
         options = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{told} cannot be read ({reason}); check the path") from None
+        raise UsageError(f"{name} cannot be read ({reason}); check the path") from None
     except (yaml.YAMLError, *NOT_YAML) as error:
-        raise UsageError(f"{told} is not YAML: {' '.join(str(error).split())}") from None
+        raise UsageError(f"{name} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(options, dict):
-        raise UsageError(f"{told} holds no options; write one `name: value` a line")
+        raise UsageError(f"{name} holds no options; write one `name: value` a line")
     return options
-
-
-def shape_options(run: Path) -> dict[str, Any]:
-    """Preset, objective, row length and groups of options in the config.yaml of `run`."""
-    if not run.exists():
-        raise UsageError(f"--init_from {run} does not exist; name a folder here, a hub model is fetched first")
-    if not (run / CONFIG).is_file():
-        raise UsageError(
-            f"--init_from {run}: it holds neither a run ({CONFIG}) nor a stock model (config.json); name one of the two"
-        )
-    options = read_options(run / CONFIG, f"--init_from {run}: its {CONFIG}")
-    return {
-        name: value
-        for name, value in options.items()
-        if name in ("preset", *_INHERITED, *GROUPS) or isinstance(value, dict)
-    }
 
 
 def compare_settings(
     recorded: Mapping[str, Any], settings: Mapping[str, Any], origin: Path, may_change: Set[str] = MAY_CHANGE
 ) -> list[str]:
-    """The differences that are allowed between what `origin` was made with and what is asked for now, in words.
+    """The allowed differences between the settings that `origin` was made with and those of now, in words.
 
     Raises CheckpointError where a setting differs that decides what is trained: any that is not in `may_change`.
     """
@@ -141,7 +152,13 @@ def compare_settings(
         differences = _text_differences(before, now) if texts else []
         differences += [f"{name} {before.get(name)} then, {now.get(name)} now" for name in fixed if name not in texts]
         raise _other_settings(str(origin), differences)
-    return [f"{name}: {before.get(name)} before, {now.get(name)} now" for name in changed if name not in _PLACES]
+    return [f"{name}: {before.get(name)} before, {now.get(name)} now" for name in changed if name not in _PATHS]
+
+
+def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
+    groups = {f"{name}.": value for name, value in settings.items() if isinstance(value, dict)}
+    flat = {name: value for name, value in settings.items() if f"{name}." not in groups}
+    return flat | {group + name: value for group, options in groups.items() for name, value in options.items()}
 
 
 def require_same_text(recorded: Mapping[str, Any], corpus: CorpusConfig, key: str) -> None:
@@ -154,20 +171,22 @@ def _text_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
     """Why another text is read, or the same one otherwise, by the options that name it."""
     corpus = now["corpus"]
     differences = [f"another corpus ({before.get('corpus')} then, {corpus} now)"] * (before.get("corpus") != corpus)
-    for name in sorted(_PLACES - {"output_dir", "corpus"}):
-        if name in before and before[name] != now[name]:
-            differences.append(f"{name} {before[name]} then, {now[name]} now")
-    return differences or [f"what {corpus} holds, its weights, or how this version reads it, has changed since"]
+    names = sorted(_PATHS - {"output_dir", "corpus"})
+    differences += [
+        f"{name} {before[name]} then, {now[name]} now" for name in names if before.get(name, now[name]) != now[name]
+    ]
+    return differences or [f"the contents of {corpus}, its weights, or how this version reads it changed since"]
 
 
 def _other_settings(origin: str, differences: Sequence[str]) -> CheckpointError:
     listed = ", ".join(differences[:3]) + (f" and {len(differences) - 3} more" if len(differences) > 3 else "")
-    way_out = "choose another --output_dir or the same settings"
-    return CheckpointError(f"{origin} was made with other settings ({listed}); {way_out}")
+    return CheckpointError(
+        f"{origin} was made with other settings ({listed}); choose another --output_dir or the same settings"
+    )
 
 
 def check_is_ours(folder: Path) -> None:
-    """UsageError where the folder holds what a run would overwrite and was not made by one."""
+    """UsageError where the folder holds files that a run would overwrite and was not made by one."""
     if (folder / ENVIRONMENT).is_file() or (folder / "checkpoints").is_dir():
         return
     taken = [name for name in _WRITTEN if (folder / name).exists()]
@@ -176,11 +195,11 @@ def check_is_ours(folder: Path) -> None:
 
 
 def describe_run(
-    folder: Path, preset: str, config: PretrainConfig, command: Sequence[str], settings: dict[str, Any]
+    folder: Path, preset: str, config: PretrainConfig, command: Sequence[str], settings: Mapping[str, Any]
 ) -> None:
-    """Write environment.json, config.yaml, which --config takes again, and command.txt, each at one stroke.
+    """Write environment.json, config.yaml, which --config takes again, and command.txt, each atomically.
 
-    `command` is what was typed behind `python`.
+    `command` is what was typed after `python`.
     """
     import yaml
 
@@ -190,28 +209,28 @@ def describe_run(
         options.pop(switch)
     if config.run.init_from is not None:
         options["tokenizer"] = str(folder / "tokenizer")  # its own, which stays when the other run goes
-    record = {**environment(), "sources": _sources(config.corpus), "settings": settings}
     # First: check_is_ours recognises a run by this file, wherever the process is killed.
-    write_whole(folder / ENVIRONMENT, json.dumps(record, indent=2) + "\n")
-    write_whole(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
-    write_whole(folder / COMMAND, shlex.join(["python", *command]) + "\n")
+    record = {**environment(), "sources": _sources(config.corpus), "settings": dict(settings)}
+    write_json(folder / ENVIRONMENT, record)
+    write_text(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
+    write_text(folder / COMMAND, shlex.join(["python", *command]) + "\n")
 
 
 def _sources(corpus: CorpusConfig) -> list[dict[str, Any]]:
-    """What a list of sources holds now; nothing of another corpus, or where only what was prepared of it is left."""
+    """The sources that a list has now; none of another corpus, or where only what was prepared of it is left."""
     from electra_albert.corpus.mixture import read_sources
 
     try:
         sources = read_sources(corpus.corpus, corpus.text_column)
     except UserError:
         return []
-    listed = [] if [source.corpus for source in sources] == [corpus.corpus] else sources
-    return [{"corpus": source.corpus, "weight": source.weight} for source in listed]
+    is_list = [source.corpus for source in sources] != [corpus.corpus]
+    return [{"corpus": source.corpus, "weight": source.weight} for source in sources if is_list]
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turns what goes wrong in writing into a UsageError."""
+    """Turn errors of writing into a UsageError."""
     from safetensors import SafetensorError
 
     try:
@@ -223,15 +242,8 @@ def writing(folder: Path) -> Iterator[None]:
         raise UsageError(f"cannot write into {folder} ({reason}); {way_out}") from None
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Write a text file at one stroke: beside, then renamed into place."""
-    beside = name_beside(file)
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, file)
-
-
 def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
-    """What the cards of a run say of it: what was trained on what, and how well it does on held-out text."""
+    """The part of a run's model cards on its training data and its scores on held-out text."""
     from electra_albert.data_files import hub_name
     from electra_albert.hub.card import Facts
 
@@ -239,25 +251,15 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
     base = None if origin is None else Path(origin).name
     hub = None if Path(corpus).exists() else hub_name(corpus)
     name = corpus if hub or "://" in corpus else Path(corpus).name  # of a machine's folders only the last name
-    lines = [
-        f"Pretrained by {spec_of(config).learned_from} on the corpus `{name}` "
-        f"for {steps} steps{'' if base is None else f', beginning with the weights of `{base}`'}.",
-        "",
-        "| held-out text | value |",
-        "| --- | --- |",
-        *(
-            f"| {name.replace('_', ' ')} | {'-' if value is None else f'{value:.4f}'} |"
-            for name, value in metrics.items()
-            if not isinstance(value, int)
-        ),
-    ]
-    fields = {
-        "language": config.run.language or ("en" if corpus == BUILT_IN_CORPUS else None),
-        "license": config.run.license,
-        "datasets": [hub[0]] if hub else None,
-        "base_model": base,
-    }
-    return Facts(fields, "\n".join(lines))
+    begun = "" if base is None else f", beginning with the weights of `{base}`"
+    lines = [f"Pretrained by {spec_of(config).learned_from} on the corpus `{name}` for {steps} steps{begun}.", ""]
+    lines += ["| held-out text | value |", "| --- | --- |"]
+    for name, value in metrics.items():
+        if not isinstance(value, int):
+            lines.append(f"| {name.replace('_', ' ')} | {'-' if value is None else f'{value:.4f}'} |")
+    language = config.run.language or ("en" if corpus == BUILT_IN_CORPUS else None)
+    fields = {"language": language, "license": config.run.license, "datasets": [hub[0]] if hub else None}
+    return Facts({**fields, "base_model": base}, "\n".join(lines))
 
 
 def write_card(folder: Path, command: str, config: PretrainConfig, facts: Facts) -> None:
@@ -299,26 +301,12 @@ def environment() -> dict[str, Any]:
 
 
 def commit(root: Path) -> str | None:
-    """The commit of the checkout `root`, marked where files differ from it; None where it is none, as if installed."""
+    """The commit of the checkout `root`, marked where files differ from it; None without one, as if installed."""
     if not (root / ".git").exists():  # what git would find there is another project's
         return None
-    return first_line("git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-
-
-def first_line(*command: str) -> str | None:
-    """The first line that a program prints, or None where it is not there or fails."""
+    command = ("git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_LONGEST_SECONDS)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_GIT_SECONDS)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.partition("\n")[0].strip() or None
-
-
-def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            flat |= {f"{name}.{inner}": inner_value for inner, inner_value in value.items()}
-        else:
-            flat[name] = value
-    return flat
+    return done.stdout.strip() or None

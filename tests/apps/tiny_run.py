@@ -11,7 +11,7 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,39 +58,37 @@ def english(documents: int, seed: int = 1) -> str:
     return "\n\n".join("\n".join(sentence() for _ in range(draw.randint(3, 5))) for _ in range(documents)) + "\n"
 
 
+TRAINING: dict[str, object] = {
+    "max_steps": STEPS,
+    "warmup_steps": 5,
+    "learning_rate": 0.002,
+    "per_device_train_batch_size": 8,
+    "per_device_eval_batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "precision": "fp32",
+    "device": "cpu",
+    "logging_steps": 5,
+    "eval_steps": 10,
+    "eval_examples": 16,
+    "save_steps": 10,
+    "preprocessing_num_workers": 1,
+}
+_RTD = {"rtd.mask_rate": 0.15, "rtd.generator_size": 0.5, "rtd.generator_rate": 1.0}
+_SHAPE = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 64}
+_SHAPE |= {"embedding_size": 16, "max_position_embeddings": 64}
+
+
+def as_argv(settings: Mapping[str, object]) -> list[str]:
+    return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+
+
 def options(corpus: Path, prepared: Path, output: Path | None, *more: object) -> list[str]:
-    """What Pretraining.py is told for a run of seconds; `more` comes last and so wins."""
-    sizes = {
-        "vocab_size": 300,
-        "max_seq_length": 32,
-        "model.hidden_size": 32,
-        "model.num_attention_heads": 2,
-        "model.num_hidden_layers": 2,
-        "model.intermediate_size": 64,
-        "model.embedding_size": 16,
-        "model.max_position_embeddings": 64,
-        "model.initialization": "normal",
-        "rtd.mask_rate": 0.15,
-        "rtd.generator_size": 0.5,
-        "rtd.generator_rate": 1.0,
-        "max_steps": STEPS,
-        "warmup_steps": 5,
-        "learning_rate": 0.002,
-        "per_device_train_batch_size": 8,
-        "per_device_eval_batch_size": 8,
-        "gradient_accumulation_steps": 1,
-        "precision": "fp32",
-        "device": "cpu",
-        "logging_steps": 5,
-        "eval_steps": 10,
-        "eval_examples": 16,
-        "save_steps": 10,
-        "preprocessing_num_workers": 1,
-    }
-    if "--objective" in more and "mlm" in str(more[more.index("--objective") + 1]):  # it refuses what it does not use
-        sizes = {name: value for name, value in sizes.items() if not name.startswith("rtd.")}
-    argv = ["--corpus", str(corpus), "--prepared_dir", str(prepared)]
-    argv += [text for name, value in sizes.items() for text in (f"--{name}", str(value))]
+    """Options of a run of seconds; `more` comes last and so wins."""
+    sizes = {"vocab_size": 300, "max_seq_length": 32, **{f"model.{name}": value for name, value in _SHAPE.items()}}
+    sizes |= {"model.initialization": "normal", **TRAINING}
+    if "--objective" not in more or "rtd" in str(more[more.index("--objective") + 1]):  # mlm refuses what it ignores
+        sizes |= _RTD
+    argv = ["--corpus", str(corpus), "--prepared_dir", str(prepared), *as_argv(sizes)]
     return argv + (["--output_dir", str(output)] if output else []) + [str(text) for text in more]
 
 
@@ -124,6 +122,13 @@ def call(main: Callable[[Sequence[str]], int], *argv: object) -> Ended:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run_app(main, [str(word) for word in argv])
     return Ended(code, out.getvalue(), err.getvalue())
+
+
+def succeed(main: Callable[[Sequence[str]], int], *argv: object) -> Ended:
+    """An app in this process that ends well."""
+    ended = call(main, *argv)
+    assert ended.code == 0, ended.err
+    return ended
 
 
 def sha256(file: Path) -> str:

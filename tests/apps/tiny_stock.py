@@ -22,7 +22,7 @@ from electra_albert.corpus.tokenizer import save_tokenizer
 from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.objectives.masking import Targets
 from electra_albert.training.distributed import World
-from tests.apps.tiny_run import Ended, call, english
+from tests.apps.tiny_run import TRAINING, Ended, as_argv, english, succeed
 from tests.hub.stock_models import make
 
 POSITIONS, PIECES = 64, 220
@@ -39,21 +39,8 @@ _SHAPE: dict[str, Any] = {
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
 }
-_SIZES = {
-    "max_seq_length": 32,
-    "max_steps": 2,
-    "warmup_steps": 1,
-    "learning_rate": 0.002,
-    "per_device_train_batch_size": 8,
-    "per_device_eval_batch_size": 8,
-    "precision": "fp32",
-    "device": "cpu",
-    "logging_steps": 1,
-    "eval_steps": 100,
-    "eval_examples": 16,
-    "save_steps": 100,
-    "preprocessing_num_workers": 1,
-}
+_SIZES = TRAINING | {"max_seq_length": 32, "max_steps": 2, "warmup_steps": 1}
+_SIZES |= {"logging_steps": 1, "eval_steps": 100, "save_steps": 100}
 
 
 class Masked(NamedTuple):
@@ -85,9 +72,7 @@ class Desk:
     def options(self, origin: Path, output: Path, *more: object) -> list[str]:
         """What Pretraining.py is told to go on from `origin` with the new text; `more` comes last and so wins."""
         argv = ["--init_from", origin, "--corpus", self.new_text, "--prepared_dir", self.prepared]
-        argv += ["--output_dir", output]
-        argv += [word for name, value in _SIZES.items() for word in (f"--{name}", value)]
-        return [str(word) for word in (*argv, *more)]
+        return [str(word) for word in (*argv, "--output_dir", output, *as_argv(_SIZES), *more)]
 
     def job(self, origin: Path, *more: object) -> tuple[Job, str]:
         """What such a run would train with, in eval mode, and all that was logged of it."""
@@ -108,9 +93,7 @@ class Desk:
 
 def adapt(desk: Desk, origin: Path, output: Path, *more: object) -> Ended:
     """A run that goes on from `origin` and ends well."""
-    ended = call(pretrain.main, *desk.options(origin, output, *more))
-    assert ended.code == 0, ended.err
-    return ended
+    return succeed(pretrain.main, *desk.options(origin, output, *more))
 
 
 @functools.cache

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from electra_albert.data_files.streams import MAX_LINE_BYTES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +16,7 @@ from electra_albert.contracts import DataError, UsageError, UserError
 from electra_albert.corpus.documents import Document
 from electra_albert.corpus.sources import plan_units, read_unit
 from electra_albert.data_files.finding import SAMPLE_BYTES, find_files
-from electra_albert.data_files.streams import compression
+from electra_albert.data_files.streams import MAX_LINE_BYTES, compression
 from tests.corpus.reading import COMPRESS, PROSE, cut, read, sentences, solid, write
 
 BAD = "Caf\udce9 \udced\udca0\udc80 open.".encode("utf-8", "surrogateescape")  # Latin-1, and a lone surrogate

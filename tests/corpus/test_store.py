@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from electra_albert.data_files.streams import MAX_LINE_BYTES
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.parts import token_dtype, write_parts
@@ -27,6 +26,7 @@ from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import save_tokenizer
 from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.data_files.finding import find_files
+from electra_albert.data_files.streams import MAX_LINE_BYTES
 from electra_albert.files import name_beside, write_json
 from tests.corpus.reading import build, document, plan_parts, stored_bytes, write, write_corpus
 

@@ -1,41 +1,47 @@
-"""Held-out rows scored during pretraining: every rank takes its share, and all return the same numbers."""
+"""Held-out rows scored during pretraining, the same numbers on all ranks, and held-out sentences with a word masked."""
 
 from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from electra_albert.apps.pretrain.scores import MASKED_TOKENS, OLD_TEXT_PREFIX
-from electra_albert.apps.pretrain.summary import guesses_in_markdown
-from electra_albert.contracts import Term
-from electra_albert.corpus.examples import eval_batches
+from electra_albert.apps.pretrain.job import Job
+from electra_albert.contracts import DataError, Metrics, Term
+from electra_albert.corpus.examples import Rows, eval_batches
+from electra_albert.corpus.tokenizer import Piece, describe_pieces
+from electra_albert.inference.engine import printable, shown
+from electra_albert.inference.model import InferenceModel, Proposal
+from electra_albert.keyed_random import Stream, bits
 from electra_albert.objectives.evaluation import Detections, detection_scores, is_discriminator_idle
+from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.training.distributed import gather_objects
+from electra_albert.training.loop import Evaluate
 from electra_albert.training.monitor import Tally, mean, weighted_sum
-
-if TYPE_CHECKING:
-    from electra_albert.apps.pretrain.job import Job
-    from electra_albert.contracts import Metrics
-    from electra_albert.corpus.examples import Rows
-    from electra_albert.objectives.rtd import PretrainingObjective
-    from electra_albert.training.loop import Evaluate
-    from electra_albert.training.settings import RunSettings
+from electra_albert.training.settings import RunSettings
 
 LOG = logging.getLogger(__name__)
 
+OLD_TEXT_PREFIX = "old_text_"  # of scores on the text that the weights of --init_from were trained on
+MASKED_TOKENS = "masked_tokens"  # number of tokens that the loss is a mean of
+EXAMPLES = 3
+_SHORTEST, _LONGEST = 8, 30  # tokens of a sentence that is shown
+_SKIPPED = 200  # sentences passed over before an example is given up
+_TOP_K = 5
 _IDLE = (
-    "the discriminator finds replaced tokens no better than chance, while the generator learns. A rate too "
-    "high for many layers makes all its vectors alike: if this lasts, begin anew with --rtd.discriminator_rate {rate:g}"
+    "the discriminator finds replaced tokens no better than chance, while the generator learns. A learning rate too "
+    "high for many layers makes all its vectors alike: if this lasts, restart with --rtd.discriminator_rate {rate:g}"
 )
 
 
 def evaluator(job: Job, run: RunSettings) -> Evaluate:
-    """What the loop calls to score the job's objective on the new text and, where a run goes on, on the old one."""
+    """The loop's evaluation of the job's objective, on the new text and, in continued pretraining, on the old one."""
 
     def evaluate(step: int) -> Metrics | None:
         metrics = score(job.objective, job, job.held_out, run, job.prepared.held_out_sources)
@@ -62,7 +68,7 @@ def score(
     run: RunSettings,
     sources: Mapping[str, int] | None = None,
 ) -> Metrics | None:
-    """Means of all terms over held-out rows, and the detection scores; None where it was told to stop.
+    """Means of all terms over held-out rows, and the detection scores; None where a signal stopped it.
 
     sources: the row at which each source begins. Losses are then reported by source too, as `<loss>/<source>`.
     """
@@ -92,3 +98,63 @@ def score(
     gathered = gather_objects(detections.arrays(), world)
     scores, is_replaced = (np.concatenate(parts) for parts in zip(*gathered, strict=True))
     return {**metrics, **detection_scores(scores, is_replaced, training.seed)}
+
+
+def guesses_in_markdown(job: Job) -> str:
+    """The generator's predictions of held-out words, for TensorBoard."""
+    lines = []
+    for cloze in clozes(job, inference_model(job)):
+        guesses = ", ".join(f"{shown(p['token_str'])} {p['score']:.1%}" for p in cloze.answer[0])
+        lines.append(f"- {printable(cloze.text)}: **{guesses}**")
+    return "\n".join(lines)
+
+
+def inference_model(job: Job) -> InferenceModel:
+    """The calls of inference on the models in memory."""
+    generator, device = job.objective.generator, job.objective.generator.predictions.bias.device
+    models = (generator, generator, job.objective.discriminator)
+    return InferenceModel(job.prepared.tokenizer, *models, "it is not fine-tuned", device, 4096, Path())
+
+
+class Cloze(NamedTuple):
+    """A held-out sentence with one token masked."""
+
+    ids: list[int]  # of the whole sentence
+    position: int  # of the masked token among them
+    text: str
+    answer: list[list[Proposal]]
+
+
+def clozes(job: Job, model: InferenceModel) -> Iterator[Cloze]:
+    """Held-out sentences, spread over the text and of a length good to read where there are, with a word masked.
+
+    One that is longer than the model reads when tokenized again is left out: the mask replaced a part of a word.
+    """
+    stream, tokenizer = job.held_out.stream, job.prepared.tokenizer
+    ends, longest = stream.sentence_ends, min(_LONGEST, job.held_out.max_seq_length - 2)
+    for key in range(min(EXAMPLES, len(ends))):
+        first = key * len(ends) // EXAMPLES
+        borders = [int(ends[first - 1]) if first else 0, *ends[first : first + _SKIPPED].tolist()]
+        spans = list(pairwise(borders))
+        start, end = next((span for span in spans if _SHORTEST <= span[1] - span[0] <= longest), spans[0])
+        ids = stream.tokens[start : min(end, start + longest)].tolist()
+        words = _whole_words(describe_pieces(tokenizer, ids)) or range(len(ids))
+        draw = bits(job.objective.seed, Stream.EXAMPLE, torch.tensor(key), torch.tensor(0))
+        position = words[int(draw) % len(words)]
+        before, after = tokenizer.decode(ids[:position]), tokenizer.decode(ids[position + 1 :])
+        text = f"{before} {tokenizer.mask_token} {after}".strip()
+        try:
+            (answer,) = model.fill_mask([text], _TOP_K)
+        except DataError:
+            continue
+        yield Cloze(ids, position, text, answer if isinstance(answer[0], list) else [answer])
+
+
+def _whole_words(pieces: list[Piece]) -> list[int]:
+    """Positions of subwords that are a word on their own."""
+    follows = [*pieces[1:], Piece("", starts_word=True)]
+    return [
+        position
+        for position, (piece, following) in enumerate(zip(pieces, follows, strict=True))
+        if len(piece.text) > 1 and piece.starts_word and (following.starts_word or not following.text[0].isalnum())
+    ]

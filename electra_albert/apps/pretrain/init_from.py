@@ -1,4 +1,4 @@
-"""The weights a run begins with (--init_from), read once, of another run or a stock folder, and the text they know."""
+"""The weights a run begins with (--init_from), of another run or a stock folder, and the text they were trained on."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_albert.apps.prepare import find_store, prepare, with_tokenizer
-from electra_albert.apps.run_folder import CONFIG, recorded_settings, shape_options
-from electra_albert.config import BUILT_IN_CORPUS, PretrainConfig, RtdConfig
+from electra_albert.apps.prepare import Prepared, find_store, prepare, with_tokenizer
+from electra_albert.apps.run_folder import CONFIG, read_options, recorded_settings
+from electra_albert.config import BUILT_IN_CORPUS, GROUPS, PretrainConfig, RtdConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.examples import Rows, build_table
 from electra_albert.corpus.mixture import read_sources
 from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
-from electra_albert.data_files.finding import find_files as find_text
+from electra_albert.data_files.finding import find_files
 from electra_albert.files import sha256
 from electra_albert.hub.fill import adopt, require_same_computation, resize_vocabulary, same_tables
 from electra_albert.hub.find import CONFIG_FILE, ENCODER_FOLDERS, ModelFiles, is_checkpoint, locate, locate_encoder
@@ -38,14 +38,15 @@ LOG = logging.getLogger(__name__)
 _OPTION = "leave out the option that says so"
 _OLD_TEXT = ("prepared_dir", "store", "max_seq_length", "seed")  # settings that identify the rows a run was scored on
 _NOT_OF_THE_SHAPE = ("vocab_size", "initialization", "initializer_range")  # the tokenizer's; of weights that are drawn
+_INHERITED = ("preset", "objective", "max_seq_length", *GROUPS)
 
 
 class Origin(NamedTuple):
     """The source of a run's first weights; neither checkpoint nor stock where the run has a checkpoint of its own."""
 
-    record: dict[str, Any]  # what the new run's checkpoints keep of it
+    record: dict[str, Any]  # kept in the new run's checkpoints
     checkpoint: Path | None = None  # of another run
-    stock: tuple[Stored, ...] = ()  # the encoder and, where there is one beside it, the generator
+    stock: tuple[Stored, ...] = ()  # the encoder, and the generator next to it, if any
     held_out: Rows | None = None  # of the text it was trained on, where that is still prepared
 
 
@@ -58,12 +59,23 @@ def inherited_options(source: Path, output_dir: Path) -> dict[str, Any]:
                 return {**settings["origin"]["options"], "tokenizer": str(output_dir / "tokenizer")}
         except (OSError, ValueError, LookupError, TypeError):
             continue
-    return stock_options(source) if _is_stock(source) else {**shape_options(source), "tokenizer": f"{source}/tokenizer"}
+    return _stock_options(source) if _is_stock(source) else {**_run_options(source), "tokenizer": f"{source}/tokenizer"}
 
 
-def stock_options(folder: Path) -> dict[str, Any]:
+def _run_options(run: Path) -> dict[str, Any]:
+    """Preset, objective, sequence length and groups of options in the config.yaml of `run`."""
+    name = f"--init_from {run}"
+    if not run.exists():
+        raise UsageError(f"{name} does not exist; name a folder here, a hub model is fetched first")
+    if not (run / CONFIG).is_file():
+        raise UsageError(f"{name}: it holds neither a run ({CONFIG}) nor a stock model (config.json)")
+    options = read_options(run / CONFIG, f"{name}: its {CONFIG}")
+    return {key: value for key, value in options.items() if key in _INHERITED or isinstance(value, dict)}
+
+
+def _stock_options(folder: Path) -> dict[str, Any]:
     """The shapes and the tokenizer of the models in a folder, the preset of their size, and a length they can read."""
-    encoder, *others = find_files(folder)
+    encoder, *others = _find_models(folder)
     shape = read_config(encoder)
     narrower = [name for name, preset in PRESETS.items() if preset.model.hidden_size <= shape.hidden_size]
     preset, positions = narrower[-1] if narrower else "tiny", shape.max_position_embeddings
@@ -80,41 +92,51 @@ def stock_options(folder: Path) -> dict[str, Any]:
     return options
 
 
-def find_files(folder: Path) -> list[ModelFiles]:
-    """The encoder in a folder, and the generator where it is a discriminator beside one. Raises UsageError."""
-    encoder = locate_encoder(folder)
-    place = encoder.weights.absolute().parent
-    if encoder.part == "discriminator":  # of a checkpoint
-        return [encoder, locate(encoder.weights, "generator")]
-    if place.name == "discriminator" and place.with_name("generator").is_dir():
-        return [encoder, locate(place.with_name("generator"), "generator")]
-    return [encoder]
-
-
-def find_origin(path: Path, config: PretrainConfig, tokenizer: Tokenizer, world: World) -> Origin:
-    """Find or read the weights in `path`, the same on all ranks. Raises UsageError or CheckpointError."""
-    if not _is_stock(path):
-        return _find_run(path, config, tokenizer, world)
-    with main_first(world):
-        weights = read_weights(path, tokenizer)
-        hashes = [sha256(file) for part in find_files(path) for file in all_files(part.weights)]
-        record = {"step": None, "weights": " ".join(hashes), "options": stock_options(path)}
-        run = path.absolute().parent  # of ours, where the folder is in a run's or is a run's checkpoint
-        exported_by = recorded_settings(run.parent if run.name == "checkpoints" else run)
-    return Origin(record | {name: exported_by.get(name) for name in _OLD_TEXT}, stock=weights)
-
-
-def known_origin(settings: Mapping[str, Any]) -> Origin | None:
-    """The origin recorded in the settings of a checkpoint."""
-    record = settings.get("origin")
-    return Origin(dict(record)) if isinstance(record, dict) else None
-
-
 def _is_stock(folder: Path) -> bool:
     """Whether the folder is no run of ours, but holds a model or is a checkpoint."""
     is_run = (folder / CONFIG).exists() or (folder / "checkpoints").exists()
     has_model = any((folder / name / CONFIG_FILE).is_file() for name in (".", *ENCODER_FOLDERS))
     return not is_run and (has_model or is_checkpoint(folder))
+
+
+def _find_models(folder: Path) -> list[ModelFiles]:
+    """The encoder in a folder, and the generator where it is a discriminator next to one. Raises UsageError."""
+    encoder = locate_encoder(folder)
+    parent = encoder.weights.absolute().parent
+    if encoder.part == "discriminator":  # of a checkpoint
+        return [encoder, locate(encoder.weights, "generator")]
+    if parent.name == "discriminator" and parent.with_name("generator").is_dir():
+        return [encoder, locate(parent.with_name("generator"), "generator")]
+    return [encoder]
+
+
+def find_origin(
+    config: PretrainConfig, recorded: Mapping[str, Any] | None, prepared: Prepared, held_out: Rows, world: World
+) -> Origin | None:
+    """The first weights, the same on all ranks, and the old text laid out as `held_out`; None for random weights.
+
+    A run that is resumed has `recorded` its origin. Raises UsageError or CheckpointError.
+    """
+    path = Path(config.run.init_from or "")
+    if recorded is not None:
+        if not isinstance(recorded.get("origin"), dict):
+            return None
+        origin = Origin(dict(recorded["origin"]))
+    elif config.run.init_from is None:
+        return None
+    elif not _is_stock(path):
+        origin = _find_run(path, config, prepared.tokenizer, world)
+    else:
+        with main_first(world):
+            weights = _read_weights(path, prepared.tokenizer)
+            hashes = [sha256(file) for part in _find_models(path) for file in all_files(part.weights)]
+            record = {"step": None, "weights": " ".join(hashes), "options": _stock_options(path)}
+            run = path.absolute().parent  # of ours, where the folder is in a run's or is a run's checkpoint
+            exported_by = recorded_settings(run.parent if run.name == "checkpoints" else run)
+        origin = Origin(record | {name: exported_by.get(name) for name in _OLD_TEXT}, stock=weights)
+    if recorded is None and config.run.old_corpus is not None:
+        origin = origin._replace(record={**origin.record, **_prepare_old_text(config, prepared.tokenizer_dir, world)})
+    return _with_old_text(origin, held_out, world)
 
 
 def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: World) -> Origin:
@@ -139,12 +161,12 @@ def _find_run(run: Path, config: PretrainConfig, tokenizer: Tokenizer, world: Wo
     with main_first(world):
         manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
         record = {"step": read_state(checkpoint)["step"], "weights": manifest["files"][MODEL]["sha256"]}
-    return Origin(record | {key: settings.get(key) for key in _OLD_TEXT} | {"options": shape_options(run)}, checkpoint)
+    return Origin(record | {key: settings.get(key) for key in _OLD_TEXT} | {"options": _run_options(run)}, checkpoint)
 
 
-def read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
+def _read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
     """The folder's models for a run with `tokenizer`, which is the folder's own or that one with more tokens."""
-    files = find_files(folder)
+    files = _find_models(folder)
     own = load_tokenizer(files[0].tokenizer)
     shared, size = range(len(own)), len(own)
     if len(tokenizer) < size or own.convert_ids_to_tokens(shared) != tokenizer.convert_ids_to_tokens(shared):
@@ -154,7 +176,7 @@ def read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
     new = [[token.id for token in own.backend_tokenizer.model.tokenize(text)] for text in added]
     models = read_each(files)
     for each, stored in zip(files, models, strict=True):
-        body_of(stored, str(each.weights))  # the run makes what the configuration says: first it must be the weights'
+        body_of(stored, str(each.weights))  # refuses weights that are not those of the configuration
     rows = models[0].config.vocab_size
     if rows < size:
         raise CheckpointError(f"{folder}: its tokenizer has {size} tokens, its token table {rows} rows")
@@ -169,7 +191,7 @@ def read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
 
 
 def begin_with(origin: Origin, name: str, objective: PretrainingObjective) -> bool:
-    """Copy the weights of `name` into the objective; whether its generator is still to be trained."""
+    """Copy the weights of `name` into the objective; whether its generator is new and has to be trained."""
     lacks_generator = False
     if origin.checkpoint is not None:
         load_checkpoint(origin.checkpoint, objective, None)
@@ -205,7 +227,7 @@ def _begin_with_stock(
 
 
 def _take(model: Backbone, source: Stored, name: str, way_out: str = _OPTION) -> tuple[list[str], list[str]]:
-    """Copy what fits; the parts of the model that are new, and those of the source that it has no use for."""
+    """Copy the tensors that fit; the parts of the model that are new, and those of the source that are not used."""
     require_same_computation(model.config, asdict(source.config), name, way_out)
     new = adopt(model, source.tensors, name)
     used = {part for part, _ in model.named_children()} - set(new)
@@ -220,7 +242,7 @@ def require_old_corpus(config: PretrainConfig) -> None:
     with _naming(old):
         for source in read_sources(old, corpus.text_column) if old else ():
             if source.corpus != BUILT_IN_CORPUS:
-                find_text(source.corpus, Counter(), corpus.encoding)
+                find_files(source.corpus, Counter(), corpus.encoding)
 
 
 @contextmanager
@@ -232,40 +254,34 @@ def _naming(old: str | None) -> Iterator[None]:
         raise type(error)(f"--old_corpus {old}: {error}") from None
 
 
-def with_old_text(
-    origin: Origin, config: PretrainConfig, tokenizer_dir: Path, like: Rows, world: World, *, begins: bool
-) -> Origin:
-    """The origin with the examples it was scored on, laid out as `like`; a run that `begins` prepares --old_corpus."""
-    record, corpus = origin.record, config.corpus
-    if begins and config.run.old_corpus is not None:
-        with main_first(world), _naming(config.run.old_corpus):
-            LOG.info(f"preparing the old text {config.run.old_corpus}")
-            old = replace(with_tokenizer(corpus, tokenizer_dir), corpus=config.run.old_corpus)
-            store = prepare(old, config.training.seed).store
-        record = {**record, "prepared_dir": corpus.prepared_dir, "store": store.fingerprint, "side": "train"}
-        record |= {"max_seq_length": corpus.max_seq_length, "seed": config.training.seed}
-        origin = origin._replace(record=record)
+def _prepare_old_text(config: PretrainConfig, tokenizer_dir: Path, world: World) -> dict[str, Any]:
+    """Prepare --old_corpus with the run's tokenizer; the settings that identify its rows."""
+    old, corpus, seed = str(config.run.old_corpus), config.corpus, config.training.seed
+    with main_first(world), _naming(old):
+        LOG.info(f"preparing the old text {old}")
+        store = prepare(replace(with_tokenizer(corpus, tokenizer_dir), corpus=old), seed).store
+    found = {"prepared_dir": corpus.prepared_dir, "store": store.fingerprint, "side": "train"}
+    return {**found, "max_seq_length": corpus.max_seq_length, "seed": seed}
+
+
+def _with_old_text(origin: Origin, like: Rows, world: World) -> Origin:
+    """The origin with the rows its weights were scored on, laid out as `like`, where all processes have one."""
+    record, held_out = origin.record, None
     if record.get("store") is None:
         LOG.info("notice: what is forgotten of the text these weights know is measured only with an --old_corpus")
         return origin
-    rows = old_rows(record, like, world.world_size)
-    if all(gather_objects(rows is not None, world)):  # all processes score it, or none
-        return origin._replace(held_out=rows)
+    try:
+        store = find_store(Path(str(record["prepared_dir"])), str(record["store"]))
+        if store is not None:
+            length, seed, side = int(record["max_seq_length"]), int(record["seed"]), record.get("side", "validation")
+            stream = store.train if side == "train" else store.validation
+            table = build_table(stream, length, seed, store.folder / str(side))
+            held_out = replace(like, stream=stream, table=table, max_seq_length=length, seed=seed)
+    except (OSError, ValueError, TypeError):
+        held_out = None
+    is_enough = held_out is not None and held_out.table.count >= world.world_size
+    if all(gather_objects(is_enough, world)):  # all processes score it, or none
+        return origin._replace(held_out=held_out)
     problem = f"is no longer prepared in {record['prepared_dir']}, or too little is held out"
     LOG.info(f"notice: the old text {problem}; what is forgotten of it is not measured")
     return origin
-
-
-def old_rows(record: Mapping[str, Any], like: Rows, fewest: int) -> Rows | None:
-    """None where they are gone, or fewer than `fewest`, of which each process scores one."""
-    try:
-        store = find_store(Path(str(record["prepared_dir"])), str(record["store"]))
-        if store is None:
-            return None
-        length, seed, side = int(record["max_seq_length"]), int(record["seed"]), str(record.get("side", "validation"))
-        stream = store.train if side == "train" else store.validation
-        table = build_table(stream, length, seed, store.folder / side)
-    except (OSError, ValueError, TypeError):
-        return None
-    found = replace(like, stream=stream, table=table, max_seq_length=length, seed=seed)
-    return found if table.count >= fewest else None

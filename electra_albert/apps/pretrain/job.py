@@ -1,4 +1,4 @@
-"""What a pretraining run trains with: corpus, pair and batches, composed and checked."""
+"""Everything a pretraining run trains with: corpus, models and batches, composed and checked."""
 
 from __future__ import annotations
 
@@ -6,25 +6,18 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from electra_albert.apps.machine import why_not_compiled
-from electra_albert.apps.prepare import prepare
-from electra_albert.apps.pretrain.init_from import (
-    Origin,
-    begin_with,
-    find_origin,
-    known_origin,
-    require_old_corpus,
-    with_old_text,
-)
+from electra_albert.apps.prepare import Prepared, prepare
+from electra_albert.apps.pretrain import init_from
 from electra_albert.apps.run_folder import run_settings
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch, DataError, UsageError
 from electra_albert.corpus.examples import ONE_SEGMENT_RATE, Rows, TrainBatches
+from electra_albert.corpus.store import Store
 from electra_albert.corpus.tokenizer import fingerprint, special_ids
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import Compilation, compile_for_training, set_gradient_checkpointing
@@ -34,18 +27,11 @@ from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.training.distributed import World, main_first
 from electra_albert.training.optimizer import check_groups, parameter_groups
 
-if TYPE_CHECKING:
-    from electra_albert.apps.prepare import Prepared
-    from electra_albert.corpus.examples import ExampleTable
-    from electra_albert.corpus.store import Store, TokenStream
-    from electra_albert.corpus.tokenizer import Tokenizer
-    from electra_albert.model.electra import Generator
-
 LOG = logging.getLogger(__name__)
 
 START_TOLERANCE = 0.1  # of the loss at chance level; the initial weights leave that much
 ORDER_TOLERANCE = 1.0  # of sentence order: few examples, whose first logits are all alike
-_LOOKED_AT = 4096  # rows, for the share that has an order
+_SAMPLED_ROWS = 4096  # for the share that has an order
 _MUCH_UNKNOWN = 0.2  # of the characters, from which on the tokenizer is doubted
 SWAP_RATE = 0.5  # of the rows with two segments, where their order is predicted. Paper: ALBERT section 3.1
 
@@ -61,21 +47,21 @@ class Job(NamedTuple):
     unigram: Unigram
     arithmetic: Arithmetic
     compilation: Compilation
-    origin: Origin | None  # the run, or the stock folder, whose weights it begins with
-    lacks_generator: bool = False  # the one it has is new, and is to be trained alone first
+    origin: init_from.Origin | None
+    lacks_generator: bool = False  # the one it has is new, and is trained alone first
 
 
 def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] | None = None) -> Job:
     """Prepare the corpus (one process does, the others find it done), build the models and check them.
 
-    recorded: the settings in the checkpoint that a run goes on from; None for a run that begins.
+    recorded: the settings in the checkpoint that a run resumes; None for a run that begins.
     """
     training, seed = config.training, config.training.seed
     arithmetic = choose_arithmetic(training.precision, world.device)
     compilation = choose_compilation(config.run.torch_compile, world.device)
     with main_first(world):
         if recorded is None:
-            require_old_corpus(config)
+            init_from.require_old_corpus(config)
         prepared = prepare(config.corpus, seed, recorded=recorded)
     tokenizer = prepared.tokenizer
     config = replace(config, model=replace(config.model, vocab_size=len(tokenizer)))
@@ -83,26 +69,18 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     _doubt_tokenizer(prepared.store)
     unigram = Unigram.from_counts(prepared.store.token_counts, special.never_masked)
     batches, held_out = _batches(config, prepared, world)
-    if spec_of(config).has_sentence_order:
-        share = _order_share(batches.rows)
-        LOG.info(f"order can be told in {share:.1%} of the rows: those that hold two whole sentences to swap")
-    origin = None
-    if recorded is not None:
-        origin = known_origin(recorded)
-    elif config.run.init_from is not None:
-        origin = find_origin(Path(config.run.init_from), config, tokenizer, world)
-    if origin is not None:
-        origin = with_old_text(origin, config, prepared.tokenizer_dir, held_out, world, begins=recorded is None)
+    origin = init_from.find_origin(config, recorded, prepared, held_out, world)
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     objective = make_objective(config, special).to(world.device)
     begun = "with random weights" if origin is not None else "at the start"
-    self_check(objective, batches.micro_batches(1)[0], training.weight_decay, begun)
-    lacks_generator = False
-    if origin is not None:
-        lacks_generator = begin_with(origin, str(config.run.init_from), objective)
+    _check(objective, batches.micro_batches(1)[0], training.weight_decay, begun)
+    lacks_generator = origin is not None and init_from.begin_with(origin, str(config.run.init_from), objective)
     if recorded is None and (origin is None or lacks_generator):
-        start_at_frequencies(objective.generator, unigram)
-        LOG.info(f"guesses begin at the token frequencies of the text, worth {unigram.entropy:.2f} nats a masked token")
+        # Differs from the published code, which takes the first hundreds of updates to get there; nothing else moves
+        # much until then. About zero for the frequent tokens, where half precision has its digits.
+        with torch.no_grad():
+            objective.generator.predictions.bias.copy_(unigram.entropy - unigram.nats)
+        LOG.info(f"predictions begin at the token frequencies, with a loss of {unigram.entropy:.2f} a masked token")
     if config.rtd.generator_warmup_steps and recorded is None and not lacks_generator:
         LOG.info("notice: --rtd.generator_warmup_steps has no effect: there is no new generator beside trained weights")
     if training.gradient_checkpointing:
@@ -113,11 +91,11 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     )
 
 
-def self_check(objective: PretrainingObjective, batch: Batch, weight_decay: float, begun: str) -> None:
+def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float, begun: str) -> None:
     """Check ties by storage, every parameter in one group, and losses at chance level before training.
 
-    `batch` is one of the run's own. Raises UsageError where the losses are off, which settings can cause, and
-    AssertionError where a law is broken, which they cannot.
+    Raises UsageError where the losses are off, which settings can cause, and AssertionError where a law is broken,
+    which they cannot.
     """
     if objective.discriminator is not None:
         tables = {name: tensor.data_ptr() for name, tensor in objective.generator.embeddings.named_parameters()}
@@ -136,18 +114,30 @@ def self_check(objective: PretrainingObjective, batch: Batch, weight_decay: floa
         if not abs(loss - chance) <= tolerance * chance:
             raise UsageError(
                 f"{name} starts at {loss:.3f}, but guessing[{name!r}] of {type(objective).__name__} is {chance:.3f}: "
-                "declare its loss at chance level there or, where that is right, choose another "
-                "--model.initializer_range"
+                "correct that or, where it is right, choose another --model.initializer_range"
             )
         seen.append(f"{name.replace('_', ' ')} {loss:.2f} (at chance {chance:.2f})")
     LOG.info(f"self-check: tables shared, every parameter in one group; {begun} {', '.join(seen)}")
 
 
 def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[TrainBatches, Rows]:
-    """Training batches and held-out examples; DataError where there are too few."""
-    training, store = config.training, prepared.store
-    rows = rows_for(store.train, prepared.train_table, config, prepared.tokenizer)
-    held_out = rows_for(store.validation, prepared.validation_table, config, prepared.tokenizer)
+    """Training batches and held-out rows; DataError where there are too few, or none has an order to predict.
+
+    Where order is predicted, half of the rows are swapped and all have two segments.
+    """
+    training, store, has_order = config.training, prepared.store, spec_of(config).has_sentence_order
+    rows, held_out = (
+        Rows(
+            stream,
+            table,
+            config.corpus.max_seq_length,
+            training.seed,
+            special=special_ids(prepared.tokenizer),
+            swap_rate=SWAP_RATE if has_order else 0.0,
+            one_segment_rate=0.0 if has_order else ONE_SEGMENT_RATE,
+        )
+        for stream, table in ((store.train, prepared.train_table), (store.validation, prepared.validation_table))
+    )
     batches = TrainBatches(
         rows,
         prepared.order,
@@ -167,29 +157,16 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
             f"{held_out.table.count} examples are held out, --eval_examples takes {training.eval_examples}, "
             f"and each of {world.world_size} processes needs one; give more text or evaluate more"
         )
+    if has_order:
+        row = torch.arange(min(rows.table.count, _SAMPLED_ROWS))
+        share = float((rows.gather(row, row).sentence_order_label != IGNORED_LABEL).float().mean())
+        if share == 0:
+            raise DataError(
+                "no row holds two whole sentences of one document, so there is no order to learn; give longer "
+                "documents, raise --max_seq_length, or choose an --objective without sentence order"
+            )
+        LOG.info(f"{share:.1%} of the rows have a sentence order: they hold two whole sentences to swap")
     return batches, held_out
-
-
-def start_at_frequencies(generator: Generator, unigram: Unigram) -> None:
-    """Let an untrained generator guess by frequency: the bias of its scores begins there instead of at zero.
-
-    Differs from the published code, which takes the first hundreds of updates to get there; nothing else moves much
-    until then.
-    """
-    with torch.no_grad():  # about zero for the tokens that are met, where half precision has its digits
-        generator.predictions.bias.copy_(unigram.entropy - unigram.nats)
-
-
-def _order_share(rows: Rows) -> float:
-    """The share of some rows that have an order; DataError where none has."""
-    row = torch.arange(min(rows.table.count, _LOOKED_AT))
-    share = float((rows.gather(row, row).sentence_order_label != IGNORED_LABEL).float().mean())
-    if share == 0:
-        raise DataError(
-            "no row holds two whole sentences of one document, so there is no order to learn; give longer documents, "
-            "raise --max_seq_length, or choose an --objective without sentence order"
-        )
-    return share
 
 
 def _doubt_tokenizer(store: Store) -> None:
@@ -202,34 +179,23 @@ def _doubt_tokenizer(store: Store) -> None:
         LOG.warning(f"{share:.0%} of the text is unknown to the tokenizer; is it the right one?")
 
 
-def rows_for(stream: TokenStream, table: ExampleTable, config: PretrainConfig, tokenizer: Tokenizer) -> Rows:
-    """Rows laid out for the objective: where order is predicted, half are swapped and none is left in one piece."""
-    has_order = spec_of(config).has_sentence_order
-    return Rows(
-        stream,
-        table,
-        config.corpus.max_seq_length,
-        config.training.seed,
-        special=special_ids(tokenizer),
-        swap_rate=SWAP_RATE if has_order else 0.0,
-        one_segment_rate=0.0 if has_order else ONE_SEGMENT_RATE,
+def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:
+    """Settings recorded of a run and compared when it is resumed: options, batch, corpus and first weights."""
+    return run_settings(
+        preset,
+        job.config,
+        world.world_size,
+        job.arithmetic,
+        store=job.prepared.store.fingerprint,
+        tokenizer_fingerprint=fingerprint(job.prepared.tokenizer),
+        rows_taken_of_sources=list(job.prepared.order.taken),
+        origin=job.origin.record if job.origin else None,
+        compilation=job.compilation,
     )
 
 
-def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:
-    """What is recorded of a run and compared when it is taken up again: options, batch, corpus, and first weights."""
-    found = {
-        "store": job.prepared.store.fingerprint,
-        "tokenizer_fingerprint": fingerprint(job.prepared.tokenizer),
-        "rows_taken_of_sources": list(job.prepared.order.taken),
-        "origin": job.origin.record if job.origin else None,
-        "compilation": job.compilation,
-    }
-    return run_settings(preset, job.config, world.world_size, job.arithmetic, found)
-
-
 def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.device) -> Arithmetic:
-    """How matrix products are made: as asked for, or in bfloat16 where the processor computes in it."""
+    """The arithmetic of matrix products: as asked for, or bfloat16 where the processor computes in it."""
     if precision != "auto":
         return precision
     if device.type == "cuda":
@@ -243,7 +209,7 @@ def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.dev
 
 
 def choose_compilation(wanted: Compilation | Literal["auto"], device: torch.device) -> Compilation:
-    """What torch.compile is used for: as asked for, or the blocks on a GPU. Raises UsageError where it cannot work."""
+    """The parts that torch.compile compiles: as asked for, or the blocks on a GPU. UsageError where it cannot work."""
     if wanted == "none" or (wanted == "auto" and device.type != "cuda"):
         return "none"
     obstacle = why_not_compiled(device)

@@ -9,15 +9,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from electra_albert.apps.command_line import (
-    ShortHelp,
-    add_config,
-    config_first,
-    find_first,
-    make_parser,
-    parse,
-    suggest,
-)
+from electra_albert.apps import command_line
+from electra_albert.apps.command_line import ShortHelp, parse, suggest
 from electra_albert.config import (
     GROUPS,
     CorpusConfig,
@@ -40,10 +33,6 @@ _GROUPED: dict[str, type[Any]] = {  # groups of options with a dotted name: the 
     "model": ModelConfig,
     **{group: kind for spec in OBJECTIVES.values() for group, kind in spec.options.items()},
 }
-_SWITCHES = {  # options that may stand alone on the command line
-    "dry_run": "Prepare, build, check, print the plan with the memory and time it takes, then stop.",
-    "gradient_checkpointing": "Compute activations again in the backward pass: less memory, one more forward.",
-}
 _SHORT_HELP = ShortHelp(
     (
         *("corpus", "preset", "output_dir", "objective", "init_from", "tokenizer", "vocab_size"),
@@ -62,16 +51,17 @@ _FROM_TOKENIZER = "vocab_size"  # the model's is the tokenizer's and cannot be c
 def parse_pretraining(argv: Sequence[str], program: str = "Pretraining.py") -> tuple[str, PretrainConfig]:
     """The preset's name and the whole configuration of a pretraining run; UsageError where an option is wrong."""
     preset, run, inherited = _find_start(argv)
-    parser = make_parser(program, "Pretrain an ALBERT encoder on your own text.", "[CORPUS] [--option value ...]")
-    add_config(parser, "a run's config.yaml")
+    parser = command_line.make_parser(
+        program, "Pretrain an ALBERT encoder on your own text.", "[CORPUS] [--option value ...]"
+    )
+    command_line.add_config(parser, "a run's config.yaml")
     parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Sizes and rates to start from.")
     for piece in _FLAT.values():
-        parser.add_class_arguments(piece, skip={"objective", *_SWITCHES})
+        parser.add_class_arguments(piece, skip={"objective"})
+    command_line.add_switches(parser, *_FLAT.values())
     listed = "; ".join(f"{name}, {spec.learned_from}" for name, spec in OBJECTIVES.items())
     names: Any = Literal[tuple(OBJECTIVES)]
     parser.add_argument("--objective", type=names, help=f"What the encoder learns from: {listed}.")
-    for name, text in _SWITCHES.items():
-        parser.add_argument(f"--{name}", type=bool, nargs="?", const=True, help=text)
     for group, piece in _GROUPED.items():
         parser.add_class_arguments(piece, group, skip={_FROM_TOKENIZER} if group == "model" else set())
     parser.set_defaults(_dotted(as_settings(PRESETS[preset])))
@@ -80,8 +70,8 @@ def parse_pretraining(argv: Sequence[str], program: str = "Pretraining.py") -> t
         try:
             _build(parse(parser, first))
         except (UsageError, TypeError, ValueError) as error:
-            raise CheckpointError(f"--init_from {run}: what it was made with is not understood ({error})") from None
-    config = _build(parse(parser, [*first, *config_first(argv)], _SHORT_HELP, "corpus"))
+            raise CheckpointError(f"--init_from {run}: its settings are not understood ({error})") from None
+    config = _build(parse(parser, [*first, *command_line.config_first(argv)], _SHORT_HELP, "corpus"))
     refuse_idle_options(argv, config)
     return preset, replace(config, run=replace(config.run, init_from=run))
 
@@ -89,16 +79,15 @@ def parse_pretraining(argv: Sequence[str], program: str = "Pretraining.py") -> t
 def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
     """UsageError for an option of a group that the objective does not read."""
     idle = _GROUPED.keys() - {"model", *OBJECTIVES[config.run.objective].options}
-    for word in argv:
-        group, _, name = word.removeprefix("--").partition(".")
-        if word.startswith("--") and name and group in idle:
-            option = word.split("=")[0]
+    for option in (word.split("=")[0] for word in argv if word.startswith("--")):
+        group, _, name = option.removeprefix("--").partition(".")
+        if name and group in idle:
             raise UsageError(f"{option} has no effect with --objective {config.run.objective}; leave it out")
 
 
 def _find_start(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
     """The preset, --init_from, and the options inherited from it, before anything else is parsed."""
-    named, run, output_dir = find_first(argv, ("preset", "init_from", "output_dir")).values()
+    preset, run, output_dir = command_line.find_first(argv, ("preset", "init_from", "output_dir"))
     inherited: dict[str, Any] = {}
     if run is not None:
         if not run or not output_dir:
@@ -109,8 +98,8 @@ def _find_start(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
 
         run = os.path.normpath(run)
         inherited = inherited_options(Path(run), Path(output_dir))
-    preset = named or str(inherited.get("preset", DEFAULT_PRESET))
-    inherited.pop("preset", None)
+    begun_with = str(inherited.pop("preset", DEFAULT_PRESET))
+    preset = preset or begun_with
     if preset not in PRESETS:
         raise UsageError(f"preset {preset!r} does not exist{suggest(preset, PRESETS)}; there are {', '.join(PRESETS)}")
     return preset, run, inherited
@@ -128,16 +117,11 @@ def _build(options: Namespace) -> PretrainConfig:
     for group in _GROUPED:
         if not hasattr(options[group], "as_dict"):
             raise UsageError(f"{group}: {options[group]!r} is no set of options; write {group}.<name> or a mapping")
-    own = OBJECTIVES[options.objective].options.keys() - {*GROUPS}
+    own = sorted(OBJECTIVES[options.objective].options.keys() - {*GROUPS})
     try:
-        config = PretrainConfig(
-            **{
-                name: piece(**{field.name: options[field.name] for field in fields(piece)})
-                for name, piece in _FLAT.items()
-            },
-            **{group: _GROUPED[group](**options[group].as_dict()) for group in GROUPS},
-            own={group: _GROUPED[group](**options[group].as_dict()) for group in sorted(own)},
-        )
+        flat = {name: kind(**{each.name: options[each.name] for each in fields(kind)}) for name, kind in _FLAT.items()}
+        groups = {group: _GROUPED[group](**options[group].as_dict()) for group in (*GROUPS, *own)}
+        config = PretrainConfig(**flat, **{name: groups.pop(name) for name in GROUPS}, own=groups)
         spec_of(config).generator(config)
         if config.model.attention != ModelConfig.attention or config.model.attention_options:
             from electra_albert.model.attention import make_mixing

@@ -1,61 +1,61 @@
-"""Start-of-run plan and closing report of a pretraining run."""
+"""Start-of-run plan and closing report of a pretraining run, with tables of scores next to their baselines."""
 
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
-import torch
+from torch import nn
 
 from electra_albert.apps.demo import format_proposals, format_scored
 from electra_albert.apps.machine import why_not_compiled
-from electra_albert.apps.pretrain.scores import error_lines, format_forgetting, format_scores, read_evaluations
-from electra_albert.contracts import DataError, Metrics
-from electra_albert.corpus.tokenizer import Piece, describe_pieces
-from electra_albert.inference.engine import TokenSequence, printable, shown
-from electra_albert.inference.model import InferenceModel, Proposal
-from electra_albert.keyed_random import Stream, bits
+from electra_albert.apps.pretrain.evaluation import MASKED_TOKENS, OLD_TEXT_PREFIX, Cloze, clozes, inference_model
+from electra_albert.apps.pretrain.job import Job
+from electra_albert.apps.run_folder import read_evaluations
+from electra_albert.contracts import Metrics
+from electra_albert.corpus.tokenizer import describe_pieces
+from electra_albert.inference.engine import TokenSequence
+from electra_albert.inference.model import InferenceModel
 from electra_albert.model.attention import stock_computes
 from electra_albert.objectives import spec_of
-from electra_albert.training.monitor import EVALUATION_PREFIX
+from electra_albert.objectives.evaluation import has_learned
+from electra_albert.training.distributed import World
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from electra_albert.apps.pretrain.job import Job
-    from electra_albert.corpus.examples import Rows
-    from electra_albert.objectives.rtd import PretrainingObjective
-    from electra_albert.training.distributed import World
-
-EXAMPLES = 3
-_SHORTEST, _LONGEST = 8, 30  # tokens of a sentence that is shown
-_LOOKED_AT = 200  # sentences passed over before an example is given up
-_GUESSES = 5
+_SPREAD_NATS = 3.0  # standard deviation of the loss of one masked token; 2.2 by the token frequencies alone
+_LARGEST_ERROR = 0.1  # nats, beyond which a standard error is warned of
 
 
 def plan_lines(job: Job, world: World) -> list[str]:
     """Sizes of model, corpus and run, for the start of a run and for --dry_run."""
-    config, batches = job.config, job.batches
+    config, batches, objective = job.config, job.batches, job.objective
     steps, warmup = config.training.max_steps, config.training.warmup_steps
     length, rows = config.corpus.max_seq_length, batches.global_batch_size
     rate = spec_of(config).mask_rate(config)
     masked = "" if rate is None else f"mask rate {rate:g}, "
+    total, tables = _parameters(objective), _parameters(objective.generator.embeddings)
+    parts = f"{tables:,} tables, {total - tables:,} encoder and heads"
+    if objective.discriminator is not None:
+        generator, discriminator = (
+            _parameters(each) - tables for each in (objective.generator, objective.discriminator)
+        )
+        parts = f"{tables:,} shared tables, {generator:,} generator, {discriminator:,} discriminator"
+    compiled = str(job.compilation).replace("none", "nothing")
+    if compiled == "nothing" and world.device.type == "cuda" and config.run.torch_compile == "auto":
+        compiled = f"nothing ({why_not_compiled(world.device)})"
     lines = [
-        _parameter_line(job.objective),
+        f"parameters: {total:,} ({parts})",
         f"examples of {length} tokens: {batches.rows.table.count:,} to train on, {job.held_out.table.count:,} held out",
         f"{steps:,} steps of {rows:,} examples ({rows * length:,} tokens), {batches.epoch(steps):.2f} epochs, "
         f"objective {config.run.objective}, {masked}on "
-        f"{world.world_size} x {world.device.type} in {job.arithmetic}, {_compiled(job, world)} compiled",
+        f"{world.world_size} x {world.device.type} in {job.arithmetic}, {compiled} compiled",
         f"baseline of the loss on masked tokens: {job.unigram.entropy:.2f}, the entropy of the token frequencies",
     ]
+    if job.lacks_generator:
+        alone = config.generator_warmup_steps
+        lines.append(f"before them {alone:,} steps of the new generator alone, which estimates of time leave out")
     if job.origin is not None:
-        if job.lacks_generator:
-            alone = config.generator_warmup_steps
-            lines.append(f"before them {alone:,} steps of the new generator alone, which estimates of time leave out")
         peak = config.training.learning_rate
         lines.append(f"schedule: a new one, up to {peak:g} over {warmup:,} steps and down to 0 at step {steps:,}")
     if not stock_computes(config.model):
@@ -71,25 +71,7 @@ def plan_lines(job: Job, world: World) -> list[str]:
     return lines
 
 
-def _compiled(job: Job, world: World) -> str:
-    """The part that torch.compile compiles, and why nothing, where something is usual."""
-    if job.compilation != "none":
-        return job.compilation
-    is_missed = world.device.type == "cuda" and job.config.run.torch_compile == "auto"
-    return f"nothing ({why_not_compiled(world.device)})" if is_missed else "nothing"
-
-
-def _parameter_line(objective: PretrainingObjective) -> str:
-    tables, total = count_parameters(objective.generator.embeddings), count_parameters(objective)
-    if objective.discriminator is None:
-        return f"parameters: {total:,} ({tables:,} tables, {total - tables:,} encoder and heads)"
-    generator, discriminator = (
-        count_parameters(model) - tables for model in (objective.generator, objective.discriminator)
-    )
-    return f"parameters: {total:,} ({tables:,} shared tables, {generator:,} generator, {discriminator:,} discriminator)"
-
-
-def count_parameters(module: nn.Module) -> int:
+def _parameters(module: nn.Module) -> int:
     """Trainable numbers, shared ones once."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
@@ -98,82 +80,26 @@ def closing_report(job: Job, metrics: Metrics, folder: Path) -> str:
     """Scores next to their baselines, masked held-out sentences, the files written, and the next command."""
     lines = [format_scores(metrics)]
     if job.origin is not None:
-        lines.append(format_forgetting(read_evaluations(folder, EVALUATION_PREFIX)))
-    lines += [_example(job, sentence, cloze) for sentence, cloze in _clozes(job)]
+        lines.append(format_forgetting(read_evaluations(folder)))
+    model = inference_model(job)
+    lines += [_example(job, cloze, model) for cloze in clozes(job, model)]
     models = "generator/" if job.objective.discriminator is None else "generator/ and discriminator/"
     stock = "stock Hugging Face folders" if stock_computes(job.config.model) else "in this toolkit's own format"
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"written to {folder}: {models} ({stock}), tokenizer/, checkpoints/,",
-            "    metrics.jsonl, tensorboard/, README.md (model card), config.yaml",
-            f"next: {shlex.join([_interpreter(), 'LM_DEMO.py', '--gen', str(folder)])}",
-        ]
-    )
+    lines += ["", f"written to {folder}: {models} ({stock}), tokenizer/, checkpoints/,"]
+    lines += ["    metrics.jsonl, tensorboard/, README.md (model card), config.yaml"]
+    return "\n".join([*lines, f"next: {shlex.join(['python', 'LM_DEMO.py', '--gen', str(folder)])}"])
 
 
-def _interpreter() -> str:
-    """The command of the running Python: the one of a virtual environment need not be on the path."""
-    if shutil.which("python") == sys.executable:
-        return "python"
-    running, here = Path(sys.executable), Path.cwd()
-    return str(running.relative_to(here)) if running.is_relative_to(here) else str(running)
-
-
-class _Cloze(NamedTuple):
-    """A held-out sentence with one word masked."""
-
-    text: str
-    position: int  # of the masked token in the sentence
-    answer: list[list[Proposal]]
-
-
-def _clozes(job: Job) -> Iterator[tuple[list[int], _Cloze]]:
-    """Held-out sentences with a word masked; one that is longer than the model reads when tokenized again is left out.
-
-    That happens where the mask takes the place of a part of a word.
-    """
-    objective, tokenizer, model = job.objective, job.prepared.tokenizer, _inference(job)
-    for key, sentence in enumerate(_sentences(job.held_out)):
-        words = _whole_words(describe_pieces(tokenizer, sentence)) or range(len(sentence))
-        draw = bits(objective.seed, Stream.EXAMPLE, torch.tensor(key), torch.tensor(0))
-        position = words[int(draw) % len(words)]
-        before, after = tokenizer.decode(sentence[:position]), tokenizer.decode(sentence[position + 1 :])
-        text = f"{before} {tokenizer.mask_token} {after}".strip()
-        try:
-            (answer,) = model.fill_mask([text], _GUESSES)
-        except DataError:
-            continue
-        yield sentence, _Cloze(text, position, answer if isinstance(answer[0], list) else [answer])
-
-
-def _inference(job: Job) -> InferenceModel:
-    """The calls of inference on the models in memory."""
-    generator, device = job.objective.generator, job.objective.generator.predictions.bias.device
-    models = (generator, generator, job.objective.discriminator)
-    return InferenceModel(job.prepared.tokenizer, *models, "it is not fine-tuned", device, 4096, Path())
-
-
-def guesses_in_markdown(job: Job) -> str:
-    """The generator's guesses at held-out words, for TensorBoard."""
-    lines = []
-    for _, cloze in _clozes(job):
-        guesses = ", ".join(f"{shown(p['token_str'])} {p['score']:.1%}" for p in cloze.answer[0])
-        lines.append(f"- {printable(cloze.text)}: **{guesses}**")
-    return "\n".join(lines)
-
-
-def _example(job: Job, sentence: list[int], cloze: _Cloze) -> str:
-    """A held-out sentence with a masked word, then with the generator's guess in its place. sentence: token ids."""
+def _example(job: Job, cloze: Cloze, model: InferenceModel) -> str:
+    """A held-out sentence with a masked word, then with the generator's prediction in its place."""
     tokenizer, colours = job.prepared.tokenizer, sys.stdout.isatty()
     lines = ["", format_proposals(cloze.text, cloze.answer, colours=colours)]
     if job.objective.discriminator is not None:
-        original = sentence[cloze.position]
+        original = cloze.ids[cloze.position]
         guess = next((proposal["token"] for proposal in cloze.answer[0] if proposal["token"] != original), original)
-        filled = [*sentence[: cloze.position], guess, *sentence[cloze.position + 1 :]]
-        ids = [tokenizer.cls_token_id, *filled, tokenizer.sep_token_id]
-        (logits,) = _inference(job).detect([TokenSequence(ids, [0] * len(ids))])
+        ids = [tokenizer.cls_token_id, *cloze.ids, tokenizer.sep_token_id]
+        ids[cloze.position + 1] = guess
+        (logits,) = model.detect([TokenSequence(ids, [0] * len(ids))])
         scores = zip(ids, describe_pieces(tokenizer, ids), logits.sigmoid().tolist(), strict=True)
         of_text = [(token, score) for number, token, score in scores if number not in tokenizer.all_special_ids]
         was, now = tokenizer.decode([original]), tokenizer.decode([guess])
@@ -182,24 +108,85 @@ def _example(job: Job, sentence: list[int], cloze: _Cloze) -> str:
     return "\n".join(lines)
 
 
-def _sentences(held_out: Rows) -> Iterator[list[int]]:
-    """Held-out sentences spread over the text: of a length good to read, or else the beginning of one."""
-    ends, longest = held_out.stream.sentence_ends, min(_LONGEST, held_out.max_seq_length - 2)
-    for number in range(min(EXAMPLES, len(ends))):
-        first = number * len(ends) // EXAMPLES
-        spans = [
-            (int(ends[index - 1]) if index else 0, int(ends[index]))
-            for index in range(first, min(first + _LOOKED_AT, len(ends)))
-        ]
-        start, end = next((span for span in spans if _SHORTEST <= span[1] - span[0] <= longest), spans[0])
-        yield held_out.stream.tokens[start : min(end, start + longest)].tolist()
+def format_scores(metrics: Metrics) -> str:
+    """The held-out scores of any objective, each next to its baseline."""
+
+    def value(name: str) -> str:
+        return "-" if metrics.get(name) is None else f"{metrics[name]:.3f}"
+
+    def row(label: str, name: str, baseline: str, note: str) -> tuple[str, ...]:
+        found, base = metrics.get(name), metrics.get(baseline)
+        ratio = f"{found / base:.2f} x" if found and base else "-"
+        return label, value(name), value(baseline), note.format(ratio)
+
+    rows: list[tuple[str, ...]] = [("on held-out text", "score", "baseline", "")]
+    most, precision = "most_frequent_accuracy", "discriminator_average_precision"
+    for name, label in (("generator", "generator"), ("mlm", "masked-token")):
+        if f"{name}_loss" in metrics:
+            rows.append(row(f"{label} loss (nats)", f"{name}_loss", "unigram_loss", "token frequencies alone"))
+            rows.append(row(f"{label} accuracy", f"{name}_accuracy", most, "the most frequent token; {}"))
+    has_detection = "discriminator_auc" in metrics
+    if has_detection:
+        shuffled = f"shuffled labels: {value('shuffled_labels_auc')}"
+        rows.append(("discriminator ROC-AUC", value("discriminator_auc"), "0.500", shuffled))
+        rows.append(row("discriminator average precision", precision, "replaced_fraction", "replaced; {}"))
+    if "sop_accuracy" in metrics:
+        swapped = metrics.get("swapped_fraction")
+        chance = "-" if swapped is None else f"{max(swapped, 1 - swapped):.3f}"
+        rows.append(("sentence order accuracy", value("sop_accuracy"), chance, "the more frequent order"))
+    known = ("generator_loss", "mlm_loss", "discriminator_loss", "sop_loss", "unigram_loss")
+    losses = [name for name in metrics if name.endswith("_loss") and "/" not in name and name not in known]
+    lines = [_table(rows + [(f"{name.replace('_', ' ')} (nats)", value(name), "-", "") for name in losses])]
+    if sources := [name.partition("/")[2] for name in metrics if name.startswith(f"{MASKED_TOKENS}/")]:
+        losses = [name for name in metrics if name.endswith("_loss") and f"{name}/{sources[0]}" in metrics]
+        titles = ["token frequencies" if name == "unigram_loss" else name.replace("_", " ") for name in losses]
+        by_source: list[tuple[str, ...]] = [("by source", *titles, "masked tokens")]
+        for source in sources:
+            counted = f"{metrics[f'{MASKED_TOKENS}/{source}']:,}"
+            by_source.append((source, *(value(f"{name}/{source}") for name in losses), counted))
+        lines.append(f"\n{_table(by_source)}\n")
+    learned = has_learned(metrics)
+    if learned:
+        lines.append("clear of the baselines")
+    elif learned is not None:
+        bars = "2.5 x, 0.65 and 1.5 x" if has_detection else "2.5 x"
+        lines.append(f"not yet clear of the baselines ({bars}): train longer or on more text")
+    masked_tokens = metrics.get(MASKED_TOKENS)
+    return "\n".join([*lines, *([] if masked_tokens is None else error_lines(masked_tokens))])
 
 
-def _whole_words(pieces: list[Piece]) -> list[int]:
-    """Positions of subwords that are a word on their own."""
-    follows = [*pieces[1:], Piece("", starts_word=True)]
+def error_lines(masked_tokens: int) -> list[str]:
+    """A warning where a loss over so many masked tokens is so uncertain that it means little."""
+    error = _SPREAD_NATS / max(1, masked_tokens) ** 0.5
+    if error <= _LARGEST_ERROR:
+        return []
     return [
-        position
-        for position, (piece, following) in enumerate(zip(pieces, follows, strict=True))
-        if len(piece.text) > 1 and piece.starts_word and (following.starts_word or not following.text[0].isalnum())
+        f"warning: held-out scores are of {masked_tokens:,} masked tokens only, so that the standard error of a loss "
+        f"is about {error:.1g} nats; give more text or raise --eval_examples"
     ]
+
+
+def format_forgetting(evaluations: Sequence[Metrics]) -> str:
+    """Losses on the new text and on that of the initial weights, before the first update and after the last."""
+    if not evaluations:
+        return "forgetting is unknown: metrics.jsonl holds no evaluation"
+    before, after = evaluations[0], evaluations[-1]
+    rows: list[tuple[str, ...]] = [
+        ("on held-out text", f"at step {before['step']:,}", f"at step {after['step']:,}", "")
+    ]
+    for name in after:
+        if name.endswith("_loss") and name != "unigram_loss" and not name.startswith(OLD_TEXT_PREFIX):
+            for key, text in ((name, "new text"), (OLD_TEXT_PREFIX + name, "old text")):
+                if key in after:
+                    then, now = before.get(key), after.get(key)
+                    cells = ["-" if value is None else f"{value:.3f}" for value in (then, now)]
+                    change = "-" if then is None or now is None else f"{now - then:+.3f}"
+                    rows.append((f"{name.replace('_', ' ')}, {text}", *cells, change))
+    return _table(rows)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

@@ -13,7 +13,7 @@ from electra_albert.apps import show_batch
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.hub.fill import TABLE
-from tests.apps.tiny_run import assert_refused, call, untimed_rows
+from tests.apps.tiny_run import assert_refused, call, succeed, untimed_rows
 from tests.apps.tiny_stock import MLM, NEW_WORDS, PIECES, Desk, adapt, load_stock
 
 ALBERT = "AlbertForMaskedLM"
@@ -62,8 +62,8 @@ def test_an_extended_run_goes_on_by_the_same_command_when_the_folder_is_gone(des
     ended = adapt(desk, origin, tmp_path / "run", *command)
     assert "after step 1" in ended.err
     assert untimed_rows(tmp_path / "run") == expected
-    assert call(pretrain.main, "--config", tmp_path / "run" / "config.yaml").code == 0
-    assert call(show_batch.main, "--run", tmp_path / "run", "--step", 2).code == 0
+    succeed(pretrain.main, "--config", tmp_path / "run" / "config.yaml")
+    succeed(show_batch.main, "--run", tmp_path / "run", "--step", 2)
 
 
 def test_words_are_added_to_the_vocabulary_of_a_folder_not_of_a_run(desk: Desk, tmp_path: Path) -> None:
@@ -78,25 +78,15 @@ def test_words_are_added_to_the_vocabulary_of_a_folder_not_of_a_run(desk: Desk, 
     adapt(desk, first / "generator", second, *MLM, "--extend_vocab_to", PIECES + 1)
 
 
-def test_rows_of_the_table_beyond_the_vocabulary_are_left_out(desk: Desk) -> None:
+def test_rows_beyond_the_vocabulary_are_left_out_and_sequences_are_no_longer_than_the_model_reads(
+    desk: Desk, tmp_path: Path
+) -> None:
     job, _ = desk.job(desk.stock(ALBERT, vocab_size=PIECES + 10), *MLM)
     assert job.objective.generator.config.vocab_size == PIECES
-
-
-def test_sequences_are_no_longer_than_the_folders_model_reads(desk: Desk, tmp_path: Path) -> None:
     argv = desk.options(desk.stock(ALBERT, max_position_embeddings=32), tmp_path / "run", *MLM)
     place = argv.index("--max_seq_length")
-    ended = call(pretrain.main, *argv[:place], *argv[place + 2 :], "--dry_run")
-    assert ended.code == 0, ended.err
+    ended = succeed(pretrain.main, *argv[:place], *argv[place + 2 :], "--dry_run")
     assert "of 32 tokens" in ended.err
-
-
-def damage(folder: Path, what: str) -> None:
-    if what == "another type":
-        contents = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(contents | {"model_type": "roberta"}))
-    elif what:
-        (folder / what).unlink()
 
 
 @pytest.mark.parametrize(
@@ -107,7 +97,7 @@ def damage(folder: Path, what: str) -> None:
         ({}, "", ("--max_seq_length", 65), 2, "max_seq_length"),
         ({}, "", ("--tokenizer", "other"), 2, "--tokenizer"),
         ({"vocab_size": PIECES - 10}, "", (), 4, str(PIECES - 10)),
-        ({}, "another type", (), 4, "roberta"),
+        ({}, "config.json", (), 4, "roberta"),
         ({}, "model.safetensors", (), 2, "model.safetensors"),
     ],
 )
@@ -117,7 +107,10 @@ def test_a_folder_or_option_that_does_not_fit_is_refused(
     origin = desk.stock(ALBERT, **stock)
     if broken:
         origin = shutil.copytree(origin, tmp_path / "origin")
-        damage(origin, broken)
+        text = (origin / "config.json").read_text().replace('"model_type": "albert"', '"model_type": "roberta"')
+        (origin / broken).unlink()
+        if broken == "config.json":
+            (origin / broken).write_text(text)
     if "other" in more:
         more = ("--tokenizer", desk.stock("BertForMaskedLM"))
     ended = call(pretrain.main, *desk.options(origin, tmp_path / "run", *MLM, *more))

@@ -18,63 +18,37 @@ from electra_albert.apps.pretrain.options import parse_pretraining
 from tests.apps.conftest import Finished
 from tests.apps.pretrain.test_bad_input import written
 from tests.apps.pretrain.test_resume import resumed_from
-from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, outcome
+from tests.apps.tiny_run import STEPS, assert_refused, call, outcome, succeed
 
 HALF = STEPS // 2
 
 
 @pytest.fixture
-def run(finished: Finished, tmp_path: Path) -> Path:
-    """A copy of the finished run."""
-    return shutil.copytree(finished.folder, tmp_path / "run")
-
-
-@pytest.fixture
-def half(run: Path) -> Path:
-    """The same run, as it was after half of its steps."""
+def half(finished: Finished, tmp_path: Path) -> Path:
+    """A copy of the finished run, as it was after half of its steps."""
+    run = shutil.copytree(finished.folder, tmp_path / "run")
     shutil.rmtree(run / "checkpoints" / f"step-{STEPS:07d}")
     for name in ("generator", "discriminator"):
         shutil.rmtree(run / name)
     return run
 
 
-# A checkpoint that is named.
-
-
-def go_on_from(finished: Finished, folder: Path, *more: object) -> Ended:
-    """Take up the finished run's first checkpoint in another folder."""
-    checkpoint = finished.folder / "checkpoints" / f"step-{HALF:07d}"
-    return call(pretrain.main, *finished.options(folder, "--resume", checkpoint, *more))
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "named"),
-    [
+def test_a_named_checkpoint_is_resumed_in_a_new_folder_by_its_own_settings_alone(
+    finished: Finished, tmp_path: Path
+) -> None:
+    before, checkpoint = written(finished.folder), finished.folder / "checkpoints" / f"step-{HALF:07d}"
+    argv = finished.options(tmp_path / "new", "--resume", checkpoint)
+    for option, value, named in (
         ("--seed", 3, "seed 42 then, 3 now"),
         ("--per_device_train_batch_size", 4, "global_batch_size 8 then, 4 now"),
-    ],
-)
-def test_a_checkpoint_of_another_run_is_refused(
-    finished: Finished, tmp_path: Path, option: str, value: object, named: str
-) -> None:
-    before = written(finished.folder)
-    assert_refused(go_on_from(finished, tmp_path / "new", option, value), 4, named)
-    assert written(finished.folder) == before
-    assert not (tmp_path / "new" / "environment.json").exists()
-
-
-def test_a_checkpoint_of_the_same_settings_goes_on_in_a_new_folder(finished: Finished, tmp_path: Path) -> None:
-    before = written(finished.folder)
-    ended = go_on_from(finished, tmp_path / "new")
-    assert ended.code == 0, ended.err
-    assert resumed_from(ended) == HALF
+    ):
+        assert_refused(call(pretrain.main, *argv, option, value), 4, named)
+        assert not (tmp_path / "new" / "environment.json").exists()
+    assert resumed_from(succeed(pretrain.main, *argv)) == HALF
     weights, log = outcome(tmp_path / "new")
     assert weights == outcome(finished.folder)[0]
     assert log[-1] == outcome(finished.folder)[1][-1]
     assert written(finished.folder) == before
-
-
-# What is recorded beside the checkpoints.
 
 
 def truncate(file: Path) -> None:
@@ -82,13 +56,12 @@ def truncate(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "damage"), [("environment.json", Path.unlink), ("config.yaml", truncate)])
-def test_a_lost_or_damaged_record_stops_no_resume_and_is_written_anew(
+def test_a_lost_or_damaged_record_stops_no_resume_and_is_written_again(
     finished: Finished, half: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
     intact = (half / name).stat().st_size
     damage(half / name)
-    ended = call(pretrain.main, *finished.options(half))
-    assert ended.code == 0, ended.err
+    ended = succeed(pretrain.main, *finished.options(half))
     assert resumed_from(ended) == HALF
     assert outcome(half)[0] == outcome(finished.folder)[0]
     assert (half / name).stat().st_size > intact / 2
@@ -110,8 +83,7 @@ def test_a_record_is_replaced_and_never_rewritten_in_place(finished: Finished, h
     record = half / "environment.json"
     before = record.read_bytes()
     with record.open("rb") as held:
-        ended = call(pretrain.main, *finished.options(half, "--logging_steps", 1))
-        assert ended.code == 0, ended.err
+        succeed(pretrain.main, *finished.options(half, "--logging_steps", 1))
         assert held.read() == before
     assert record.read_bytes() != before
     assert not [path for path in half.iterdir() if "tmp" in path.name]
@@ -119,13 +91,9 @@ def test_a_record_is_replaced_and_never_rewritten_in_place(finished: Finished, h
 
 def test_the_same_corpus_by_another_path_goes_on(finished: Finished, half: Path, in_folder: Path) -> None:
     (in_folder / "link.txt").symlink_to(os.path.relpath(finished.corpus, in_folder))
-    ended = call(pretrain.main, *finished.options(half, "--corpus", "link.txt"))
-    assert ended.code == 0, ended.err
+    ended = succeed(pretrain.main, *finished.options(half, "--corpus", "link.txt"))
     assert resumed_from(ended) == HALF
     assert outcome(half)[0] == outcome(finished.folder)[0]
-
-
-# Folders that are no run's.
 
 
 @pytest.mark.parametrize("name", ["README.md", "generator/config.json"])

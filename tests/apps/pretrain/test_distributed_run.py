@@ -19,7 +19,7 @@ from electra_albert.contracts import Batch, Term
 from electra_albert.corpus.examples import Rows, TrainBatches
 from electra_albert.corpus.tokenizer import special_ids
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import ROOT, Ended, call, finish, options, rows, start
+from tests.apps.tiny_run import ROOT, Ended, finish, rows, start, succeed
 
 LOSS_TOLERANCE = 1e-5  # float32 sums added up in another order; no dropout
 COMPILED_LOSS_TOLERANCE = 1e-4  # and within each block too
@@ -38,12 +38,11 @@ LOSSES = ("loss", "generator_loss", "discriminator_loss", "eval_loss", "eval_gen
 
 def settings(finished: Finished, folder: Path, *more: object) -> list[str]:
     shared = ("--max_steps", STEPS, "--logging_steps", 1, "--eval_steps", STEPS, "--save_steps", STEPS)
-    return options(finished.corpus, finished.prepared, folder, *shared, *more)
+    return finished.options(folder, *shared, *more)
 
 
 def train(finished: Finished, folder: Path, *more: object) -> list[dict[str, float]]:
-    ended = call(pretrain.main, *settings(finished, folder, *more))
-    assert ended.code == 0, ended.err
+    succeed(pretrain.main, *settings(finished, folder, *more))
     return rows(folder)
 
 
@@ -99,20 +98,10 @@ def test_each_node_that_joins_adds_its_rows_to_every_update(finished: Finished, 
     assert [row["tokens"] for row in rows(folder)] == [row["tokens"] for row in alone]
 
 
-def test_accumulation_has_the_losses_of_one_big_batch(
-    finished: Finished, one_batch: list[dict[str, float]], tmp_path: Path
-) -> None:
-    halves = train(
-        finished, tmp_path / "halves", "--per_device_train_batch_size", 4, "--gradient_accumulation_steps", 2
-    )
-    assert furthest(one_batch, halves) < LOSS_TOLERANCE
-    assert [row["tokens"] for row in halves] == [row["tokens"] for row in one_batch]
-
-
-def test_a_mean_of_means_is_found_out(
+def test_accumulation_has_the_losses_of_one_big_batch_and_a_mean_of_means_is_found_out(
     finished: Finished, one_batch: list[dict[str, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted fault for the two tests above: each micro-batch's loss is divided by its own count."""
+    """The planted fault: each micro-batch's loss is divided by its own count."""
     from electra_albert.training import loop
 
     backward = loop.backward
@@ -128,28 +117,15 @@ def test_a_mean_of_means_is_found_out(
         return {n: Term(sums[n], counts[n]) for n in sums}
 
     split = ("--per_device_train_batch_size", 1, "--gradient_accumulation_steps", 8)  # counts as uneven as rows are
-    assert furthest(one_batch, train(finished, tmp_path / "right", *split)) < LOSS_TOLERANCE
+    right = train(finished, tmp_path / "right", *split)
+    assert furthest(one_batch, right) < LOSS_TOLERANCE
+    assert [row["tokens"] for row in right] == [row["tokens"] for row in one_batch]
     monkeypatch.setattr(loop, "backward", by_own_count)
     assert furthest(one_batch, train(finished, tmp_path / "wrong", *split)) > LOSS_TOLERANCE
 
 
-def assert_refused_once(ended: Ended, codes: str, *words: str) -> None:
-    """One line of ours in all ranks' output, with the exit code in torchrun's report, and no traceback of our code."""
-    errors = [line for line in ended.err.splitlines() if line.startswith("error:")]
-    assert (ended.code != 0, len(errors)) == (True, 1), ended.err
-    assert re.search(rf"exitcode\s*: [{codes}]\b", ended.err), ended.err
-    for place in ("electra_albert", "Pretraining.py"):
-        assert f'File "{ROOT / place}' not in ended.err + ended.out
-    for word in words:
-        assert word in errors[0]
-
-
 @pytest.mark.parametrize(
-    ("option", "value", "words"),
-    [
-        ("--corpus", "blank.txt", "no text"),
-        ("--output_dir", "mine", "README.md"),
-    ],
+    ("option", "value", "words"), [("--corpus", "blank.txt", "no text"), ("--output_dir", "mine", "README.md")]
 )
 def test_what_two_ranks_refuse_is_said_once(
     finished: Finished, tmp_path: Path, option: str, value: object, words: str
@@ -157,7 +133,11 @@ def test_what_two_ranks_refuse_is_said_once(
     (tmp_path / "blank.txt").write_text(" \n\n")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "README.md").write_text("mine")
-    assert_refused_once(on_two_ranks(settings(finished, tmp_path / "two", option, value), tmp_path), "23", words)
+    ended = on_two_ranks(settings(finished, tmp_path / "two", option, value), tmp_path)
+    (error,) = (line for line in ended.err.splitlines() if line.startswith("error:"))
+    assert words in error
+    assert re.search(r"exitcode\s*: [23]\b", ended.err), ended.err
+    assert not re.search(rf'File "{ROOT}/(electra_albert|Pretraining.py)', ended.err + ended.out)
     assert not (tmp_path / "two" / "checkpoints").exists()
     assert (tmp_path / "mine" / "README.md").read_text() == "mine"
 

@@ -14,7 +14,7 @@ from electra_albert.apps import demo, show_batch
 from electra_albert.apps.pretrain import main as pretrain
 from tests.apps.conftest import Finished
 from tests.apps.pretrain.test_distributed_run import furthest, on_two_ranks
-from tests.apps.tiny_run import Ended, call, options, outcome, rows
+from tests.apps.tiny_run import Ended, options, outcome, rows, succeed
 
 STEPS = 12
 LOSSES = {
@@ -39,9 +39,7 @@ def argv(finished: Finished, folder: Path, *more: object) -> list[str]:
 
 
 def train(finished: Finished, folder: Path, *more: object) -> Ended:
-    ended = call(pretrain.main, *argv(finished, folder, *more))
-    assert ended.code == 0, ended.err
-    return ended
+    return succeed(pretrain.main, *argv(finished, folder, *more))
 
 
 def load_stock(folder: Path, name: str) -> Any:
@@ -119,35 +117,25 @@ def test_a_head_that_learned_nothing_is_exported_all_the_same(finished: Finished
 @pytest.mark.parametrize("objective", ["mlm_sop", "rtd_sop"])
 def test_demo_and_show_batch_know_every_objective(finished: Finished, tmp_path: Path, objective: str) -> None:
     train(finished, tmp_path / "run", "--objective", objective)
-    shown = call(show_batch.main, "--run", tmp_path / "run", "--step", 3, "--rows", 8)
-    assert (shown.code, "generator saw" in shown.out) == (0, True), shown.err
+    shown = succeed(show_batch.main, "--run", tmp_path / "run", "--step", 3, "--rows", 8)
+    assert "generator saw" in shown.out
     assert ("discriminator saw" in shown.out) == objective.startswith("rtd")
     assert ("segments swapped" in shown.out) == objective.endswith("_sop")
-    assert call(demo.main, "--gen", tmp_path / "run").code == 0
-
-
-def write_days(path: Path) -> Path:
-    """Documents whose sentences tell their place: what somebody did at each hour of a day."""
-    draw = random.Random(1)
-    days = []
-    for _ in range(200):
-        who = draw.choice(["ann", "bob", "carl", "dora", "emil", "fay", "gus", "hal"])
-        places = draw.choices(["river", "hill", "house", "road"], k=len(HOURS))
-        days.append(
-            [f"At {hour} {who} {deed} by the {place}." for hour, deed, place in zip(HOURS, DEEDS, places, strict=True)]
-        )
-    path.write_text("\n\n".join("\n".join(day) for day in days) + "\n", encoding="utf-8")
-    return path
+    succeed(demo.main, "--gen", tmp_path / "run")
 
 
 def train_on_days(folder: Path, *more: object) -> Ended:
-    """A run in `folder`/run on text that can be learned."""
-    corpus = write_days(folder / "days.txt")
+    """A run in `folder`/run on text that can be learned: what somebody did at each hour of a day."""
+    corpus, draw, days = folder / "days.txt", random.Random(1), []
+    for _ in range(200):
+        who = draw.choice(["ann", "bob", "carl", "dora", "emil", "fay", "gus", "hal"])
+        places = draw.choices(["river", "hill", "house", "road"], k=len(HOURS))
+        deeds = zip(HOURS, DEEDS, places, strict=True)
+        days.append("\n".join(f"At {hour} {who} {deed} by the {place}." for hour, deed, place in deeds))
+    corpus.write_text("\n\n".join(days) + "\n", encoding="utf-8")
     sizes = ("--max_seq_length", 64, "--warmup_steps", 50, "--per_device_train_batch_size", 16, "--eval_examples", 200)
     sizes += ("--learning_rate", 3e-3, "--model.initialization", "local", "--eval_steps", 200, "--save_steps", 200)
-    ended = call(pretrain.main, *options(corpus, folder / "prepared", folder / "run", *sizes, *more))
-    assert ended.code == 0, ended.err
-    return ended
+    return succeed(pretrain.main, *options(corpus, folder / "prepared", folder / "run", *sizes, *more))
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from electra_albert.config import GROUPS, PretrainConfig
 from electra_albert.finetuning_config import DERIVED, FinetuneConfig
 from tests.apps import tiny_tasks
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import call, english, options, sha256, untimed_rows
+from tests.apps.tiny_run import english, options, sha256, succeed, untimed_rows
 from tests.corpus.tokenizer_kinds import PROSE, save_digit_commas
 
 
@@ -48,29 +48,25 @@ MLM = ("--objective", "mlm")
 SOP = ("--objective", "rtd_sop", "--max_seq_length", 64)  # wide enough for two sentences to swap
 DROPOUT = ("--model.hidden_dropout_prob", 0.3, "--model.attention_probs_dropout_prob", 0.3)
 DETECTOR = ("--init_from", "{detector}", "--rtd.generator_warmup_steps", 1)  # brings no generator
+
+
+def tried(group: str, **values: object) -> dict[str, To]:
+    """Settings of a group that change the weights, each by another value."""
+    return {f"{group}.{name}": To(value) for name, value in values.items()}
+
+
 TRAINING: Table = {
-    "training.max_steps": To(2),
-    "training.per_device_train_batch_size": To(4),
-    "training.per_device_eval_batch_size": "how held-out rows are put together changes no score",
-    "training.gradient_accumulation_steps": To(2),
-    "training.learning_rate": To(0.001),
-    "training.warmup_steps": To(1),
-    "training.weight_decay": To(0.5),
-    "training.adam_beta1": To(0.5),
-    "training.adam_beta2": To(0.5),
-    "training.adam_epsilon": To(0.01),
-    "training.optimizer": To("lamb"),
-    "training.lr_scheduler_type": To("linear"),
-    "training.adam_bias_correction": To("false"),
-    "training.max_grad_norm": To(0.01),
-    "training.precision": To("bf16"),
+    **tried("training", max_steps=2, per_device_train_batch_size=4, gradient_accumulation_steps=2),
+    **tried("training", learning_rate=0.001, warmup_steps=1, weight_decay=0.5, adam_beta1=0.5, adam_beta2=0.5),
+    **tried("training", adam_epsilon=0.01, optimizer="lamb", lr_scheduler_type="linear", adam_bias_correction="false"),
+    **tried("training", max_grad_norm=0.01, precision="bf16", seed=7),
+    "training.per_device_eval_batch_size": "changes the last bits of scores alone",
     "training.gradient_checkpointing": To("true", changes="nothing"),
-    "training.seed": To(7),
     "training.logging_steps": To(3, changes="scores"),
 }
 PRETRAINING: Table = {
     "run.output_dir": To("{folder}/other", changes="files"),
-    "run.objective": To("rtd_sop"),
+    **tried("run", objective="rtd_sop", dry_run="true"),
     "run.init_from": To("{run}", shared=("--tokenizer", "{run}/tokenizer")),
     "run.old_corpus": To("{tales}", shared=DETECTOR, changes="scores"),
     "run.language": "stands in the cards: test_pretraining.py",
@@ -78,18 +74,11 @@ PRETRAINING: Table = {
     "run.device": "needs a GPU",
     "run.torch_compile": "compiling takes minutes: test_machine.py",
     "run.resume": To("{base}/checkpoints/step-0000002", changes="scores"),
-    "run.dry_run": To("true"),
-    "corpus.corpus": To("{tales}"),
-    "corpus.text_column": To("body"),
-    "corpus.bad_utf8": To("skip"),
-    "corpus.encoding": To("cp1252"),
-    "corpus.tokenizer": To("{run}/tokenizer"),
-    "corpus.vocab_size": To(250),
+    **tried("corpus", corpus="{tales}", text_column="body", bad_utf8="skip", encoding="cp1252"),
+    **tried("corpus", tokenizer="{run}/tokenizer", vocab_size=250, do_lower_case="false", keep_accents="true"),
+    **tried("corpus", max_seq_length=24),
     "corpus.extend_vocab_to": To(310, shared=("--tokenizer", "{run}/tokenizer")),
-    "corpus.do_lower_case": To("false"),
-    "corpus.keep_accents": To("true"),
     "corpus.split_digit_comma": To("true", shared=("--tokenizer", "{digits}")),
-    "corpus.max_seq_length": To(24),
     "corpus.prepared_dir": To("{folder}/elsewhere", changes="files"),
     "corpus.preprocessing_num_workers": To(2, changes="nothing"),
     **TRAINING,
@@ -99,32 +88,14 @@ PRETRAINING: Table = {
     "training.save_total_limit": To(1, changes="files"),
     "training.gradient_checkpointing": To("true", shared=DROPOUT, changes="nothing"),
     "model.vocab_size": "is the tokenizer's",
-    "model.embedding_size": To(24),
-    "model.hidden_size": To(48),
-    "model.num_hidden_layers": To(4),
-    "model.num_hidden_groups": To(2),
-    "model.inner_group_num": To(2),
-    "model.num_attention_heads": To(4),
-    "model.intermediate_size": To(96),
-    "model.hidden_act": To("relu"),
-    "model.hidden_dropout_prob": To(0.5),
-    "model.attention_probs_dropout_prob": To(0.5),
-    "model.max_position_embeddings": To(48),
-    "model.type_vocab_size": To(3),
-    "model.initializer_range": To(0.05),
-    "model.layer_norm_eps": To(0.01),
-    "model.initialization": To("local"),
+    **tried("model", embedding_size=24, hidden_size=48, num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2),
+    **tried("model", num_attention_heads=4, intermediate_size=96, hidden_act="relu", hidden_dropout_prob=0.5),
+    **tried("model", attention_probs_dropout_prob=0.5, max_position_embeddings=48, type_vocab_size=3),
+    **tried("model", initializer_range=0.05, layer_norm_eps=0.01, initialization="local"),
     "model.attention": "has one kind until one is added: test_extending.py",
     "model.attention_options": "belong to a kind that is added: test_extending.py",
-    "rtd.mask_rate": To(0.5),
-    "rtd.mask_token_share": To(0.2),
-    "rtd.temperature": To(9),
-    "rtd.generator_weight": To(3),
-    "rtd.discriminator_weight": To(3),
-    "rtd.generator_rate": To(0.5),
-    "rtd.discriminator_rate": To(0.5),
-    "rtd.generator_size": To(1),
-    "rtd.generator_layers": To(2),
+    **tried("rtd", mask_rate=0.5, mask_token_share=0.2, temperature=9, generator_weight=3, discriminator_weight=3),
+    **tried("rtd", generator_rate=0.5, discriminator_rate=0.5, generator_size=1, generator_layers=2),
     "rtd.generator_warmup_steps": To(2, shared=DETECTOR),
     "mlm.mask_rate": To(0.5, shared=MLM),
     "mlm.mask_token_share": To(0.2, shared=MLM),
@@ -141,50 +112,34 @@ WORSE = ("--learning_rate", 1e-12, "--evals_per_epoch", 3)  # no scoring is bett
 FINETUNING: Table = {
     "data.task": "is what the other options belong to; finetune/test_learning.py trains every kind",
     "data.data_dir": To("{tasks}/other/RTE", shared=("--task", "rte", "--data_dir", "{tasks}/RTE", *FEW)),
-    "data.train_file": To("{tables}/dev.csv"),
+    **tried("data", train_file="{tables}/dev.csv", text_column="kind", text_pair_column="kind", label_column="kind"),
+    **tried("data", encoding="cp1252", max_train_examples=16),
     "data.validation_file": To("{tables}/train.csv", changes="scores"),
     "data.test_file": To("{tables}/train.csv", shared=(*CUSTOM, *NEW_TEXT), changes="scores"),
-    "data.text_column": To("kind"),
-    "data.text_pair_column": To("kind"),
-    "data.label_column": To("kind"),
     "data.column_names": To("text,sort,label,number"),  # so that the header is one more row
-    "data.encoding": To("cp1252"),
     "data.unknown_labels": "decides on rows that are refused otherwise: test_reading_rows.py",
     "data.validation_split": To(0.5, shared=(*CUSTOM[:4], "--validation_split", 0.3)),
     "data.regression": To("true", shared=(*CUSTOM, "--label_column", "number")),
     "data.race_level": To("middle", shared=("--task", "race", "--data_dir", "{tasks}/RACE", *FEW)),
-    "data.max_train_examples": To(16),
     "data.max_eval_examples": To(5, changes="scores"),
     "data.prepared_dir": "belongs to the task that is made of the documentation",
-    "tuning.model": To("{run}/generator"),
+    **tried("tuning", model="{run}/generator", from_scratch="true", head="electra", recipe="albert"),
+    **tried("tuning", num_train_epochs=2, max_steps=2, warmup_ratio=0.9, warmup_steps=3, layer_decay=0.3),
+    **tried("tuning", max_seq_length=9, classifier_dropout_prob=0.7, hidden_dropout_prob=0.7),
+    **tried("tuning", attention_probs_dropout_prob=0.7, dropout_samples=3, class_weights="balanced", seeds=2),
+    **tried("tuning", dry_run="true"),
     "tuning.output_dir": To("{folder}/other", changes="files"),
-    "tuning.from_scratch": To("true"),
     "tuning.from_mnli": To("true", shared=("--task", "glue", "--data_dir", "{tasks}/GLUE", *FEW)),
-    "tuning.head": To("electra"),
-    "tuning.recipe": To("albert"),
-    "tuning.num_train_epochs": To(2),
-    "tuning.max_steps": To(2),
-    "tuning.warmup_ratio": To(0.9),
-    "tuning.warmup_steps": To(3),
-    "tuning.layer_decay": To(0.3),
-    "tuning.max_seq_length": To(9),
     "tuning.doc_stride": To(4, shared=(*ANSWERS, "--max_answer_length", 3)),
     "tuning.max_answer_length": To(1, shared=ANSWERS),
     "tuning.double_unordered": To("true", shared=PAIRS),
-    "tuning.classifier_dropout_prob": To(0.7),
-    "tuning.hidden_dropout_prob": To(0.7),
-    "tuning.attention_probs_dropout_prob": To(0.7),
-    "tuning.dropout_samples": To(3),
-    "tuning.class_weights": To("balanced"),
     "tuning.metric_for_best_model": "decides between seeds: finetune/test_own_tables.py",
-    "tuning.seeds": To(2),
     "tuning.evals_per_epoch": To(3, changes="scores"),
     "tuning.early_stopping_patience": To(1, shared=(*CUSTOM, *WORSE)),
     "tuning.predict": To("{tables}/train.csv", changes="scores"),
     "tuning.compare": "trains nothing: finetune/test_sweep.py",
     "tuning.device": "needs a GPU",
     "tuning.resume": "never refuses what auto continues: finetune/test_sweep.py",
-    "tuning.dry_run": To("true"),
     **{name: entry for name, entry in TRAINING.items() if name.split(".")[1] not in DERIVED},
     "training.lr_scheduler_type": To("linear", shared=("--warmup_steps", 2)),
 }
@@ -253,8 +208,7 @@ def train(app: Any, folder: Path, paths: Mapping[str, Path], *more: object) -> O
         argv = ["--output_dir", folder / "run", "--model", paths["run"], "--max_seq_length", 32]
         argv += ["--num_train_epochs", 1, "--per_device_train_batch_size", 8, "--logging_steps", 1]
         argv += ["--precision", "fp32", "--device", "cpu", *words]
-    ended = call(app.main, *argv)
-    assert ended.code == 0, ended.err
+    succeed(app.main, *argv)
     return outcome(folder)
 
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,8 +46,8 @@ def extend(root: Path, document: str) -> None:
             file.write_text(f"{text[:at]}\n{code}\n{text[at:]}", encoding="utf-8")
 
 
-class Desk:
-    """A copy of the package with the document's additions, and where its runs lie."""
+class Copy:
+    """A copy of the package with the document's additions, and the folder of its runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.corpus = folder, folder / "tales.txt"
@@ -59,29 +60,26 @@ class Desk:
     def options(self, run: str, *more: object) -> list[str]:
         return options(self.corpus, self.folder / "prepared", self.folder / run, *more)
 
+    def run(self, program: str, text: str = "") -> str:
+        """A Python program in the copy; returns its output."""
+        settings: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 240, "cwd": self.folder}
+        env = {**environment(), "PYTHONPATH": f"{self.folder}:{ROOT}"}
+        ended = subprocess.run([sys.executable, "-c", program], input=text, env=env, **settings)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
     def call(self, *commands: tuple[str, list[object]]) -> list[Ended]:
         """Apps of the copy by name, one after the other."""
-        told = json.dumps([(app, [str(word) for word in argv]) for app, argv in commands])
-        path = f"{self.folder}:{ROOT}"
-        ended = subprocess.run(
-            [sys.executable, "-c", _DRIVER],
-            input=told,
-            cwd=self.folder,
-            env={**environment(), "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert ended.returncode == 0, ended.stderr
-        return [Ended(*json.loads(line)) for line in ended.stdout.splitlines()]
+        out = self.run(_DRIVER, json.dumps([(app, [str(word) for word in argv]) for app, argv in commands]))
+        return [Ended(*json.loads(line)) for line in out.splitlines()]
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("extended"))
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    return Copy(tmp_path_factory.mktemp("extended"))
 
 
-def test_an_objective_of_one_file_and_one_entry_is_trained_exported_and_told(desk: Desk) -> None:
+def test_an_objective_of_one_file_and_one_entry_is_trained_exported_and_told(desk: Copy) -> None:
     count = ["--objective", "mlm_count", "--mlm.mask_rate", 0.3]
     trained, idle, resumed, shown, demo = desk.call(
         ("pretrain", [*desk.options("count", *count), "--count.classes", 5]),
@@ -102,21 +100,18 @@ def test_an_objective_of_one_file_and_one_entry_is_trained_exported_and_told(des
     assert (shown.code, demo.code) == (0, 0), shown.err + demo.err
 
 
-def test_help_knows_an_added_objective_and_loads_no_torch(desk: Desk) -> None:
+def test_help_knows_an_added_objective_and_loads_no_torch(desk: Copy) -> None:
     program = (
         "import sys\nfrom electra_albert.apps.pretrain.main import main\n"
         "try:\n    main(['--help-all'])\nfinally:\n    print('torch' in sys.modules)\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], cwd=desk.folder, env=environment() | {"PYTHONPATH": ""}, capture_output=True
-    )
-    told = " ".join(ended.stdout.decode().split())
-    assert "mlm_count, masked language modelling and the number of masked tokens" in told
-    assert "Numbers of masked tokens that are told apart; the last stands for all above." in told
-    assert told.endswith("False")
+    page = " ".join(desk.run(program).split())
+    assert "mlm_count, masked language modelling and the number of masked tokens" in page
+    assert "Numbers of masked tokens that are told apart; the last stands for all above." in page
+    assert page.endswith("False")
 
 
-def test_a_model_that_stock_does_not_compute_is_announced_and_usable_wherever_a_model_is(desk: Desk) -> None:
+def test_a_model_that_stock_does_not_compute_is_announced_and_usable_wherever_a_model_is(desk: Copy) -> None:
     run, table = desk.folder / "window", desk.folder / "labelled.csv"
     window = ["--model.attention", "window", "--model.attention_options.width", 4]
     texts = [f"{name},{label}" for n in range(8) for name, label in ((f"the owl {n}", "yes"), (f"one cat {n}", "no"))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,15 @@ import torch
 from safetensors.torch import load_file
 
 from electra_albert.apps.pretrain import main as pretrain
-from electra_albert.apps.pretrain.generator_warmup import FOLDER, warm_up
+from electra_albert.apps.pretrain.generator_warmup import warm_up
 from electra_albert.apps.pretrain.options import parse_pretraining
-from electra_albert.apps.run_folder import compare_settings
+from electra_albert.apps.run_folder import WARMUP, compare_settings
 from electra_albert.config import PretrainConfig, RtdConfig, TrainingConfig, as_settings
 from electra_albert.contracts import STOPPED_BY_SIGNAL, CheckpointError, UsageError
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.settings import RunSettings
-from tests.apps.conftest import Finished
 from tests.apps.pretrain.test_distributed_run import furthest, on_two_ranks
 from tests.apps.pretrain.test_resume import interrupt
 from tests.apps.tiny_run import assert_refused, call, outcome, rows
@@ -54,7 +52,7 @@ def whole(desk: Desk) -> Path:
 
 def everything(run: Path) -> list[Any]:
     """What two runs must share to be the same one, the warm-up's part and the joint one."""
-    return [outcome(run / FOLDER, ALONE), outcome(run, TOGETHER)]
+    return [outcome(run / WARMUP, ALONE), outcome(run, TOGETHER)]
 
 
 def losses(run: Path, name: str) -> list[float]:
@@ -83,17 +81,17 @@ def test_only_the_generators_own_weights_change(warmed: tuple[Any, dict[str, tor
 
 def test_the_tables_of_the_folder_are_those_the_generator_learned_with(desk: Desk, whole: Path) -> None:
     stock = load_stock(desk.stock(ELECTRA), ELECTRA).state_dict()
-    saved = load_file(whole / FOLDER / "checkpoints" / f"step-{ALONE:07d}" / "model.safetensors")
+    saved = load_file(whole / WARMUP / "checkpoints" / f"step-{ALONE:07d}" / "model.safetensors")
     for name in ("word_embeddings.weight", "position_embeddings.weight", "LayerNorm.bias"):
         assert torch.equal(saved[f"{SHARED}{name}"], stock[f"electra.embeddings.{name}"])
 
 
 def test_both_learn_together_only_when_the_generator_has_learned_alone(desk: Desk, whole: Path, tmp_path: Path) -> None:
-    assert len(losses(whole / FOLDER, "mlm_loss")) == ALONE
+    assert len(losses(whole / WARMUP, "mlm_loss")) == ALONE
     cold = tmp_path / "cold"
     adapt(desk, desk.stock(ELECTRA), cold, *COMMAND, "--rtd.generator_warmup_steps", 0)
     assert losses(whole, "eval_generator_loss")[0] < losses(cold, "eval_generator_loss")[0]
-    learned = losses(whole / FOLDER, "eval_mlm_loss")[-1]
+    learned = losses(whole / WARMUP, "eval_mlm_loss")[-1]
     # Rows masked alike: what it ended alone with is what the joint run begins with.
     assert losses(whole, "eval_generator_loss")[0] == pytest.approx(learned, rel=1e-6)
 
@@ -107,38 +105,21 @@ def test_it_takes_a_tenth_of_the_run_unless_told(max_steps: int, asked: int | No
     assert config.generator_warmup_steps == expected
 
 
-# Stopped and started again.
-
-
-def lose_all_behind(run: Path, step: int) -> None:
-    """As if the generator's training had been killed before the checkpoint behind `step`."""
-    shutil.rmtree(run / "checkpoints")
-    for checkpoint in (run / FOLDER / "checkpoints").glob("step-*"):
-        if int(checkpoint.name.removeprefix("step-")) > step:
-            shutil.rmtree(checkpoint)
-
-
-def lose_the_run(run: Path) -> None:
-    """As if it had been killed when both had just begun to learn together."""
-    shutil.rmtree(run / "checkpoints")
-
-
-def lose_the_end(run: Path) -> None:
-    shutil.rmtree(run / "checkpoints" / f"step-{TOGETHER:07d}")
-
-
 @pytest.mark.parametrize(
-    ("lose", "is_told"),
-    [(lambda run: lose_all_behind(run, 8), True), (lose_the_run, True), (lose_the_end, False)],
-    ids=["in the warm-up", "behind it", "in the run"],
+    ("lost", "is_warming_up"),
+    [(f"{WARMUP}/checkpoints/step-00000[12]*", True), ("checkpoints", True), (f"checkpoints/*{TOGETHER}", False)],
+    ids=["in the warm-up", "after it", "in the run"],
 )
-def test_it_goes_on_where_it_was_and_ends_as_if_never_interrupted(
-    desk: Desk, whole: Path, tmp_path: Path, lose: Callable[[Path], None], is_told: bool
+def test_it_resumes_where_it_was_and_ends_as_if_never_interrupted(
+    desk: Desk, whole: Path, tmp_path: Path, lost: str, is_warming_up: bool
 ) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
-    lose(run)
+    folders = [*run.glob(lost), *(run.glob("checkpoints") if WARMUP in lost else ())]
+    assert folders
+    for folder in folders:
+        shutil.rmtree(folder)
     ended = adapt(desk, desk.stock(ELECTRA), run, *COMMAND)
-    assert (NOTICE in ended.err) == is_told
+    assert (NOTICE in ended.err) == is_warming_up
     assert "going on from" in ended.err
     assert everything(run) == everything(whole)
 
@@ -152,16 +133,16 @@ def test_told_to_stop_it_saves_and_killed_it_loses_little(desk: Desk, tmp_path: 
     run, long = tmp_path / "run", tmp_path / "long"
     run.mkdir()
     argv = desk.options(desk.stock(ELECTRA), run, *LONG)
-    stopped = interrupt(argv, run / FOLDER, 10, number)
-    last = rows(run / FOLDER)[-1]["step"]
+    stopped = interrupt(argv, run / WARMUP, 10, number)
+    last = rows(run / WARMUP)[-1]["step"]
     assert last < 400
     assert not (run / "checkpoints").exists()
     assert stopped.code == (STOPPED_BY_SIGNAL if number == signal.SIGTERM else -number), stopped.err
     if number == signal.SIGTERM:
-        assert (run / FOLDER / "checkpoints" / f"step-{last:07d}" / "MANIFEST.json").is_file()
+        assert (run / WARMUP / "checkpoints" / f"step-{last:07d}" / "MANIFEST.json").is_file()
     assert "going on from" in adapt(desk, desk.stock(ELECTRA), run, *LONG).err
     adapt(desk, desk.stock(ELECTRA), long, *LONG)
-    assert outcome(run / FOLDER, 400) == outcome(long / FOLDER, 400)
+    assert outcome(run / WARMUP, 400) == outcome(long / WARMUP, 400)
     assert outcome(run, TOGETHER) == outcome(long, TOGETHER)
 
 
@@ -173,50 +154,23 @@ def test_two_ranks_have_the_numbers_of_one(desk: Desk, tmp_path: Path) -> None:
     ended = on_two_ranks(desk.options(origin, tmp_path / "two", *still, *half), tmp_path)
     assert ended.code == 0, ended.err
     together = ("generator_loss", "discriminator_loss", "eval_loss", "eval_old_text_loss")
-    for part, names in ((Path(FOLDER), ("mlm_loss", "eval_mlm_loss")), (Path(), together)):
+    for part, names in ((Path(WARMUP), ("mlm_loss", "eval_mlm_loss")), (Path(), together)):
         one, two = rows(tmp_path / "one" / part), rows(tmp_path / "two" / part)
         assert furthest(one, two, names=names) < 1e-5  # float32 sums in another order
 
 
-# Runs that were begun before, with other settings.
-
-SHORT = ("--rtd.generator_warmup_steps", "6", "--max_steps", "8", "--save_steps", "3")
-
-
-@pytest.fixture
-def in_warmup(desk: Desk, tmp_path: Path) -> Path:
-    """A run whose generator was being warmed up when it was killed."""
-    run = tmp_path / "run"
-    adapt(desk, desk.stock(ELECTRA), run, *SHORT)
-    shutil.rmtree(run / "checkpoints")
-    shutil.rmtree(run / "generator_warmup" / "checkpoints" / "step-0000006")
-    return run
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (("--objective", "mlm"), "objective rtd then, mlm now"),
-        (("--max_steps", "5"), "max_steps 8 then, 5 now"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else value[0],
-)
-def test_a_warmup_of_other_settings_is_refused(
-    desk: Desk, in_warmup: Path, change: tuple[str, str], words: str
-) -> None:
+def test_a_warmup_of_other_settings_is_refused(desk: Desk, whole: Path, tmp_path: Path) -> None:
     # Regression: another objective was begun in the same folder, and a shorter run took the generator half trained.
-    options = [value for pair in zip(SHORT[::2], SHORT[1::2], strict=True) for value in pair if pair[0] != change[0]]
-    if change[0] == "--objective":
-        options = options[2:]  # a setting of rtd alone
-    ended = call(pretrain.main, *desk.options(desk.stock(ELECTRA), in_warmup, *options, *change))
-    assert_refused(ended, 4, words)
+    run = shutil.copytree(whole, tmp_path / "run")
+    shutil.rmtree(run / "checkpoints")
+    shutil.rmtree(run / WARMUP / "checkpoints" / f"step-{ALONE:07d}")
+    other, shorter = (*COMMAND[2:], "--objective", "mlm"), (*COMMAND, "--max_steps", 5)
+    for options, words in ((other, "objective rtd then, mlm now"), (shorter, f"max_steps {TOGETHER} then, 5 now")):
+        assert_refused(call(pretrain.main, *desk.options(desk.stock(ELECTRA), run, *options)), 4, words)
 
 
-def test_an_old_text_cannot_be_added_to_a_run_that_has_begun(desk: Desk, tmp_path: Path, finished: Finished) -> None:
-    run = tmp_path / "run"
-    options = ["--rtd.generator_warmup_steps", "0", "--max_steps", "4"]
-    adapt(desk, desk.stock(ELECTRA), run, *options)
-    again = desk.options(desk.stock(ELECTRA), run, *options, "--old_corpus", finished.corpus)
+def test_an_old_text_cannot_be_added_to_a_run_that_has_begun(desk: Desk, whole: Path) -> None:
+    again = desk.options(desk.stock(ELECTRA), whole, *COMMAND, "--old_corpus", desk.old_text)
     assert_refused(call(pretrain.main, *again), 4, "old_corpus None then")
 
 
@@ -234,3 +188,11 @@ def test_an_option_that_came_after_a_run_was_begun_had_its_default() -> None:
     other = {**now, "model": {**now["model"], "attention": "window"}}
     with pytest.raises(CheckpointError, match=r"model\.attention softmax then, window now"):
         compare_settings(before, other, Path("run"))
+
+
+def test_another_text_is_refused_with_the_options_it_is_read_by() -> None:
+    before = as_settings(PretrainConfig()) | {"store": "one"}
+    with pytest.raises(CheckpointError, match=r"\(encoding utf-8 then, cp1252 now\)"):
+        compare_settings(before, before | {"store": "other", "encoding": "cp1252"}, Path("run"))
+    with pytest.raises(CheckpointError, match="contents of sample"):
+        compare_settings(before, before | {"store": "other"}, Path("run"))

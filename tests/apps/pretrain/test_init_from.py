@@ -11,23 +11,11 @@ import yaml
 
 from electra_albert.apps import show_batch
 from electra_albert.apps.pretrain import main as pretrain
+from tests.apps import tiny_run
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, english, finish, rows, start, untimed_rows
+from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, english, finish, rows, start, succeed, untimed_rows
 
-_SIZES = {
-    "max_steps": 12,
-    "warmup_steps": 3,
-    "learning_rate": 0.002,
-    "per_device_train_batch_size": 8,
-    "per_device_eval_batch_size": 8,
-    "precision": "fp32",
-    "device": "cpu",
-    "logging_steps": 4,
-    "eval_steps": 6,
-    "eval_examples": 16,
-    "save_steps": 6,
-    "preprocessing_num_workers": 1,
-}
+_SIZES = tiny_run.TRAINING | {"max_steps": 12, "warmup_steps": 3, "logging_steps": 4, "eval_steps": 6, "save_steps": 6}
 
 
 def options(finished: Finished, folder: Path, *more: object) -> list[str]:
@@ -35,9 +23,16 @@ def options(finished: Finished, folder: Path, *more: object) -> list[str]:
     corpus = folder / "other.txt"
     if not corpus.exists():
         corpus.write_text(english(130, seed=9).replace("the", "some"), encoding="utf-8")
-    argv = ["--corpus", str(corpus), "--init_from", str(finished.folder), "--prepared_dir", str(finished.prepared)]
-    argv += [text for name, value in _SIZES.items() for text in (f"--{name}", str(value))]
-    return [*argv, "--output_dir", str(folder / "run"), *map(str, more)]
+    argv = [
+        "--corpus",
+        corpus,
+        "--init_from",
+        finished.folder,
+        "--prepared_dir",
+        finished.prepared,
+        *tiny_run.as_argv(_SIZES),
+    ]
+    return [str(word) for word in (*argv, "--output_dir", folder / "run", *more)]
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +76,10 @@ def test_loss_on_the_new_text_falls_and_both_texts_are_reported(continued: tuple
 
 
 def test_a_stopped_run_goes_on_by_the_same_command(finished: Finished, tmp_path: Path) -> None:
-    whole = call(pretrain.main, *options(finished, tmp_path))
-    assert whole.code == 0, whole.err
+    succeed(pretrain.main, *options(finished, tmp_path))
     expected = untimed_rows(tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000012")
-    again = call(pretrain.main, *options(finished, tmp_path))
-    assert (again.code, "after step 6" in again.err) == (0, True), again.err
+    assert "after step 6" in succeed(pretrain.main, *options(finished, tmp_path)).err
     assert untimed_rows(tmp_path / "run") == expected
 
 
@@ -94,18 +87,15 @@ def begin_and_stop(finished: Finished, folder: Path) -> Path:
     """A copy of the run to begin from, and a run begun from it whose last checkpoint is lost."""
     origin = folder / "origin"
     shutil.copytree(finished.folder, origin)
-    ended = call(pretrain.main, *options(finished, folder, "--init_from", origin))
-    assert ended.code == 0, ended.err
+    succeed(pretrain.main, *options(finished, folder, "--init_from", origin))
     shutil.rmtree(folder / "run" / "checkpoints" / "step-0000012")
     return origin
 
 
 def test_an_option_of_a_try_without_a_checkpoint_does_not_stick(finished: Finished, tmp_path: Path) -> None:
-    tried = call(pretrain.main, *options(finished, tmp_path, "--rtd.temperature", 5))
-    assert tried.code == 0, tried.err
+    succeed(pretrain.main, *options(finished, tmp_path, "--rtd.temperature", 5))
     shutil.rmtree(tmp_path / "run" / "checkpoints")
-    again = call(pretrain.main, *options(finished, tmp_path))
-    assert again.code == 0, again.err
+    succeed(pretrain.main, *options(finished, tmp_path))
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["rtd"]["temperature"] == 1.0
 
 
@@ -118,11 +108,10 @@ def test_a_run_goes_on_whatever_became_of_the_one_it_was_begun_from(
         shutil.rmtree(origin)
     else:
         shutil.rmtree(origin / "checkpoints" / f"step-{STEPS:07d}")  # its newest is another one now
-    again = call(pretrain.main, *options(finished, tmp_path, "--init_from", f"{origin.parent}/./{origin.name}/"))
-    assert (again.code, "after step 6" in again.err) == (0, True), again.err
-    config = str(tmp_path / "run" / "config.yaml")
-    assert call(pretrain.main, "--config", config).code == 0
-    assert call(show_batch.main, "--run", tmp_path / "run", "--step", 8).code == 0
+    again = succeed(pretrain.main, *options(finished, tmp_path, "--init_from", f"{origin.parent}/./{origin.name}/"))
+    assert "after step 6" in again.err
+    succeed(pretrain.main, "--config", tmp_path / "run" / "config.yaml")
+    succeed(show_batch.main, "--run", tmp_path / "run", "--step", 8)
 
 
 def test_another_run_to_begin_with_is_refused_where_one_began(finished: Finished, tmp_path: Path) -> None:
@@ -131,34 +120,18 @@ def test_another_run_to_begin_with_is_refused_where_one_began(finished: Finished
     assert_refused(ended, 4, "init_from")
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"model": {"hidden_size": "abc"}},
-        {"preset": "huge"},
-    ],
-    ids=str,
-)
-def test_a_run_whose_settings_are_damaged_is_refused_in_one_line(
-    finished: Finished, tmp_path: Path, changed: dict[str, object]
-) -> None:
-    run = tmp_path / "origin"
-    run.mkdir()
+def test_a_run_that_cannot_be_begun_with_is_refused_in_one_line(finished: Finished, tmp_path: Path) -> None:
     settings = yaml.safe_load((finished.folder / "config.yaml").read_text())
-    (run / "config.yaml").write_text(yaml.safe_dump(settings | changed))
-    ended = call(pretrain.main, *options(finished, tmp_path, "--init_from", run))
-    assert_refused(ended, 2 if "preset" in changed else 4, "preset" if "preset" in changed else "--init_from")
-
-
-def test_another_shape_is_refused_by_name(finished: Finished, tmp_path: Path) -> None:
+    shutil.copytree(finished.folder, tmp_path / "untrained", ignore=shutil.ignore_patterns("checkpoints"))
+    for name, changed in {"shape": {"model": {"hidden_size": "abc"}}, "size": {"preset": "huge"}}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(yaml.safe_dump(settings | changed))
+    for name, code, words in (
+        ("shape", 4, ("--init_from",)),
+        ("size", 2, ("preset",)),
+        ("missing", 2, ("--init_from", f"{tmp_path}/missing")),
+        ("untrained", 2, ("--init_from", f"{tmp_path}/untrained")),
+    ):
+        assert_refused(call(pretrain.main, *options(finished, tmp_path, "--init_from", tmp_path / name)), code, *words)
     ended = call(pretrain.main, *options(finished, tmp_path, "--model.intermediate_size", 96))
     assert_refused(ended, 4, "ffn", str(finished.folder))
-
-
-@pytest.mark.parametrize("what", ["missing", "no checkpoint"])
-def test_what_is_no_trained_run_is_refused(finished: Finished, tmp_path: Path, what: str) -> None:
-    run = tmp_path / "origin"
-    if what == "no checkpoint":
-        shutil.copytree(finished.folder, run, ignore=shutil.ignore_patterns("checkpoints"))
-    ended = call(pretrain.main, *options(finished, tmp_path, "--init_from", run))
-    assert_refused(ended, 2, "--init_from", str(run))

@@ -12,11 +12,10 @@ from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.hub.save import save_model
 from electra_albert.objectives.evaluation import Detections
-from tests.apps.tiny_run import Ended, assert_refused, call, rows
+from tests.apps.tiny_run import assert_refused, call, rows
 from tests.apps.tiny_stock import MLM, Desk, adapt, load_stock, masked_held_out, stock_inputs, stock_mlm_loss
 
 ORDER = ("--objective", "mlm_sop", "--max_seq_length", 64)
-STILL = ("--rtd.generator_warmup_steps", 0)
 ALBERT = "AlbertForMaskedLM"
 
 
@@ -55,12 +54,7 @@ def test_a_run_from_albert_begins_with_the_loss_of_stock_and_lowers_it(desk: Des
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("AlbertForPreTraining", ORDER),
-        ("BertForMaskedLM", MLM),
-        ("ElectraForMaskedLM", MLM),
-    ],
+    ("kind", "options"), [("AlbertForPreTraining", ORDER), ("BertForMaskedLM", MLM), ("ElectraForMaskedLM", MLM)]
 )
 def test_at_step_0_masked_tokens_cost_what_they_cost_stock(desk: Desk, kind: str, options: tuple[object, ...]) -> None:
     job, said = desk.job(desk.stock(kind), *options)
@@ -86,20 +80,19 @@ def test_the_head_of_an_electra_discriminator_is_kept(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "new", "left_out"),
     [
-        ("AlbertModel", (), "discriminator_predictions, generator", "pooler"),
-        ("AlbertForPreTraining", MLM, "nothing", "sentence_order, pooler"),
-        ("ElectraForPreTraining", MLM, "predictions", "discriminator_predictions"),
+        ("AlbertModel", (), "discriminator_predictions, generator", {"pooler"}),
+        ("AlbertForPreTraining", MLM, "nothing", {"sentence_order", "pooler"}),
+        ("ElectraForPreTraining", MLM, "predictions", {"discriminator_predictions"}),
     ],
 )
 def test_what_is_new_and_what_is_left_out_is_logged(
-    desk: Desk, kind: str, options: tuple[object, ...], new: str, left_out: str | None
+    desk: Desk, kind: str, options: tuple[object, ...], new: str, left_out: set[str]
 ) -> None:
     origin = desk.stock(kind)
     job, logged = desk.job(origin, *options)
     assert f"beginning with the weights of {origin}; new: {new}\n" in logged
-    line = next((line for line in logged.splitlines() if line.startswith("left out: ")), None)
-    parts = {*line.removeprefix("left out: ").split(", ")} if line else set()
-    assert parts == ({*left_out.split(", ")} if left_out else set())
+    (line,) = (line for line in logged.splitlines() if line.startswith("left out: "))
+    assert {*line.removeprefix("left out: ").split(", ")} == left_out
     assert job.lacks_generator == ("generator" in new)
     assert ("notice: what is forgotten" in logged, "--old_corpus" in logged) == (True, True)
 
@@ -113,9 +106,6 @@ def test_a_generator_of_the_same_size_is_the_masked_language_model_itself(desk: 
     assert job.config.rtd.generator_rate == 1  # the preset's is for random weights
     adapt(desk, origin, tmp_path / "run", *same_size)
     assert not (tmp_path / "run" / "generator_warmup").exists()
-
-
-# A pair, as it is exported.
 
 
 def write_pair(desk: Desk, folder: Path, *more: object) -> Path:
@@ -166,24 +156,11 @@ def test_a_pair_with_tables_of_their_own_is_refused(desk: Desk, tmp_path: Path) 
     assert "new: generator" in said
 
 
-# The old text.
-
-
-def remembering_options(desk: Desk) -> tuple[object, ...]:
-    return (*MLM, "--old_corpus", desk.folder / "remembered.txt", "--max_steps", 4, "--save_steps", 2)
-
-
-@pytest.fixture(scope="module")
-def remembering(desk: Desk) -> tuple[Path, Ended]:
-    """A run that was told the old text, which is gone since, and what it said."""
-    run, text = desk.folder / "remembering", shutil.copy(desk.old_text, desk.folder / "remembered.txt")
-    ended = adapt(desk, desk.stock(ALBERT), run, *remembering_options(desk))
-    Path(text).unlink()
-    return run, ended
-
-
-def test_losses_on_the_old_text_are_told_before_and_after(remembering: tuple[Path, Ended]) -> None:
-    run, ended = remembering
+def test_the_old_text_is_scored_before_and_after_with_the_weights_of_the_folder_first(
+    desk: Desk, tmp_path: Path
+) -> None:
+    more, run = (*MLM, "--old_corpus", desk.old_text, "--max_steps", 4, "--save_steps", 2), tmp_path / "run"
+    ended = adapt(desk, desk.stock(ALBERT), run, *more)
     first, last = (row for row in rows(run) if "eval_mlm_loss" in row)
     assert (first["step"], last["step"]) == (0, 4)
     for row in (first, last):
@@ -192,28 +169,21 @@ def test_losses_on_the_old_text_are_told_before_and_after(remembering: tuple[Pat
     told = next(line for line in table.splitlines() if line.startswith("mlm loss, old text"))
     assert told.split()[4:6] == [f"{row['eval_old_text_mlm_loss']:.3f}" for row in (first, last)]
     assert "notice: what is forgotten" not in ended.err
-
-
-def test_the_old_text_is_scored_with_the_weights_of_the_folder(desk: Desk, remembering: tuple[Path, Ended]) -> None:
     job, _ = desk.job(desk.stock(ALBERT), *MLM, "--old_corpus", desk.old_text)
     assert job.origin is not None
     assert job.origin.held_out is not None
     assert job.origin.held_out.table.count > 100  # all of it: none of it is trained on here
     old = masked_held_out(job._replace(held_out=job.origin.held_out))
     expected = stock_mlm_loss(load_stock(desk.stock(ALBERT), ALBERT), old)
-    assert rows(remembering[0])[0]["eval_old_text_mlm_loss"] == pytest.approx(expected, rel=1e-5)
+    assert first["eval_old_text_mlm_loss"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_old_text_without_weights_that_know_it_is_refused(desk: Desk, tmp_path: Path) -> None:
-    ended = call(
-        pretrain.main, "--corpus", desk.new_text, "--output_dir", tmp_path / "run", "--old_corpus", desk.old_text
-    )
-    assert_refused(ended, 2, "old_corpus", "--init_from")
-
-
-def test_an_old_text_that_is_not_there_is_refused_before_the_new_one_is_prepared(desk: Desk, tmp_path: Path) -> None:
+def test_an_old_text_without_weights_or_a_file_is_refused_before_the_new_one_is_prepared(
+    desk: Desk, tmp_path: Path
+) -> None:
     # Regression: the new text was prepared first, which may take hours.
-    more = ("--old_corpus", tmp_path / "gone.txt", "--prepared_dir", tmp_path / "prepared")
-    ended = call(pretrain.main, *desk.options(desk.stock(ALBERT), tmp_path / "run", *MLM, *more))
-    assert_refused(ended, 2, "--old_corpus", "no such file")
+    argv = ("--corpus", desk.new_text, "--output_dir", tmp_path / "run", "--prepared_dir", tmp_path / "prepared")
+    assert_refused(call(pretrain.main, *argv, "--old_corpus", desk.old_text), 2, "old_corpus", "--init_from")
+    argv = (*desk.options(desk.stock(ALBERT), tmp_path / "run", *MLM), "--prepared_dir", tmp_path / "prepared")
+    assert_refused(call(pretrain.main, *argv, "--old_corpus", tmp_path / "gone.txt"), 2, "--old_corpus", "no such file")
     assert not (tmp_path / "prepared").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -12,29 +13,25 @@ import pytest
 import torch
 
 from electra_albert.apps.finetune import main as finetune
-from electra_albert.apps.machine import one_line_errors, why_not_compiled
+from electra_albert.apps.machine import one_line_errors, processor, why_not_compiled
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import choose_compilation
+from electra_albert.apps.run_folder import commit, environment
 from electra_albert.config import TrainingConfig
 from electra_albert.contracts import UsageError
 from electra_albert.tasks.kinds import TaskObjective
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import STEPS, assert_refused, call, finish, rows, start
+from tests.apps.tiny_run import ROOT, STEPS, assert_refused, call, finish, rows, start, succeed
 from tests.apps.tiny_tasks import cola
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def _no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_compiler_compiling_is_refused_before_anything_is_prepared(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-
-
-@pytest.mark.usefixtures("_no_compiler")
-def test_without_a_compiler_compiling_is_refused_before_anything_is_prepared(
-    finished: Finished, tmp_path: Path
-) -> None:
     argv = finished.options(tmp_path / "run", "--torch_compile", "blocks", "--prepared_dir", tmp_path / "none")
     ended = call(pretrain.main, *argv)
     assert_refused(ended, 2, "--torch_compile blocks cannot work here", "no C compiler", "g++", "CXX")
@@ -57,13 +54,10 @@ def test_without_the_headers_of_python_nothing_is_compiled(monkeypatch: pytest.M
 @pytest.mark.parametrize("is_checkpointed", [False, True])
 def test_a_full_gpu_is_told_with_the_options_that_help(is_checkpointed: bool) -> None:
     training = TrainingConfig(per_device_train_batch_size=48, gradient_checkpointing=is_checkpointed)
-    with pytest.raises(UsageError, match="lower --per_device_train_batch_size 48") as refused, told(training):
+    expected = pytest.raises(UsageError, match="lower --per_device_train_batch_size 48")
+    with expected as refused, one_line_errors(training, "blocks"):
         raise torch.OutOfMemoryError("CUDA out of memory")
     assert ("set --gradient_checkpointing true" in str(refused.value)) != is_checkpointed
-
-
-def no_memory(*_: object) -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 @pytest.mark.parametrize("is_training", [True, False], ids=["training", "scoring"])
@@ -73,25 +67,27 @@ def test_fine_tuning_that_a_gpu_has_no_memory_for_is_told_in_one_line(
     outputs = TaskObjective.outputs
 
     def fails(self: TaskObjective, *arguments: Any) -> Any:
-        return no_memory() if self.training is is_training else outputs(self, *arguments)
+        if self.training is is_training:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return outputs(self, *arguments)
 
     monkeypatch.setattr(TaskObjective, "outputs", fails)
     argv = cola(tmp_path).options(finished.folder, tmp_path / "tuned", "--max_steps", 2)
     assert_refused(call(finetune.main, *argv), 2, "the memory does not suffice", "--per_device_eval_batch_size 32")
 
 
-def told(training: TrainingConfig | None = None, compilation: str = "blocks") -> object:
-    return one_line_errors(training or TrainingConfig(), compilation)  # type: ignore[arg-type]
+def test_a_compiler_that_fails_is_reported_with_the_way_around_it_and_nothing_else_is() -> None:
+    def broken_backend(graph: object, inputs: object) -> object:
+        raise RuntimeError("the linker is missing")
 
-
-def broken_backend(graph: object, inputs: object) -> object:
-    raise RuntimeError("the linker is missing")
-
-
-def test_a_compiler_that_fails_is_told_with_the_way_around_it() -> None:
     double = torch.compile(lambda x: x * 2, backend=broken_backend)
-    with pytest.raises(UsageError, match=r"torch\.compile failed .*--torch_compile none"), told():
+    with (
+        pytest.raises(UsageError, match=r"torch\.compile failed .*--torch_compile none"),
+        one_line_errors(TrainingConfig(), "blocks"),
+    ):
         double(torch.ones(3))
+    with pytest.raises(RuntimeError, match="a bug"), one_line_errors(TrainingConfig(), "blocks"):
+        raise RuntimeError("a bug")
 
 
 @pytest.mark.slow
@@ -106,11 +102,6 @@ def test_a_run_whose_compiler_fails_ends_in_one_line(
     )
 
 
-# Of a loss after so many float32 updates that began with another order of additions.
-TOLERANCE = 1e-3
-LOSSES = ("eval_loss", "eval_generator_loss", "eval_discriminator_loss")
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 @pytest.mark.usefixtures("nothing_compiled_yet")
@@ -118,24 +109,44 @@ def test_compiled_blocks_train_to_the_losses_of_plain_ones_also_when_gone_on_wit
     finished: Finished, tmp_path: Path
 ) -> None:
     folder, compiled = tmp_path / "run", ("--torch_compile", "blocks")
-    assert call(pretrain.main, *finished.options(folder, *compiled)).code == 0
+    succeed(pretrain.main, *finished.options(folder, *compiled))
     shutil.rmtree(folder / "checkpoints" / f"step-{STEPS:07d}")
-    ended = call(pretrain.main, *finished.options(folder, *compiled))
-    assert ended.code == 0
+    ended = succeed(pretrain.main, *finished.options(folder, *compiled))
     assert f"going on from {folder / 'checkpoints'}" in ended.err
     expected, found = rows(finished.folder)[-1], rows(folder)[-1]
-    for name in LOSSES:
-        assert found[name] == pytest.approx(expected[name], rel=TOLERANCE)
+    for name in ("eval_loss", "eval_generator_loss", "eval_discriminator_loss"):
+        # After so many float32 updates that began with another order of additions.
+        assert found[name] == pytest.approx(expected[name], rel=1e-3)
     # The generator's block and the discriminator's, for both runs.
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
 
 
-def test_nothing_is_compiled_on_a_cpu_unless_it_is_asked_for() -> None:
-    cpu = torch.device("cpu")
-    assert choose_compilation("auto", cpu) == "none"
-    assert choose_compilation("step", cpu) == "step"
-
-
-def test_a_compilation_that_does_not_exist_is_refused(finished: Finished, tmp_path: Path) -> None:
+def test_nothing_is_compiled_on_a_cpu_unless_it_is_asked_for_by_name(finished: Finished, tmp_path: Path) -> None:
+    assert choose_compilation("auto", CPU) == "none"
+    assert choose_compilation("step", CPU) == "step"
     ended = call(pretrain.main, *finished.options(tmp_path / "run", "--torch_compile", "all"))
     assert_refused(ended, 2, "torch_compile", "blocks")
+
+
+def test_the_environment_of_a_run_names_code_and_processor() -> None:
+    recorded = environment()
+    assert (recorded["commit"], recorded["processor"]) == (commit(ROOT), processor())
+    assert recorded["processor"]
+
+
+def test_a_commit_is_whole_marked_where_files_differ_and_none_outside_its_checkout(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        settings = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false")
+        done = subprocess.run(["git", "-C", tmp_path, *settings, *words], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "--quiet")
+    (tmp_path / "notes").write_text("one")
+    git("add", "notes")
+    git("commit", "--quiet", "--message", "one")
+    head = git("rev-parse", "HEAD")
+    assert commit(tmp_path) == head
+    (tmp_path / "notes").write_text("two")
+    assert commit(tmp_path) == f"{head}-dirty"
+    (tmp_path / "packages").mkdir()  # where another project's virtual environment has this package
+    assert commit(tmp_path / "packages") is None

@@ -16,20 +16,9 @@ import pytest
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.contracts import STOPPED_BY_SIGNAL, Batch
 from electra_albert.corpus.examples import TrainBatches
+from tests.apps import tiny_run
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import (
-    STEPS,
-    Ended,
-    assert_refused,
-    call,
-    finish,
-    options,
-    outcome,
-    rows,
-    sha256,
-    start,
-    untimed_rows,
-)
+from tests.apps.tiny_run import STEPS, Ended, assert_refused, call, finish, options, outcome, rows, start, succeed
 
 # Accumulation 2 and dropout, so that micro-batches and torch's own stream matter; a row a step, to kill by.
 LENGTH = 60
@@ -70,35 +59,37 @@ def resumed_from(ended: Ended) -> int:
     return int(line.rsplit(" ", 1)[1])
 
 
-@pytest.mark.parametrize(("epoch", "step"), [(1, 6), (2, 14)])
-def test_a_run_killed_in_any_epoch_ends_as_if_it_never_was(
-    command: Callable[[Path], list[str]], uninterrupted: Path, tmp_path: Path, epoch: int, step: int
+@pytest.mark.parametrize(
+    ("number", "epoch", "step"),
+    [
+        (signal.SIGKILL, 1, 6),
+        (signal.SIGKILL, 2, 14),
+        pytest.param(signal.SIGTERM, 1, 6, marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_killed_or_stopped_in_any_epoch_ends_as_if_it_never_was(
+    command: Callable[[Path], list[str]],
+    uninterrupted: Path,
+    tmp_path: Path,
+    number: signal.Signals,
+    epoch: int,
+    step: int,
 ) -> None:
     argv, folder = command(tmp_path / "run"), tmp_path / "run"
-    killed = interrupt(argv, folder, step, signal.SIGKILL)
-    assert killed.code == -signal.SIGKILL
-    ended = call(pretrain.main, *argv)
-    assert ended.code == 0, ended.err
+    interrupted = interrupt(argv, folder, step, number)
+    last = rows(folder)[-1]["step"]
+    if number == signal.SIGTERM:
+        assert interrupted.code == STOPPED_BY_SIGNAL, interrupted.err
+        assert f"stopped by a signal after step {last}" in interrupted.err
+        assert (folder / "checkpoints" / f"step-{last:07d}" / "MANIFEST.json").is_file()
+        assert not (folder / "generator").exists()
+    else:
+        assert interrupted.code == -signal.SIGKILL
+    ended = succeed(pretrain.main, *argv)
+    assert number == signal.SIGKILL or resumed_from(ended) == last
     after = next(row for row in rows(folder) if row["step"] == resumed_from(ended))
     assert int(after["epoch"]) + 1 == epoch
     assert step - 4 < after["step"] < LENGTH
-    assert outcome(folder, LENGTH) == outcome(uninterrupted, LENGTH)
-
-
-@pytest.mark.slow
-def test_a_run_told_to_stop_saves_says_so_and_goes_on(
-    command: Callable[[Path], list[str]], uninterrupted: Path, tmp_path: Path
-) -> None:
-    argv, folder = command(tmp_path / "run"), tmp_path / "run"
-    stopped = interrupt(argv, folder, 6, signal.SIGTERM)
-    assert stopped.code == STOPPED_BY_SIGNAL, stopped.err
-    last = rows(folder)[-1]["step"]
-    assert f"stopped by a signal after step {last}; run the same command to go on" in stopped.err
-    assert (folder / "checkpoints" / f"step-{last:07d}" / "MANIFEST.json").is_file()
-    assert not (folder / "generator").exists()
-    ended = call(pretrain.main, *argv)
-    assert ended.code == 0, ended.err
-    assert resumed_from(ended) == last
     assert outcome(folder, LENGTH) == outcome(uninterrupted, LENGTH)
 
 
@@ -118,16 +109,14 @@ def test_a_disk_that_is_full_at_any_of_the_first_files_does_not_spoil_the_folder
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", fills_up)
         assert_refused(call(pretrain.main, *argv), 2, "make room, and run the same command again")
-    ended = call(pretrain.main, *argv)
-    assert ended.code == 0, ended.err
+    succeed(pretrain.main, *argv)
 
 
 def test_a_resume_that_skips_a_batch_is_found_out(
     command: Callable[[Path], list[str]], uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted fault for the tests above: going on one batch too far, as a data loader that runs ahead does."""
-    folder = tmp_path / "run"
-    shutil.copytree(uninterrupted, folder)
+    folder = shutil.copytree(uninterrupted, tmp_path / "run")
     shutil.rmtree(folder / "checkpoints" / f"step-{LENGTH:07d}")
     steps = TrainBatches.steps
 
@@ -143,24 +132,28 @@ def test_a_resume_that_skips_a_batch_is_found_out(
 
 
 def test_a_finished_run_started_again_trains_nothing(finished: Finished, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(finished.folder, folder)
-    before = (folder / "checkpoints" / f"step-{STEPS:07d}" / "model.safetensors").stat().st_mtime_ns
-    ended = call(pretrain.main, *finished.options(folder))
-    assert ended.code == 0, ended.err
+    folder = shutil.copytree(finished.folder, tmp_path / "run")
+    weights = folder / "checkpoints" / f"step-{STEPS:07d}" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    ended = succeed(pretrain.main, *finished.options(folder))
     assert resumed_from(ended) == STEPS
-    assert (folder / "checkpoints" / f"step-{STEPS:07d}" / "model.safetensors").stat().st_mtime_ns == before
-    assert untimed_rows(folder) == untimed_rows(finished.folder)
+    assert weights.stat().st_mtime_ns == before
+    assert tiny_run.untimed_rows(folder) == tiny_run.untimed_rows(finished.folder)
     assert "generator accuracy" in ended.out
     for kind in ("generator", "discriminator"):
-        assert sha256(folder / kind / "model.safetensors") == sha256(finished.folder / kind / "model.safetensors")
+        assert tiny_run.sha256(folder / kind / "model.safetensors") == tiny_run.sha256(
+            finished.folder / kind / "model.safetensors"
+        )
+
+
+def test_a_run_that_would_end_before_its_checkpoint_is_refused(finished: Finished) -> None:
+    assert_refused(call(pretrain.main, *finished.options(finished.folder, "--max_steps", 5)), 2, "--max_steps 5")
 
 
 @pytest.mark.slow
 def test_a_run_is_lengthened_by_max_steps_and_says_what_changed(finished: Finished, tmp_path: Path) -> None:
     folder = shutil.copytree(finished.folder, tmp_path / "run")
-    ended = call(pretrain.main, *finished.options(folder, "--max_steps", STEPS + 2, "--save_steps", 2))
-    assert ended.code == 0, ended.err
+    ended = succeed(pretrain.main, *finished.options(folder, "--max_steps", STEPS + 2, "--save_steps", 2))
     assert f"max_steps: {STEPS} before, {STEPS + 2} now" in ended.err
     assert rows(folder)[-1]["step"] == STEPS + 2
 
@@ -178,5 +171,4 @@ def test_a_second_run_in_the_same_folder_is_refused_while_the_first_goes_on(
     finally:
         process.kill()
         process.communicate()
-    assert second.code == 2
-    assert "is in use by another run" in second.err.splitlines()[-1]
+    assert_refused(second, 2, "is in use by another run")

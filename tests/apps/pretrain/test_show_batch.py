@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from electra_albert.apps import show_batch
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import STEPS, assert_refused, call, rows
+from tests.apps.tiny_run import STEPS, assert_refused, call, rows, succeed
 
 LINE = re.compile(r" *(\d+) +([01])  (\S+) +(\S+) +(\S+) +(replaced|original \(target\)|original)$")
 
@@ -28,16 +28,12 @@ class Token(NamedTuple):
 
 def show(folder: Path, step: int, count: int = 8) -> dict[int, list[Token]]:
     """The tokens of each example shown, by the example's id."""
-    ended = call(show_batch.main, "--run", folder, "--step", step, "--rows", count)
-    assert ended.code == 0, ended.err
+    ended = succeed(show_batch.main, "--run", folder, "--step", step, "--rows", count)
     _, *blocks = ended.out.strip().split("\n\n")
-    return {int(lines[0].split()[1]): [parse(line) for line in lines[2:]] for lines in map(str.splitlines, blocks)}
-
-
-def parse(line: str) -> Token:
-    found = LINE.match(line)
-    assert found, f"not a line of the table: {line!r}"
-    return Token(*found.groups())
+    return {
+        int(lines[0].split()[1]): [Token(*LINE.fullmatch(line).groups()) for line in lines[2:]]
+        for lines in map(str.splitlines, blocks)
+    }
 
 
 def test_labels_say_what_was_replaced_and_only_targets_are(finished: Finished) -> None:
@@ -64,8 +60,7 @@ def test_the_first_step_is_the_one_that_was_trained_on(finished: Finished) -> No
 
 def test_a_step_of_many_processes_begins_where_theirs_did(finished: Finished, tmp_path: Path) -> None:
     """A regression: the run's global batch counts, not that of the one process which shows it."""
-    folder = tmp_path / "run"
-    shutil.copytree(finished.folder, folder)
+    folder = shutil.copytree(finished.folder, tmp_path / "run")
     record = folder / "environment.json"
     content = json.loads(record.read_text())
     content["settings"]["global_batch_size"] = 16
@@ -76,14 +71,12 @@ def test_a_step_of_many_processes_begins_where_theirs_did(finished: Finished, tm
 def test_the_newest_run_is_shown_where_none_is_named(finished: Finished, in_folder: Path) -> None:
     assert_refused(call(show_batch.main, "--step", 1), 2, "python Pretraining.py")
     shutil.copytree(finished.folder, in_folder / "runs" / "mine")
-    ended = call(show_batch.main, "--step", STEPS, "--rows", 1)
-    assert ended.code == 0, ended.err
+    ended = succeed(show_batch.main, "--step", STEPS, "--rows", 1)
     assert f"step {STEPS}: 1 of 8 rows; drawn with the checkpoint of step 10" in ended.out
 
 
 def test_a_step_of_a_corpus_that_changed_since_is_refused(finished: Finished, tmp_path: Path) -> None:
-    corpus, folder = tmp_path / "tales.txt", tmp_path / "run"
-    shutil.copytree(finished.folder, folder)
+    corpus, folder = tmp_path / "tales.txt", shutil.copytree(finished.folder, tmp_path / "run")
     corpus.write_text(finished.corpus.read_text() + "\nOne more owl left.\n")
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace(str(finished.corpus), str(corpus)))

@@ -14,7 +14,7 @@ from electra_albert.apps.pretrain import trial
 from electra_albert.apps.pretrain.trial import step_flops
 from electra_albert.config import CorpusConfig, MlmConfig, PretrainConfig, RtdConfig, RunConfig
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import STEPS, call
+from tests.apps.tiny_run import STEPS, call, succeed
 from tests.objectives import toy
 
 LENGTH, ROWS, MASK_RATE = 23, 5, 0.3
@@ -56,8 +56,7 @@ def test_a_model_larger_than_the_memory_is_not_tried(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "memory_of", lambda device: 1000)
-    ended = call(pretrain.main, *finished.options(tmp_path / "run", "--dry_run"))
-    assert ended.code == 0, ended.err
+    ended = succeed(pretrain.main, *finished.options(tmp_path / "run", "--dry_run"))
     assert "not timed" in ended.err
     assert "lower --per_device_train_batch_size 8" in ended.err
     assert "a step (median" not in ended.err
@@ -65,8 +64,7 @@ def test_a_model_larger_than_the_memory_is_not_tried(
 
 def test_a_dry_run_reports_what_the_steps_take(finished: Finished, tmp_path: Path) -> None:
     argv = finished.options(tmp_path / "run", "--dry_run")
-    ended = call(pretrain.main, *argv, "--gradient_accumulation_steps", 2)
-    assert ended.code == 0, ended.err
+    ended = succeed(pretrain.main, *argv, "--gradient_accumulation_steps", 2)
     assert re.search(r"[\d.e+]+ FLOPs a token, [\d.e+]+ a step", ended.err)
     assert re.search(r"peak memory measured: [1-9\d.]+ GB|peak memory measured: 0\.\d*[1-9]\d* GB", ended.err)
     assert f": {STEPS} steps in " in ended.err
@@ -91,7 +89,6 @@ def test_a_dry_run_measures_in_the_arithmetic_of_the_run(
 
 def test_a_dry_run_of_a_finished_run_has_no_steps_left(finished: Finished) -> None:
     before = sorted(path.name for path in finished.folder.iterdir())
-    ended = call(pretrain.main, *finished.options(finished.folder, "--dry_run"))
-    assert ended.code == 0, ended.err
+    ended = succeed(pretrain.main, *finished.options(finished.folder, "--dry_run"))
     assert ": 0 steps in " in ended.err
     assert sorted(path.name for path in finished.folder.iterdir()) == before
