@@ -12,10 +12,13 @@ import re
 import shutil
 import stat
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from electra_albert.contracts import CheckpointError, DivergedError, UsageError
@@ -26,7 +29,6 @@ LOG = logging.getLogger(__name__)
 FORMAT = 1
 MODEL, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"
 _FILES = (MODEL, OPTIMIZER, STATE)
-_NAME = re.compile(r"^step-(\d{7,})$")
 _TEMPORARY, _TRASH = ".tmp-", ".trash-"  # begin the names of checkpoints being written and being deleted
 
 
@@ -34,14 +36,13 @@ def unique_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]
     """The module's tensors, each storage once, and for every further name of a tied one the name it is stored under."""
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
-    first: dict[tuple[Any, ...], str] = {}
+    first: dict[object, str] = {}
     for name, tensor in module.state_dict().items():
-        view = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
-        if tensor.numel() and view in first:
-            aliases[name] = first[view]
-        else:
-            first[view] = name
+        view = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()) if tensor.numel() else name
+        if first.setdefault(view, name) == name:
             tensors[name] = tensor
+        else:
+            aliases[name] = first[view]
     return tensors, aliases
 
 
@@ -53,10 +54,8 @@ def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> di
 
 def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """(step, path) of the checkpoint folders in `folder`, whole or not, oldest first."""
-    if not folder.is_dir():
-        return []
-    found = [(_NAME.match(path.name), path) for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
-    return sorted((int(match[1]), path) for match, path in found if match)
+    found = [path for path in folder.glob("step-*") if path.is_dir() and not path.is_symlink()]
+    return sorted((int(path.name[5:]), path) for path in found if re.fullmatch(r"step-\d{7,}", path.name))
 
 
 def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:
@@ -86,27 +85,22 @@ def find_checkpoint(folder: Path, resume: str) -> Path | None:
     resume is auto (the newest whole one in `folder`, with a warning for each that is not), never, or a path. A resume
     that was meant never becomes a fresh start: CheckpointError where none is whole, UsageError where never meets any.
     """
-    found = list_checkpoints(folder)
-    if resume == "never":
-        if found:
-            raise UsageError(f"--resume never, but {folder} holds {found[-1][1].name}; choose another --output_dir")
-        return None
-    if resume != "auto":
-        path = Path(resume)
-        if problem := find_problem(path):
-            raise CheckpointError(f"--resume {path} is not a whole checkpoint: {problem}; name another one or use auto")
-        return path
+    found = [path for _, path in reversed(list_checkpoints(folder))]
+    if resume == "never" and found:
+        raise UsageError(f"--resume never, but {folder} holds {found[0].name}; choose another --output_dir")
+    if resume not in ("auto", "never"):
+        if problem := find_problem(Path(resume)):
+            raise CheckpointError(f"--resume {resume} is not a whole checkpoint: {problem}; name another or use auto")
+        return Path(resume)
     problems = []
-    for _, path in reversed(found):
-        problem = find_problem(path)
-        if problem is None:
+    for path in found:
+        if (problem := find_problem(path)) is None:
             return path
         problems.append(f"{path.name}: {problem}")
         LOG.warning(f"passing over {problems[-1]}")
     if problems:
-        raise CheckpointError(
-            f"{folder} holds no whole checkpoint ({'; '.join(problems)}); mend one, or remove them to start anew"
-        )
+        message = f"{folder} holds no whole checkpoint ({'; '.join(problems)})"
+        raise CheckpointError(f"{message}; mend one, or remove them to start again")
     return None
 
 
@@ -140,9 +134,6 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
 
 def _read_tensors(path: Path, targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a file. Raises CheckpointError unless names, shapes and dtypes are those of `targets`."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     try:
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
@@ -162,12 +153,11 @@ def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Raise DivergedError if a weight or a moment is not finite: such a state is never written."""
     tensors = {**module.state_dict(), **optimizer_tensors(module, optimizer)}
     tensors = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
-    finite = torch.stack([torch.isfinite(tensor).all() for tensor in tensors.values()])
-    if not bool(finite.all()):
-        bad = [name for name, is_finite in zip(tensors, finite.tolist(), strict=True) if not is_finite]
+    finite = torch.stack([torch.isfinite(tensor).all() for tensor in tensors.values()]).tolist()
+    if not all(finite):
         raise DivergedError(
-            f"training diverged: {bad[0]} holds values that are not finite; no checkpoint was written and the older "
-            "ones are untouched: lower --learning_rate or raise --warmup_steps"
+            f"training diverged: {list(tensors)[finite.index(False)]} holds values that are not finite; no checkpoint "
+            "was written and the older ones are untouched: lower --learning_rate or raise --warmup_steps"
         )
 
 
@@ -206,34 +196,24 @@ def save_checkpoint(
 def _fill(temporary: Path, state: Mapping[str, Any], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Write the files of a checkpoint, the manifest last, and have them reach the disk."""
     tensors, aliases = unique_tensors(module)
-    _write_json({**state, "aliases": aliases}, temporary / STATE)
-    _write_tensors(tensors, temporary / MODEL)
-    _write_tensors(optimizer_tensors(module, optimizer), temporary / OPTIMIZER)
+    text = json.dumps({**state, "aliases": aliases}, indent=1, allow_nan=False)
+    (temporary / STATE).write_text(text + "\n", encoding="utf-8")
     # safetensors makes files that only their owner can read; these follow the umask, as state.json does.
     mode = stat.S_IMODE((temporary / STATE).stat().st_mode)
+    for name, part in ((MODEL, tensors), (OPTIMIZER, optimizer_tensors(module, optimizer))):
+        try:
+            save_file({key: tensor.detach().cpu().contiguous() for key, tensor in part.items()}, temporary / name)
+        except SafetensorError as error:  # how it reports a full disk
+            raise OSError(f"{name}: {error}") from error
+        (temporary / name).chmod(mode)
     files = {}
     for name in _FILES:
-        path = temporary / name
-        path.chmod(mode)
-        sync(path)
-        files[name] = {"size": path.stat().st_size, "sha256": sha256(path)}
-    _write_json({"format": FORMAT, "files": files}, temporary / MANIFEST)
+        sync(temporary / name)
+        files[name] = {"size": (temporary / name).stat().st_size, "sha256": sha256(temporary / name)}
+    text = json.dumps({"format": FORMAT, "files": files}, indent=1)
+    (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
     sync(temporary / MANIFEST)
     sync(temporary)
-
-
-def _write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
-    except SafetensorError as error:  # how it reports a full disk
-        raise OSError(f"{path.name}: {error}") from error
-
-
-def _write_json(value: Mapping[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def tidy(folder: Path, step: int) -> None:
@@ -271,8 +251,6 @@ def _remove(path: Path, trash: Path | None = None) -> None:
 
 def _set_aside(path: Path) -> None:
     """Rename a checkpoint so that it is none any more."""
-    number = 1
-    while (aside := path.with_name(f"{path.name}.aside-{number}")).exists():
-        number += 1
-    path.rename(aside)
+    asides = (path.with_name(f"{path.name}.aside-{number}") for number in count(1))
+    aside = path.rename(next(name for name in asides if not name.exists()))
     LOG.info(f"{path.name} does not belong to what is trained now; it was renamed to {aside.name}")

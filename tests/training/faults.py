@@ -23,13 +23,12 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from electra_albert.contracts import Batch
-from electra_albert.training import distributed
+from electra_albert.training import checkpoint, distributed
 from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
 from electra_albert.training.guards import LossScale, StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import build_optimizer
-from electra_albert.training.settings import RunSettings
-from electra_albert.training.step import backward, count_step, term_scales
+from electra_albert.training.step import RunSettings, backward, count_step, term_scales
 from tests.training.toy import CONFIG, ToyBatches, ToyObjective, fingerprint, rows, run_toy
 
 Backward = Callable[[torch.nn.Module, list[Batch]], object]
@@ -56,11 +55,9 @@ def _kill_at(call: int, folder: Path) -> None:
 
         return call_it
 
-    import safetensors.torch
-
     sys.addaudithook(count)
     os.fsync = counted(os.fsync)
-    safetensors.torch.save_file = counted(safetensors.torch.save_file)
+    checkpoint.save_file = counted(checkpoint.save_file)
 
 
 def _in_child(action: Callable[[], None]) -> int:

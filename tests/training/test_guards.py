@@ -22,10 +22,10 @@ from electra_albert.training.guards import (
     MAX_SKIPPED,
     MAX_SKIPPED_IN_A_ROW,
     LossScale,
-    RunLock,
     StopSignal,
     UpdateGuard,
     loss_scale_or_nan,
+    run_lock,
 )
 from electra_albert.training.optimizer import build_optimizer
 from electra_albert.training.step import backward, count_step, term_scales
@@ -70,24 +70,24 @@ def test_a_second_signal_a_while_later_ends_the_process_at_once() -> None:
 def test_a_second_run_in_the_folder_is_refused_with_its_holder_and_the_lock_is_free_afterwards(tmp_path: Path) -> None:
     (tmp_path / "run.lock").write_text("pid 999999999 on elsewhere, which was killed\n")
     for _ in range(2):
-        with RunLock(tmp_path), pytest.raises(UsageError, match=f"pid {os.getpid()} on "), RunLock(tmp_path):
+        with run_lock(tmp_path), pytest.raises(UsageError, match=f"pid {os.getpid()} on "), run_lock(tmp_path):
             pass
         assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_that_is_killed_holds_no_lock(tmp_path: Path) -> None:
     program = (
-        "import time; from pathlib import Path; from electra_albert.training.guards import RunLock\n"
-        f"with RunLock(Path({str(tmp_path)!r})):\n    print('held', flush=True); time.sleep(60)"
+        "import time; from pathlib import Path; from electra_albert.training.guards import run_lock\n"
+        f"with run_lock(Path({str(tmp_path)!r})):\n    print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(UsageError, match=f"pid {holder.pid} on "), RunLock(tmp_path):
+        with pytest.raises(UsageError, match=f"pid {holder.pid} on "), run_lock(tmp_path):
             pass
         holder.kill()
     assert (tmp_path / "run.lock").exists()
-    with RunLock(tmp_path):
+    with run_lock(tmp_path):
         pass
 
 

@@ -19,8 +19,7 @@ from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import learning_rate
-from electra_albert.training.settings import RunSettings
-from electra_albert.training.step import backward, count_step, term_scales
+from electra_albert.training.step import RunSettings, backward, count_step, term_scales
 from tests.training.test_distributed import run_ranks
 from tests.training.toy import ALONE, CONFIG, Breaking, ToyBatches, ToyObjective, fingerprint, held_out, rows, run_toy
 

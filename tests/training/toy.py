@@ -22,7 +22,7 @@ from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.loop import Outcome, train
 from electra_albert.training.monitor import CLOCK, Monitor
-from electra_albert.training.settings import RunSettings
+from electra_albert.training.step import RunSettings
 
 V, L, D = 11, 7, 5
 SEED = 3

@@ -16,7 +16,7 @@ from electra_albert.contracts import Term
 from electra_albert.corpus.batches import eval_batches
 from electra_albert.objectives.evaluation import Detections, detection_scores, is_discriminator_idle
 from electra_albert.training.distributed import gather_objects
-from electra_albert.training.monitor import Tally, mean, weighted_sum
+from electra_albert.training.monitor import Tally, means_of
 
 if TYPE_CHECKING:
     from electra_albert.apps.pretrain.job import Job
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from electra_albert.corpus.examples import Rows
     from electra_albert.objectives import PretrainingObjective
     from electra_albert.training.loop import Evaluate
-    from electra_albert.training.settings import RunSettings
+    from electra_albert.training.step import RunSettings
 
 LOG = logging.getLogger(__name__)
 
@@ -83,8 +83,7 @@ def score(
             terms |= {f"{name}/{source}": Term(terms[name].sum * part, terms[name].count * part) for name in by_source}
         tally.add(terms, kept)
     totals = tally.take(world)
-    means = {name: mean(*total) for name, total in totals.items()}
-    metrics = {"loss": weighted_sum(objective.weights, means), **means}
+    metrics = means_of(totals, objective.weights)
     for suffix in ("", *(f"/{source}" for source in sources)):
         metrics[f"{MASKED_TOKENS}{suffix}"] = totals[f"unigram_loss{suffix}"][1]
     if objective.discriminator is None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from electra_albert.apps.pretrain.job import Job
     from electra_albert.contracts import Metrics
-    from electra_albert.training.settings import RunSettings
+    from electra_albert.training.step import RunSettings
 
 LOG = logging.getLogger(__name__)
 

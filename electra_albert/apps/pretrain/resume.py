@@ -16,7 +16,7 @@ from electra_albert.training.checkpoint import find_checkpoint, read_state
 
 if TYPE_CHECKING:
     from electra_albert.config import PretrainConfig
-    from electra_albert.training.settings import RunSettings
+    from electra_albert.training.step import RunSettings
 
 LOG = logging.getLogger(__name__)
 

@@ -23,8 +23,7 @@ from electra_albert.objectives.registry import spec_of
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import build_optimizer
-from electra_albert.training.settings import RunSettings
-from electra_albert.training.step import autocast, backward, count_step, term_scales
+from electra_albert.training.step import RunSettings, autocast, backward, count_step, term_scales
 
 if TYPE_CHECKING:
     from electra_albert.apps.pretrain.job import Job
