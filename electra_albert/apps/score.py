@@ -88,7 +88,7 @@ def _score(options: Namespace) -> dict[str, Any]:
         "tokenizer": fingerprint(model.tokenizer),
         "options": {name: options[name] for name in _OPTIONS},
         "left_out": left_out,
-        "text": [one._asdict() for one in scored],
+        "text": scored,
         "pairs": score_pairs(model, Path(options.pairs), options.max_pairs) if options.pairs is not None else None,
     }
     if options.output is not None:
