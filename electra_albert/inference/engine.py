@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from electra_albert.config import ModelConfig
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.tokenizer import Piece
 from electra_albert.model.electra import Discriminator, Generator
@@ -59,6 +58,31 @@ class Engine:
         if self.generator is None:
             raise UsageError(f"{call} needs a masked-token head, and this model has none; load a run or its generator")
         return self.generator
+
+    def encode(self, given: object, model: Any, truncate: bool, *, is_filled: bool = False) -> list[TokenSequence]:
+        """The sequences of texts or pairs for one of the models; is_filled: of texts in which [MASK] is a mask.
+
+        Raises DataError for a text that is too long, unless it may be cut, UsageError for a pair of one segment.
+        """
+        tokenizer, config, found = self.tokenizer, model.config, []
+        texts = as_texts(given, may_be_pairs=not is_filled)
+        if is_filled:
+            texts = [text.replace(MASK, tokenizer.mask_token) for text in texts]
+        special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id}
+        encodings, longest = encode_all(tokenizer, texts), config.max_position_embeddings
+        if truncate and any(len(encoding.ids) > longest for encoding in encodings):
+            backend = copy.deepcopy(tokenizer.backend_tokenizer)
+            backend.enable_truncation(longest)
+            encodings = backend.encode_batch(texts)
+        for index, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
+            ids, types = encoding.ids, encoding.type_ids
+            if len(ids) > longest:
+                raise DataError(f"{quote(given, index)} {too_long(len(ids), longest)} or give truncate=True")
+            if max(types, default=0) >= config.type_vocab_size:
+                raise UsageError(f"{quote(given, index)}: the model knows one segment; give single texts")
+            positions = [position for position, token in enumerate(ids) if token not in special]
+            found.append(TokenSequence(ids, types, positions, text, encoding))
+        return found
 
     def detect(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
         """The discriminator's logits of each sequence's tokens, special ones included: float32 [L] on the CPU."""
@@ -108,30 +132,6 @@ def as_given(given: object, results: list[Any]) -> Any:
 def quote(given: object, index: int) -> str:
     """The beginning of a text for a message, with its position where the caller gave a list."""
     return f"texts[{index}]: {given[index]!r:.60}" if isinstance(given, list) else f"{given!r:.60}"
-
-
-def encode(
-    tokenizer: Any, texts: Sequence[Text], config: ModelConfig, given: object, *, truncate: bool = False
-) -> list[TokenSequence]:
-    """The sequences of checked texts for a model of this shape; `given` is the argument of the call.
-
-    Raises DataError for a text that is too long, unless it may be cut, UsageError for a pair of one segment.
-    """
-    longest, found = config.max_position_embeddings, []
-    special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id}
-    encodings = encode_all(tokenizer, texts)
-    if truncate and any(len(encoding.ids) > longest for encoding in encodings):
-        backend = copy.deepcopy(tokenizer.backend_tokenizer)
-        backend.enable_truncation(longest)
-        encodings = backend.encode_batch(list(texts))
-    for index, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
-        if len(encoding.ids) > longest:
-            raise DataError(f"{quote(given, index)} {too_long(len(encoding.ids), longest)} or give truncate=True")
-        if max(encoding.type_ids, default=0) >= config.type_vocab_size:
-            raise UsageError(f"{quote(given, index)}: the model knows one segment; give single texts")
-        positions = [position for position, token in enumerate(encoding.ids) if token not in special]
-        found.append(TokenSequence(encoding.ids, encoding.type_ids, positions, text, encoding))
-    return found
 
 
 def encode_all(tokenizer: Any, texts: Sequence[Text], *, is_bare: bool = False) -> list[Any]:

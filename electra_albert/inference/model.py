@@ -23,10 +23,8 @@ from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer
 from electra_albert.hub import load as hub
 from electra_albert.hub.fill import ROWS_BY_TOKEN
 from electra_albert.inference import engine, tasks
-from electra_albert.inference.engine import Engine, Padded, Text, TokenSequence, as_given, as_texts
+from electra_albert.inference.engine import Engine, Padded, Text, as_given, as_texts
 from electra_albert.inference.rewrite import MASKS_AT_ONCE, Draw, masked_logits, rewrite
-from electra_albert.model.electra import Discriminator, Generator
-from electra_albert.model.encoder import Body
 
 LOG = logging.getLogger(__name__)
 
@@ -119,7 +117,7 @@ def _locate(path: Path, config: Path | None, tokenizer: Path | None) -> tuple[hu
 
 def _without_spare_rows(stored: hub.Stored, count: int) -> hub.Stored:
     """The model with the first `count` rows of its token table."""
-    by_token = {name: tensor for name, tensor in stored.tensors.items() if name in ROWS_BY_TOKEN}
+    by_token = {name: stored.tensors[name] for name in ROWS_BY_TOKEN if name in stored.tensors}
     if any(len(tensor) != stored.config.vocab_size for tensor in by_token.values()):
         return stored  # refused where it is loaded, with the sizes it has
     kept = {name: tensor[:count] for name, tensor in by_token.items()}
@@ -176,8 +174,7 @@ class InferenceModel(Engine):
         if count < 1:
             raise UsageError(f"top_k={count} must be at least 1")
         allowed = None if targets is None else torch.tensor(engine.target_ids(tokenizer, targets), device=self.device)
-        own = [text.replace(engine.MASK, tokenizer.mask_token) for text in as_texts(texts)]
-        sequences = engine.encode(tokenizer, own, generator.config, texts, truncate=truncate)
+        sequences = self.encode(texts, generator, truncate, is_filled=True)
         for index, sequence in enumerate(sequences):
             if mask_id not in sequence.ids:
                 read = " among the tokens read" * truncate
@@ -205,7 +202,7 @@ class InferenceModel(Engine):
         poolings = ["mean", "cls"] + ["pooler"] * (pooler is not None)
         if pooling not in poolings:
             raise UsageError(f"pooling={pooling!r} is not what this model has; give one of {', '.join(poolings)}")
-        sequences = self._encode(texts, self.encoder, truncate)
+        sequences = self.encode(texts, self.encoder, truncate)
 
         def read(padded: Padded, chosen: list[int]) -> Iterator[Features]:
             hidden_states = self.encoder(*padded)  # [B, L, D]
@@ -222,9 +219,9 @@ class InferenceModel(Engine):
         """A list of TokenVerdict: the probability that each token of a text or a pair was replaced."""
         if self.discriminator is None:
             raise UsageError(
-                "replaced_probabilities needs a detection head, and this model has none; load a run of rtd"
+                "replaced_probabilities needs a detection head; load a run of rtd, for this model has none"
             )
-        sequences = self._encode(texts, self.discriminator, truncate)
+        sequences = self.encode(texts, self.discriminator, truncate)
         found = []
         for sequence, logits in zip(sequences, self.detect(sequences), strict=True):
             tokens = self.tokenizer.convert_ids_to_tokens(sequence.ids)
@@ -241,7 +238,7 @@ class InferenceModel(Engine):
     def token_log_likelihoods(self, texts: Texts, *, truncate: bool = False) -> Any:
         """A Likelihood: pseudo_log_likelihood with the part of each token, which is masked while the others stay."""
         generator, mask_id = self.masked_token_model("pseudo_log_likelihood"), self.tokenizer.mask_token_id
-        sequences = self._encode(texts, generator, truncate)
+        sequences = self.encode(texts, generator, truncate)
         asked = [(sequence, position) for sequence in sequences for position in sequence.text_positions]
 
         def score(padded: Padded, chosen: list[int]) -> list[float]:
@@ -270,10 +267,6 @@ class InferenceModel(Engine):
         return as_given(texts, rewrite(self, numbered, Draw(mask_rate, temperature, seed)))
 
     classify, tag, answer, choose = tasks.classify, tasks.tag, tasks.answer, tasks.choose
-
-    def _encode(self, texts: Texts, model: Body | Generator | Discriminator, truncate: bool) -> list[TokenSequence]:
-        checked = as_texts(texts, may_be_pairs=True)
-        return engine.encode(self.tokenizer, checked, model.config, texts, truncate=truncate)
 
 
 def _best(logits: Tensor, top_k: int, allowed: Tensor | None) -> Iterator[list[tuple[float, int]]]:

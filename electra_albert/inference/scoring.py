@@ -250,7 +250,7 @@ def _tokenize_pairs(model: InferenceModel, pairs: Sequence[Pair]) -> list[tuple[
 
 def originality(model: InferenceModel, texts: list[str]) -> list[float]:
     """Of each text the sum over its tokens of log(1 - P(replaced)), in nats; of a model with a discriminator."""
-    sequences = engine.encode(model.tokenizer, texts, model.encoder.config, texts)
+    sequences = model.encode(texts, model.encoder, truncate=False)
     found = zip(sequences, model.detect(sequences), strict=True)
     # Not by the probability, which rounds to 1.
     return [float(logsigmoid(-logits[sequence.text_positions]).double().sum()) for sequence, logits in found]
