@@ -29,6 +29,7 @@ LOG = logging.getLogger(__name__)
 FORMAT = 1
 MODEL, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"
 _FILES = (MODEL, OPTIMIZER, STATE)
+_WAY_OUT = "was it written with other settings?"
 _TEMPORARY, _TRASH = ".tmp-", ".trash-"  # begin the names of checkpoints being written and being deleted
 
 
@@ -120,13 +121,14 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
     state = read_state(path)
     targets, aliases = unique_tensors(module)
     if state.get("aliases") != aliases:
-        raise _misfit(path, f"ties {state.get('aliases')}, but {aliases} are tied in what is being trained")
-    parts = [(targets, _read_tensors(path / MODEL, targets))]
+        ties = f"ties {state.get('aliases')}, but {aliases} are tied in what is being trained"
+        raise CheckpointError(f"{path} {ties}; {_WAY_OUT}")
+    parts = {MODEL: targets}
     if optimizer is not None:
-        moments = optimizer_tensors(module, optimizer)
-        parts.append((moments, _read_tensors(path / OPTIMIZER, moments)))
+        parts[OPTIMIZER] = optimizer_tensors(module, optimizer)
+    read = [(wanted, _read_tensors(path / name, wanted)) for name, wanted in parts.items()]
     with torch.no_grad():
-        for wanted, tensors in parts:
+        for wanted, tensors in read:
             for name, tensor in tensors.items():
                 wanted[name].copy_(tensor)
     return state
@@ -141,12 +143,9 @@ def _read_tensors(path: Path, targets: Mapping[str, Tensor]) -> dict[str, Tensor
     found, wanted = ({name: f"{t.dtype} {list(t.shape)}" for name, t in each.items()} for each in (tensors, targets))
     for name in {**wanted, **found}:
         if found.get(name) != wanted.get(name):
-            raise _misfit(path, f"has {name} as {found.get(name)}, but {wanted.get(name)} is being trained")
+            difference = f"has {name} as {found.get(name)}, but {wanted.get(name)} is being trained"
+            raise CheckpointError(f"{path} {difference}; {_WAY_OUT}")
     return tensors
-
-
-def _misfit(path: Path, difference: str) -> CheckpointError:
-    return CheckpointError(f"{path} {difference}; was it written with other settings?")
 
 
 def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -189,7 +188,10 @@ def save_checkpoint(
     sync(folder)
     if problem := find_problem(path):
         raise OSError(f"{path} reads back wrong: {problem}")
-    _rotate(folder, save_total_limit)
+    # It has just been read back in full; of the older ones the sizes must do. Broken ones neither count nor go.
+    whole = [path for _, path in list_checkpoints(folder) if find_problem(path, is_thorough=False) is None]
+    for old in whole[:-save_total_limit]:
+        _remove(old, folder / f"{_TRASH}{old.name}")
     return path
 
 
@@ -230,14 +232,6 @@ def _remove_litter(folder: Path) -> None:
     for path in folder.iterdir():
         if path.name.startswith((_TEMPORARY, _TRASH)) and path.is_dir() and not path.is_symlink():
             _remove(path)
-
-
-def _rotate(folder: Path, save_total_limit: int) -> None:
-    """Remove the oldest of the whole checkpoints above the limit; broken ones neither count nor go."""
-    # The newest has just been read back in full; of the others the sizes must do.
-    whole = [path for _, path in list_checkpoints(folder) if find_problem(path, is_thorough=False) is None]
-    for path in whole[:-save_total_limit]:
-        _remove(path, folder / f"{_TRASH}{path.name}")
 
 
 def _remove(path: Path, trash: Path | None = None) -> None:

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -85,11 +85,13 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 
 class UpdateGuard:
-    """Counts, on the device, the updates skipped because their gradient is not finite, overflows of fp16 apart."""
+    """Counts, on the device, the updates skipped because their gradient is not finite, overflows of fp16 apart.
 
-    def __init__(self, device: torch.device) -> None:
-        # All skipped updates, those in a row up to now, and the longest such row.
-        self._counts = torch.zeros(3, dtype=torch.int64, device=device)
+    The counts, which a checkpoint keeps: all skipped updates, those in a row up to now, and the longest such row.
+    """
+
+    def __init__(self, device: torch.device, counts: Sequence[int] = (0, 0, 0)) -> None:
+        self._counts = torch.tensor(counts, dtype=torch.int64, device=device)
 
     def observe(self, gradient_norm: Tensor, has_overflowed: Tensor) -> Tensor:
         """Count an update by its gradient norm [] and bool []; returns bool [], whether it may be made."""
@@ -111,12 +113,8 @@ class UpdateGuard:
             )
 
     def state(self) -> list[int]:
-        """The counts, as a checkpoint keeps them, updates skipped so far first; waits for the device."""
+        """The counts; waits for the device."""
         return self._counts.tolist()
-
-    def restore(self, state: list[int]) -> None:
-        """Continue from the counts of a checkpoint."""
-        self._counts = torch.tensor(state, dtype=torch.int64, device=self._counts.device)
 
 
 class LossScale:

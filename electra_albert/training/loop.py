@@ -86,7 +86,7 @@ class _Loop:
         if path is not None:
             state = load_checkpoint(path, self.module, self._optimizer)
             self.step, self._tokens = state["step"], state["tokens"]
-            self._guard.restore(state["skipped"])
+            self._guard = UpdateGuard(run.world.device, state["skipped"])
             self._loss_scale.restore(state["loss_scale"], path)
             self._tally.restore(state["tally"], run.world)
             if path.parent.resolve() == run.checkpoints.resolve():
@@ -141,8 +141,8 @@ class _Loop:
 
     def log_save_evaluate(self) -> None:
         """Log, save and evaluate where it is time to."""
-        config, monitor = self._run.config, self._run.monitor
-        monitor.tick()
+        config = self._run.config
+        self._run.monitor.tick()
         if self.step == 1 or self._is_due(config.logging_steps):
             self._log()
         if self._is_due(config.save_steps):

@@ -92,11 +92,8 @@ class Tally:
     def restore(self, state: Mapping[str, Any], world: World) -> None:
         """Continue from a checkpoint; where the number of ranks has changed, the first one takes over all sums."""
         self._start(list(state["names"]))
-        ranks = state["ranks"]
-        mine = ranks[world.rank : world.rank + 1]
-        if len(ranks) != world.world_size:
-            mine = ranks if world.is_main else []
-        for sums, counts in mine:
+        ranks, is_same = state["ranks"], len(state["ranks"]) == world.world_size
+        for sums, counts in [ranks[world.rank]] if is_same else ranks if world.is_main else ():
             self._sums += torch.tensor([float.fromhex(value) for value in sums], dtype=self._float).to(self._device)
             self._counts += torch.tensor(counts, dtype=torch.int64).to(self._device)
 
