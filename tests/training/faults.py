@@ -29,6 +29,7 @@ from electra_albert.training.guards import LossScale, StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import build_optimizer
 from electra_albert.training.step import RunSettings, backward, count_step, term_scales
+from tests.training import toy
 from tests.training.toy import CONFIG, ToyBatches, ToyObjective, fingerprint, rows, run_toy
 
 Backward = Callable[[torch.nn.Module, list[Batch]], object]
@@ -116,14 +117,9 @@ def _gradients(folder: Path, world: distributed.World) -> None:
         weights = model.module.weights
         scales = term_scales(weights, count_step(model.module, micro_batches, run).terms, world.world_size)
         gradient(model, micro_batches, partial(backward, scales=scales, step=GRADIENT_STEP, run=run))
-        mine = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).tolist()
-        gathered = distributed.gather_objects(mine, world)
+        gathered = distributed.gather_objects(toy.gradient_of(model).tolist(), world)
         if world.is_main:
             print(json.dumps([name, gathered]))
-
-
-def _as_the_loop_does(model: DistributedDataParallel, micro_batches: list[Batch], backward: Backward) -> None:
-    backward(model, micro_batches)
 
 
 def _never_reduced(model: DistributedDataParallel, micro_batches: list[Batch], backward: Backward) -> None:
@@ -144,7 +140,7 @@ def _earlier_not_reduced(model: DistributedDataParallel, micro_batches: list[Bat
 
 GRADIENT_STEP = 2
 GRADIENTS = {
-    "as the loop does": _as_the_loop_does,
+    "as the loop does": lambda model, micro_batches, backward: backward(model, micro_batches),
     "never reduced": _never_reduced,
     "earlier not reduced": _earlier_not_reduced,
 }
@@ -164,12 +160,10 @@ def _resume(folder: Path, world: distributed.World) -> None:
 def _stop(folder: Path, world: distributed.World) -> None:
     """Train while the last rank alone gets a signal; print where each left."""
 
-    def tell(step: int) -> None:
-        if step == 4 and world.rank == world.world_size - 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-
+    is_last = world.rank == world.world_size - 1
+    before = toy.at_steps({4: lambda: os.kill(os.getpid(), signal.SIGTERM)} if is_last else {})
     with StopSignal() as stop:
-        outcome, _ = run_toy(folder, world=world, before=tell, stop=stop)
+        outcome, _ = run_toy(folder, world=world, before=before, stop=stop)
     left = distributed.gather_objects([outcome.step, outcome.is_stopped], world)
     if world.is_main:
         print(json.dumps([left, [step for step, _ in list_checkpoints(folder / "checkpoints")]]))
@@ -195,13 +189,7 @@ def _overflow(folder: Path, world: distributed.World) -> None:
 def rank(folder: Path, name: str) -> None:
     """Join the other ranks and run a program with them."""
     world = distributed.start("cpu")
-    programs = {
-        "gradients": _gradients,
-        "resume": _resume,
-        "stop": _stop,
-        "overflow": _overflow,
-    }
-    programs[name](folder, world)
+    {"gradients": _gradients, "resume": _resume, "stop": _stop, "overflow": _overflow}[name](folder, world)
     distributed.leave(world, 0)
 
 
