@@ -1,7 +1,4 @@
-"""Models in memory, the texts of a caller as sequences of tokens, and batches of sequences of similar length.
-
-Dimensions: B batch, L length.
-"""
+"""Models in memory, texts as sequences of tokens, and their batches. Dimensions: B batch, L length."""
 
 from __future__ import annotations
 
@@ -62,7 +59,7 @@ class Engine:
     def encode(self, given: object, model: Any, truncate: bool, *, is_filled: bool = False) -> list[TokenSequence]:
         """The sequences of texts or pairs for one of the models; is_filled: of texts in which [MASK] is a mask.
 
-        Raises DataError for a text that is too long, unless it may be cut, UsageError for a pair of one segment.
+        DataError for a text that is too long, unless truncate is set, UsageError for a pair where there is one segment.
         """
         tokenizer, config, found = self.tokenizer, model.config, []
         texts = as_texts(given, may_be_pairs=not is_filled)
@@ -154,10 +151,7 @@ def target_ids(tokenizer: Any, targets: str | Iterable[str]) -> list[int]:
 
 
 def spans_of(encoding: Any, tokens: Sequence[Piece], text: Text) -> list[tuple[int, int]]:
-    """The characters that go when a token goes: without the space before it, with the accents after it.
-
-    A token that only marks the beginning of a word has none; special tokens around the texts are at (0, 0).
-    """
+    """The characters that go with each token: no space before it, accents after it; of special ones around (0, 0)."""
     texts, spans = (text,) if isinstance(text, str) else text, [(0, 0)] * len(tokens)
     owners, offsets = encoding.sequence_ids, encoding.offsets
     for at, (owner, (start, end)) in enumerate(zip(owners, offsets, strict=True)):
@@ -166,7 +160,7 @@ def spans_of(encoding: Any, tokens: Sequence[Piece], text: Text) -> list[tuple[i
             limit = offsets[at + 1][0] if owners[at + 1 : at + 2] == [owner] else len(own)
             while start < end and own[start].isspace():
                 start += 1
-            end = start if tokens[at].text in WORD_MARKS else end
+            end = start if tokens[at].text in WORD_MARKS else end  # a mark of a word's beginning has no characters
             while start < end < limit and unicodedata.category(own[end]).startswith("M"):
                 end += 1
             spans[at] = start, end

@@ -1,7 +1,4 @@
-"""A trained model in a program: fill masks, vectors, replaced tokens, likelihoods, rewriting, fine-tuned tasks.
-
-Dimensions: B batch, L length, M masked, V vocab, D hidden.
-"""
+"""A trained model in a program: all that it can be asked. Dimensions: L length, M masked, V vocab, D hidden."""
 
 from __future__ import annotations
 
@@ -259,10 +256,7 @@ class InferenceModel(Engine):
         return as_given(texts, found)
 
     def rewrite(self, texts: str | list[str], mask_rate: float = 0.15, temperature: float = 1.0, seed: int = 42) -> Any:
-        """A Rewritten: some tokens of a text masked and drawn again from the generator, scored by the discriminator.
-
-        A text with [MASK] has these filled by the best prediction. The seed and a text's number decide what is drawn.
-        """
+        """A Rewritten: tokens of a text drawn again from the generator, by seed and number, or its [MASK]s filled."""
         numbered = list(enumerate(as_texts(texts), 1))
         return as_given(texts, rewrite(self, numbered, Draw(mask_rate, temperature, seed)))
 
@@ -270,10 +264,7 @@ class InferenceModel(Engine):
 
 
 def _best(logits: Tensor, top_k: int, allowed: Tensor | None) -> Iterator[list[tuple[float, int]]]:
-    """The `top_k` likeliest tokens at each mask with their probabilities among all tokens.
-
-    logits float32 [M, V]; allowed int64 [targets], the only tokens to take, or None.
-    """
+    """The likeliest tokens at each mask: logits float32 [M, V]; allowed int64 [targets], the only ones to take."""
     probabilities = logits.softmax(-1)  # [M, V]
     if allowed is not None:
         probabilities = probabilities[:, allowed]

@@ -1,6 +1,5 @@
-"""Rewriting of text: mask some tokens, draw them again from the generator, and score every token as replaced or not.
+"""Rewriting of text: tokens drawn again from the generator, spliced into the user's characters, and scored.
 
-What was drawn is spliced into the user's own characters at the tokenizer's offsets.
 Dimensions: B batch, L length, M masked, V vocab, D hidden.
 """
 
@@ -96,10 +95,9 @@ def rewrite_lines(model: Engine, lines: Iterable[str], draw: Draw) -> Iterator[t
 
 
 def rewrite(model: Engine, numbered: Sequence[tuple[int, str]], draw: Draw) -> list[Rewritten]:
-    """Rewrite lines; their numbers key the draws, so that a result does not depend on the other lines.
+    """Rewrite lines of any length; their numbers key the draws, so that a result does not depend on the other lines.
 
-    A line that holds a mask has it filled by the best prediction; DataError where such a line is too long to be read at
-    once. Other lines may be longer than the models read.
+    Masks in a line are filled by the best prediction; DataError where it is longer than the models read.
     """
     generator, discriminator, tokenizer = model.masked_token_model("rewrite"), model.discriminator, model.tokenizer
     longest = min(one.config.max_position_embeddings for one in (generator, discriminator or generator))

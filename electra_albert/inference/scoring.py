@@ -1,7 +1,4 @@
-"""Scores of a pretrained model as it is: on the masked tokens of new text, and on minimal pairs, as BLiMP's.
-
-Dimensions: B batch, L length, M masked, V vocab, D hidden.
-"""
+"""Scores of a pretrained model: on masked tokens of new text, and on minimal pairs. Dimensions as in rewrite.py."""
 
 from __future__ import annotations
 
@@ -132,10 +129,7 @@ def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream
 
 @torch.inference_mode()
 def predict_batch(generator: Generator, batch: Batch, special: SpecialIds, unknown: int | None) -> Tensor:
-    """Predict all tokens of a batch but those of `special.never_masked`; `unknown` is the id of the unknown token.
-
-    Returns float64 [4] on the CPU: nats, those of unknown tokens, right predictions, tokens.
-    """
+    """Nats of all tokens, those of unknown ones, right predictions, and tokens of a batch: float64 [4] on the CPU."""
     segments = batch.token_type_ids.clamp(max=generator.config.type_vocab_size - 1)  # a model may know but one
     is_text = maskable(batch.input_ids, batch.attention_mask, special)
     round_of = (is_text.cumsum(-1) - 1) % ROUNDS  # [B, L]
@@ -192,10 +186,7 @@ def score_pairs(model: InferenceModel, path: Path, max_pairs: int | None = None)
 
 
 def summarize(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The mean over the sets and over those of each linguistics term; a set counts the same whatever its size.
-
-    The standard error is by the binomial law of each set: how far the mean would move with other pairs.
-    """
+    """The mean over all sets, its standard error by their binomial laws, and the mean over those of each term."""
     shares = {name: one["accuracy"] for name, one in sets.items()}
     variances = [shares[name] * (1 - shares[name]) / one["pairs"] for name, one in sets.items()]
     terms = sorted({one["term"] for one in sets.values() if one["term"]})
@@ -218,10 +209,7 @@ def pair_files(path: Path) -> list[Path]:
 
 
 def read_pairs(file: Path) -> dict[str, tuple[str, list[Pair]]]:
-    """The linguistics term and the pairs of each set of a file, by its UID, or by the file where a line has none.
-
-    Raises DataError naming the line that holds no pair, or that counts its set to another term than the lines before.
-    """
+    """The linguistics term and the pairs of each set, by UID or else the file's name; DataError for a damaged line."""
     table, columns = open_table(file), (*_SENTENCES, "UID", "linguistics_term")
     sets: dict[str, tuple[str, list[Pair]]] = {}
     for row in table.rows([table.find((column,)) for column in columns]):

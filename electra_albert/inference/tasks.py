@@ -1,7 +1,4 @@
-"""Predictions of a fine-tuned model: classes, tags, answers, choices, decoded as fine-tuning does.
-
-Dimensions: L length, C classes, K options.
-"""
+"""Predictions of a fine-tuned model, decoded as fine-tuning does. Dimensions: K options."""
 
 from __future__ import annotations
 
@@ -84,10 +81,7 @@ def load_fine_tuned(files: ModelFiles, tokenizer: Any) -> FineTuned | str:
 
 
 def classify(model: Engine, texts: object, *, truncate: bool = False) -> Any:
-    """A ClassPrediction: the class of a text or a pair, or its number where the model was fine-tuned on numbers.
-
-    UsageError for a text where the model was fine-tuned on pairs, and for a pair where it was not.
-    """
+    """A ClassPrediction: the class of a text or a pair, or its number where the model was fine-tuned on numbers."""
     task = _task_for(model, "classify")
     pairs = [(text, None) if isinstance(text, str) else text for text in as_texts(texts, may_be_pairs=True)]
     if task.takes_pairs is not None and any((second is None) == task.takes_pairs for _, second in pairs):

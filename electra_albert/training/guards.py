@@ -27,10 +27,7 @@ _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR
 
 
 class StopSignal:
-    """Turns SIGTERM, SIGINT and SIGUSR1 into a flag that the loop reads; a second SIGTERM or SIGINT ends the process.
-
-    Leaving the context puts the old handlers back. Outside the main thread Python allows no handlers, so none is set.
-    """
+    """Turns SIGTERM, SIGINT and SIGUSR1 into a flag that the loop reads; a second one of the first two ends the run."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -46,7 +43,7 @@ class StopSignal:
             signal.raise_signal(number)
 
     def __enter__(self) -> StopSignal:
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
             self._old = {number: signal.signal(number, self._handle) for number in _SIGNALS}
         return self
 
