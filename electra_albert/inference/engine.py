@@ -23,6 +23,7 @@ WORD_MARKS = ("", "▁", "Ġ")  # tokens that mark the beginning of a word and h
 
 T = TypeVar("T")
 Text = str | tuple[str, str]  # one text, or a pair of them
+OneOrMore = str | list[str]
 Padded = tuple[Tensor, Tensor, Tensor]  # input_ids int64, attention_mask bool, token_type_ids int64, each [B, L]
 
 
@@ -83,7 +84,8 @@ class Engine:
 
     def detect(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
         """The discriminator's logits of each sequence's tokens, special ones included: float32 [L] on the CPU."""
-        discriminator: Any = self.discriminator
+        if (discriminator := self.discriminator) is None:
+            raise UsageError("replaced_probabilities needs a detection head, which this model lacks; load a run of rtd")
 
         def read(padded: Padded, chosen: list[int]) -> Iterator[Tensor]:
             logits = discriminator(*padded).cpu()  # [B, L]

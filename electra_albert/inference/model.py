@@ -20,7 +20,7 @@ from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer
 from electra_albert.hub import load as hub
 from electra_albert.hub.fill import ROWS_BY_TOKEN
 from electra_albert.inference import engine, tasks
-from electra_albert.inference.engine import Engine, Padded, Text, as_given, as_texts
+from electra_albert.inference.engine import Engine, OneOrMore, Padded, Text, as_given, as_texts
 from electra_albert.inference.rewrite import MASKS_AT_ONCE, Draw, masked_logits, rewrite
 
 LOG = logging.getLogger(__name__)
@@ -153,12 +153,7 @@ class InferenceModel(Engine):
         return f"InferenceModel({str(self.path)!r} on {self.device}: {sizes}, {longest}; {', '.join(calls)})"
 
     def fill_mask(
-        self,
-        texts: str | list[str],
-        top_k: int = 5,
-        targets: str | Iterable[str] | None = None,
-        *,
-        truncate: bool = False,
+        self, texts: OneOrMore, top_k: int = 5, targets: str | Iterable[str] | None = None, *, truncate: bool = False
     ) -> Any:
         """The `top_k` likeliest tokens at each [MASK], as the fill-mask pipeline gives them.
 
@@ -214,12 +209,7 @@ class InferenceModel(Engine):
 
     def replaced_probabilities(self, texts: Texts, *, truncate: bool = False) -> Any:
         """A list of TokenVerdict: the probability that each token of a text or a pair was replaced."""
-        if self.discriminator is None:
-            raise UsageError(
-                "replaced_probabilities needs a detection head; load a run of rtd, for this model has none"
-            )
-        sequences = self.encode(texts, self.discriminator, truncate)
-        found = []
+        sequences, found = self.encode(texts, self.encoder, truncate), []
         for sequence, logits in zip(sequences, self.detect(sequences), strict=True):
             tokens = self.tokenizer.convert_ids_to_tokens(sequence.ids)
             described, scores = describe_pieces(self.tokenizer, sequence.ids), logits.sigmoid().tolist()
@@ -255,7 +245,7 @@ class InferenceModel(Engine):
             found.append(Likelihood(math.fsum(value for _, value in parts), parts))
         return as_given(texts, found)
 
-    def rewrite(self, texts: str | list[str], mask_rate: float = 0.15, temperature: float = 1.0, seed: int = 42) -> Any:
+    def rewrite(self, texts: OneOrMore, mask_rate: float = 0.15, temperature: float = 1.0, seed: int = 42) -> Any:
         """A Rewritten: tokens of a text drawn again from the generator, by seed and number, or its [MASK]s filled."""
         numbered = list(enumerate(as_texts(texts), 1))
         return as_given(texts, rewrite(self, numbered, Draw(mask_rate, temperature, seed)))

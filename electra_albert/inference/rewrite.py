@@ -86,7 +86,7 @@ class Line:
 
 
 def rewrite_lines(model: Engine, lines: Iterable[str], draw: Draw) -> Iterator[tuple[str, Rewritten]]:
-    """Of each line the text as it is to be written, with its ending, and its rewriting; in order."""
+    """Of each line the new text, with its ending, and its rewriting; in order."""
     numbered = ((number, line.rstrip("\r\n"), line) for number, line in enumerate(lines, 1))
     while block := list(islice(numbered, LINES_AT_ONCE)):
         results = rewrite(model, [(number, text) for number, text, _ in block], draw)

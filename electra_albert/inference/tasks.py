@@ -11,7 +11,7 @@ import numpy as np
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.finetuning_config import TuningConfig
 from electra_albert.hub.load import ModelFiles, load_task_model
-from electra_albert.inference.engine import Engine, Padded, TokenSequence, as_given, as_texts, quote
+from electra_albert.inference.engine import Engine, OneOrMore, Padded, TokenSequence, as_given, as_texts, quote
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import span, token
 from electra_albert.tasks.encoding import Decoded, EncodePlan, TextEncoder, softmax, trained_plan
@@ -97,7 +97,7 @@ def classify(model: Engine, texts: object, *, truncate: bool = False) -> Any:
     return as_given(texts, found)
 
 
-def tag(model: Engine, texts: str | list[str], *, truncate: bool = False) -> Any:
+def tag(model: Engine, texts: OneOrMore, *, truncate: bool = False) -> Any:
     """A list of TagPrediction, for each word of a text; words are between spaces, long texts read in windows."""
     task = _task_for(model, "tag")
     examples = [TokenExample(tuple(text.split()), None, str(number)) for number, text in enumerate(as_texts(texts))]
@@ -107,7 +107,7 @@ def tag(model: Engine, texts: str | list[str], *, truncate: bool = False) -> Any
     return as_given(texts, [[TagPrediction(*word) for word in zip(*each, strict=True)] for each in parts])
 
 
-def answer(model: Engine, questions: str | list[str], contexts: str | list[str], *, truncate: bool = False) -> Any:
+def answer(model: Engine, questions: OneOrMore, contexts: OneOrMore, *, truncate: bool = False) -> Any:
     """A SpanPrediction: the stretch of a context that answers a question; long contexts are read in windows."""
     task = _task_for(model, "answer")
     asked = _questions(questions, contexts)
@@ -122,7 +122,7 @@ def answer(model: Engine, questions: str | list[str], contexts: str | list[str],
     return as_given(questions, found)
 
 
-def choose(model: Engine, contexts: Any, questions: str | list[str], options: Any, *, truncate: bool = False) -> Any:
+def choose(model: Engine, contexts: Any, questions: OneOrMore, options: Any, *, truncate: bool = False) -> Any:
     """A ChoicePrediction: which of as many options for each question answers it or fills its gap, `_`."""
     task = _task_for(model, "choose")
     asked = _questions(questions, contexts)

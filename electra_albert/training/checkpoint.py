@@ -161,23 +161,19 @@ def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def save_checkpoint(
-    folder: Path,
-    step: int,
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    state: Mapping[str, Any],
-    save_total_limit: int,
+    folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], save_total_limit: int
 ) -> Path:
-    """Publish the checkpoint of `step` in `folder`, then remove the oldest ones above `save_total_limit`.
+    """Publish a checkpoint in `folder`, then remove the oldest ones above `save_total_limit`.
 
-    state is what else belongs to it, as JSON. Raises OSError where it cannot be written; the older ones are untouched.
+    state is what else belongs to it, as JSON, with its `step`. OSError where it cannot be written; the older ones stay.
     """
+    step = state["step"]
     folder.mkdir(parents=True, exist_ok=True)
     _remove_litter(folder)
     temporary = folder / f"{_TEMPORARY}{step}-{os.getpid()}"
     temporary.mkdir()
     try:
-        _fill(temporary, {**state, "step": step}, module, optimizer)
+        _fill(temporary, state, module, optimizer)
         path = folder / f"step-{step:07d}"
         if path.exists():
             _set_aside(path)

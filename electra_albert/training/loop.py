@@ -190,9 +190,8 @@ class _Loop:
         check_finite(self.module, self._optimizer)
         state, failure = self._state(), ""
         if run.world.is_main:
-            limit = run.config.save_total_limit
             try:
-                save_checkpoint(run.checkpoints, self.step, self.module, self._optimizer, state, limit)
+                save_checkpoint(run.checkpoints, self.module, self._optimizer, state, run.config.save_total_limit)
             except OSError as error:
                 failure = f"cannot write the checkpoint of step {self.step} into {run.checkpoints}: {error}"
         failure = gather_objects(failure, run.world)[0]

@@ -128,22 +128,8 @@ def _never_reduced(model: DistributedDataParallel, micro_batches: list[Batch], b
         backward(model, micro_batches)
 
 
-def _earlier_not_reduced(model: DistributedDataParallel, micro_batches: list[Batch], backward: Backward) -> None:
-    """Planted: what the first micro-batch gave is added to the reduced gradient of the last."""
-    backward(model.module, micro_batches[:1])
-    earlier = [parameter.grad.clone() for parameter in model.parameters()]
-    model.zero_grad()
-    backward(model, micro_batches[1:])
-    for parameter, gradient in zip(model.parameters(), earlier, strict=True):
-        parameter.grad += gradient
-
-
 GRADIENT_STEP = 2
-GRADIENTS = {
-    "as the loop does": lambda model, micro_batches, backward: backward(model, micro_batches),
-    "never reduced": _never_reduced,
-    "earlier not reduced": _earlier_not_reduced,
-}
+GRADIENTS = {"as the loop does": lambda model, batches, backward: backward(model, batches), "never": _never_reduced}
 
 
 def _resume(folder: Path, world: distributed.World) -> None:

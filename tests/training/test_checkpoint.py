@@ -34,7 +34,7 @@ def trained() -> tuple[ToyObjective, torch.optim.Optimizer]:
 
 
 def save(folder: Path, step: int, limit: int = 100) -> Path:
-    return save_checkpoint(folder, step, *trained(), {"tokens": 5}, limit)
+    return save_checkpoint(folder, *trained(), {"step": step, "tokens": 5}, limit)
 
 
 def names(folder: Path) -> list[str]:
