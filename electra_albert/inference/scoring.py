@@ -1,4 +1,4 @@
-"""Scores of a pretrained model: on masked tokens of new text, and on minimal pairs. Dimensions as in rewrite.py."""
+"""Scores of a pretrained model on new text and on minimal pairs. Dimensions: B batch, L length, M masked, D hidden."""
 
 from __future__ import annotations
 
