@@ -173,6 +173,7 @@ def test_the_scale_follows_overflows_to_one_and_doubles_after_a_while_without(tm
         return bool(scale.follow())
 
     scale, found = LossScale(CPU, "fp16"), []
+    assert scale.row() == {"loss_scale": FIRST_SCALE}
     scale.restore({**scale.state(), "growth_interval": 2}, tmp_path)
     for value in (torch.inf, torch.nan, 1.0, 1.0, 1.0, torch.inf, 1.0, 1.0):
         has_overflowed = follow(scale, value)
