@@ -92,6 +92,15 @@ def test_what_cannot_be_read_is_refused_in_one_line(model: InferenceModel, case:
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("call", ["features", "classify"])
+def test_a_pair_is_refused_where_the_model_knows_one_segment(tmp_path: Path, call: str) -> None:
+    make_stock(tmp_path, "BertForSequenceClassification", type_vocab_size=1)
+    ask = getattr(load_model(tmp_path, "cpu"), call)
+    assert len(ask(["A dog"])) == 1
+    with pytest.raises(UsageError, match="one segment"):
+        ask([("A dog", "barked")])
+
+
 def test_a_missing_head_is_named(run: Path) -> None:
     generator, discriminator = (load_model(run / part, "cpu") for part in ("generator", "discriminator"))
     with pytest.raises(UsageError, match="needs a detection head"):

@@ -241,6 +241,7 @@ def test_bytes_of_a_character_are_written_together(tmp_path: Path) -> None:
         pairs = enumerate(zip(encode(tokenizer, before)[0], encode(tokenizer, after)[0], strict=True))
         drawn = {position: now for position, (was, now) in pairs if was != now}
         assert replace_by_hand(tokenizer, before, drawn).sequence == after
+    assert Line(tokenizer, "e\u0301").spans == [(0, 1), (1, 2), (1, 2)]  # an accent with tokens of its own keeps them
     half, text = encode(tokenizer, "é")[0][0], "The house was old."
     last = len(encode(tokenizer, text)[0]) - 1
     assert replace_by_hand(tokenizer, text, {last: half}).sequence == f"The house was old{NO_CHARACTER}"

@@ -109,6 +109,7 @@ def test_a_folder_without_checkpoints_begins_a_run_whatever_else_is_there(tmp_pa
     for name in ("step-abc", "step-12", ".tmp-7-1", "step-0000001.aside-1"):
         (tmp_path / name).mkdir()
     (tmp_path / "step-0000009").touch()
+    (tmp_path / "step-0000008").symlink_to(tmp_path / "step-12")
     assert find_checkpoint(tmp_path, "auto") is None
     assert find_checkpoint(tmp_path / "none", "auto") is None
     assert find_checkpoint(tmp_path, "never") is None
