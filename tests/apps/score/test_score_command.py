@@ -52,7 +52,7 @@ def test_the_command_prints_and_writes_what_the_functions_give(
     assert [line.split()[0] for line in lines if line] == [
         *("text", "new.txt", "new.txt", "good", "pairs", "mean", "mean", "standard", "ties,")
     ]
-    assert f"{expected.nats_per_token:.4f}" in lines[1]
+    assert f"{expected['nats_per_token']:.4f}" in lines[1]
     assert len({len(line) for line in lines[:3]}) == 1
 
 
