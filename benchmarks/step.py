@@ -28,8 +28,7 @@ from electra_albert.training.distributed import World, start
 from electra_albert.training.guards import StopSignal, UpdateGuard
 from electra_albert.training.monitor import Monitor, Tally
 from electra_albert.training.optimizer import build_optimizer
-from electra_albert.training.settings import RunSettings
-from electra_albert.training.step import autocast, backward, count_step, term_scales
+from electra_albert.training.step import RunSettings, autocast, backward, count_step, term_scales
 
 TUNED, TUNED_COMPILED = "stock, tuned", "stock, tuned, compiled"
 COMPILED: dict[str, Compilation] = {f"{OURS}, blocks compiled": "blocks", f"{OURS}, step compiled": "step"}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from electra_albert.apps.command_line import check_can_write, make_parser, parse, run_app
 from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError
-from electra_albert.training.guards import RunLock
+from electra_albert.training.guards import run_lock
 from experiments.plan import Plan, Site, Stage, all_stages, read_plan, typed
 from experiments.report import report
 from experiments.running import LOG, check_recipes, is_done, run_stages
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     stages, failed = all_stages(plan, site), list[int]()
     left = [stage for stage in stages if not asked or stage.arm in asked]
     _check(plan, site, left)
-    with RunLock(Path(site.output_dir)):
+    with run_lock(Path(site.output_dir)):
         try:
             while ready := [stage for stage in left if not stage.needs or is_done(stage.needs)]:
                 failed += run_stages([stage for stage in ready if not is_done(stage)], site.jobs)

@@ -46,8 +46,7 @@ def main(argv: Sequence[str]) -> int:
     from electra_albert.training.guards import StopSignal
     from electra_albert.training.monitor import Monitor
     from electra_albert.training.optimizer import learning_rate
-    from electra_albert.training.settings import RunSettings
-    from electra_albert.training.step import autocast
+    from electra_albert.training.step import RunSettings, autocast
 
     config = parse_pretraining([f"--config={like}/config.yaml", f"--output_dir={folder}", "--torch_compile=none"])[1]
     world, training = start(config.run.device), config.training

@@ -22,7 +22,7 @@ from electra_albert.training.run_log import LOG_FILE
 
 if TYPE_CHECKING:
     from electra_albert.hub.card import Facts
-    from electra_albert.training.settings import RunSettings
+    from electra_albert.training.step import RunSettings
 
 LOG = logging.getLogger(__name__)
 

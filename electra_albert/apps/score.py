@@ -83,7 +83,7 @@ def _score(options: Namespace) -> dict[str, Any]:
         "tokenizer": fingerprint(model.tokenizer),
         "options": {name: options[name] for name in _OPTIONS},
         "left_out": left_out,
-        "text": [score_text(model, file, options.max_seq_length, options.text_column)._asdict() for file in texts],
+        "text": [score_text(model, file, options.max_seq_length, options.text_column) for file in texts],
         "pairs": score_pairs(model, Path(options.pairs), options.max_pairs) if options.pairs is not None else None,
     }
     if options.output is not None:

@@ -1,10 +1,8 @@
-"""Models in memory, the texts of a caller as sequences of tokens, and batches of sequences of similar length.
-
-Dimensions: B batch, L length.
-"""
+"""Models in memory, texts as sequences of tokens, and their batches. Dimensions: B batch, L length."""
 
 from __future__ import annotations
 
+import copy
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,18 +13,17 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from electra_albert.config import ModelConfig
 from electra_albert.contracts import DataError, UsageError
-from electra_albert.corpus.tokenizer import Piece, describe_pieces
+from electra_albert.corpus.tokenizer import Piece
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import Body
-from electra_albert.tasks.encoding import truncate_pair
 
 MASK = "[MASK]"  # as a user writes it, whatever the tokenizer calls its mask
 WORD_MARKS = ("", "▁", "Ġ")  # tokens that mark the beginning of a word and have no other text
 
 T = TypeVar("T")
 Text = str | tuple[str, str]  # one text, or a pair of them
+OneOrMore = str | list[str]
 Padded = tuple[Tensor, Tensor, Tensor]  # input_ids int64, attention_mask bool, token_type_ids int64, each [B, L]
 
 
@@ -60,9 +57,35 @@ class Engine:
             raise UsageError(f"{call} needs a masked-token head, and this model has none; load a run or its generator")
         return self.generator
 
+    def encode(self, given: object, model: Any, truncate: bool, *, is_filled: bool = False) -> list[TokenSequence]:
+        """The sequences of texts or pairs for one of the models; is_filled: of texts in which [MASK] is a mask.
+
+        DataError for a text that is too long, unless truncate is set, UsageError for a pair where there is one segment.
+        """
+        tokenizer, config, found = self.tokenizer, model.config, []
+        texts = as_texts(given, may_be_pairs=not is_filled)
+        if is_filled:
+            texts = [text.replace(MASK, tokenizer.mask_token) for text in texts]
+        special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id}
+        encodings, longest = encode_all(tokenizer, texts), config.max_position_embeddings
+        if truncate and any(len(encoding.ids) > longest for encoding in encodings):
+            backend = copy.deepcopy(tokenizer.backend_tokenizer)
+            backend.enable_truncation(longest)
+            encodings = backend.encode_batch(texts)
+        for index, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
+            ids, types = encoding.ids, encoding.type_ids
+            if len(ids) > longest:
+                raise DataError(f"{quote(given, index)} {too_long(len(ids), longest)} or give truncate=True")
+            if max(types, default=0) >= config.type_vocab_size:
+                raise UsageError(f"{quote(given, index)}: the model knows one segment; give single texts")
+            positions = [position for position, token in enumerate(ids) if token not in special]
+            found.append(TokenSequence(ids, types, positions, text, encoding))
+        return found
+
     def detect(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
         """The discriminator's logits of each sequence's tokens, special ones included: float32 [L] on the CPU."""
-        discriminator: Any = self.discriminator
+        if (discriminator := self.discriminator) is None:
+            raise UsageError("replaced_probabilities needs a detection head, which this model lacks; load a run of rtd")
 
         def read(padded: Padded, chosen: list[int]) -> Iterator[Tensor]:
             logits = discriminator(*padded).cpu()  # [B, L]
@@ -76,7 +99,12 @@ class Engine:
         """The results of `compute(batch, indices)` over batches of sequences of similar length, in their order."""
         found: dict[int, T] = {}
         for chosen in batches([len(sequence.ids) for sequence in sequences], self.batch_tokens):
-            padded = _pad([sequences[index] for index in chosen], self.tokenizer.pad_token_id, self.device)
+            rows = [torch.tensor(sequences[index][:2]) for index in chosen]  # each ids and types, [2, L]
+            lengths = torch.tensor([row.shape[1] for row in rows])
+            ids = pad_sequence([row[0] for row in rows], True, self.tokenizer.pad_token_id)  # [B, L]
+            types = pad_sequence([row[1] for row in rows], True)  # [B, L]
+            is_real = torch.arange(ids.shape[1]) < lengths[:, None]  # [B, L]
+            padded = ids.to(self.device), is_real.to(self.device), types.to(self.device)
             with torch.no_grad():  # inference_mode would give tensors that nothing can be trained on
                 found |= zip(chosen, compute(padded, chosen), strict=True)
         return [found[index] for index in range(len(sequences))]
@@ -95,31 +123,14 @@ def as_texts(given: object, *, may_be_pairs: bool = False) -> list[Any]:
     return texts
 
 
+def as_given(given: object, results: list[Any]) -> Any:
+    """The results for a list, the one result for a text."""
+    return results if isinstance(given, list) else results[0]
+
+
 def quote(given: object, index: int) -> str:
     """The beginning of a text for a message, with its position where the caller gave a list."""
     return f"texts[{index}]: {given[index]!r:.60}" if isinstance(given, list) else f"{given!r:.60}"
-
-
-def encode(
-    tokenizer: Any, texts: Sequence[Text], config: ModelConfig, given: object, *, truncate: bool = False
-) -> list[TokenSequence]:
-    """The sequences of checked texts for a model of this shape; `given` is what the caller handed over.
-
-    Raises DataError for a text that is too long, unless it may be cut, UsageError for a pair of one segment.
-    """
-    longest, found = config.max_position_embeddings, []
-    special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id}
-    for index, (text, encoding) in enumerate(zip(texts, encode_all(tokenizer, texts), strict=True)):
-        if truncate and len(encoding.ids) > longest:
-            encoding = _cut(tokenizer, text, longest)
-        ids, types = encoding.ids, encoding.type_ids
-        if len(ids) > longest:
-            raise DataError(f"{quote(given, index)} {too_long(len(ids), longest)} or give truncate=True")
-        if max(types, default=0) >= config.type_vocab_size:
-            raise UsageError(f"{quote(given, index)}: the model knows one segment; give single texts")
-        positions = [position for position, token in enumerate(ids) if token not in special]
-        found.append(TokenSequence(ids, types, positions, text, encoding))
-    return found
 
 
 def encode_all(tokenizer: Any, texts: Sequence[Text], *, is_bare: bool = False) -> list[Any]:
@@ -127,56 +138,34 @@ def encode_all(tokenizer: Any, texts: Sequence[Text], *, is_bare: bool = False) 
     return list(tokenizer.backend_tokenizer.encode_batch(list(texts), add_special_tokens=not is_bare))
 
 
-def _cut(tokenizer: Any, text: Text, longest: int) -> Any:
-    """The first `longest` tokens of a text; of a pair the longer text gives its last tokens, until both fit."""
-    parts = encode_all(tokenizer, [text] if isinstance(text, str) else list(text), is_bare=True)
-    room = max(0, longest - tokenizer.backend_tokenizer.num_special_tokens_to_add(len(parts) == 2))
-    lengths = truncate_pair(len(parts[0]), len(parts[1]), room) if len(parts) == 2 else (room,)
-    for part, length in zip(parts, lengths, strict=True):
-        part.truncate(length)
-    return tokenizer.backend_tokenizer.post_process(*parts)
-
-
 def target_ids(tokenizer: Any, targets: str | Iterable[str]) -> list[int]:
     """The ids of targets; UsageError for one that is not in the vocabulary and is cut into several tokens."""
     vocabulary: dict[str, int] = tokenizer.get_vocab()
-    found: list[int] = []
+    found: dict[int, None] = {}
     for target in [targets] if isinstance(targets, str) else targets:
-        is_known = target in vocabulary
-        ids = [vocabulary[target]] if is_known else encode_all(tokenizer, as_texts(target), is_bare=True)[0].ids
+        known = [vocabulary[target]] if target in vocabulary else None
+        ids = known or encode_all(tokenizer, as_texts(target), is_bare=True)[0].ids
         if len(ids) != 1:
             cut = " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
             raise UsageError(f"target {target!r:.60} is no token: it is cut into {cut}; give a token")
-        found += ids
-    return list(dict.fromkeys(found))
+        found[ids[0]] = None
+    return list(found)
 
 
-def spans_of(text: str, tokens: Sequence[Piece], offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The characters that go when a token goes: without the space before it, with the accents after it.
-
-    A token that only marks the beginning of a word has none.
-    """
-    spans = []
-    following = [*(start for start, _ in offsets), len(text)][1:]
-    for token, (start, end), limit in zip(tokens, offsets, following, strict=True):
-        while start < end and text[start].isspace():
-            start += 1
-        end = start if token.text in WORD_MARKS else end
-        while start < end < limit and unicodedata.category(text[end]).startswith("M"):
-            end += 1
-        spans.append((start, end))
-    return spans
-
-
-def spans_of_sequence(tokenizer: Any, sequence: TokenSequence) -> list[tuple[int, int]]:
-    """The characters of each token in the text it comes from; (0, 0) for the special ones around the texts."""
-    described, encoding = describe_pieces(tokenizer, sequence.ids), sequence.encoding
-    spans = [(0, 0)] * len(sequence.ids)
-    for number, text in enumerate((sequence.text,) if isinstance(sequence.text, str) else sequence.text):
-        own = [position for position, owner in enumerate(encoding.sequence_ids) if owner == number]
-        found = spans_of(text, [described[at] for at in own], [encoding.offsets[at] for at in own])
-        for position, span in zip(own, found, strict=True):
-            spans[position] = span
+def spans_of(encoding: Any, tokens: Sequence[Piece], text: Text) -> list[tuple[int, int]]:
+    """The characters that go with each token: no space before it, accents after it; of special ones around (0, 0)."""
+    texts, spans = (text,) if isinstance(text, str) else text, [(0, 0)] * len(tokens)
+    owners, offsets = encoding.sequence_ids, encoding.offsets
+    for at, (owner, (start, end)) in enumerate(zip(owners, offsets, strict=True)):
+        if owner is not None:
+            own = texts[owner]
+            limit = offsets[at + 1][0] if owners[at + 1 : at + 2] == [owner] else len(own)
+            while start < end and own[start].isspace():
+                start += 1
+            end = start if tokens[at].text in WORD_MARKS else end  # a mark of a word's beginning has no characters
+            while start < end < limit and unicodedata.category(own[end]).startswith("M"):
+                end += 1
+            spans[at] = start, end
     return spans
 
 
@@ -206,12 +195,3 @@ def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
         batch.append(index)
     if batch:
         yield batch
-
-
-def _pad(sequences: Sequence[TokenSequence], pad_id: int, device: torch.device) -> Padded:
-    """The sequences as one batch, padded at their ends."""
-    ids = pad_sequence([torch.tensor(one.ids) for one in sequences], True, pad_id)  # [B, L]
-    types = pad_sequence([torch.tensor(one.types) for one in sequences], True)  # [B, L]
-    lengths = torch.tensor([len(one.ids) for one in sequences])
-    is_real = torch.arange(ids.shape[1]) < lengths[:, None]  # [B, L]
-    return ids.to(device), is_real.to(device), types.to(device)

@@ -1,7 +1,4 @@
-"""A trained model in a program: fill masks, vectors, replaced tokens, likelihoods, rewriting, fine-tuned tasks.
-
-Dimensions: B batch, L length, M masked, V vocab, D hidden.
-"""
+"""A trained model in a program: all that it can be asked. Dimensions: L length, M masked, V vocab, D hidden."""
 
 from __future__ import annotations
 
@@ -19,14 +16,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.corpus.tokenizer import load_tokenizer
+from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer
 from electra_albert.hub import load as hub
 from electra_albert.hub.fill import ROWS_BY_TOKEN
 from electra_albert.inference import engine, tasks
-from electra_albert.inference.engine import Engine, Padded, Text, TokenSequence, as_texts
+from electra_albert.inference.engine import Engine, OneOrMore, Padded, Text, as_given, as_texts
 from electra_albert.inference.rewrite import MASKS_AT_ONCE, Draw, masked_logits, rewrite
-from electra_albert.model.electra import Discriminator, Generator
-from electra_albert.model.encoder import Body
 
 LOG = logging.getLogger(__name__)
 
@@ -85,24 +80,23 @@ def load_model(
     found = load_tokenizer(mlm_files.tokenizer)
     found("")  # drops what its file says of truncation and padding, before threads share it
     count, rows = len(found), mlm.config.vocab_size
-    # Of a tokenizer from another folder only its size tells whether it is the model's.
-    if rows < count or (rows > count and tokenizer is not None) or stored.config.vocab_size not in (count, rows):
-        wrong = stored.config.vocab_size if stored.config.vocab_size not in (count, rows) else rows
-        sizes = f"has {count} tokens, the model {wrong}"
-        way_out = "put the tokenizer it was trained with beside its weights (LM_DEMO.py also takes --tokenizer)"
+    is_other = stored.config.vocab_size not in (count, rows)
+    # Of a tokenizer from another folder only its size shows whether it is the model's.
+    if is_other or rows < count or (rows > count and tokenizer is not None):
+        sizes = f"has {count} tokens, the model {stored.config.vocab_size if is_other else rows}"
+        way_out = "put the tokenizer it was trained with next to its weights (LM_DEMO.py also takes --tokenizer)"
         raise CheckpointError(f"the tokenizer in {mlm_files.tokenizer} {sizes}; {way_out}")
     if rows > count:
         LOG.info(f"{rows - count} rows of the token table belong to no token of the tokenizer and are never predicted")
     stored, mlm = (_without_spare_rows(one, count) for one in (stored, mlm))
-    encoder = hub.body_of(stored, str(files.weights))
+    encoder = hub.body_of(stored, str(files.weights)).to(target)
     detector = hub.discriminator_of(stored, str(files.weights)) if stored.has_detection_head else None
     generator = hub.generator_of(mlm, str(mlm_files.weights)) if mlm.has_mlm_head else None
-    for model in (detector, generator if mlm_files == files else None):
-        if model is not None:  # weights that two of them have are kept once
-            model.embeddings, model.encoder = encoder.embeddings, encoder.encoder
-    task = tasks.load_fine_tuned(files, found, encoder)
-    for part in (encoder, detector, generator, None if isinstance(task, str) else task.model):
+    task = tasks.load_fine_tuned(files, found)
+    for part in (detector, generator, None if isinstance(task, str) else task.model):
         if part is not None:
+            if part is not generator or mlm_files == files:  # weights that two of them have are kept once
+                part.embeddings, part.encoder = encoder.embeddings, encoder.encoder
             part.to(target)
     weights = tuple(dict.fromkeys((files.weights, mlm_files.weights)))
     return InferenceModel(found, encoder, generator, detector, task, target, size, Path(path), weights)
@@ -120,7 +114,7 @@ def _locate(path: Path, config: Path | None, tokenizer: Path | None) -> tuple[hu
 
 def _without_spare_rows(stored: hub.Stored, count: int) -> hub.Stored:
     """The model with the first `count` rows of its token table."""
-    by_token = {name: tensor for name, tensor in stored.tensors.items() if name in ROWS_BY_TOKEN}
+    by_token = {name: stored.tensors[name] for name in ROWS_BY_TOKEN if name in stored.tensors}
     if any(len(tensor) != stored.config.vocab_size for tensor in by_token.values()):
         return stored  # refused where it is loaded, with the sizes it has
     kept = {name: tensor[:count] for name, tensor in by_token.items()}
@@ -151,8 +145,7 @@ class InferenceModel(Engine):
         config, calls = self.encoder.config, ["features"]
         if self.generator is not None:
             calls += ["fill_mask", "pseudo_log_likelihood", "token_log_likelihoods", "rewrite"]
-        if self.discriminator is not None:
-            calls.append("replaced_probabilities")
+        calls += ["replaced_probabilities"] * (self.discriminator is not None)
         if not isinstance(self.task, str):
             calls.append(tasks.CALLS[self.task.model.head.kind])
         sizes = f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, vocabulary {config.vocab_size:,}"
@@ -160,12 +153,7 @@ class InferenceModel(Engine):
         return f"InferenceModel({str(self.path)!r} on {self.device}: {sizes}, {longest}; {', '.join(calls)})"
 
     def fill_mask(
-        self,
-        texts: str | list[str],
-        top_k: int = 5,
-        targets: str | Iterable[str] | None = None,
-        *,
-        truncate: bool = False,
+        self, texts: OneOrMore, top_k: int = 5, targets: str | Iterable[str] | None = None, *, truncate: bool = False
     ) -> Any:
         """The `top_k` likeliest tokens at each [MASK], as the fill-mask pipeline gives them.
 
@@ -178,8 +166,7 @@ class InferenceModel(Engine):
         if count < 1:
             raise UsageError(f"top_k={count} must be at least 1")
         allowed = None if targets is None else torch.tensor(engine.target_ids(tokenizer, targets), device=self.device)
-        own = [text.replace(engine.MASK, tokenizer.mask_token) for text in as_texts(texts)]
-        sequences = engine.encode(tokenizer, own, generator.config, texts, truncate=truncate)
+        sequences = self.encode(texts, generator, truncate, is_filled=True)
         for index, sequence in enumerate(sequences):
             if mask_id not in sequence.ids:
                 read = " among the tokens read" * truncate
@@ -193,7 +180,7 @@ class InferenceModel(Engine):
                 proposals = _propose(tokenizer, ids, [next(best) for _ in range(ids.count(mask_id))])
                 yield proposals[0] if len(proposals) == 1 else proposals
 
-        return _as_given(texts, self.batched(sequences, fill))
+        return as_given(texts, self.batched(sequences, fill))
 
     def features(
         self, texts: Texts, pooling: Literal["mean", "cls", "pooler"] = "mean", *, truncate: bool = False
@@ -207,7 +194,7 @@ class InferenceModel(Engine):
         poolings = ["mean", "cls"] + ["pooler"] * (pooler is not None)
         if pooling not in poolings:
             raise UsageError(f"pooling={pooling!r} is not what this model has; give one of {', '.join(poolings)}")
-        sequences = self._encode(texts, self.encoder, truncate)
+        sequences = self.encode(texts, self.encoder, truncate)
 
         def read(padded: Padded, chosen: list[int]) -> Iterator[Features]:
             hidden_states = self.encoder(*padded)  # [B, L, D]
@@ -218,21 +205,17 @@ class InferenceModel(Engine):
                 pooled = tokens[positions or slice(None)].mean(0) if pooling == "mean" else vector.clone()
                 yield Features(pooled, tokens, self.tokenizer.convert_ids_to_tokens(ids))
 
-        return _as_given(texts, self.batched(sequences, read))
+        return as_given(texts, self.batched(sequences, read))
 
     def replaced_probabilities(self, texts: Texts, *, truncate: bool = False) -> Any:
         """A list of TokenVerdict: the probability that each token of a text or a pair was replaced."""
-        if self.discriminator is None:
-            raise UsageError(
-                "replaced_probabilities needs a detection head, and this model has none; load a run of rtd"
-            )
-        sequences = self._encode(texts, self.discriminator, truncate)
-        found = []
+        sequences, found = self.encode(texts, self.encoder, truncate), []
         for sequence, logits in zip(sequences, self.detect(sequences), strict=True):
             tokens = self.tokenizer.convert_ids_to_tokens(sequence.ids)
-            spans, scores = engine.spans_of_sequence(self.tokenizer, sequence), logits.sigmoid().tolist()
+            described, scores = describe_pieces(self.tokenizer, sequence.ids), logits.sigmoid().tolist()
+            spans = engine.spans_of(sequence.encoding, described, sequence.text)
             found.append([TokenVerdict(tokens[at], *spans[at], scores[at]) for at in sequence.text_positions])
-        return _as_given(texts, found)
+        return as_given(texts, found)
 
     def pseudo_log_likelihood(self, texts: Texts, *, truncate: bool = False) -> Any:
         """A float: the sum over a text's tokens of log P(token | all others), in nats (Salazar et al. 2020, 2.2)."""
@@ -242,7 +225,7 @@ class InferenceModel(Engine):
     def token_log_likelihoods(self, texts: Texts, *, truncate: bool = False) -> Any:
         """A Likelihood: pseudo_log_likelihood with the part of each token, which is masked while the others stay."""
         generator, mask_id = self.masked_token_model("pseudo_log_likelihood"), self.tokenizer.mask_token_id
-        sequences = self._encode(texts, generator, truncate)
+        sequences = self.encode(texts, generator, truncate)
         asked = [(sequence, position) for sequence in sequences for position in sequence.text_positions]
 
         def score(padded: Padded, chosen: list[int]) -> list[float]:
@@ -260,42 +243,18 @@ class InferenceModel(Engine):
             tokens = self.tokenizer.convert_ids_to_tokens([sequence.ids[at] for at in sequence.text_positions])
             parts = [(token, next(nats)) for token in tokens]
             found.append(Likelihood(math.fsum(value for _, value in parts), parts))
-        return _as_given(texts, found)
+        return as_given(texts, found)
 
-    def rewrite(self, texts: str | list[str], mask_rate: float = 0.15, temperature: float = 1.0, seed: int = 42) -> Any:
-        """A Rewritten: some tokens of a text masked and drawn again from the generator, scored by the discriminator.
-
-        A text with [MASK] has these filled by the best prediction. The seed and a text's number decide what is drawn.
-        """
+    def rewrite(self, texts: OneOrMore, mask_rate: float = 0.15, temperature: float = 1.0, seed: int = 42) -> Any:
+        """A Rewritten: tokens of a text drawn again from the generator, by seed and number, or its [MASK]s filled."""
         numbered = list(enumerate(as_texts(texts), 1))
-        return _as_given(texts, rewrite(self, numbered, Draw(mask_rate, temperature, seed)))
+        return as_given(texts, rewrite(self, numbered, Draw(mask_rate, temperature, seed)))
 
-    def classify(self, texts: Texts, *, truncate: bool = False) -> Any:
-        """A ClassPrediction: the class of a text or a pair, or its number where the model was fine-tuned on numbers."""
-        return _as_given(texts, tasks.classify(self, texts, truncate))
-
-    def tag(self, texts: str | list[str], *, truncate: bool = False) -> Any:
-        """A list of TagPrediction, for each word of a text; words are between spaces, long texts read in windows."""
-        return _as_given(texts, tasks.tag(self, texts, truncate))
-
-    def answer(self, questions: str | list[str], contexts: str | list[str], *, truncate: bool = False) -> Any:
-        """A SpanPrediction: the stretch of a context that answers a question; long contexts are read in windows."""
-        return _as_given(questions, tasks.answer(self, questions, contexts, truncate))
-
-    def choose(self, contexts: Any, questions: str | list[str], options: Any, *, truncate: bool = False) -> Any:
-        """A ChoicePrediction: which of as many options for each question answers it or fills its gap, `_`."""
-        return _as_given(questions, tasks.choose(self, contexts, questions, options, truncate))
-
-    def _encode(self, texts: Texts, model: Body | Generator | Discriminator, truncate: bool) -> list[TokenSequence]:
-        checked = as_texts(texts, may_be_pairs=True)
-        return engine.encode(self.tokenizer, checked, model.config, texts, truncate=truncate)
+    classify, tag, answer, choose = tasks.classify, tasks.tag, tasks.answer, tasks.choose
 
 
 def _best(logits: Tensor, top_k: int, allowed: Tensor | None) -> Iterator[list[tuple[float, int]]]:
-    """The `top_k` likeliest tokens at each mask with their probabilities among all tokens.
-
-    logits float32 [M, V]; allowed int64 [targets], the only tokens to take, or None.
-    """
+    """The likeliest tokens at each mask: logits float32 [M, V]; allowed int64 [targets], the only ones to take."""
     probabilities = logits.softmax(-1)  # [M, V]
     if allowed is not None:
         probabilities = probabilities[:, allowed]
@@ -316,8 +275,3 @@ def _propose(tokenizer: Any, ids: list[int], best: list[list[tuple[float, int]]]
 
     masks = (position for position, token in enumerate(ids) if token == mask_id)
     return [[write(position, *each) for each in row] for position, row in zip(masks, best, strict=True)]
-
-
-def _as_given(given: object, results: list[Any]) -> Any:
-    """The results for a list, the one result for a text."""
-    return results if isinstance(given, list) else results[0]

@@ -1,6 +1,5 @@
-"""Rewriting of text: mask some tokens, draw them again from the generator, and score every token as replaced or not.
+"""Rewriting of text: tokens drawn again from the generator, spliced into the user's characters, and scored.
 
-What was drawn is spliced into the user's own characters at the tokenizer's offsets.
 Dimensions: B batch, L length, M masked, V vocab, D hidden.
 """
 
@@ -69,23 +68,25 @@ class Rewritten(NamedTuple):
         return splice(self.original, self.replaced, lambda replacement: replacement.after)
 
 
-@dataclass
 class Line:
     """A line as tokens, before and after."""
 
-    text: str
-    ids: list[int]
-    tokens: list[Piece]
-    spans: list[tuple[int, int]]  # characters of each token
-    is_filled: bool
-    after: list[int]
-    is_chosen: list[bool]
-    probabilities: list[float]  # NaN where there is none
-    number: int = 0
+    def __init__(self, tokenizer: Any, text: str, number: int = 0) -> None:
+        self.text, self.number = text.replace(engine.MASK, tokenizer.mask_token), number
+        # Some tokenizers have tokens for spaces, and a blank line stays blank.
+        content = self.text if self.text.strip() else ""
+        (encoding,) = engine.encode_all(tokenizer, [content], is_bare=True)
+        self.ids: list[int] = encoding.ids
+        self.tokens = describe_pieces(tokenizer, self.ids)
+        self.spans = engine.spans_of(encoding, self.tokens, self.text)  # characters of each token
+        self.is_filled = tokenizer.mask_token_id in self.ids
+        self.after = list(self.ids)
+        self.is_chosen = [False] * len(self.ids)
+        self.probabilities = [math.nan] * len(self.ids)  # NaN where there is none
 
 
 def rewrite_lines(model: Engine, lines: Iterable[str], draw: Draw) -> Iterator[tuple[str, Rewritten]]:
-    """Of each line the text as it is to be written, with its ending, and its rewriting; in order."""
+    """Of each line the new text, with its ending, and its rewriting; in order."""
     numbered = ((number, line.rstrip("\r\n"), line) for number, line in enumerate(lines, 1))
     while block := list(islice(numbered, LINES_AT_ONCE)):
         results = rewrite(model, [(number, text) for number, text, _ in block], draw)
@@ -94,14 +95,16 @@ def rewrite_lines(model: Engine, lines: Iterable[str], draw: Draw) -> Iterator[t
 
 
 def rewrite(model: Engine, numbered: Sequence[tuple[int, str]], draw: Draw) -> list[Rewritten]:
-    """Rewrite lines; their numbers key the draws, so that a result does not depend on the other lines.
+    """Rewrite lines of any length; their numbers key the draws, so that a result does not depend on the other lines.
 
-    A line that holds a mask has it filled by the best prediction; DataError where such a line is too long to be read at
-    once. Other lines may be longer than the models read.
+    Masks in a line are filled by the best prediction; DataError where it is longer than the models read.
     """
     generator, discriminator, tokenizer = model.masked_token_model("rewrite"), model.discriminator, model.tokenizer
     longest = min(one.config.max_position_embeddings for one in (generator, discriminator or generator))
-    lines = [_read(tokenizer, number, text, longest) for number, text in numbered]
+    lines = [Line(tokenizer, text, number) for number, text in numbered]
+    for line in lines:
+        if line.is_filled and (length := len(line.ids) + 2) > longest:
+            raise DataError(f"line {line.number}: {engine.quote(line.text, 0)} {engine.too_long(length, longest)}")
     cuts = [cut for line in lines for cut in _cut(line, longest - 2)]
     for (line, at), (after, is_chosen) in zip(cuts, _redraw(model, cuts, draw), strict=True):
         line.after[at.start : at.stop], line.is_chosen[at.start : at.stop] = after, is_chosen
@@ -114,21 +117,8 @@ def rewrite(model: Engine, numbered: Sequence[tuple[int, str]], draw: Draw) -> l
     return [compose(tokenizer, line) for line in lines]
 
 
-def _read(tokenizer: Any, number: int, text: str, longest: int) -> Line:
-    text = text.replace(engine.MASK, tokenizer.mask_token)
-    content = text if text.strip() else ""  # some tokenizers have tokens for spaces, and a blank line stays blank
-    (encoding,) = engine.encode_all(tokenizer, [content], is_bare=True)
-    ids = encoding.ids
-    is_filled = tokenizer.mask_token_id in ids
-    if is_filled and len(ids) + 2 > longest:
-        raise DataError(f"line {number}: {engine.quote(text, 0)} {engine.too_long(len(ids) + 2, longest)}")
-    tokens, count = describe_pieces(tokenizer, ids), len(ids)
-    spans = engine.spans_of(text, tokens, encoding.offsets)
-    return Line(text, ids, tokens, spans, is_filled, list(ids), [False] * count, [math.nan] * count, number)
-
-
 def _follows_mask(tokenizer: Any, line: Line, position: int) -> bool:
-    """Whether a token only marks a word that the tokenizer begins behind a mask, as in "[MASK].", not behind a word."""
+    """Whether a token only marks a word that the tokenizer begins after a mask, as in "[MASK].", not after a space."""
     if position == 0 or line.ids[position - 1] != tokenizer.mask_token_id:
         return False
     return line.tokens[position].text in WORD_MARKS and not line.text[line.spans[position - 1][1] :][:1].isspace()

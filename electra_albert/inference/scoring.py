@@ -1,7 +1,4 @@
-"""Scores of a pretrained model as it is: on the masked tokens of new text, and on minimal pairs, as BLiMP's.
-
-Dimensions: B batch, L length, M masked, V vocab, D hidden.
-"""
+"""Scores of a pretrained model on new text and on minimal pairs. Dimensions: B batch, L length, M masked, D hidden."""
 
 from __future__ import annotations
 
@@ -10,12 +7,12 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,39 +41,20 @@ USUAL_LENGTH = 128
 _ROW_SEED = 0  # sequences are cut alike for every model of the same tokenizer, whatever it was trained with
 _SUFFIX = ".jsonl"
 _SENTENCES = ("sentence_good", "sentence_bad")
+_NOT_FINITE = "{}: the model's scores are not finite; its training diverged: take another"
 
 
 # Text.
 
 
-class TextScore(NamedTuple):
-    """The sums over a text, and the means that follow from them."""
-
-    file: str
-    max_seq_length: int
-    rows: int
-    tokens: int  # each of which was predicted once, unknown ones included
-    words: int  # between white space
-    unknown_tokens: int
-    nats: float
-    unknown_nats: float  # of these, where the unknown token was to be predicted, which no model here is trained to do
-    correct: int  # the likeliest token is right
-    unigram_entropy: float  # nats a token, by the frequencies of the tokens in this very text
-    nats_per_token: float
-    nats_per_known_token: float | None  # None where all tokens are unknown
-    accuracy: float
-    nats_per_word: float
-    pseudo_perplexity: float | None  # exp(nats a word); None where that is beyond what a float holds
-
-
 def score_text(
     model: InferenceModel, file: Path, max_seq_length: int | None = None, text_column: str = "text"
-) -> TextScore:
+) -> dict[str, Any]:
     """Predict every token of a text once, every ROUNDS-th of a sequence at a time, all of these replaced by [MASK].
 
     `file` is one that --corpus takes; sequences are as in training, of `max_seq_length` tokens, by default USUAL_LENGTH
     or what the model reads. Nats a word and `pseudo_perplexity` compare models of different tokenizers; the latter is
-    not that of Salazar et al. 2020, which masks one token at a time and is lower.
+    not that of Salazar et al. 2020, which masks one token at a time and is lower. Returns sums and the means of them.
     Raises UsageError where the model has no masked-token head, the length does not suit it or there is no such file.
     """
     generator, special = model.masked_token_model("the score of a text"), special_ids(model.tokenizer)
@@ -96,19 +74,28 @@ def score_text(
             sums += predict_batch(generator, batch.to(model.device), borders, special.unk)
     nats, unknown_nats, correct, predicted = sums.tolist()
     if not math.isfinite(nats):
-        raise CheckpointError(f"{file}: the model's scores are not finite; its training diverged: take another")
+        raise CheckpointError(_NOT_FINITE.format(file))
     assert predicted == tokens, "a token was not predicted, or twice"
     share = np.unique(stream.tokens, return_counts=True)[1] / tokens
     unknown = 0 if special.unk is None else int((stream.tokens == special.unk).sum())
-    return TextScore(
-        *(str(file), length, row_count, tokens, words, unknown, nats, unknown_nats, int(correct)),
-        unigram_entropy=float(-(share * np.log(share)).sum()),
-        nats_per_token=nats / tokens,
-        nats_per_known_token=(nats - unknown_nats) / (tokens - unknown) if tokens > unknown else None,
-        accuracy=correct / tokens,
-        nats_per_word=nats / words,
-        pseudo_perplexity=math.exp(nats / words) if nats / words < math.log(sys.float_info.max) else None,
-    )
+    return {
+        "file": str(file),
+        "max_seq_length": length,
+        "rows": row_count,
+        "tokens": tokens,  # each of which was predicted once, unknown ones included
+        "words": words,  # between white space
+        "unknown_tokens": unknown,
+        "nats": nats,
+        "unknown_nats": unknown_nats,  # of the unknown tokens, which no model here is trained to predict
+        "correct": int(correct),  # the likeliest token is right
+        "unigram_entropy": float(-(share * np.log(share)).sum()),  # nats a token, by the frequencies in this very text
+        "nats_per_token": nats / tokens,
+        "nats_per_known_token": (nats - unknown_nats) / (tokens - unknown) if tokens > unknown else None,
+        "accuracy": correct / tokens,
+        "nats_per_word": nats / words,
+        # exp(nats a word), unless that is beyond what a float holds
+        "pseudo_perplexity": math.exp(nats / words) if nats / words < math.log(sys.float_info.max) else None,
+    }
 
 
 def require_file(file: Path) -> None:
@@ -141,23 +128,15 @@ def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream
     return TokenStream(stream, np.concatenate(sentence_lengths).cumsum(), ends[ends > 0]), words
 
 
-def mask_rounds(is_text: Tensor) -> Iterator[Tensor]:
-    """Which tokens are masked in each round, bool [B, L]: every ROUNDS-th of a sequence's text. is_text bool [B, L]."""
-    nth = is_text.cumsum(-1) - 1  # [B, L]
-    for number in range(ROUNDS):
-        yield is_text & (nth % ROUNDS == number)
-
-
 @torch.inference_mode()
 def predict_batch(generator: Generator, batch: Batch, special: SpecialIds, unknown: int | None) -> Tensor:
-    """Predict all tokens of a batch but those of `special.never_masked`; `unknown` is the id of the unknown token.
-
-    Returns float64 [4] on the CPU: nats, those of unknown tokens, right predictions, tokens.
-    """
+    """Nats of all tokens, those of unknown ones, right predictions, and tokens of a batch: float64 [4] on the CPU."""
     segments = batch.token_type_ids.clamp(max=generator.config.type_vocab_size - 1)  # a model may know but one
     is_text = maskable(batch.input_ids, batch.attention_mask, special)
+    round_of = (is_text.cumsum(-1) - 1) % ROUNDS  # [B, L]
     sums = torch.zeros(4, dtype=torch.float64)
-    for is_masked in mask_rounds(is_text):
+    for number in range(ROUNDS):
+        is_masked = is_text & (round_of == number)  # [B, L]
         masked_ids = batch.input_ids.masked_fill(is_masked, special.mask)
         masked = generator(masked_ids, batch.attention_mask, segments)[is_masked]  # [M, D]
         labels = batch.input_ids[is_masked].split(MASKS_AT_ONCE)
@@ -171,12 +150,7 @@ def predict_batch(generator: Generator, batch: Batch, special: SpecialIds, unkno
 # Pairs.
 
 
-class Pair(NamedTuple):
-    """Two sentences that differ in one thing."""
-
-    good: str
-    bad: str
-    place: str  # file and line
+Pair = tuple[str, str, str]  # a good and a bad sentence that differ in one thing, and their file and line
 
 
 def score_pairs(model: InferenceModel, path: Path, max_pairs: int | None = None) -> dict[str, dict[str, Any]]:
@@ -186,16 +160,25 @@ def score_pairs(model: InferenceModel, path: Path, max_pairs: int | None = None)
     of BLiMP's form or a folder of them; of each set the first `max_pairs` pairs are taken, or all. Returns for each way
     of scoring what `summarize` does. Raises UsageError where the model has neither head or there are no such files.
     """
-    heads = {"likelihood": model.generator, "detection": model.discriminator}
-    found: dict[str, dict[str, Any]] = {way: {} for way, head in heads.items() if head is not None}
-    if not found:
+    ways = {"likelihood": model.pseudo_log_likelihood} if model.generator is not None else {}
+    ways |= {"detection": partial(originality, model)} if model.discriminator is not None else {}
+    if not ways:
         raise UsageError("pairs need a masked-token or a detection head, and this model has neither; take another")
+    found: dict[str, dict[str, Any]] = {way: {} for way in ways}
     for file in pair_files(path):
         for name, (term, all_pairs) in read_pairs(file).items():
             if any(name in sets for sets in found.values()):
                 raise DataError(f"{file}: there is a set {name!r} in another file too; name each set once")
             pairs = all_pairs[:max_pairs]
-            for way, (correct, ties) in _outcomes(model, name, pairs, list(found)).items():
+            seen = _tokenize_pairs(model, pairs)
+            # Scored once each, so that sentences of the same tokens tie, to the last bit.
+            distinct = dict(zip(seen, (text for pair in pairs for text in pair[:2]), strict=True))
+            for way, score in ways.items():
+                scores = dict(zip(distinct, score([*distinct.values()]), strict=True))
+                if not all(map(math.isfinite, scores.values())):
+                    raise CheckpointError(_NOT_FINITE.format(name))
+                differences = [scores[good] - scores[bad] for good, bad in zip(seen[::2], seen[1::2], strict=True)]
+                correct, ties = sum(value > 0 for value in differences), differences.count(0)
                 counts = {"pairs": len(pairs), "accuracy": correct / len(pairs), "correct": correct, "ties": ties}
                 found[way][name] = {"term": term, **counts}
             shares = (f"{way} {sets[name]['accuracy']:.1%}" for way, sets in found.items())
@@ -204,10 +187,7 @@ def score_pairs(model: InferenceModel, path: Path, max_pairs: int | None = None)
 
 
 def summarize(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The mean over the sets and over those of each linguistics term; a set counts the same whatever its size.
-
-    The standard error is by the binomial law of each set: how far the mean would move with other pairs.
-    """
+    """The mean over all sets, its standard error by their binomial laws, and the mean over those of each term."""
     shares = {name: one["accuracy"] for name, one in sets.items()}
     variances = [shares[name] * (1 - shares[name]) / one["pairs"] for name, one in sets.items()]
     terms = sorted({one["term"] for one in sets.values() if one["term"]})
@@ -230,10 +210,7 @@ def pair_files(path: Path) -> list[Path]:
 
 
 def read_pairs(file: Path) -> dict[str, tuple[str, list[Pair]]]:
-    """The linguistics term and the pairs of each set of a file, by its UID, or by the file where a line has none.
-
-    Raises DataError naming the line that holds no pair, or that counts its set to another term than the lines before.
-    """
+    """The linguistics term and the pairs of each set, by UID or else the file's name; DataError for a damaged line."""
     table, columns = open_table(file), (*_SENTENCES, "UID", "linguistics_term")
     sets: dict[str, tuple[str, list[Pair]]] = {}
     for row in table.rows([table.find((column,)) for column in columns]):
@@ -244,36 +221,25 @@ def read_pairs(file: Path) -> dict[str, tuple[str, list[Pair]]]:
         first_term, pairs = sets.setdefault(name or file.stem, (term, []))
         if term != first_term:
             raise DataError(f"{row.place}: set {name!r} is of {first_term!r} and of {term!r}; give it one term")
-        pairs.append(Pair(good, bad, row.place))
+        pairs.append((good, bad, row.place))
     return sets
 
 
-def _outcomes(
-    model: InferenceModel, name: str, pairs: Sequence[Pair], ways: Sequence[str]
-) -> dict[str, tuple[int, int]]:
-    """How many of the good sentences score higher than the bad one in each way, and how many the same."""
-    texts = [text for pair in pairs for text in (pair.good, pair.bad)]
-    seen = [tuple(encoding.ids) for encoding in engine.encode_all(model.tokenizer, texts)]
+def _tokenize_pairs(model: InferenceModel, pairs: Sequence[Pair]) -> list[tuple[int, ...]]:
+    """The token ids of each sentence, the good one of a pair first; DataError for one that is too long."""
+    seen = []
     longest = min(part.config.max_position_embeddings for part in (model.generator, model.discriminator) if part)
-    for index, ids in enumerate(seen):
-        if len(ids) > longest:
-            text = f"{pairs[index // 2].place}: {engine.quote(texts[index], 0)}"
-            raise DataError(f"{text} {engine.too_long(len(ids), longest)}")
-    distinct = dict(zip(seen, texts, strict=True))  # so that sentences of the same tokens tie, to the last bit
-    found = {}
-    for way in ways:
-        score = model.pseudo_log_likelihood if way == "likelihood" else partial(originality, model)
-        scores = dict(zip(distinct, score([*distinct.values()]), strict=True))
-        if not all(map(math.isfinite, scores.values())):
-            raise CheckpointError(f"{name}: the model's scores are not finite; its training diverged: take another")
-        differences = [scores[good] - scores[bad] for good, bad in zip(seen[::2], seen[1::2], strict=True)]
-        found[way] = sum(value > 0 for value in differences), sum(value == 0 for value in differences)
-    return found
+    for good, bad, place in pairs:
+        for text, encoding in zip((good, bad), engine.encode_all(model.tokenizer, [good, bad]), strict=True):
+            if (length := len(encoding.ids)) > longest:
+                raise DataError(f"{place}: {engine.quote(text, 0)} {engine.too_long(length, longest)}")
+            seen.append(tuple(encoding.ids))
+    return seen
 
 
 def originality(model: InferenceModel, texts: list[str]) -> list[float]:
     """Of each text the sum over its tokens of log(1 - P(replaced)), in nats; of a model with a discriminator."""
-    sequences = engine.encode(model.tokenizer, texts, model.encoder.config, texts)
+    sequences = model.encode(texts, model.encoder, truncate=False)
     found = zip(sequences, model.detect(sequences), strict=True)
     # Not by the probability, which rounds to 1.
     return [float(logsigmoid(-logits[sequence.text_positions]).double().sum()) for sequence, logits in found]

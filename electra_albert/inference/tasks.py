@@ -1,7 +1,4 @@
-"""Predictions of a fine-tuned model: classes, tags, answers, choices, decoded as fine-tuning does.
-
-Dimensions: L length, C classes, K options.
-"""
+"""Predictions of a fine-tuned model, decoded as fine-tuning does. Dimensions: K options."""
 
 from __future__ import annotations
 
@@ -16,8 +13,7 @@ from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.finetuning_config import TuningConfig
 from electra_albert.hub.load import ModelFiles, load_task_model
-from electra_albert.inference.engine import Engine, Padded, TokenSequence, as_texts, quote
-from electra_albert.model.encoder import Body
+from electra_albert.inference.engine import Engine, OneOrMore, Padded, TokenSequence, as_given, as_texts, quote
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import span, token
 from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, trained_plan
@@ -73,13 +69,12 @@ class FineTuned(NamedTuple):
     takes_pairs: bool | None  # None where the folder does not record it
 
 
-def load_fine_tuned(files: ModelFiles, tokenizer: Any, encoder: Body) -> FineTuned | str:
-    """The fine-tuned model in the files, on the weights of `encoder`; else why there is none."""
+def load_fine_tuned(files: ModelFiles, tokenizer: Any) -> FineTuned | str:
+    """The fine-tuned model in the files; else why there is none."""
     try:
         model, details = load_task_model(files)
     except CheckpointError as error:
         return str(error)
-    model.embeddings, model.encoder = encoder.embeddings, encoder.encoder
     usual, longest = TuningConfig(), model.config.max_position_embeddings
     plan = trained_plan(EncodePlan(longest, usual.doc_stride, usual.max_answer_length), details)
     plan = plan._replace(max_seq_length=min(plan.max_seq_length, longest))
@@ -87,8 +82,8 @@ def load_fine_tuned(files: ModelFiles, tokenizer: Any, encoder: Body) -> FineTun
     return FineTuned(model, TextEncoder(tokenizer), tuple(details["labels"]), plan, takes_pairs)
 
 
-def classify(model: Engine, texts: object, truncate: bool) -> list[ClassPrediction]:
-    """The classes or numbers of texts or pairs; UsageError for the one where the other was learned."""
+def classify(model: Engine, texts: object, *, truncate: bool = False) -> Any:
+    """A ClassPrediction: the class of a text or a pair, or its number where the model was fine-tuned on numbers."""
     task = _task_for(model, "classify")
     pairs = [(text, None) if isinstance(text, str) else text for text in as_texts(texts, may_be_pairs=True)]
     if task.takes_pairs is not None and any((second is None) == task.takes_pairs for _, second in pairs):
@@ -97,44 +92,41 @@ def classify(model: Engine, texts: object, truncate: bool) -> list[ClassPredicti
     examples = [SequenceExample(text, other, None, str(number)) for number, (text, other) in enumerate(pairs)]
     decoded, _, _ = _predict(model, task, examples, texts, truncate)
     if decoded.probabilities is None:
-        return [ClassPrediction(_NUMBER, number, {_NUMBER: number}) for number in decoded.predictions]
-    return [
-        ClassPrediction(label, max(scores), dict(zip(task.labels, scores, strict=True)))
-        for label, scores in zip(decoded.predictions, decoded.probabilities, strict=True)
-    ]
+        found = [ClassPrediction(_NUMBER, number, {_NUMBER: number}) for number in decoded.predictions]
+    else:
+        scored = zip(decoded.predictions, decoded.probabilities, strict=True)
+        found = [ClassPrediction(one, max(each), dict(zip(task.labels, each, strict=True))) for one, each in scored]
+    return as_given(texts, found)
 
 
-def tag(model: Engine, texts: object, truncate: bool) -> list[list[TagPrediction]]:
-    """The tags of the words of texts, which are between spaces."""
+def tag(model: Engine, texts: OneOrMore, *, truncate: bool = False) -> Any:
+    """A list of TagPrediction, for each word of a text; words are between spaces, long texts read in windows."""
     task = _task_for(model, "tag")
     examples = [TokenExample(tuple(text.split()), None, str(number)) for number, text in enumerate(as_texts(texts))]
     decoded, outputs, rows = _predict(model, task, examples, texts, truncate)
-    scores = [
-        softmax(logits.astype(np.float64), axis=1).max(axis=1).tolist()
-        for logits in token.word_logits(outputs, rows, examples)
-    ]
-    return [
-        [TagPrediction(*word) for word in zip(example.words, *of_words, strict=True)]
-        for example, *of_words in zip(examples, decoded.predictions, scores, strict=True)
-    ]
+    logits = token.word_logits(outputs, rows, examples)
+    scores = [softmax(of_words.astype(np.float64), axis=1).max(axis=1).tolist() for of_words in logits]
+    parts = zip([one.words for one in examples], decoded.predictions, scores, strict=True)
+    return as_given(texts, [[TagPrediction(*word) for word in zip(*each, strict=True)] for each in parts])
 
 
-def answer(model: Engine, questions: object, contexts: object, truncate: bool) -> list[SpanPrediction]:
-    """The answers to questions, each with its context."""
+def answer(model: Engine, questions: OneOrMore, contexts: OneOrMore, *, truncate: bool = False) -> Any:
+    """A SpanPrediction: the stretch of a context that answers a question; long contexts are read in windows."""
     task = _task_for(model, "answer")
     asked = _questions(questions, contexts)
     examples = [SpanExample(context, question, None, str(n)) for n, (question, context) in enumerate(asked)]
     decoded, outputs, rows = _predict(model, task, examples, questions, truncate)
     best = span.search(outputs, rows, examples, task.plan.max_answer_length)
     no_answer = decoded.probabilities or [None] * len(examples)
-    return [
+    found = [
         SpanPrediction(text, one.start if text else 0, one.start + len(text) if text else 0, one.score, none)
         for text, one, none in zip(decoded.predictions, best, no_answer, strict=True)
     ]
+    return as_given(questions, found)
 
 
-def choose(model: Engine, contexts: object, questions: object, options: Any, truncate: bool) -> list[ChoicePrediction]:
-    """The options that answer questions; UsageError where options are no list of str for each question."""
+def choose(model: Engine, contexts: Any, questions: OneOrMore, options: Any, *, truncate: bool = False) -> Any:
+    """A ChoicePrediction: which of as many options for each question answers it or fills its gap, `_`."""
     task = _task_for(model, "choose")
     asked = _questions(questions, contexts)
     lists = options if isinstance(questions, list) and isinstance(options, list) else [options]
@@ -145,10 +137,8 @@ def choose(model: Engine, contexts: object, questions: object, options: Any, tru
         for number, ((question, context), some) in enumerate(zip(asked, lists, strict=True))
     ]
     decoded, _, _ = _predict(model, task, examples, questions, truncate)
-    return [
-        ChoicePrediction(number, example.options[number], scores)
-        for example, number, scores in zip(examples, decoded.predictions, decoded.probabilities or [], strict=True)
-    ]
+    found = zip(examples, decoded.predictions, decoded.probabilities or [], strict=True)
+    return as_given(questions, [ChoicePrediction(best, one.options[best], scores) for one, best, scores in found])
 
 
 def _task_for(model: Engine, call: str) -> FineTuned:

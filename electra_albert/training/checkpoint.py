@@ -12,10 +12,13 @@ import re
 import shutil
 import stat
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from electra_albert.contracts import CheckpointError, DivergedError, UsageError
@@ -26,7 +29,7 @@ LOG = logging.getLogger(__name__)
 FORMAT = 1
 MODEL, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"
 _FILES = (MODEL, OPTIMIZER, STATE)
-_NAME = re.compile(r"^step-(\d{7,})$")
+_WAY_OUT = "was it written with other settings?"
 _TEMPORARY, _TRASH = ".tmp-", ".trash-"  # begin the names of checkpoints being written and being deleted
 
 
@@ -34,14 +37,13 @@ def unique_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]
     """The module's tensors, each storage once, and for every further name of a tied one the name it is stored under."""
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
-    first: dict[tuple[Any, ...], str] = {}
+    first: dict[object, str] = {}
     for name, tensor in module.state_dict().items():
-        view = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
-        if tensor.numel() and view in first:
-            aliases[name] = first[view]
-        else:
-            first[view] = name
+        view = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()) if tensor.numel() else name
+        if first.setdefault(view, name) == name:
             tensors[name] = tensor
+        else:
+            aliases[name] = first[view]
     return tensors, aliases
 
 
@@ -53,10 +55,8 @@ def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> di
 
 def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """(step, path) of the checkpoint folders in `folder`, whole or not, oldest first."""
-    if not folder.is_dir():
-        return []
-    found = [(_NAME.match(path.name), path) for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
-    return sorted((int(match[1]), path) for match, path in found if match)
+    found = [path for path in folder.glob("step-*") if path.is_dir() and not path.is_symlink()]
+    return sorted((int(path.name[5:]), path) for path in found if re.fullmatch(r"step-\d{7,}", path.name))
 
 
 def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:
@@ -86,27 +86,22 @@ def find_checkpoint(folder: Path, resume: str) -> Path | None:
     resume is auto (the newest whole one in `folder`, with a warning for each that is not), never, or a path. A resume
     that was meant never becomes a fresh start: CheckpointError where none is whole, UsageError where never meets any.
     """
-    found = list_checkpoints(folder)
-    if resume == "never":
-        if found:
-            raise UsageError(f"--resume never, but {folder} holds {found[-1][1].name}; choose another --output_dir")
-        return None
-    if resume != "auto":
-        path = Path(resume)
-        if problem := find_problem(path):
-            raise CheckpointError(f"--resume {path} is not a whole checkpoint: {problem}; name another one or use auto")
-        return path
+    found = [path for _, path in reversed(list_checkpoints(folder))]
+    if resume == "never" and found:
+        raise UsageError(f"--resume never, but {folder} holds {found[0].name}; choose another --output_dir")
+    if resume not in ("auto", "never"):
+        if problem := find_problem(Path(resume)):
+            raise CheckpointError(f"--resume {resume} is not a whole checkpoint: {problem}; name another or use auto")
+        return Path(resume)
     problems = []
-    for _, path in reversed(found):
-        problem = find_problem(path)
-        if problem is None:
+    for path in found:
+        if (problem := find_problem(path)) is None:
             return path
         problems.append(f"{path.name}: {problem}")
         LOG.warning(f"passing over {problems[-1]}")
     if problems:
-        raise CheckpointError(
-            f"{folder} holds no whole checkpoint ({'; '.join(problems)}); mend one, or remove them to start anew"
-        )
+        message = f"{folder} holds no whole checkpoint ({'; '.join(problems)})"
+        raise CheckpointError(f"{message}; mend one, or remove them to start again")
     return None
 
 
@@ -126,13 +121,14 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
     state = read_state(path)
     targets, aliases = unique_tensors(module)
     if state.get("aliases") != aliases:
-        raise _misfit(path, f"ties {state.get('aliases')}, but {aliases} are tied in what is being trained")
-    parts = [(targets, _read_tensors(path / MODEL, targets))]
+        ties = f"ties {state.get('aliases')}, but {aliases} are tied in what is being trained"
+        raise CheckpointError(f"{path} {ties}; {_WAY_OUT}")
+    parts = {MODEL: targets}
     if optimizer is not None:
-        moments = optimizer_tensors(module, optimizer)
-        parts.append((moments, _read_tensors(path / OPTIMIZER, moments)))
+        parts[OPTIMIZER] = optimizer_tensors(module, optimizer)
+    read = [(wanted, _read_tensors(path / name, wanted)) for name, wanted in parts.items()]
     with torch.no_grad():
-        for wanted, tensors in parts:
+        for wanted, tensors in read:
             for name, tensor in tensors.items():
                 wanted[name].copy_(tensor)
     return state
@@ -140,9 +136,6 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
 
 def _read_tensors(path: Path, targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a file. Raises CheckpointError unless names, shapes and dtypes are those of `targets`."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     try:
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
@@ -150,45 +143,37 @@ def _read_tensors(path: Path, targets: Mapping[str, Tensor]) -> dict[str, Tensor
     found, wanted = ({name: f"{t.dtype} {list(t.shape)}" for name, t in each.items()} for each in (tensors, targets))
     for name in {**wanted, **found}:
         if found.get(name) != wanted.get(name):
-            raise _misfit(path, f"has {name} as {found.get(name)}, but {wanted.get(name)} is being trained")
+            difference = f"has {name} as {found.get(name)}, but {wanted.get(name)} is being trained"
+            raise CheckpointError(f"{path} {difference}; {_WAY_OUT}")
     return tensors
-
-
-def _misfit(path: Path, difference: str) -> CheckpointError:
-    return CheckpointError(f"{path} {difference}; was it written with other settings?")
 
 
 def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Raise DivergedError if a weight or a moment is not finite: such a state is never written."""
     tensors = {**module.state_dict(), **optimizer_tensors(module, optimizer)}
     tensors = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
-    finite = torch.stack([torch.isfinite(tensor).all() for tensor in tensors.values()])
-    if not bool(finite.all()):
-        bad = [name for name, is_finite in zip(tensors, finite.tolist(), strict=True) if not is_finite]
+    finite = torch.stack([torch.isfinite(tensor).all() for tensor in tensors.values()]).tolist()
+    if not all(finite):
         raise DivergedError(
-            f"training diverged: {bad[0]} holds values that are not finite; no checkpoint was written and the older "
-            "ones are untouched: lower --learning_rate or raise --warmup_steps"
+            f"training diverged: {list(tensors)[finite.index(False)]} holds values that are not finite; no checkpoint "
+            "was written and the older ones are untouched: lower --learning_rate or raise --warmup_steps"
         )
 
 
 def save_checkpoint(
-    folder: Path,
-    step: int,
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    state: Mapping[str, Any],
-    save_total_limit: int,
+    folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], save_total_limit: int
 ) -> Path:
-    """Publish the checkpoint of `step` in `folder`, then remove the oldest ones above `save_total_limit`.
+    """Publish a checkpoint in `folder`, then remove the oldest ones above `save_total_limit`.
 
-    state is what else belongs to it, as JSON. Raises OSError where it cannot be written; the older ones are untouched.
+    state is what else belongs to it, as JSON, with its `step`. OSError where it cannot be written; the older ones stay.
     """
+    step = state["step"]
     folder.mkdir(parents=True, exist_ok=True)
     _remove_litter(folder)
     temporary = folder / f"{_TEMPORARY}{step}-{os.getpid()}"
     temporary.mkdir()
     try:
-        _fill(temporary, {**state, "step": step}, module, optimizer)
+        _fill(temporary, state, module, optimizer)
         path = folder / f"step-{step:07d}"
         if path.exists():
             _set_aside(path)
@@ -199,41 +184,34 @@ def save_checkpoint(
     sync(folder)
     if problem := find_problem(path):
         raise OSError(f"{path} reads back wrong: {problem}")
-    _rotate(folder, save_total_limit)
+    # It has just been read back in full; of the older ones the sizes must do. Broken ones neither count nor go.
+    whole = [path for _, path in list_checkpoints(folder) if find_problem(path, is_thorough=False) is None]
+    for old in whole[:-save_total_limit]:
+        _remove(old, folder / f"{_TRASH}{old.name}")
     return path
 
 
 def _fill(temporary: Path, state: Mapping[str, Any], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Write the files of a checkpoint, the manifest last, and have them reach the disk."""
     tensors, aliases = unique_tensors(module)
-    _write_json({**state, "aliases": aliases}, temporary / STATE)
-    _write_tensors(tensors, temporary / MODEL)
-    _write_tensors(optimizer_tensors(module, optimizer), temporary / OPTIMIZER)
+    text = json.dumps({**state, "aliases": aliases}, indent=1, allow_nan=False)
+    (temporary / STATE).write_text(text + "\n", encoding="utf-8")
     # safetensors makes files that only their owner can read; these follow the umask, as state.json does.
     mode = stat.S_IMODE((temporary / STATE).stat().st_mode)
+    for name, part in ((MODEL, tensors), (OPTIMIZER, optimizer_tensors(module, optimizer))):
+        try:
+            save_file({key: tensor.detach().cpu().contiguous() for key, tensor in part.items()}, temporary / name)
+        except SafetensorError as error:  # how it reports a full disk
+            raise OSError(f"{name}: {error}") from error
+        (temporary / name).chmod(mode)
     files = {}
     for name in _FILES:
-        path = temporary / name
-        path.chmod(mode)
-        sync(path)
-        files[name] = {"size": path.stat().st_size, "sha256": sha256(path)}
-    _write_json({"format": FORMAT, "files": files}, temporary / MANIFEST)
+        sync(temporary / name)
+        files[name] = {"size": (temporary / name).stat().st_size, "sha256": sha256(temporary / name)}
+    text = json.dumps({"format": FORMAT, "files": files}, indent=1)
+    (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
     sync(temporary / MANIFEST)
     sync(temporary)
-
-
-def _write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
-    except SafetensorError as error:  # how it reports a full disk
-        raise OSError(f"{path.name}: {error}") from error
-
-
-def _write_json(value: Mapping[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def tidy(folder: Path, step: int) -> None:
@@ -252,14 +230,6 @@ def _remove_litter(folder: Path) -> None:
             _remove(path)
 
 
-def _rotate(folder: Path, save_total_limit: int) -> None:
-    """Remove the oldest of the whole checkpoints above the limit; broken ones neither count nor go."""
-    # The newest has just been read back in full; of the others the sizes must do.
-    whole = [path for _, path in list_checkpoints(folder) if find_problem(path, is_thorough=False) is None]
-    for path in whole[:-save_total_limit]:
-        _remove(path, folder / f"{_TRASH}{path.name}")
-
-
 def _remove(path: Path, trash: Path | None = None) -> None:
     """Delete a folder of ours, renamed to `trash` first; a failure is a warning, since nothing depends on it."""
     try:
@@ -271,8 +241,6 @@ def _remove(path: Path, trash: Path | None = None) -> None:
 
 def _set_aside(path: Path) -> None:
     """Rename a checkpoint so that it is none any more."""
-    number = 1
-    while (aside := path.with_name(f"{path.name}.aside-{number}")).exists():
-        number += 1
-    path.rename(aside)
+    asides = (path.with_name(f"{path.name}.aside-{number}") for number in count(1))
+    aside = path.rename(next(name for name in asides if not name.exists()))
     LOG.info(f"{path.name} does not belong to what is trained now; it was renamed to {aside.name}")

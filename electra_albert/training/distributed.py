@@ -42,9 +42,8 @@ def start(device: str) -> World:
 
     device is cpu, cuda, mps, or auto for the first of cuda, mps and cpu that works.
     """
-    rank, world_size, local_rank = (
-        int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
-    )
+    torchrun = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0}  # its variables, and their values without it
+    rank, world_size, local_rank = (int(os.environ.get(name, value)) for name, value in torchrun.items())
     chosen = _device(device, local_rank, world_size)
     if chosen.type == "cpu":
         keep_freed_memory()
@@ -56,7 +55,8 @@ def start(device: str) -> World:
 
 
 def _device(device: str, local_rank: int, world_size: int) -> torch.device:
-    if device == "mps" or (device == "auto" and not torch.cuda.is_available()):
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "mps" or (device == "auto" and not gpus):
         if world_size == 1 and is_mps_usable():
             return torch.device("mps")
         if device == "mps":
@@ -64,13 +64,11 @@ def _device(device: str, local_rank: int, world_size: int) -> torch.device:
         return torch.device("cpu")
     if device == "cpu":
         return torch.device(device)
-    if not torch.cuda.is_available():
+    if not gpus:
         raise UsageError(f"--device {device}: PyTorch finds no GPU here; use --device cpu or --device auto")
-    if local_rank >= torch.cuda.device_count():
-        raise UsageError(
-            f"process {local_rank} of this machine has no GPU: there are {torch.cuda.device_count()}; "
-            "start no more processes than GPUs (torchrun --nproc_per_node)"
-        )
+    if local_rank >= gpus:
+        message = f"process {local_rank} of this machine has no GPU: there are {gpus}"
+        raise UsageError(f"{message}; start no more processes than GPUs (torchrun --nproc_per_node)")
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
 

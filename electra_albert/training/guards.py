@@ -9,10 +9,9 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -28,17 +27,14 @@ _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR
 
 
 class StopSignal:
-    """Turns SIGTERM, SIGINT and SIGUSR1 into a flag that the loop reads; a second SIGTERM or SIGINT ends the process.
-
-    Leaving the context puts the old handlers back. Outside the main thread Python allows no handlers, so none is set.
-    """
+    """Turns SIGTERM, SIGINT and SIGUSR1 into a flag that the loop reads; a second one of the first two ends the run."""
 
     def __init__(self) -> None:
         self.requested = False
         self._first_at = 0.0
         self._old: dict[int, signal._HANDLER] = {}
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, _: object) -> None:
         now = time.monotonic()
         if not self.requested:
             self.requested, self._first_at = True, now
@@ -47,62 +43,55 @@ class StopSignal:
             signal.raise_signal(number)
 
     def __enter__(self) -> StopSignal:
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
             self._old = {number: signal.signal(number, self._handle) for number in _SIGNALS}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._old.items():
             # A handler that was not set from Python reads as None and cannot be put back as such.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-class RunLock:
-    """Holds `run.lock` in a run's folder; a second run is a UsageError, a file whose holder died is taken over."""
-
-    NAME = "run.lock"
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / self.NAME
-        self._lock = FileLock(self._path, timeout=0)
-
-    def __enter__(self) -> RunLock:
-        folder = self._path.parent
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire()
-            with suppress(PermissionError):  # Windows lets nobody read or write a locked file
-                self._path.write_text(f"pid {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
-        except Timeout:
-            holder = "a process that is just starting"
-            with suppress(OSError):
-                holder = self._path.read_text(encoding="utf-8", errors="replace")[:200].strip() or holder
-            raise UsageError(
-                f"{folder} is in use by another run ({holder}); wait for it or choose another --output_dir"
-            ) from None
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
-                raise UsageError(
-                    f"cannot write into {folder}: {error.strerror}; make room or choose another --output_dir"
-                ) from error
-            warnings.warn(f"{self._path} cannot be locked on this file system; take care to run once", stacklevel=2)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+@contextmanager
+def run_lock(folder: Path) -> Iterator[None]:
+    """Hold `run.lock` in a run's folder; a second run is a UsageError, a file whose holder died is taken over."""
+    path, way_out = folder / "run.lock", "choose another --output_dir"
+    lock = FileLock(path, timeout=0)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+        with suppress(PermissionError):  # Windows lets nobody read or write a locked file
+            path.write_text(f"pid {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
+    except Timeout:
+        holder = ""
+        with suppress(OSError):
+            holder = path.read_text(encoding="utf-8", errors="replace")[:200].strip()
+        holder = holder or "a process that is just starting"
+        raise UsageError(f"{folder} is in use by another run ({holder}); wait for it or {way_out}") from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
+            raise UsageError(f"cannot write into {folder}: {error.strerror}; make room or {way_out}") from error
+        warnings.warn(f"{path} cannot be locked on this file system; take care to run once", stacklevel=3)
+    try:
+        yield
+    finally:
         with suppress(PermissionError):  # Windows removes no open file; it stays and is taken over
-            self._path.unlink(missing_ok=True)
-        self._lock.release()
+            path.unlink(missing_ok=True)
+        lock.release()
 
 
 class UpdateGuard:
-    """Counts, on the device, the updates skipped because their gradient is not finite, overflows of fp16 apart."""
+    """Counts, on the device, the updates skipped because their gradient is not finite, overflows of fp16 apart.
 
-    def __init__(self, device: torch.device) -> None:
-        # Skipped in all, skipped in a row up to now, and the longest such row.
-        self._counts = torch.zeros(3, dtype=torch.int64, device=device)
+    The counts, which a checkpoint keeps: all skipped updates, those in a row up to now, and the longest such row.
+    """
+
+    def __init__(self, device: torch.device, counts: Sequence[int] = (0, 0, 0)) -> None:
+        self._counts = torch.tensor(counts, dtype=torch.int64, device=device)
 
     def observe(self, gradient_norm: Tensor, has_overflowed: Tensor) -> Tensor:
-        """Take in the norm [] of an update, and bool []; returns bool [], whether the update is to be made."""
+        """Count an update by its gradient norm [] and bool []; returns bool [], whether it may be made."""
         is_finite = torch.isfinite(gradient_norm)
         skipped = (~is_finite & ~has_overflowed).to(torch.int64)
         total, in_a_row, longest = self._counts.unbind()
@@ -114,26 +103,22 @@ class UpdateGuard:
         """Raise DivergedError if too many updates were skipped by `step`; waits for the device."""
         total, _, longest = self.state()
         if longest >= MAX_SKIPPED_IN_A_ROW or total >= MAX_SKIPPED:
-            what = f"{longest} updates in a row" if longest >= MAX_SKIPPED_IN_A_ROW else f"{total} updates"
+            skipped = f"{longest} updates in a row" if longest >= MAX_SKIPPED_IN_A_ROW else f"{total} updates"
             raise DivergedError(
-                f"training diverged: by step {step} {what} had a loss or gradient that is not finite and were skipped; "
+                f"training diverged: by step {step} {skipped} with a loss or gradient that is not finite were skipped; "
                 "the last checkpoint is untouched: lower --learning_rate or raise --warmup_steps"
             )
 
     def state(self) -> list[int]:
-        """The counts, as a checkpoint keeps them, updates skipped so far first; waits for the device."""
-        return [int(count) for count in self._counts.tolist()]
-
-    def restore(self, state: list[int]) -> None:
-        """Continue from the counts of a checkpoint."""
-        self._counts = torch.tensor(state, dtype=torch.int64, device=self._counts.device)
+        """The counts; waits for the device."""
+        return self._counts.tolist()
 
 
 class LossScale:
     """PyTorch's GradScaler and a count of its overflows; in any other arithmetic than fp16 the scale is 1.
 
     An overflow is a gradient that was not finite at a scale above 1, which halves it; from 1 down it is divergence. All
-    ranks have the same scale, for it follows from reduced gradients.
+    ranks have the same scale, for it depends on reduced gradients alone.
     """
 
     def __init__(self, device: torch.device, arithmetic: Arithmetic) -> None:
@@ -159,16 +144,13 @@ class LossScale:
 
     def row(self) -> dict[str, float]:
         """The keys of a row of metrics: the scale, and the overflows of the run where there were any. Waits."""
-        if not self._scaler.is_enabled():
-            return {}
-        overflowed = int(self._overflowed)
-        return {"loss_scale": self._scaler.get_scale(), **({"overflowed_steps": overflowed} if overflowed else {})}
+        state = self.state()
+        overflowed = {"overflowed_steps": state["overflowed"]} if state.get("overflowed") else {}
+        return {"loss_scale": state["scale"], **overflowed} if state else {}
 
     def state(self) -> dict[str, Any]:
-        """The part of a checkpoint, exact to the bit; empty but in fp16."""
-        if not self._scaler.is_enabled():
-            return {}
-        return {**self._scaler.state_dict(), "overflowed": int(self._overflowed)}
+        """The part of a checkpoint, exact to the bit; empty but in fp16. Waits for the device."""
+        return {**self._scaler.state_dict(), "overflowed": int(self._overflowed)} if self._scaler.is_enabled() else {}
 
     def restore(self, state: Mapping[str, Any], path: Path) -> None:
         """Continue from the state in the checkpoint `path`; CheckpointError unless both or neither are fp16."""

@@ -16,10 +16,9 @@ from electra_albert.contracts import Batch, Metrics, Objective, StepBatches, Ter
 from electra_albert.training.checkpoint import check_finite, load_checkpoint, save_checkpoint, tidy
 from electra_albert.training.distributed import gather_objects
 from electra_albert.training.guards import LossScale, UpdateGuard
-from electra_albert.training.monitor import Tally, mean, weighted_sum
+from electra_albert.training.monitor import Tally, means_of
 from electra_albert.training.optimizer import build_optimizer, check_gradients, learning_rate
-from electra_albert.training.settings import RunSettings
-from electra_albert.training.step import StepCounts, autocast, backward, count_step, term_scales
+from electra_albert.training.step import RunSettings, StepCounts, autocast, backward, count_step, term_scales
 
 LOG = logging.getLogger(__name__)
 
@@ -87,7 +86,7 @@ class _Loop:
         if path is not None:
             state = load_checkpoint(path, self.module, self._optimizer)
             self.step, self._tokens = state["step"], state["tokens"]
-            self._guard.restore(state["skipped"])
+            self._guard = UpdateGuard(run.world.device, state["skipped"])
             self._loss_scale.restore(state["loss_scale"], path)
             self._tally.restore(state["tally"], run.world)
             if path.parent.resolve() == run.checkpoints.resolve():
@@ -109,7 +108,7 @@ class _Loop:
         return self.step % interval == 0 or self.step == self._run.config.max_steps
 
     def _rehearse(self, batch: Batch, step: int) -> None:
-        """Pass once over a micro-batch without training: does every parameter get a gradient, are the counts right?"""
+        """Raise ValueError unless a pass over a micro-batch gives every parameter a gradient and the right counts."""
         # DDP rearranges its buckets, whose order is that of the additions, after its first pass: a resumed run's would
         # differ from those of the uninterrupted one.
         terms = backward(self._model, [batch], dict.fromkeys(self.objective.weights, 0.0), step, self._run)
@@ -142,8 +141,8 @@ class _Loop:
 
     def log_save_evaluate(self) -> None:
         """Log, save and evaluate where it is time to."""
-        config, monitor = self._run.config, self._run.monitor
-        monitor.tick()
+        config = self._run.config
+        self._run.monitor.tick()
         if self.step == 1 or self._is_due(config.logging_steps):
             self._log()
         if self._is_due(config.save_steps):
@@ -157,11 +156,10 @@ class _Loop:
     def _log(self) -> None:
         """Write a row: sums by counts since the row before, over the updates that were made."""
         run = self._run
-        means = {name: mean(total, count) for name, (total, count) in self._tally.take(run.world).items()}
+        means = means_of(self._tally.take(run.world), self.objective.weights)
         seconds = time.monotonic() - self._row_time
         norm = means.pop(GRADIENT_NORM)
-        row = {**self._position(), "loss": weighted_sum(self.objective.weights, means), **means}
-        row |= {"learning_rate": learning_rate(self.step, run.config), GRADIENT_NORM: norm}
+        row = {**self._position(), **means, "learning_rate": learning_rate(self.step, run.config), GRADIENT_NORM: norm}
         row["tokens_per_second"] = (self._tokens - self._row_tokens) / seconds
         if skipped := self._guard.state()[0]:
             row["skipped_steps"] = skipped
@@ -192,9 +190,8 @@ class _Loop:
         check_finite(self.module, self._optimizer)
         state, failure = self._state(), ""
         if run.world.is_main:
-            limit = run.config.save_total_limit
             try:
-                save_checkpoint(run.checkpoints, self.step, self.module, self._optimizer, state, limit)
+                save_checkpoint(run.checkpoints, self.module, self._optimizer, state, run.config.save_total_limit)
             except OSError as error:
                 failure = f"cannot write the checkpoint of step {self.step} into {run.checkpoints}: {error}"
         failure = gather_objects(failure, run.world)[0]

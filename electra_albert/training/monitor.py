@@ -7,22 +7,20 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from electra_albert.contracts import Metrics, Term
 from electra_albert.files import write_text
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
 from electra_albert.training.run_log import log_shown
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 LOG = logging.getLogger(__name__)
 
@@ -30,18 +28,17 @@ EVALUATION_PREFIX = "eval_"
 CLOCK = ("elapsed_seconds", "time")  # the keys of a row that depend on when it was written
 _POSITION = ("step", "tokens", "epoch")
 _PERFORMANCE = ("tokens", "epoch", "tokens_per_second")
+_ROWS, _BOARD, _BAR = "metrics.jsonl", "tensorboard", "the progress bar"
 
 
 def read_metrics(path: Path) -> list[Metrics]:
     """The rows of a metrics file in order, none where there is no file; torn lines are passed over."""
     rows = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
-        try:
+        with suppress(ValueError):
             row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and isinstance(row.get("step"), int):
-            rows.append(row)
+            if isinstance(row, dict) and isinstance(row.get("step"), int):
+                rows.append(row)
     return rows
 
 
@@ -49,8 +46,8 @@ def cut_metrics(path: Path, step: int, *, is_evaluated: bool) -> list[Metrics]:
     """Cut a metrics file back to `step`, whose own evaluation stays where is_evaluated; returns the rows that stay."""
     kept = []
     for row in read_metrics(path):
-        is_evaluation = any(key.startswith(EVALUATION_PREFIX) for key in row)
-        if row["step"] < step or (row["step"] == step and (is_evaluated or not is_evaluation)):
+        is_kept = is_evaluated or not any(key.startswith(EVALUATION_PREFIX) for key in row)
+        if row["step"] < step or (row["step"] == step and is_kept):
             kept.append(row)
     if path.exists():
         write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
@@ -62,7 +59,7 @@ class Tally:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._float = torch.float32 if device.type == "mps" else torch.float64  # which a Mac's GPU has not
+        self._float = torch.float32 if device.type == "mps" else torch.float64  # which a Mac's GPU lacks
         self._start([])
 
     def _start(self, names: list[str]) -> None:
@@ -95,36 +92,25 @@ class Tally:
     def restore(self, state: Mapping[str, Any], world: World) -> None:
         """Continue from a checkpoint; where the number of ranks has changed, the first one takes over all sums."""
         self._start(list(state["names"]))
-        ranks = state["ranks"]
-        mine = ranks[world.rank : world.rank + 1]
-        if len(ranks) != world.world_size:
-            mine = ranks if world.is_main else []
-        for sums, counts in mine:
+        ranks, is_same = state["ranks"], len(state["ranks"]) == world.world_size
+        for sums, counts in [ranks[world.rank]] if is_same else ranks if world.is_main else ():
             self._sums += torch.tensor([float.fromhex(value) for value in sums], dtype=self._float).to(self._device)
             self._counts += torch.tensor(counts, dtype=torch.int64).to(self._device)
 
 
-def weighted_sum(weights: Mapping[str, float], means: Mapping[str, float | None]) -> float | None:
-    """The total loss of a row: each weighted term's mean times its weight; None where no term counted anything."""
-    losses = [weight * value for name, weight in weights.items() if (value := means[name]) is not None]
-    return sum(losses) if losses else None
-
-
-def mean(total: float, count: int) -> float | None:
-    """Sum by count; None, in JSON null, where nothing was counted."""
-    return total / count if count else None
+def means_of(totals: Mapping[str, tuple[float, int]], weights: Mapping[str, float]) -> Metrics:
+    """The mean of each (sum, count), after `loss`, the sum of the weighted ones; None where nothing was counted."""
+    means: Metrics = {name: total / count if count else None for name, (total, count) in totals.items()}
+    losses = [weight * means[name] for name, weight in weights.items() if means[name] is not None]
+    return {"loss": sum(losses) if losses else None, **means}
 
 
 class Monitor:
     """Writes rows to metrics.jsonl and TensorBoard and shows progress, on the main rank; failing is one warning."""
 
     def __init__(self, folder: Path, max_steps: int, *, is_main: bool = True) -> None:
-        self._folder = folder
-        self._max_steps = max_steps
-        self._is_main = is_main
-        self._bar: Any = None
-        self._rows: TextIO | None = None
-        self._board: SummaryWriter | None = None
+        self._folder, self._max_steps, self._is_main = folder, max_steps, is_main
+        self._open: dict[str, Any] = {}  # the file of rows, the TensorBoard writer and the progress bar
         self._failed: set[str] = set()
         self._started = (0, 0.0)  # step and time of the start, for the time left
         self._seconds_before = 0.0  # trained in the runs that this one resumes
@@ -132,109 +118,91 @@ class Monitor:
     def __enter__(self) -> Monitor:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for what, sink in (
-            ("the progress bar", self._bar),
-            ("metrics.jsonl", self._rows),
-            ("tensorboard", self._board),
-        ):
-            if sink is not None:
-                self._try(what, sink.close)
+    def __exit__(self, *_: object) -> None:
+        for name in self._open:
+            with self._reporting(name) as output:
+                output.close()
 
     def start(self, step: int, *, is_evaluated: bool = True) -> None:
         """Begin after `step` updates: rows after it are cut, and its evaluation too unless it stays: is_evaluated."""
         if not self._is_main:
             return
-        self._started = (step, time.monotonic())
-        self._try("metrics.jsonl", lambda: self._open_rows(step, is_evaluated))
-        self._try("tensorboard", lambda: self._open_board(step))
-        if sys.stderr.isatty():
-            from tqdm import tqdm
-
-            self._bar = tqdm(total=self._max_steps, initial=step, unit="step", dynamic_ncols=True, smoothing=0.05)
-
-    def _open_rows(self, step: int, is_evaluated: bool) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / "metrics.jsonl"
-        for row in cut_metrics(path, step, is_evaluated=is_evaluated)[-1:]:
-            self._seconds_before = float(row.get("elapsed_seconds") or 0.0)
-        self._rows = path.open("a", encoding="utf-8")
-
-    def _open_board(self, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._board = SummaryWriter(str(self._folder / "tensorboard"), purge_step=step + 1)
+        self._started = (step, time.monotonic())
+        with self._reporting(_ROWS):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path = self._folder / "metrics.jsonl"
+            for row in cut_metrics(path, step, is_evaluated=is_evaluated)[-1:]:
+                self._seconds_before = float(row.get("elapsed_seconds") or 0.0)
+            self._open[_ROWS] = path.open("a", encoding="utf-8")
+        with self._reporting(_BOARD):
+            self._open[_BOARD] = SummaryWriter(str(self._folder / "tensorboard"), purge_step=step + 1)
+        if sys.stderr.isatty():
+            bar = tqdm(total=self._max_steps, initial=step, unit="step", dynamic_ncols=True, smoothing=0.05)
+            self._open[_BAR] = bar
 
-    def _try(self, what: str, action: Callable[[], object]) -> None:
-        """Do one piece of logging; the training matters more than its log."""
+    @contextmanager
+    def _reporting(self, name: str) -> Iterator[Any]:
+        """The output of this name, None where it is not open; training continues where it fails in the block."""
         try:
-            action()
+            yield self._open.get(name)
         except OSError as error:
-            if what not in self._failed:
-                self._failed.add(what)
-                LOG.warning(f"cannot write {what} ({error.strerror or error}); training continues, logs have gaps")
+            if name not in self._failed:
+                self._failed.add(name)
+                LOG.warning(f"cannot write {name} ({error.strerror or error}); training continues, logs have gaps")
 
     def tick(self) -> None:
         """Count one update."""
-        if self._bar is not None:
-            self._try("the progress bar", lambda: self._bar.update(1))
+        with self._reporting(_BAR) as bar:
+            if bar is not None:
+                bar.update(1)
 
     def row(self, row: Metrics) -> None:
         """Write one row of training metrics and show it."""
         self._write(row, "train")
-        line = f"step {row['step']}/{self._max_steps}  {_readable(row)}  {self._time_left(row['step'])} left"
-        if self._bar is not None:
-            self._bar.set_postfix_str(_readable(row), refresh=False)
+        (first, started), step = self._started, row["step"]
+        seconds = round((time.monotonic() - started) / max(1, step - first) * (self._max_steps - step))
+        line = f"step {step}/{self._max_steps}  {_readable(row)}  {timedelta(seconds=seconds)} left"
+        if (bar := self._open.get(_BAR)) is not None:
+            bar.set_postfix_str(_readable(row), refresh=False)
             log_shown(line)
         else:
             LOG.info(line)
 
     def evaluation(self, position: Metrics, metrics: Metrics) -> None:
         """Write one row of evaluation metrics, named without prefix, made at `position` (step, tokens, epoch)."""
-        row = {**position, **{f"{EVALUATION_PREFIX}{name}": value for name, value in metrics.items()}}
-        self._write(row, "eval")
-        LOG.info(f"step {row['step']}/{self._max_steps}  held out: {_readable(metrics)}")
+        self._write({**position, **{f"{EVALUATION_PREFIX}{name}": value for name, value in metrics.items()}}, "eval")
+        LOG.info(f"step {position['step']}/{self._max_steps}  held out: {_readable(metrics)}")
 
     def text(self, step: int, name: str, text: str) -> None:
         """Write a text, in Markdown, to TensorBoard under samples/."""
-        board = self._board
-        if board is not None:
-            self._try("tensorboard", lambda: board.add_text(f"samples/{name}", text, step))
+        with self._reporting(_BOARD) as board:
+            if board is not None:
+                board.add_text(f"samples/{name}", text, step)
 
     def _write(self, row: Metrics, phase: str) -> None:
         if not self._is_main:
             return
-        clean = {name: self._finite(name, value, row["step"]) for name, value in row.items()}
+        bad = [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
+        for name in bad:
+            LOG.warning(f"{name} at step {row['step']} is {row[name]}; its row has null")
+        row = row | dict.fromkeys(bad)
         seconds = self._seconds_before + time.monotonic() - self._started[1]
         clock = dict(zip(CLOCK, (seconds, datetime.now(UTC).isoformat(timespec="milliseconds")), strict=True))
-        self._try("metrics.jsonl", lambda: self._write_row({**clean, "phase": phase, **clock}))
-        self._try("tensorboard", lambda: self._write_board(clean, phase))
-
-    def _finite(self, name: str, value: Any, step: int) -> Any:
-        if isinstance(value, float) and not math.isfinite(value):
-            LOG.warning(f"{name} at step {step} is {value}; its row has null")
-            return None
-        return value
-
-    def _write_row(self, row: Metrics) -> None:
-        if self._rows is not None:
-            self._rows.write(json.dumps(row) + "\n")  # floats by repr: they read back exactly
-            self._rows.flush()
-
-    def _write_board(self, row: Metrics, folder: str) -> None:
-        if self._board is None:
-            return
-        for name, value in row.items():
-            if name == "step" or value is None or (folder == "eval" and name in _POSITION):
-                continue
-            tag = f"perf/{name}" if name in _PERFORMANCE else f"{folder}/{name.removeprefix(EVALUATION_PREFIX)}"
-            self._board.add_scalar(tag, value, row["step"])
-        self._board.flush()
-
-    def _time_left(self, step: int) -> str:
-        first, started = self._started
-        seconds = round((time.monotonic() - started) / max(1, step - first) * (self._max_steps - step))
-        return str(timedelta(seconds=seconds))
+        with self._reporting(_ROWS) as file:
+            if file is not None:
+                file.write(
+                    json.dumps({**row, "phase": phase, **clock}) + "\n"
+                )  # floats by repr: they read back exactly
+                file.flush()
+        with self._reporting(_BOARD) as board:
+            if board is not None:
+                for name, value in row.items():
+                    if value is not None and name not in (_POSITION if phase == "eval" else ("step",)):
+                        part = "perf" if name in _PERFORMANCE else phase
+                        board.add_scalar(f"{part}/{name.removeprefix(EVALUATION_PREFIX)}", value, row["step"])
+                board.flush()
 
 
 def _readable(row: Metrics) -> str:
@@ -244,8 +212,6 @@ def _readable(row: Metrics) -> str:
 
 
 def _short(value: Any) -> str:
-    if value is None:
-        return "-"
-    if not isinstance(value, float):
-        return str(value)
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return "-" if value is None else str(value)

@@ -8,15 +8,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from logging.handlers import MemoryHandler
 from pathlib import Path
-from types import TracebackType
 
 from electra_albert.contracts import UserError
 
 LOG = logging.getLogger("electra_albert")
 LOG_FILE = "log.txt"
-_KEPT = 100_000  # lines, at most, from before the folder is known to be the run's
 
 
 class _Formatter(logging.Formatter):
@@ -69,63 +66,47 @@ def log_shown(text: str) -> None:
         LOG.info(line, extra={"is_shown": True})
 
 
-class RunLog:
+class RunLog(logging.Handler):
     """Collects what is logged, errors that end the block too, and writes it to log.txt once its folder is open."""
 
     def __init__(self) -> None:
-        self._lines = MemoryHandler(_KEPT, flushLevel=logging.CRITICAL + 1)
-        self._level = logging.NOTSET
+        super().__init__()
+        self._lines: list[str] = []  # not yet written
+        self._path: Path | None = None
+        self._has_failed = False
+        form = _Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+        form.converter = time.gmtime
+        self.setFormatter(form)
 
     def __enter__(self) -> RunLog:
-        self._level = LOG.level
-        LOG.addHandler(self._lines)
-        if not LOG.isEnabledFor(logging.INFO):  # as where nobody has configured logging
-            LOG.setLevel(logging.INFO)
+        LOG.addHandler(self)
         return self
 
     def open(self, folder: Path) -> None:
         """Append to log.txt of this folder, first what was collected; leave an earlier folder's."""
-        self._close()
-        try:
-            file = _LogFile(folder / LOG_FILE, encoding="utf-8", errors="backslashreplace")
-        except OSError as error:
-            _warn(error)
+        self._path, self._has_failed = folder / LOG_FILE, False
+        self._write()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(self.format(record) + "\n")
+        self._write()
+
+    def _write(self) -> None:
+        """Append what was collected to the file, if it is open; failing is one warning."""
+        if self._path is None:
             return
-        form = _Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
-        form.converter = time.gmtime
-        file.setFormatter(form)
-        self._lines.setTarget(file)
-        self._lines.flush()
-        self._lines.capacity = 1  # from here on each line at once
+        lines, self._lines = self._lines, []
+        try:
+            with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.writelines(lines)
+        except OSError as error:
+            if not self._has_failed:
+                self._has_failed = True
+                LOG.warning(f"cannot write {LOG_FILE} ({error.strerror}); it has gaps")
 
-    def _close(self) -> None:
-        target = self._lines.target
-        self._lines.setTarget(None)
-        if target is not None:
-            with suppress(OSError):
-                target.close()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, UserError):
             log_shown(f"error: {error}")
         elif error is not None:
             LOG.info("ended by an error", exc_info=error, extra={"is_shown": True})
-        LOG.removeHandler(self._lines)
-        LOG.setLevel(self._level)
-        self._close()
-
-
-class _LogFile(logging.FileHandler):
-    """A file whose failing is reported once."""
-
-    _has_failed = False
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        error = sys.exc_info()[1]
-        if not self._has_failed and isinstance(error, OSError):
-            self._has_failed = True
-            _warn(error)
-
-
-def _warn(error: OSError) -> None:
-    LOG.warning(f"cannot write {LOG_FILE} ({error.strerror}); it has gaps")
+        LOG.removeHandler(self)

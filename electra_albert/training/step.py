@@ -1,20 +1,44 @@
-"""One update: the counts that all ranks agree on before it, and the gradients of its loss terms."""
+"""One update: the run it belongs to, the counts that all ranks agree on, and the gradients of its loss terms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from electra_albert.config import TrainingConfig
 from electra_albert.contracts import Arithmetic, Batch, Objective, Term
 from electra_albert.keyed_random import Stream, derived_seed
-from electra_albert.training.distributed import sum_over_ranks
-from electra_albert.training.guards import loss_scale_or_nan
-from electra_albert.training.settings import RunSettings
+from electra_albert.training.distributed import World, sum_over_ranks
+from electra_albert.training.guards import StopSignal, loss_scale_or_nan
+from electra_albert.training.monitor import Monitor
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Where a run is kept, how it is trained, and what watches it."""
+
+    folder: Path
+    config: TrainingConfig
+    world: World
+    monitor: Monitor
+    stop: StopSignal
+    arithmetic: Arithmetic = "fp32"
+    resume_from: Path | None = None
+    scores_start: bool = False  # evaluate before the first update too
+    rate_scales: Mapping[str, float] | None = None  # multiples of the learning rate by parameter name
+    is_enough: Callable[[], bool] = bool  # called after each evaluation: end before max_steps? bool() is False
+    settings: Mapping[str, Any] = field(default_factory=dict)  # anything else to record in each checkpoint, as JSON
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
 
 
 class StepCounts(NamedTuple):

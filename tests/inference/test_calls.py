@@ -13,15 +13,7 @@ import pytest
 import torch
 
 from electra_albert.inference.model import InferenceModel, Likelihood, load_model
-from tests.inference.stock import (
-    LONGEST,
-    NATS_TOLERANCE,
-    TOLERANCE,
-    make_stock,
-    numbers,
-    stock_inputs,
-    tokenizer_of,
-)
+from tests.inference.stock import LONGEST, NATS_TOLERANCE, TOLERANCE, make_stock, numbers, stock_inputs, tokenizer_of
 
 SENTENCES = [
     "The old bridge [MASK] into the river.",

@@ -13,9 +13,8 @@ import torch
 
 from electra_albert.config import ModelConfig, RtdConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch
-from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer, special_ids
+from electra_albert.corpus.tokenizer import load_tokenizer, special_ids
 from electra_albert.corpus.tokenizer_training import train_tokenizer
-from electra_albert.inference.engine import spans_of
 from electra_albert.inference.model import InferenceModel
 from electra_albert.inference.rewrite import NO_CHARACTER, Line, Rewritten, compose, splice
 from electra_albert.objectives.rtd import ReplacedTokenDetection
@@ -86,12 +85,11 @@ def encode(tokenizer: Any, text: str) -> tuple[list[int], list[tuple[int, int]]]
 
 def replace_by_hand(tokenizer: Any, text: str, drawn: dict[int, int]) -> Rewritten:
     """The text with the tokens at some positions replaced by those given."""
-    ids, offsets = encode(tokenizer, text)
-    tokens = describe_pieces(tokenizer, ids)
-    after = [drawn.get(position, token) for position, token in enumerate(ids)]
-    is_chosen = [position in drawn for position in range(len(ids))]
-    spans = spans_of(text, tokens, offsets)
-    return compose(tokenizer, Line(text, ids, tokens, spans, False, after, is_chosen, [0.5] * len(ids)))
+    line = Line(tokenizer, text)
+    for position, token in drawn.items():
+        line.after[position], line.is_chosen[position] = token, True
+    line.probabilities = [0.5] * len(line.ids)
+    return compose(tokenizer, line)
 
 
 def outcome(results: list[Rewritten]) -> list[object]:
@@ -243,6 +241,7 @@ def test_bytes_of_a_character_are_written_together(tmp_path: Path) -> None:
         pairs = enumerate(zip(encode(tokenizer, before)[0], encode(tokenizer, after)[0], strict=True))
         drawn = {position: now for position, (was, now) in pairs if was != now}
         assert replace_by_hand(tokenizer, before, drawn).sequence == after
+    assert Line(tokenizer, "e\u0301").spans == [(0, 1), (1, 2), (1, 2)]  # an accent with tokens of its own keeps them
     half, text = encode(tokenizer, "é")[0][0], "The house was old."
     last = len(encode(tokenizer, text)[0]) - 1
     assert replace_by_hand(tokenizer, text, {last: half}).sequence == f"The house was old{NO_CHARACTER}"

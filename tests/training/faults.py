@@ -23,13 +23,13 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from electra_albert.contracts import Batch
-from electra_albert.training import distributed
+from electra_albert.training import checkpoint, distributed
 from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
 from electra_albert.training.guards import LossScale, StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import build_optimizer
-from electra_albert.training.settings import RunSettings
-from electra_albert.training.step import backward, count_step, term_scales
+from electra_albert.training.step import RunSettings, backward, count_step, term_scales
+from tests.training import toy
 from tests.training.toy import CONFIG, ToyBatches, ToyObjective, fingerprint, rows, run_toy
 
 Backward = Callable[[torch.nn.Module, list[Batch]], object]
@@ -56,11 +56,9 @@ def _kill_at(call: int, folder: Path) -> None:
 
         return call_it
 
-    import safetensors.torch
-
     sys.addaudithook(count)
     os.fsync = counted(os.fsync)
-    safetensors.torch.save_file = counted(safetensors.torch.save_file)
+    checkpoint.save_file = counted(checkpoint.save_file)
 
 
 def _in_child(action: Callable[[], None]) -> int:
@@ -119,14 +117,9 @@ def _gradients(folder: Path, world: distributed.World) -> None:
         weights = model.module.weights
         scales = term_scales(weights, count_step(model.module, micro_batches, run).terms, world.world_size)
         gradient(model, micro_batches, partial(backward, scales=scales, step=GRADIENT_STEP, run=run))
-        mine = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).tolist()
-        gathered = distributed.gather_objects(mine, world)
+        gathered = distributed.gather_objects(toy.gradient_of(model).tolist(), world)
         if world.is_main:
             print(json.dumps([name, gathered]))
-
-
-def _as_the_loop_does(model: DistributedDataParallel, micro_batches: list[Batch], backward: Backward) -> None:
-    backward(model, micro_batches)
 
 
 def _never_reduced(model: DistributedDataParallel, micro_batches: list[Batch], backward: Backward) -> None:
@@ -135,22 +128,8 @@ def _never_reduced(model: DistributedDataParallel, micro_batches: list[Batch], b
         backward(model, micro_batches)
 
 
-def _earlier_not_reduced(model: DistributedDataParallel, micro_batches: list[Batch], backward: Backward) -> None:
-    """Planted: what the first micro-batch gave is added to the reduced gradient of the last."""
-    backward(model.module, micro_batches[:1])
-    earlier = [parameter.grad.clone() for parameter in model.parameters()]
-    model.zero_grad()
-    backward(model, micro_batches[1:])
-    for parameter, gradient in zip(model.parameters(), earlier, strict=True):
-        parameter.grad += gradient
-
-
 GRADIENT_STEP = 2
-GRADIENTS = {
-    "as the loop does": _as_the_loop_does,
-    "never reduced": _never_reduced,
-    "earlier not reduced": _earlier_not_reduced,
-}
+GRADIENTS = {"as the loop does": lambda model, batches, backward: backward(model, batches), "never": _never_reduced}
 
 
 def _resume(folder: Path, world: distributed.World) -> None:
@@ -167,12 +146,10 @@ def _resume(folder: Path, world: distributed.World) -> None:
 def _stop(folder: Path, world: distributed.World) -> None:
     """Train while the last rank alone gets a signal; print where each left."""
 
-    def tell(step: int) -> None:
-        if step == 4 and world.rank == world.world_size - 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-
+    is_last = world.rank == world.world_size - 1
+    before = toy.at_steps({4: lambda: os.kill(os.getpid(), signal.SIGTERM)} if is_last else {})
     with StopSignal() as stop:
-        outcome, _ = run_toy(folder, world=world, before=tell, stop=stop)
+        outcome, _ = run_toy(folder, world=world, before=before, stop=stop)
     left = distributed.gather_objects([outcome.step, outcome.is_stopped], world)
     if world.is_main:
         print(json.dumps([left, [step for step, _ in list_checkpoints(folder / "checkpoints")]]))
@@ -198,13 +175,7 @@ def _overflow(folder: Path, world: distributed.World) -> None:
 def rank(folder: Path, name: str) -> None:
     """Join the other ranks and run a program with them."""
     world = distributed.start("cpu")
-    programs = {
-        "gradients": _gradients,
-        "resume": _resume,
-        "stop": _stop,
-        "overflow": _overflow,
-    }
-    programs[name](folder, world)
+    {"gradients": _gradients, "resume": _resume, "stop": _stop, "overflow": _overflow}[name](folder, world)
     distributed.leave(world, 0)
 
 

@@ -15,18 +15,8 @@ import torch
 from torch import nn
 
 from electra_albert.contracts import CheckpointError, DivergedError, UsageError
-from electra_albert.training.checkpoint import (
-    MANIFEST,
-    MODEL,
-    OPTIMIZER,
-    STATE,
-    check_finite,
-    find_checkpoint,
-    list_checkpoints,
-    load_checkpoint,
-    save_checkpoint,
-    tidy,
-)
+from electra_albert.training import checkpoint
+from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints, save_checkpoint
 from electra_albert.training.optimizer import build_optimizer
 from tests.training.toy import CONFIG, ToyObjective, fingerprint
 
@@ -44,7 +34,7 @@ def trained() -> tuple[ToyObjective, torch.optim.Optimizer]:
 
 
 def save(folder: Path, step: int, limit: int = 100) -> Path:
-    return save_checkpoint(folder, step, *trained(), {"tokens": 5}, limit)
+    return save_checkpoint(folder, *trained(), {"step": step, "tokens": 5}, limit)
 
 
 def names(folder: Path) -> list[str]:
@@ -54,18 +44,16 @@ def names(folder: Path) -> list[str]:
 def test_weights_moments_and_state_come_back_to_the_bit_with_ties_stored_once(tmp_path: Path) -> None:
     from safetensors import safe_open
 
-    module, optimizer = trained()
-    path = save(tmp_path, 100)
-    fresh = ToyObjective()
+    (module, optimizer), path, fresh = trained(), save(tmp_path, 100), ToyObjective()
     fresh_optimizer = build_optimizer(fresh, CONFIG)
-    state = load_checkpoint(path, fresh, fresh_optimizer)
+    state = checkpoint.load_checkpoint(path, fresh, fresh_optimizer)
     assert (path.name, state["step"], state["tokens"]) == ("step-0000100", 100, 5)
     assert fingerprint(fresh) == fingerprint(module)
     assert fresh.decoder.weight is fresh.table.weight
     for old, new in zip(module.parameters(), fresh.parameters(), strict=True):
         for key, value in optimizer.state[old].items():
             assert torch.equal(value, fresh_optimizer.state[new][key])
-    with safe_open(path / MODEL, "pt") as file:
+    with safe_open(path / checkpoint.MODEL, "pt") as file:
         assert {"table.weight", "decoder.weight"} & set(file.keys()) == {"table.weight"}
 
 
@@ -94,11 +82,11 @@ def flip_a_bit(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        (MODEL, truncate),
-        (OPTIMIZER, flip_a_bit),
-        (STATE, Path.unlink),
-        (MANIFEST, lambda path: path.write_bytes(b"\xff\xfe{[")),
-        (MANIFEST, lambda path: path.write_text('{"format": 2}')),
+        (checkpoint.MODEL, truncate),
+        (checkpoint.OPTIMIZER, flip_a_bit),
+        (checkpoint.STATE, Path.unlink),
+        (checkpoint.MANIFEST, lambda path: path.write_bytes(b"\xff\xfe{[")),
+        (checkpoint.MANIFEST, lambda path: path.write_text('{"format": 2}')),
     ],
 )
 def test_a_broken_checkpoint_is_passed_over_with_a_warning_and_never_resumed(
@@ -121,6 +109,7 @@ def test_a_folder_without_checkpoints_begins_a_run_whatever_else_is_there(tmp_pa
     for name in ("step-abc", "step-12", ".tmp-7-1", "step-0000001.aside-1"):
         (tmp_path / name).mkdir()
     (tmp_path / "step-0000009").touch()
+    (tmp_path / "step-0000008").symlink_to(tmp_path / "step-12")
     assert find_checkpoint(tmp_path, "auto") is None
     assert find_checkpoint(tmp_path / "none", "auto") is None
     assert find_checkpoint(tmp_path, "never") is None
@@ -132,31 +121,23 @@ def test_a_folder_without_checkpoints_begins_a_run_whatever_else_is_there(tmp_pa
 # --- reading and writing --------------------------------------------------------------------------------------------
 
 
-def changed(change: Callable[[ToyObjective], object]) -> Callable[[], nn.Module]:
-    def build() -> nn.Module:
-        module = ToyObjective()
-        change(module)
-        return module
-
-    return build
-
-
 @pytest.mark.parametrize(
-    ("build", "named"),
+    ("change", "named"),
     [
-        (changed(lambda module: setattr(module, "extra", nn.Linear(1, 1, bias=False))), "extra.weight"),
-        (lambda: ToyObjective(hidden=3), r"table.weight.*\[11, 5\].*\[11, 3\]"),
-        (changed(lambda module: setattr(module.decoder, "weight", nn.Parameter(torch.zeros(11, 5)))), "decoder.weight"),
-        (changed(lambda module: module.norm.requires_grad_(False)), "norm"),  # what the optimiser has no state of
+        (lambda module: setattr(module, "extra", nn.Linear(1, 1, bias=False)), "extra.weight"),
+        (lambda module: module.__init__(hidden=3), r"table.weight.*\[11, 5\].*\[11, 3\]"),
+        (lambda module: setattr(module.decoder, "weight", nn.Parameter(torch.zeros(11, 5))), "decoder.weight"),
+        (lambda module: module.norm.requires_grad_(False), "norm"),  # what the optimiser has no state of
     ],
 )
 def test_a_checkpoint_of_another_model_is_refused_by_name_and_changes_nothing(
-    tmp_path: Path, build: Callable[[], nn.Module], named: str
+    tmp_path: Path, change: Callable[[ToyObjective], object], named: str
 ) -> None:
-    path, module = save(tmp_path, 1), build()
+    path, module = save(tmp_path, 1), ToyObjective()
+    change(module)
     before = fingerprint(module)
     with pytest.raises(CheckpointError, match=named):
-        load_checkpoint(path, module, build_optimizer(module, CONFIG))
+        checkpoint.load_checkpoint(path, module, build_optimizer(module, CONFIG))
     assert fingerprint(module) == before
 
 
@@ -164,11 +145,11 @@ def test_a_checkpoint_of_another_model_is_refused_by_name_and_changes_nothing(
 def test_what_is_not_finite_is_not_written(where: str) -> None:
     # Planted: one NaN in one weight, or in one moment.
     module, optimizer = trained()
-    check_finite(module, optimizer)
+    checkpoint.check_finite(module, optimizer)
     tensor = module.table.weight.data if where == "weight" else optimizer.state[module.table.weight]["exp_avg_sq"]
     tensor[3, 2] = torch.nan
     with pytest.raises(DivergedError, match=r"table\.weight"):
-        check_finite(module, optimizer)
+        checkpoint.check_finite(module, optimizer)
 
 
 def test_broken_ones_do_not_count_as_kept_and_what_is_not_ours_is_untouched(tmp_path: Path) -> None:
@@ -176,7 +157,7 @@ def test_broken_ones_do_not_count_as_kept_and_what_is_not_ours_is_untouched(tmp_
     folder, elsewhere = tmp_path / "checkpoints", tmp_path / "step-0000001"
     elsewhere.mkdir()
     whole, broken = save(folder, 10), save(folder, 20)
-    truncate(broken / MODEL)
+    truncate(broken / checkpoint.MODEL)
     (folder / "step-0000005").symlink_to(elsewhere)
     (folder / "step-best").mkdir()
     save(folder, 15, limit=2)
@@ -188,7 +169,7 @@ def test_broken_ones_do_not_count_as_kept_and_what_is_not_ours_is_untouched(tmp_
 
 
 def test_litter_of_a_killed_run_is_removed(tmp_path: Path) -> None:
-    for clean in (lambda: tidy(tmp_path, 1), lambda: save(tmp_path, 1)):
+    for clean in (lambda: checkpoint.tidy(tmp_path, 1), lambda: save(tmp_path, 1)):
         for name in (".tmp-3-77", ".trash-step-0000001"):
             (tmp_path / name).mkdir()
         clean()
@@ -199,7 +180,7 @@ def test_checkpoints_of_a_future_given_up_are_set_aside_not_deleted(tmp_path: Pa
     for step in (1, 2, 3):
         save(tmp_path, step)
     for _ in range(2):
-        tidy(tmp_path, 1)
+        checkpoint.tidy(tmp_path, 1)
         save(tmp_path, 2)
     assert [step for step, _ in list_checkpoints(tmp_path)] == [1, 2]
     assert "step-0000002.aside-2" in names(tmp_path)

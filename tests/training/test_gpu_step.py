@@ -17,7 +17,7 @@ from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.loop import train
 from electra_albert.training.monitor import Monitor
-from electra_albert.training.settings import RunSettings
+from electra_albert.training.step import RunSettings
 from tests.objectives.toy import MODEL, build, make_batch, ordered
 from tests.training.toy import CONFIG
 

@@ -17,22 +17,17 @@ import torch
 from torch import nn
 
 from electra_albert.contracts import Arithmetic, CheckpointError, DivergedError, UsageError
-from electra_albert.training.checkpoint import STATE, list_checkpoints, load_checkpoint, read_state
-from electra_albert.training.guards import (
-    MAX_SKIPPED,
-    MAX_SKIPPED_IN_A_ROW,
-    LossScale,
-    RunLock,
-    StopSignal,
-    UpdateGuard,
-    loss_scale_or_nan,
-)
+from electra_albert.training import guards
+from electra_albert.training.checkpoint import list_checkpoints, load_checkpoint
+from electra_albert.training.guards import LossScale, StopSignal, UpdateGuard, run_lock
 from electra_albert.training.optimizer import build_optimizer
 from electra_albert.training.step import backward, count_step, term_scales
+from tests.training import toy
 from tests.training.test_distributed import run_ranks
 from tests.training.test_loop import check_resume_is_exact, run_of
 from tests.training.toy import ALONE, CONFIG, Breaking, ToyBatches, ToyObjective, fingerprint, rows, run_toy
 
+IN_A_ROW = guards.MAX_SKIPPED_IN_A_ROW
 FINITE, NAN = torch.tensor(1.0), torch.tensor(torch.nan)
 NO, YES = torch.tensor(False), torch.tensor(True)
 ROOT = Path(__file__).parents[2]
@@ -70,25 +65,9 @@ def test_a_second_signal_a_while_later_ends_the_process_at_once() -> None:
 def test_a_second_run_in_the_folder_is_refused_with_its_holder_and_the_lock_is_free_afterwards(tmp_path: Path) -> None:
     (tmp_path / "run.lock").write_text("pid 999999999 on elsewhere, which was killed\n")
     for _ in range(2):
-        with RunLock(tmp_path), pytest.raises(UsageError, match=f"pid {os.getpid()} on "), RunLock(tmp_path):
+        with run_lock(tmp_path), pytest.raises(UsageError, match=f"pid {os.getpid()} on "), run_lock(tmp_path):
             pass
         assert list(tmp_path.iterdir()) == []
-
-
-def test_a_process_that_is_killed_holds_no_lock(tmp_path: Path) -> None:
-    program = (
-        "import time; from pathlib import Path; from electra_albert.training.guards import RunLock\n"
-        f"with RunLock(Path({str(tmp_path)!r})):\n    print('held', flush=True); time.sleep(60)"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(UsageError, match=f"pid {holder.pid} on "), RunLock(tmp_path):
-            pass
-        holder.kill()
-    assert (tmp_path / "run.lock").exists()
-    with RunLock(tmp_path):
-        pass
 
 
 # --- numbers that are not finite ------------------------------------------------------------------------------------
@@ -104,7 +83,7 @@ def test_an_update_that_is_not_finite_is_skipped_counted_and_left_out_of_the_row
         states.append((fingerprint(model), float(optimizer.state[model.table.weight]["step"])))
     assert states[0] == states[1]
     assert states[2][0] != states[1][0]
-    training = [row for row in rows(tmp_path) if "loss" in row]
+    training = toy.training_rows(tmp_path)
     assert [row.get("skipped_steps") for row in training] == [None, None, 1, 1, 2, 2, 2, 2]
     assert [row["step"] for row in training if row["loss"] is None] == [3, 5]
 
@@ -118,11 +97,7 @@ def test_five_bad_updates_in_a_row_end_the_run_and_keep_the_last_checkpoint(tmp_
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     model = ToyObjective()
-
-    def poison(step: int) -> None:
-        if step == 4:
-            model.table.weight.data[1, 1] = torch.nan
-
+    poison = toy.at_steps({4: lambda: model.table.weight.data[1, 1].fill_(torch.nan)})
     with pytest.raises(DivergedError, match=r"table\.weight"):
         run_toy(tmp_path, objective=model, before=poison)
     assert [step for step, _ in list_checkpoints(tmp_path / "checkpoints")] == [2]
@@ -130,23 +105,21 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
 
 def test_too_many_bad_updates_in_all_are_divergence_across_a_resume() -> None:
     guard = UpdateGuard(CPU)
-    for _ in range(MAX_SKIPPED):
+    for _ in range(guards.MAX_SKIPPED):
         guard.check(1)
-        resumed = UpdateGuard(CPU)
-        resumed.restore(guard.state())
-        guard = resumed
+        guard = UpdateGuard(CPU, guard.state())
         guard.observe(FINITE, NO)
         guard.observe(NAN, NO)
-    with pytest.raises(DivergedError, match=f"{MAX_SKIPPED} updates"):
+    with pytest.raises(DivergedError, match=f"{guards.MAX_SKIPPED} updates"):
         guard.check(1)
 
 
 def test_a_gradient_starts_from_the_scale_or_is_nan_where_the_loss_is_not_finite() -> None:
-    start = loss_scale_or_nan(torch.tensor(3.0, dtype=torch.float64), torch.tensor(1024.0))
+    start = guards.loss_scale_or_nan(torch.tensor(3.0, dtype=torch.float64), torch.tensor(1024.0))
     assert (float(start), start.dtype) == (1024.0, torch.float64)
     weight = torch.ones(3, requires_grad=True)
     loss = weight.sum() + torch.inf  # whose slopes are finite
-    loss.backward(loss_scale_or_nan(loss))
+    loss.backward(guards.loss_scale_or_nan(loss))
     assert weight.grad is not None
     assert weight.grad.isnan().all()
 
@@ -165,8 +138,9 @@ def weighted(weight: float) -> Callable[[], ToyObjective]:
     return build
 
 
-def gradient(model: ToyObjective, folder: Path, arithmetic: Arithmetic, *, is_scaled: bool = True) -> torch.Tensor:
-    """The gradient of one update as the loop makes it, unscaled; the scale is brought down to where it fits."""
+def gradient(folder: Path, arithmetic: Arithmetic, *, is_scaled: bool = True) -> torch.Tensor:
+    """The gradient, around 1e-7, of one update as the loop makes it, unscaled; the scale goes down to where it fits."""
+    model = weighted(1e-7)()
     run, batches = replace(run_of(folder), arithmetic=arithmetic), next(ToyBatches(CONFIG).steps(1))
     scales = term_scales(model.weights, count_step(model, batches, run).terms, 1)
     optimizer, scale = build_optimizer(model, CONFIG), LossScale(CPU, arithmetic)
@@ -178,14 +152,13 @@ def gradient(model: ToyObjective, folder: Path, arithmetic: Arithmetic, *, is_sc
         if not scale.follow():
             break
         optimizer.zero_grad()
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    return toy.gradient_of(model)
 
 
 def test_small_gradients_are_those_of_fp32_and_are_lost_without_the_scale(tmp_path: Path) -> None:
-    # Fp16 keeps eleven bits and nothing below 6e-8; these gradients are around 1e-7.
-    wanted = gradient(weighted(1e-7)(), tmp_path, "fp32")
-    scaled = gradient(weighted(1e-7)(), tmp_path, "fp16")
-    plain = gradient(weighted(1e-7)(), tmp_path, "fp16", is_scaled=False)
+    # Fp16 keeps eleven bits and nothing below 6e-8.
+    wanted, scaled = (gradient(tmp_path, arithmetic) for arithmetic in ("fp32", "fp16"))
+    plain = gradient(tmp_path, "fp16", is_scaled=False)
     assert (scaled - wanted).norm() < 0.01 * wanted.norm()
     assert (plain - wanted).norm() > 0.1 * wanted.norm()
 
@@ -200,6 +173,7 @@ def test_the_scale_follows_overflows_to_one_and_doubles_after_a_while_without(tm
         return bool(scale.follow())
 
     scale, found = LossScale(CPU, "fp16"), []
+    assert scale.row() == {"loss_scale": FIRST_SCALE}
     scale.restore({**scale.state(), "growth_interval": 2}, tmp_path)
     for value in (torch.inf, torch.nan, 1.0, 1.0, 1.0, torch.inf, 1.0, 1.0):
         has_overflowed = follow(scale, value)
@@ -217,28 +191,17 @@ def test_the_scale_follows_overflows_to_one_and_doubles_after_a_while_without(tm
 @pytest.mark.parametrize("step", [1, 7])
 def test_a_resumed_fp16_run_is_the_uninterrupted_one_to_the_bit(tmp_path: Path, step: int) -> None:
     # The scale moves at six of the eight updates.
-    check_resume_is_exact(tmp_path, CONFIG, weighted(32.0), step, "fp16")
+    check_resume_is_exact(tmp_path, CONFIG, weighted(32.0), step, arithmetic="fp16")
     assert [row for row in rows(tmp_path / "resumed") if row.get("overflowed_steps") == 6]
-
-
-def test_a_resume_that_forgets_the_scale_is_caught(tmp_path: Path) -> None:
-    # Planted: a checkpoint in which the scale is still the first one.
-    run_toy(tmp_path / "through", EACH, objective=weighted(32.0)(), arithmetic="fp16")
-    start = tmp_path / "through" / "checkpoints" / "step-0000004"
-    state = read_state(start)
-    state["loss_scale"]["scale"] = FIRST_SCALE
-    (start / STATE).write_text(json.dumps(state))
-    run_toy(tmp_path / "resumed", EACH, objective=weighted(32.0)(), resume_from=start, arithmetic="fp16")
-    assert rows(tmp_path / "resumed")[-1] != rows(tmp_path / "through")[-1]
 
 
 def test_overflows_change_nothing_are_counted_apart_and_never_end_the_run(tmp_path: Path) -> None:
     config = replace(EACH, max_steps=12)
     outcome, _ = run_toy(tmp_path, config, objective=weighted(1000.0)(), arithmetic="fp16")
-    training = [row for row in rows(tmp_path) if "loss" in row]
+    training = toy.training_rows(tmp_path)
     skipped = [row for row in training if row["loss"] is None]
     assert outcome.step == config.max_steps
-    assert [row["step"] for row in skipped[: MAX_SKIPPED_IN_A_ROW + 1]] == list(range(1, MAX_SKIPPED_IN_A_ROW + 2))
+    assert [row["step"] for row in skipped[: IN_A_ROW + 1]] == list(range(1, IN_A_ROW + 2))
     assert training[-1]["overflowed_steps"] == len(skipped) < config.max_steps
     assert training[-1]["loss_scale"] == FIRST_SCALE / 2 ** len(skipped)
     assert not any("skipped_steps" in row for row in training)
@@ -251,10 +214,13 @@ def test_overflows_change_nothing_are_counted_apart_and_never_end_the_run(tmp_pa
 
 def test_what_no_scale_mends_ends_the_run_once_the_scale_is_down(tmp_path: Path) -> None:
     config = replace(EACH, max_steps=60)
-    with pytest.raises(DivergedError, match=f"by step 21 {MAX_SKIPPED_IN_A_ROW} updates in a row"):
+    with pytest.raises(DivergedError, match=f"by step 21 {IN_A_ROW} updates in a row"):
         run_toy(tmp_path, config, objective=Breaking(tuple(range(1, 61))), arithmetic="fp16")
     last = rows(tmp_path)[-1]
-    assert (last["overflowed_steps"], last["skipped_steps"]) == (16, MAX_SKIPPED_IN_A_ROW)  # 2**16 is halved 16 times
+    assert (last["overflowed_steps"], last["skipped_steps"]) == (
+        16,
+        IN_A_ROW,
+    )  # 2**16 is halved 16 times
 
 
 @pytest.mark.parametrize(("then", "now"), [("bf16", "fp16"), ("fp16", "fp32")])

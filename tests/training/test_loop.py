@@ -6,7 +6,9 @@ import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,10 +21,10 @@ from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import learning_rate
-from electra_albert.training.settings import RunSettings
-from electra_albert.training.step import backward, count_step, term_scales
+from electra_albert.training.step import RunSettings, backward, count_step, term_scales
+from tests.training import toy
 from tests.training.test_distributed import run_ranks
-from tests.training.toy import ALONE, CONFIG, Breaking, ToyBatches, ToyObjective, fingerprint, held_out, rows, run_toy
+from tests.training.toy import ALONE, CONFIG, Breaking, ToyBatches, ToyObjective, fingerprint, rows, run_toy
 
 # --- law 2: sum by global count -------------------------------------------------------------------------------------
 
@@ -53,9 +55,8 @@ def check_split_changes_no_gradient(gradient: Gradient, folder: Path) -> None:
     found = []
     for batches in (whole, parts):
         model = ToyObjective(0.0, torch.float64)
-        run = run_of(folder)
-        gradient(model, next(batches.steps(STEP)), run)
-        found.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+        gradient(model, next(batches.steps(STEP)), run_of(folder))
+        found.append(toy.gradient_of(model))
     # Float64: only the order of additions differs.
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-12)
 
@@ -72,8 +73,7 @@ def test_gradient_is_that_of_weight_times_sum_by_count(tmp_path: Path) -> None:
     loop_gradient(model, batches, run_of(tmp_path))
     terms = plain(batches[0], torch.tensor(STEP))
     sum(plain.weights[name] * terms[name].sum / terms[name].count for name in plain.weights).backward()
-    for ours, reference in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, reference.grad, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(toy.gradient_of(model), toy.gradient_of(plain), rtol=1e-12, atol=1e-14)
 
 
 def test_a_term_that_counts_nothing_stays_connected_and_adds_nothing(tmp_path: Path) -> None:
@@ -89,17 +89,14 @@ def test_ranks_that_accumulate_have_the_gradient_of_one_big_batch(tmp_path: Path
     model = ToyObjective(0.0, torch.float64)
     whole = next(ToyBatches(replace(CONFIG, per_device_train_batch_size=12)).steps(STEP))
     loop_gradient(model, whole, run_of(tmp_path))
-    expected = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    expected = toy.gradient_of(model)
     found = dict(json.loads(line) for line in run_ranks(2, tmp_path, "gradients").splitlines())
-    furthest = {
-        name: (torch.tensor(ranks, dtype=torch.float64) - expected).abs().amax(1).tolist()
-        for name, ranks in found.items()
-    }
+    wrong = {name: torch.tensor(ranks, dtype=torch.float64) - expected for name, ranks in found.items()}
+    furthest = {name: difference.abs().amax(1).tolist() for name, difference in wrong.items()}
     # Float64: only the order of additions differs.
     assert max(furthest.pop("as the loop does")) < 1e-9
-    # Planted: two ways to leave a micro-batch out of the reduction; each rank is then wrong.
-    assert sorted(furthest) == ["earlier not reduced", "never reduced"]
-    assert all(min(distances) > 1e-4 for distances in furthest.values()), furthest
+    assert min(furthest.pop("never")) > 1e-4  # planted: the last micro-batch is left out of the reduction
+    assert not furthest
 
 
 # --- one update -----------------------------------------------------------------------------------------------------
@@ -146,27 +143,23 @@ def test_dropout_differs_by_step_micro_batch_and_rank(tmp_path: Path) -> None:
 def test_evaluation_is_without_dropout_and_training_with_it(tmp_path: Path) -> None:
     outcome, model = run_toy(tmp_path)
     with torch.no_grad():
-        assert outcome.metrics == held_out(model.eval(), CONFIG)(CONFIG.max_steps)
-        assert outcome.metrics != held_out(model.train(), CONFIG)(CONFIG.max_steps)
+        assert outcome.metrics == toy.held_out(model.eval(), CONFIG)(CONFIG.max_steps)
+        assert outcome.metrics != toy.held_out(model.train(), CONFIG)(CONFIG.max_steps)
 
 
 # --- law 8: resume --------------------------------------------------------------------------------------------------
 
 
 def check_resume_is_exact(
-    folder: Path,
-    config: TrainingConfig,
-    build: Callable[[], nn.Module],
-    step: int,
-    arithmetic: Arithmetic = "fp32",
+    folder: Path, config: TrainingConfig, build: Callable[[], nn.Module], step: int, **more: Any
 ) -> None:
     """Train through; put the folder back to `step`; go on: same weights, optimiser state and rows, to the bit."""
     config = replace(config, save_steps=1)
-    _, through = run_toy(folder / "through", config, objective=build(), arithmetic=arithmetic)
+    _, through = run_toy(folder / "through", config, objective=build(), **more)
     # All later rows and checkpoints are still there, as after an explicit --resume of an older one.
     shutil.copytree(folder / "through", folder / "resumed")
     start = folder / "resumed" / "checkpoints" / f"step-{step:07d}"
-    _, resumed = run_toy(folder / "resumed", config, objective=build(), resume_from=start, arithmetic=arithmetic)
+    _, resumed = run_toy(folder / "resumed", config, objective=build(), resume_from=start, **more)
     assert fingerprint(resumed) == fingerprint(through)
     assert rows(folder / "resumed") == rows(folder / "through")
     last = f"checkpoints/step-{config.max_steps:07d}"
@@ -220,22 +213,20 @@ def test_evaluations_and_saves_leave_no_trace_in_the_training(tmp_path: Path) ->
 def test_rows_are_sums_by_counts_since_the_row_before(tmp_path: Path) -> None:
     run_toy(tmp_path / "each", replace(CONFIG, logging_steps=1))
     run_toy(tmp_path / "third", CONFIG)
-    each = [row for row in rows(tmp_path / "each") if "loss" in row]
-    third = {row["step"]: row for row in rows(tmp_path / "third") if "loss" in row}
+    each = toy.training_rows(tmp_path / "each")
+    third = {row["step"]: row for row in toy.training_rows(tmp_path / "third")}
     assert sorted(third) == [1, 3, 6, 8]
+    tokens = [after - before for before, after in pairwise([0, *(row["tokens"] for row in each)])]
     for first, last in ((1, 1), (2, 3), (4, 6), (7, 8)):
-        part = each[first - 1 : last]
-        before = each[first - 2]["tokens"] if first > 1 else 0
-        tokens = [row["tokens"] - old for row, old in zip(part, [before, *(r["tokens"] for r in part)], strict=False)]
-        total = sum(row["token_loss"] * count for row, count in zip(part, tokens, strict=True))
-        assert third[last]["token_loss"] == pytest.approx(total / sum(tokens), rel=1e-12)
-        row = third[last]
+        row, part = third[last], slice(first - 1, last)
+        total = sum(one["token_loss"] * count for one, count in zip(each[part], tokens[part], strict=True))
+        assert row["token_loss"] == pytest.approx(total / sum(tokens[part]), rel=1e-12)
         assert row["loss"] == pytest.approx(row["token_loss"] + 2.5 * (row["order_loss"] or 0.0), rel=1e-12)
 
 
 def test_a_term_that_counted_nothing_is_null(tmp_path: Path) -> None:
     run_toy(tmp_path, replace(CONFIG, per_device_train_batch_size=1, logging_steps=1, max_steps=6))
-    values = [row["order_loss"] for row in rows(tmp_path) if "loss" in row]
+    values = [row["order_loss"] for row in toy.training_rows(tmp_path)]
     assert None in values
     assert any(value is not None for value in values)
 
@@ -248,13 +239,9 @@ def test_a_signal_saves_the_current_step_and_the_resume_is_exact(
 ) -> None:
     caplog.set_level("INFO", logger="electra_albert")
     _, through = run_toy(tmp_path / "through")
-
-    def kill_while_waiting_for_data(step: int) -> None:
-        if step == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with StopSignal() as stop:
-        outcome, _ = run_toy(tmp_path / "stopped", before=kill_while_waiting_for_data, stop=stop)
+    with StopSignal() as stop:  # while the loop waits for data
+        before = {4: lambda: os.kill(os.getpid(), signal.SIGTERM)}
+        outcome, _ = run_toy(tmp_path / "stopped", before=toy.at_steps(before), stop=stop)
     assert (outcome.step, outcome.is_stopped) == (3, True)
     assert "stopped by a signal after step 3" in caplog.text
     found = find_checkpoint(tmp_path / "stopped" / "checkpoints", "auto")
@@ -274,13 +261,10 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path: Path) -> None
 def test_an_evaluation_cut_short_by_a_signal_is_made_again(tmp_path: Path, step: int) -> None:
     run_toy(tmp_path / "through")
     model = ToyObjective()
-    score = held_out(model, CONFIG)
+    score = toy.held_out(model, CONFIG)
 
     def cut_short(at: int) -> Metrics | None:
-        if at == step:
-            os.kill(os.getpid(), signal.SIGTERM)
-            return None
-        return score(at)
+        return os.kill(os.getpid(), signal.SIGTERM) if at == step else score(at)
 
     with StopSignal() as stop:
         outcome, _ = run_toy(tmp_path / "cut", objective=model, evaluate=cut_short, stop=stop)
@@ -312,12 +296,7 @@ def test_what_would_not_be_trained_or_is_miscounted_is_refused_at_the_first_upda
 def test_a_save_that_fails_is_a_warning_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     blocked = tmp_path / "checkpoints"
     blocked.touch()
-
-    def unblock(step: int) -> None:
-        if step == 6:
-            blocked.unlink()
-
-    outcome, _ = run_toy(tmp_path, before=unblock)
+    outcome, _ = run_toy(tmp_path, before=toy.at_steps({6: blocked.unlink}))
     assert outcome.step == CONFIG.max_steps
     assert [line.startswith("cannot write the checkpoint") for line in caplog.messages] == [True, True]
     assert [step for step, _ in list_checkpoints(blocked)] == [6, 8]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from electra_albert.training.distributed import World
-from electra_albert.training.monitor import CLOCK, Monitor, Tally, cut_metrics, read_metrics
+from electra_albert.training.monitor import CLOCK, Monitor, Tally, cut_metrics, means_of, read_metrics
 from electra_albert.training.run_log import console_log
 from tests.training.toy import ALONE
 
@@ -71,10 +71,8 @@ def test_a_log_that_cannot_be_written_is_one_warning_and_stops_nothing(
         for step in (1, 2):
             monitor.row({**ROW, "step": step})
             monitor.text(step, "sample", "a")
-    assert [message.split(" (")[0] for message in caplog.messages] == [
-        "cannot write tensorboard",
-        "cannot write metrics.jsonl",
-    ]
+    failed = [message.split(" (")[0] for message in caplog.messages]
+    assert failed == ["cannot write tensorboard", "cannot write metrics.jsonl"]
 
 
 class Terminal(io.StringIO):
@@ -123,18 +121,14 @@ def test_tensorboard_groups_rows_and_forgets_what_a_resume_repeats(
             monitor.start(first)
             for step in steps:
                 monitor.row({**ROW, "step": step})
-                monitor.evaluation({"step": step}, {"loss": 1.0})
+                monitor.evaluation({"step": step, "tokens": 7, "epoch": 0.1}, {"loss": 1.0})
                 monitor.text(step, "guesses", "a **b**")
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
-    assert set(events.Tags()["scalars"]) == {
-        "train/loss",
-        "eval/loss",
-        "perf/tokens",
-        "perf/epoch",
-        "perf/tokens_per_second",
-    }
-    assert [event.step for event in events.Scalars("train/loss")] == [1, 2]
+    performance = {"perf/tokens", "perf/epoch", "perf/tokens_per_second"}
+    assert set(events.Tags()["scalars"]) == {"train/loss", "eval/loss"} | performance
+    for tag in ("train/loss", "perf/tokens"):  # evaluations have no position of their own
+        assert [event.step for event in events.Scalars(tag)] == [1, 2]
     assert events.Tags()["tensors"] == ["samples/guesses/text_summary"]
 
 
@@ -144,6 +138,10 @@ def test_tally_of_two_ranks_is_taken_over_by_the_first_of_three(rank: int, total
     state = {"names": ["a"], "ranks": [[[(1.5).hex()], [1]], [[(2.0).hex()], [2]]]}
     tally.restore(state, World(rank, 3, rank, torch.device("cpu")))
     assert tally.take(ALONE)["a"][0] == total
+
+
+def test_a_mean_of_zero_counts_and_one_of_nothing_does_not() -> None:
+    assert means_of({"a": (0.0, 2), "b": (3.0, 0)}, {"a": 2.0, "b": 1.0}) == {"loss": 0.0, "a": 0.0, "b": None}
 
 
 def test_rows_carry_the_time_and_the_seconds_of_all_resumed_runs(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ LOG = logging.getLogger("electra_albert.any")
 def log_of(folder: Path, *lines: str) -> str:
     """The text of log.txt after a run of a few lines, the first of which is logged before the folder is open."""
     first, *others = lines
-    with RunLog() as log:
+    with console_log(), RunLog() as log:
         LOG.info(first)
         log.open(folder)
         for line in others:
@@ -49,7 +49,7 @@ def log_and_fail(log: RunLog, folder: Path) -> None:
 
 def test_what_ends_a_run_is_logged(tmp_path: Path) -> None:
     log = RunLog()
-    with pytest.raises(DataError), log:
+    with pytest.raises(DataError), console_log(), log:
         log_and_fail(log, tmp_path)
     assert (tmp_path / "log.txt").read_text().endswith("error: no text\n")
 

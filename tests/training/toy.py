@@ -14,15 +14,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from electra_albert.config import TrainingConfig
-from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch, Metrics, Term
+from electra_albert.contracts import IGNORED_LABEL, Batch, Metrics, Term
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.loop import Outcome, train
 from electra_albert.training.monitor import CLOCK, Monitor
-from electra_albert.training.settings import RunSettings
+from electra_albert.training.step import RunSettings
 
 V, L, D = 11, 7, 5
 SEED = 3
@@ -62,19 +63,16 @@ class ToyObjective(nn.Module):
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
         noise = bits(SEED, Stream.SAMPLE_TOKEN, batch.example_id, step) % V  # [B]
-        input_ids = torch.cat((noise[:, None], batch.input_ids[:, 1:]), 1)
+        input_ids, label = torch.cat((noise[:, None], batch.input_ids[:, 1:]), 1), batch.sentence_order_label
         hidden = self.norm(self.dropout(self.table(input_ids)))  # [B, L, D]
         logits = self.decoder(hidden)  # [B, L, V]
-        target = (3 * batch.input_ids + 1) % V
-        nats = nn.functional.cross_entropy(logits.transpose(1, 2), target, reduction="none") * batch.attention_mask
-        token_count = batch.attention_mask.sum()
+        target, token_count = (3 * batch.input_ids + 1) % V, batch.attention_mask.sum()
+        nats = cross_entropy(logits.transpose(1, 2), target, reduction="none") * batch.attention_mask
         right = ((logits.argmax(-1) == target) & batch.attention_mask).sum()
-        order = nn.functional.cross_entropy(
-            self.order(hidden[:, 0]), batch.sentence_order_label, ignore_index=IGNORED_LABEL, reduction="sum"
-        )
+        order = cross_entropy(self.order(hidden[:, 0]), label, ignore_index=IGNORED_LABEL, reduction="sum")
         return {
             "token_loss": Term(nats.sum(), token_count),
-            "order_loss": Term(order, (batch.sentence_order_label != IGNORED_LABEL).sum()),
+            "order_loss": Term(order, (label != IGNORED_LABEL).sum()),
             "token_accuracy": Term(right.to(nats.dtype), token_count),
         }
 
@@ -137,19 +135,15 @@ def run_toy(
     *,
     objective: nn.Module | None = None,
     world: World = ALONE,
-    resume_from: Path | None = None,
     before: Callable[[int], None] | None = None,
     evaluate: Callable[[int], Metrics | None] | None = None,
     stop: StopSignal | None = None,
-    arithmetic: Arithmetic = "fp32",
-    rate_scales: Mapping[str, float] | None = None,
-    is_enough: Callable[[], bool] = bool,
+    **more: Any,
 ) -> tuple[Outcome, ToyObjective]:
-    """Train a toy in `folder`; returns how it ended, and the objective."""
+    """Train a toy in `folder`, with `more` of RunSettings; returns how it ended, and the objective."""
     model = ToyObjective() if objective is None else objective
     with Monitor(folder, config.max_steps, is_main=world.is_main) as monitor:
-        run = RunSettings(folder, config, world, monitor, stop or StopSignal(), arithmetic, resume_from)
-        run = replace(run, rate_scales=rate_scales, is_enough=is_enough)
+        run = RunSettings(folder, config, world, monitor, stop or StopSignal(), **more)
         outcome = train(model, ToyBatches(config, world, before), evaluate or held_out(model, config), run)
     return outcome, model
 
@@ -164,6 +158,21 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     timed = ("tokens_per_second", *CLOCK)
     return [{name: value for name, value in json.loads(line).items() if name not in timed} for line in lines]
+
+
+def at_steps(actions: Mapping[int, Callable[[], object]]) -> Callable[[int], None]:
+    """What `before` of ToyBatches calls: the action of a step, where it has one."""
+    return lambda step: actions.get(step, bool)() and None
+
+
+def training_rows(folder: Path) -> list[dict[str, Any]]:
+    """Those of the updates, without evaluations."""
+    return [row for row in rows(folder) if "loss" in row]
+
+
+def gradient_of(model: nn.Module) -> Tensor:
+    """Every parameter's gradient in one vector."""
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
 
 
 def held_out(objective: nn.Module, config: TrainingConfig) -> Callable[[int], Metrics]:

@@ -170,7 +170,7 @@ def _sweeps(
     from electra_albert.apps.finetune.results import check_is_ours, open_folder
     from electra_albert.apps.finetune.sweep import Sweep
     from electra_albert.training.distributed import main_first
-    from electra_albert.training.guards import RunLock
+    from electra_albert.training.guards import run_lock
 
     for task, config, start, folder in tasks:
         check_can_write(folder)
@@ -185,7 +185,7 @@ def _sweeps(
         with ExitStack() as stack:
             with main_first(world):
                 if world.is_main:
-                    stack.enter_context(RunLock(folder))
+                    stack.enter_context(run_lock(folder))
                     changes = open_folder(job, folder, command, data_fingerprint(job))
                     log.open(folder)
                     for change in changes:

@@ -30,8 +30,7 @@ from electra_albert.training.distributed import World, gather_objects, main_firs
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.loop import Outcome
 from electra_albert.training.monitor import EVALUATION_PREFIX, Monitor, read_metrics
-from electra_albert.training.settings import RunSettings
-from electra_albert.training.step import autocast
+from electra_albert.training.step import RunSettings, autocast
 
 LOG = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from electra_albert.objectives.evaluation import Detections, detection_scores, i
 from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.training.distributed import gather_objects
 from electra_albert.training.loop import Evaluate
-from electra_albert.training.monitor import Tally, mean, weighted_sum
-from electra_albert.training.settings import RunSettings
+from electra_albert.training.monitor import Tally, means_of
+from electra_albert.training.step import RunSettings
 
 LOG = logging.getLogger(__name__)
 
@@ -89,8 +89,7 @@ def score(
             terms |= {f"{name}/{source}": Term(terms[name].sum * part, terms[name].count * part) for name in by_source}
         tally.add(terms, kept)
     totals = tally.take(world)
-    means = {name: mean(*total) for name, total in totals.items()}
-    metrics = {"loss": weighted_sum(objective.weights, means), **means}
+    metrics = means_of(totals, objective.weights)
     for suffix in ("", *(f"/{source}" for source in sources)):
         metrics[f"{MASKED_TOKENS}{suffix}"] = totals[f"unigram_loss{suffix}"][1]
     if objective.discriminator is None:

@@ -17,7 +17,7 @@ from electra_albert.objectives.mlm import MaskedLanguageModeling
 from electra_albert.training.checkpoint import find_checkpoint
 from electra_albert.training.loop import train
 from electra_albert.training.monitor import Monitor
-from electra_albert.training.settings import RunSettings
+from electra_albert.training.step import RunSettings
 
 LOG = logging.getLogger(__name__)
 

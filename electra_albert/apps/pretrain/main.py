@@ -83,7 +83,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
     from electra_albert.training.checkpoint import find_checkpoint
     from electra_albert.training.distributed import main_first
     from electra_albert.training.monitor import Monitor
-    from electra_albert.training.settings import RunSettings
+    from electra_albert.training.step import RunSettings
 
     folder = run_folder(config, preset)
     with main_first(world):
@@ -107,7 +107,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
             return RunResult(folder, {}, 0)
         with main_first(world):
             if world.is_main:
-                stack.enter_context(guards.RunLock(folder))
+                stack.enter_context(guards.run_lock(folder))
         if found != find_checkpoint(folder / "checkpoints", config.run.resume):
             raise UsageError(f"another run has written into {folder} just now; start again to resume it")
         monitor = stack.enter_context(Monitor(folder, config.training.max_steps, is_main=world.is_main))

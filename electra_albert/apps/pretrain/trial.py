@@ -31,8 +31,7 @@ from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
 from electra_albert.training.optimizer import build_optimizer
-from electra_albert.training.settings import RunSettings
-from electra_albert.training.step import autocast, backward, count_step, term_scales
+from electra_albert.training.step import RunSettings, autocast, backward, count_step, term_scales
 
 _TIMED_SECONDS, _MOST = 10.0, 20  # micro-batches are timed for so long, but so many times at most
 _STATE_BYTES = 16  # of each weight: itself, its gradient and Adam's two moments in float32

@@ -20,7 +20,7 @@ from electra_albert.contracts import STOPPED_BY_SIGNAL, CheckpointError, UsageEr
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.monitor import Monitor
-from electra_albert.training.settings import RunSettings
+from electra_albert.training.step import RunSettings
 from tests.apps.pretrain.test_distributed_run import furthest, on_two_ranks
 from tests.apps.pretrain.test_resume import interrupt
 from tests.apps.tiny_run import assert_refused, call, outcome, rows

@@ -41,7 +41,7 @@ def test_the_command_prints_and_writes_what_the_functions_give(
     ended = run("--model", finished.folder, "--text", text, text, "--pairs", pairs, "--output", output)
     assert ended.code == 0, ended.err
     found, expected = json.loads(output.read_text(encoding="utf-8")), score_text(model, text)
-    assert found["text"] == [expected._asdict()] * 2
+    assert found["text"] == [expected] * 2
     assert found["pairs"] == score_pairs(model, pairs)
     in_python = score.score(model=finished.folder, text=[text, text], pairs=pairs, device="cpu")
     assert {**found, "options": None} == {**in_python, "options": None}
@@ -52,7 +52,7 @@ def test_the_command_prints_and_writes_what_the_functions_give(
     assert [line.split()[0] for line in lines if line] == [
         *("text", "new.txt", "new.txt", "good", "pairs", "mean", "mean", "standard", "ties,")
     ]
-    assert f"{expected.nats_per_token:.4f}" in lines[1]
+    assert f"{expected['nats_per_token']:.4f}" in lines[1]
     assert len({len(line) for line in lines[:3]}) == 1
 
 

@@ -1,0 +1,129 @@
+"""Loading: folders whose token table has rows for no token, and what `load_model` and its calls refuse in one line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.inference.model import InferenceModel, load_model
+from tests.corpus.tokenizer_kinds import wordpiece_vocab
+from tests.inference.stock import LONGEST, NATS_TOLERANCE, TOLERANCE, make_stock, stock_inputs
+
+SPARE, TOKENS = 7, len(wordpiece_vocab(True))
+TEMPTING = 30.0  # the bias of a spare row: stock predicts it at every mask
+MASKED = ["The old [MASK] fell into the river.", "Every [MASK] dog found a [MASK]."]
+PLAIN = ["The old bridge fell into the river.", "A dog barked at the moon."]
+
+
+def twins(folder: Path, name: str) -> Any:
+    """The same weights in two folders, with and without spare rows; returns stock's model of the first."""
+    padded = make_stock(folder / "padded", name, vocab_size=TOKENS + SPARE)
+    if name.endswith("MaskedLM"):
+        with torch.no_grad():
+            padded.get_output_embeddings().bias[TOKENS:] = TEMPTING
+        padded.save_pretrained(str(folder / "padded"))
+    plain, rows = make_stock(folder / "plain", name), TOKENS + SPARE
+    state = {name: rest[:TOKENS] if rest.shape[:1] == (rows,) else rest for name, rest in padded.state_dict().items()}
+    plain.load_state_dict(state)
+    plain.save_pretrained(str(folder / "plain"))
+    return padded
+
+
+@pytest.mark.parametrize("name", ["AlbertForMaskedLM", "ElectraForMaskedLM"])
+def test_spare_rows_are_never_predicted_and_change_no_answer(tmp_path: Path, name: str) -> None:
+    """Probabilities are stock's among the tokens alone; stock itself predicts a spare row."""
+    stock = twins(tmp_path, name)
+    padded, plain = (load_model(tmp_path / folder, "cpu") for folder in ("padded", "plain"))
+    inputs = stock_inputs(tmp_path / "padded", MASKED[0])
+    with torch.no_grad():
+        logits = stock(**inputs).logits[0, inputs["input_ids"][0].tolist().index(padded.tokenizer.mask_token_id)]
+    assert logits.argmax() >= TOKENS
+    everything = padded.fill_mask(MASKED[0], top_k=10**6)
+    assert sorted(proposal["token"] for proposal in everything) == list(range(TOKENS))
+    expected = logits[:TOKENS].softmax(-1)
+    scores = [float(expected[proposal["token"]]) for proposal in everything]
+    assert [proposal["score"] for proposal in everything] == pytest.approx(scores, abs=TOLERANCE)
+    ours, theirs = padded.pseudo_log_likelihood(PLAIN), plain.pseudo_log_likelihood(PLAIN)
+    assert ours == pytest.approx(theirs, abs=NATS_TOLERANCE)
+    assert all(map(torch.equal, *([each.tokens for each in one.features(PLAIN)] for one in (padded, plain))))
+
+
+@pytest.mark.parametrize("spare", [SPARE, -1])
+def test_a_table_of_too_few_rows_is_refused(tmp_path: Path, spare: int) -> None:
+    """For the tokenizer, or for its configuration: rows are left out where they are there."""
+    make_stock(tmp_path, "BertForMaskedLM", vocab_size=TOKENS + spare)
+    file, message = tmp_path / "config.json", f"{TOKENS} tokens, the model {TOKENS - 1}"
+    if spare >= 0:
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"vocab_size": TOKENS + spare + 2}))
+        message = rf"shape \[{TOKENS + spare}"
+    with pytest.raises(CheckpointError, match=message):
+        load_model(tmp_path, "cpu")
+
+
+LONG = "owl " * (LONGEST - 1)
+REFUSED: dict[str, tuple[Callable[[InferenceModel], Any], type[ValueError], str]] = {
+    "too long": (lambda model: model.features(["owl", LONG]), DataError, r"^texts\[1\]: 'owl.*truncate=True"),
+    "no mask": (lambda model: model.fill_mask(["[MASK]", "owl"]), DataError, r"^texts\[1\]: 'owl' .*\[MASK\]"),
+    "a number": (lambda model: model.features([3]), UsageError, r"texts\[0\]: 3 is no text"),
+    "a list in a list": (lambda model: model.replaced_probabilities([["owl"]]), UsageError, r"texts\[0\]"),
+    "a pair to fill": (lambda model: model.fill_mask([("a", "b")]), UsageError, "give a str or"),
+    "half a character": (lambda model: model.features(["a", "\ud800"]), DataError, r"texts\[1\].*half"),
+    "no pooler": (lambda model: model.features("a", "pooler"), UsageError, "mean, cls$"),
+    "top_k": (lambda model: model.fill_mask("[MASK]", top_k=0), UsageError, "top_k=0"),
+    "targets": (lambda model: model.fill_mask("[MASK]", targets="owl moon"), UsageError, "cut into ▁owl "),
+    "too long to fill": (lambda model: model.rewrite("[MASK] " * LONGEST), DataError, "^line 1: .* tokens long"),
+    "no rate": (lambda model: model.rewrite("owl", mask_rate=0), UsageError, "mask_rate=0"),
+    "not fine-tuned": (lambda model: model.classify("owl"), UsageError, "classify needs a fine-tuned model"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_read_is_refused_in_one_line(model: InferenceModel, case: str) -> None:
+    ask, error, message = REFUSED[case]
+    with pytest.raises(error, match=message) as refusal:
+        ask(model)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("call", ["features", "classify"])
+def test_a_pair_is_refused_where_the_model_knows_one_segment(tmp_path: Path, call: str) -> None:
+    make_stock(tmp_path, "BertForSequenceClassification", type_vocab_size=1)
+    ask = getattr(load_model(tmp_path, "cpu"), call)
+    assert len(ask(["A dog"])) == 1
+    with pytest.raises(UsageError, match="one segment"):
+        ask([("A dog", "barked")])
+
+
+def test_a_missing_head_is_named(run: Path) -> None:
+    generator, discriminator = (load_model(run / part, "cpu") for part in ("generator", "discriminator"))
+    with pytest.raises(UsageError, match="needs a detection head"):
+        generator.replaced_probabilities("owl")
+    for ask in (discriminator.fill_mask, discriminator.pseudo_log_likelihood, discriminator.rewrite):
+        with pytest.raises(UsageError, match="needs a masked-token head"):
+            ask("[MASK]")
+
+
+def test_a_model_is_loaded_only_from_what_is_there_as_what_can_be_computed(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run")
+    (copy / "generator" / "config.json").unlink()
+    (books := tmp_path / "books.txt").write_text("The owl crossed the river.\n", encoding="utf-8")
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"batch_tokens": 0}, "batch_tokens=0"),
+        ({"device": "cuda:99"}, "device='cuda:99'"),
+        ({"path": "nowhere"}, "nowhere"),
+        ({"path": copy / "generator"}, "config.json"),
+        ({"path": books}, "config.json"),
+        ({"path": tmp_path}, "model.safetensors"),
+    ]
+    for options, word in refused:
+        with pytest.raises(UsageError, match=re.escape(word)) as refusal:
+            load_model(**{"path": run, "device": "cpu", **options})
+        assert "\n" not in str(refusal.value)
