@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,13 +53,6 @@ _KNOWN = (
 )
 
 
-class Renamed(NamedTuple):
-    """Tensors under our names, except that every pooler is `pooler.`, and the heads that have no counterpart."""
-
-    tensors: dict[str, Tensor]
-    left_aside: list[str]
-
-
 def to_stock(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our state dict under stock names, ALBERT's (a detection head's: ELECTRA's), float32, in storage of its own."""
     stock = {}
@@ -81,13 +73,18 @@ def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", torch.float32).clone() for name, tensor in state.items()}
 
 
-def from_native(state: Mapping[str, Tensor]) -> Renamed:
-    """The inverse of to_native."""
-    return Renamed({name.replace(_ORDER_POOLER, _POOLER): tensor for name, tensor in state.items()}, [])
+def from_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of to_native, except that every pooler is `pooler.`, as from_stock names it."""
+    return {name.replace(_ORDER_POOLER, _POOLER): tensor for name, tensor in state.items()}
 
 
-def from_stock(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, origin: str) -> Renamed:
-    """The tensors of a stock file of a `kind` of model; CheckpointError for anything that no model here computes."""
+def from_stock(
+    tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, origin: str
+) -> tuple[dict[str, Tensor], list[str]]:
+    """The tensors of a stock file of a `kind` of model under our names, and the heads that have no counterpart here.
+
+    Every pooler is `pooler.`. Raises CheckpointError for anything else that no model here computes.
+    """
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         new_name = _albert_name(name.removeprefix(f"{kind}."))
@@ -115,7 +112,7 @@ def from_stock(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, or
             raise CheckpointError(f"{origin} holds {name}, which no {kind} model known here has; name another model")
         if not tensor.is_floating_point():
             raise CheckpointError(f"{origin}: {name} is {tensor.dtype}, which no trained weight is; get another file")
-    return Renamed(_fused(found, origin), left_aside)
+    return _fused(found, origin), left_aside
 
 
 def for_order_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

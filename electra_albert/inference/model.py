@@ -21,7 +21,6 @@ from torch.nn.functional import cross_entropy
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.hub import load as hub
-from electra_albert.hub.fill import ROWS_BY_TOKEN
 from electra_albert.inference import engine, tasks
 from electra_albert.inference.engine import Engine, Padded, Text, TokenSequence, as_texts
 from electra_albert.inference.rewrite import MASKS_AT_ONCE, Draw, masked_logits, rewrite
@@ -94,9 +93,9 @@ def load_model(
     if rows > count:
         LOG.info(f"{rows - count} rows of the token table belong to no token of the tokenizer and are never predicted")
     stored, mlm = (_without_spare_rows(one, count) for one in (stored, mlm))
-    encoder = hub.body_of(stored, str(files.weights))
-    detector = hub.discriminator_of(stored, str(files.weights)) if stored.has_detection_head else None
-    generator = hub.generator_of(mlm, str(mlm_files.weights)) if mlm.has_mlm_head else None
+    encoder = hub.build(stored, Body)
+    detector = hub.build(stored, Discriminator) if "discriminator_predictions" in stored.parts else None
+    generator = hub.build(mlm, Generator) if "predictions" in mlm.parts else None
     for model in (detector, generator if mlm_files == files else None):
         if model is not None:  # weights that two of them have are kept once
             model.embeddings, model.encoder = encoder.embeddings, encoder.encoder
@@ -113,14 +112,14 @@ def _locate(path: Path, config: Path | None, tokenizer: Path | None) -> tuple[hu
     is_run = os.path.isdir(path / "generator")  # no error for a name that is too long
     if is_run or config is not None or tokenizer is not None:
         generator = hub.locate(path, "generator", config, tokenizer)
-        return hub.locate_encoder(path) if is_run or generator.part else generator, generator
-    encoder = hub.locate_encoder(path)
+        return hub.locate(path) if is_run or generator.part else generator, generator
+    encoder = hub.locate(path)
     return encoder, hub.locate(path, "generator") if encoder.part else encoder
 
 
 def _without_spare_rows(stored: hub.Stored, count: int) -> hub.Stored:
     """The model with the first `count` rows of its token table."""
-    by_token = {name: tensor for name, tensor in stored.tensors.items() if name in ROWS_BY_TOKEN}
+    by_token = {name: tensor for name, tensor in stored.tensors.items() if name in hub.ROWS_BY_TOKEN}
     if any(len(tensor) != stored.config.vocab_size for tensor in by_token.values()):
         return stored  # refused where it is loaded, with the sizes it has
     kept = {name: tensor[:count] for name, tensor in by_token.items()}

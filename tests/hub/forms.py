@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,14 +10,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
+from electra_albert.hub.config import stock_config
+from electra_albert.hub.names import to_stock
 from electra_albert.hub.save import save_model
 from electra_albert.model.electra import Generator
 from electra_albert.model.task_model import TaskHead
 from tests.model.test_task_model import make_task_model
-from tests.model.twins import SHAPE, make_body, make_masked_lm, make_pair
+from tests.model.twins import SHAPE, SPECIAL_IDS, make_body, make_masked_lm, make_pair
 
 LABELS = ["entailment", "neutral", "contradiction"]
 _POOLER = ("pooler.bias", "pooler.weight")
@@ -85,6 +89,20 @@ def save(name: str, tokenizer: Any, folder: Path, **options: Any) -> Any:
     model = form.make(replace(SHAPE, vocab_size=len(tokenizer), num_hidden_groups=2))
     save_model(model, tokenizer, folder, form.details, **options)
     return model
+
+
+def write(folder: Path, model: nn.Module) -> Path:
+    """A stock folder of a model of SHAPE, without a hash, a tokenizer or a card."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(to_stock(model.state_dict()), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(stock_config(SHAPE, "AlbertModel", SPECIAL_IDS)))
+    return folder
+
+
+def assert_same_tensors(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert torch.equal(found[name], tensor), name
 
 
 def run_code_of(folder: Path) -> dict[str, Any]:

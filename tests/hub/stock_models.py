@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from electra_albert.contracts import Batch
-from electra_albert.hub.load import ModelFiles
+from electra_albert.hub.find import ModelFiles
 from tests.model.twins import SHAPE, padded_batch, stock
 
 C = 5
@@ -80,8 +80,3 @@ def stock_outputs(model: Any, batch: Batch) -> dict[str, Tensor]:
         found: Mapping[str, Tensor] = model(**dict(zip(names, inputs, strict=True)))
     renamed = {"prediction_logits": "logits"}
     return {renamed.get(name, name): tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
-
-
-def body_of(model: Any) -> Any:
-    """The encoder inside a stock model, or itself."""
-    return getattr(model, model.base_model_prefix, model)

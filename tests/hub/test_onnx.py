@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
-from electra_albert.hub.onnx import INPUTS, write_onnx
-from electra_albert.hub.outputs import outputs
+from electra_albert.hub.onnx import INPUTS, outputs, write_onnx
 from electra_albert.model.compilation import compile_for_training
 from tests.hub.forms import FORMS
 from tests.model.twins import SHAPE, make_body, make_masked_lm

@@ -17,12 +17,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from electra_albert.contracts import CheckpointError
-from electra_albert.hub.config import stock_config
-from electra_albert.hub.load import load_generator, locate
+from electra_albert.hub.load import build, locate, read_stored
 from electra_albert.hub.names import to_stock
 from electra_albert.hub.weights import DIGEST, read_tensors, write_safetensors
+from electra_albert.model.electra import Generator
+from tests.hub.forms import write
 from tests.hub.hostile_files import PICKLES, UNREADABLE, WRONG, Harmful, saved, zip_of
-from tests.model.twins import SHAPE, SPECIAL_IDS, make_masked_lm
+from tests.model.twins import SHAPE, make_masked_lm
 
 LONGEST_LINE = 450
 WEIGHTS = "model.safetensors"
@@ -31,13 +32,15 @@ WEIGHTS = "model.safetensors"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A sound generator, to damage."""
-    made = tmp_path / "model"
-    made.mkdir()
     model = make_masked_lm(SHAPE, with_sentence_order=False)
+    made = write(tmp_path / "model", model)
     write_safetensors(to_stock(model.state_dict()), made / WEIGHTS)
-    (made / "config.json").write_text(json.dumps(stock_config(SHAPE, "AlbertForMaskedLM", SPECIAL_IDS)))
-    load_generator(locate(made, "generator"))
+    load(made)
     return made
+
+
+def load(folder: Path) -> Generator:
+    return build(read_stored(locate(folder, "generator")), Generator)
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -60,7 +63,7 @@ def test_damaged_safetensors_file_is_refused(folder: Path, name: str) -> None:
 def test_tensors_of_no_model_known_here_are_refused_with_the_reason(folder: Path, name: str) -> None:
     change, word = WRONG[name]
     change(folder / WEIGHTS)
-    assert word in refusal(lambda: load_generator(locate(folder, "generator")))
+    assert word in refusal(lambda: load(folder))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # torch's, on what is written here
@@ -68,7 +71,7 @@ def test_tensors_of_no_model_known_here_are_refused_with_the_reason(folder: Path
 def test_pickle_of_anything_but_plain_tensors_is_refused_and_not_run(folder: Path, name: str) -> None:
     (folder / WEIGHTS).unlink()
     (folder / "pytorch_model.bin").write_bytes(PICKLES[name](folder / "canary"))
-    assert "pytorch_model.bin" in refusal(lambda: load_generator(locate(folder, "generator")))
+    assert "pytorch_model.bin" in refusal(lambda: load(folder))
     assert not (folder / "canary").exists()
 
 
@@ -101,7 +104,7 @@ def test_configuration_of_other_sizes_than_its_weights_is_refused_at_once(folder
     blocks = dict.fromkeys(("num_hidden_layers", "num_hidden_groups", "inner_group_num"), 1024)
     for change in ({"vocab_size": 2**31 - 1}, {"hidden_size": 24}, blocks):
         (folder / "config.json").write_text(json.dumps(contents | change))
-        assert refusal(lambda: load_generator(locate(folder, "generator")))
+        assert refusal(lambda: load(folder))
 
 
 def test_flipped_bit_in_a_file_of_ours_is_seen(folder: Path) -> None:
@@ -161,11 +164,11 @@ def test_index_that_names_anything_but_sound_files_beside_it_is_refused(folder: 
     (folder / "folder").mkdir()
     for shard in ("../part.safetensors", "/etc/passwd", "folder", "a" * 5000, "a\0b", "\udc80", "gone.bin", "evil.bin"):
         with_index(folder, json.dumps({"weight_map": dict.fromkeys(names, shard)}))
-        assert refusal(lambda: load_generator(locate(folder, "generator")))
+        assert refusal(lambda: load(folder))
     assert not (folder / "canary").exists()
     for text in ("{}", '{"weight_map": ["a"]}', '{"weight_map": {"a": 1}}'):
         with_index(folder, text)
-        assert f"{WEIGHTS}.index.json" in refusal(lambda: load_generator(locate(folder, "generator")))
+        assert f"{WEIGHTS}.index.json" in refusal(lambda: load(folder))
 
 
 def test_two_files_with_the_same_tensor_are_refused(folder: Path) -> None:
@@ -174,9 +177,9 @@ def test_two_files_with_the_same_tensor_are_refused(folder: Path) -> None:
     files = dict.fromkeys(whole, "part.safetensors") | {"predictions.bias": "other.safetensors"}
     write_safetensors({"predictions.bias": torch.ones(SHAPE.vocab_size)}, folder / "other.safetensors")
     with_index(folder, json.dumps({"weight_map": files}))
-    assert "disagree on 'predictions.bias'" in refusal(lambda: load_generator(locate(folder, "generator")))
+    assert "disagree on 'predictions.bias'" in refusal(lambda: load(folder))
     once = {name: tensor for name, tensor in whole.items() if name != "predictions.bias"}
     write_safetensors(once, folder / "part.safetensors")
-    assert torch.equal(load_generator(locate(folder, "generator")).predictions.bias, torch.ones(SHAPE.vocab_size))
+    assert torch.equal(load(folder).predictions.bias, torch.ones(SHAPE.vocab_size))
     with_index(folder, json.dumps({"weight_map": files | {"albert.pooler.weight": "part.safetensors"}}))  # is lost
-    assert "disagree on 'albert.pooler.weight'" in refusal(lambda: load_generator(locate(folder, "generator")))
+    assert "disagree on 'albert.pooler.weight'" in refusal(lambda: load(folder))

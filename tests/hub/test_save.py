@@ -20,8 +20,8 @@ from torch import Tensor
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from electra_albert.hub import names
-from electra_albert.hub.load import load_task_model, locate_encoder
-from electra_albert.hub.outputs import outputs
+from electra_albert.hub.load import load_task_model, locate
+from electra_albert.hub.onnx import outputs
 from electra_albert.hub.save import save_model
 from electra_albert.hub.weights import DIGEST, read_tensors
 from tests.apps.tiny_run import environment
@@ -138,7 +138,7 @@ def test_a_fine_tuned_folder_is_loaded_here_with_head_and_details(tokenizer: Any
     details = {**(FORMS[name].details or {}), "task": "mine", "max_seq_length": 16}
     model = FORMS[name].make(replace(SHAPE, vocab_size=VOCAB))
     save_model(model, tokenizer, tmp_path / "model", details)
-    loaded, found = load_task_model(locate_encoder(tmp_path))
+    loaded, found = load_task_model(locate(tmp_path))
     assert found == {**details, "kind": model.head.kind, "style": model.head.style}
     assert loaded.head == model.head
     assert all(torch.equal(loaded.state_dict()[key], tensor) for key, tensor in model.state_dict().items())

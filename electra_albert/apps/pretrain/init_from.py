@@ -20,17 +20,25 @@ from electra_albert.corpus.mixture import read_sources
 from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
 from electra_albert.data_files.finding import find_files as find_text
 from electra_albert.files import sha256
-from electra_albert.hub.fill import adopt, require_same_computation, resize_vocabulary, same_tables
-from electra_albert.hub.find import CONFIG_FILE, ENCODER_FOLDERS, ModelFiles, is_checkpoint, locate, locate_encoder
-from electra_albert.hub.load import Stored, body_of, read_config, read_each
+from electra_albert.hub.find import CONFIG_FILE, ENCODER_FOLDERS, ModelFiles, is_checkpoint, locate
+from electra_albert.hub.load import (
+    Stored,
+    adopt,
+    build,
+    read_config,
+    read_each,
+    require_same_computation,
+    resize_vocabulary,
+    same_tables,
+)
 from electra_albert.hub.weights import all_files
+from electra_albert.model.encoder import Backbone, Body
 from electra_albert.presets import PRESETS
 from electra_albert.training.checkpoint import MANIFEST, MODEL, find_checkpoint, load_checkpoint, read_state
 from electra_albert.training.distributed import World, gather_objects, main_first
 
 if TYPE_CHECKING:
     from electra_albert.corpus.tokenizer import Tokenizer
-    from electra_albert.model.encoder import Backbone
     from electra_albert.objectives import PretrainingObjective
 
 LOG = logging.getLogger(__name__)
@@ -82,7 +90,7 @@ def stock_options(folder: Path) -> dict[str, Any]:
 
 def find_files(folder: Path) -> list[ModelFiles]:
     """The encoder in a folder, and the generator where it is a discriminator beside one. Raises UsageError."""
-    encoder = locate_encoder(folder)
+    encoder = locate(folder)
     place = encoder.weights.absolute().parent
     if encoder.part == "discriminator":  # of a checkpoint
         return [encoder, locate(encoder.weights, "generator")]
@@ -153,8 +161,8 @@ def read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
     added = tokenizer.convert_ids_to_tokens(range(size, len(tokenizer)))
     new = [[token.id for token in own.backend_tokenizer.model.tokenize(text)] for text in added]
     models = read_each(files)
-    for each, stored in zip(files, models, strict=True):
-        body_of(stored, str(each.weights))  # the run makes what the configuration says: first it must be the weights'
+    for stored in models:
+        build(stored, Body)  # the run makes what the configuration says: first it must be the weights'
     rows = models[0].config.vocab_size
     if rows < size:
         raise CheckpointError(f"{folder}: its tokenizer has {size} tokens, its token table {rows} rows")
@@ -192,7 +200,7 @@ def _begin_with_stock(
     if discriminator is None:
         unused += ["generator"] if generator is not None else []
     else:
-        if generator is None and encoder.has_mlm_head and objective.generator.config == discriminator.config:
+        if generator is None and "predictions" in encoder.parts and objective.generator.config == discriminator.config:
             generator = encoder
             unused.remove("predictions")
         way_out = "begin with the discriminator's folder alone, put elsewhere, and a generator is built for it"
