@@ -29,7 +29,7 @@ _FOLDERS = {  # of a run or of a fine-tuning, by the kind of model that is asked
 }
 STATE_FILE = "state.json"
 _MANIFEST, _WEIGHTS = "MANIFEST.json", "model.safetensors"  # as training/checkpoint.py writes them
-_OF_A_MODEL = re.compile(r"(?:.+\.)?((generator|discriminator)\..+)")  # a name in a checkpoint
+_OF_A_MODEL = re.compile(r"(?:.+\.)?(generator|discriminator)\.(.+)")  # a name in a checkpoint
 
 
 class ModelFiles(NamedTuple):
@@ -54,8 +54,7 @@ def locate(path: Path, kind: str = "encoder", config: Path | None = None, tokeni
         parts = _parts(folder)
         part = next((name for name in _FOLDERS[kind] if name in parts), None)
         if part is None:
-            found, wanted = " and ".join(parts) or "no pretrained model", " or ".join(_FOLDERS[kind])
-            raise CheckpointError(f"the checkpoint {folder} holds {found}, not what is asked for: {wanted}")
+            raise CheckpointError(f"the checkpoint {folder} holds {' and '.join(parts) or 'no model'}, no {kind}")
         run = folder.absolute().parents[1]
         return ModelFiles(folder / _WEIGHTS, config or folder / STATE_FILE, tokenizer or run / "tokenizer", part)
     weights = path if path.is_file() else _weights_in(path, kind)
@@ -82,15 +81,15 @@ def is_checkpoint(path: Path) -> bool:
     return (folder / STATE_FILE).is_file() or (folder / _MANIFEST).is_file()
 
 
-def read_checkpoint(weights: Path) -> dict[str, Tensor]:
-    """The tensors of the models in a checkpoint by `part.name`; CheckpointError where it is not as it was written."""
+def read_checkpoint(weights: Path, part: str) -> dict[str, Tensor]:
+    """The tensors of one model in a checkpoint; CheckpointError where it is not as it was written."""
     with _whole(weights.parent):
         if sha256(weights) != read_json(weights.with_name(_MANIFEST))["files"][_WEIGHTS]["sha256"]:
             raise ValueError(f"{_WEIGHTS} is not what {_MANIFEST} says")
         tensors = read_tensors(weights)
         tensors |= {name: tensors[tied] for name, tied in read_json(weights.with_name(STATE_FILE))["aliases"].items()}
     named = ((_OF_A_MODEL.fullmatch(name), tensor) for name, tensor in tensors.items())
-    return {match[1]: tensor for match, tensor in named if match}
+    return {match[2]: tensor for match, tensor in named if match and match[1] == part}
 
 
 def checkpoint_config(state: Path, part: str) -> dict[str, Any]:
@@ -109,7 +108,7 @@ def _parts(folder: Path) -> list[str]:
     from safetensors import safe_open
 
     with _whole(folder), safe_open(str(folder / _WEIGHTS), framework="pt") as file:
-        return sorted({match[2] for match in map(_OF_A_MODEL.fullmatch, file.keys()) if match})
+        return sorted({match[1] for match in map(_OF_A_MODEL.fullmatch, file.keys()) if match})
 
 
 @contextmanager

@@ -48,28 +48,14 @@ class Stored(NamedTuple):
 
 def read_stored(files: ModelFiles) -> Stored:
     """Read and check a model's files. Raises CheckpointError where they are no model that can be read, or damaged."""
-    return read_each([files])[0]
-
-
-def read_each(models: Sequence[ModelFiles]) -> list[Stored]:
-    """As read_stored, of several models. A file that holds more than one is read once, and they share its tensors."""
-    read = {
-        weights: read_checkpoint(weights) if is_checkpoint(weights) else read_tensors(weights)
-        for weights in {files.weights for files in models}
-    }
-    found = []
-    for files in models:
-        contents, prefix, origin = _contents(files), f"{files.part}." if files.part else "", str(files.weights)
-        whole = read[files.weights].items()
-        tensors = {name.removeprefix(prefix): tensor for name, tensor in whole if name.startswith(prefix)}
-        config = model_config(contents, str(files.config))
-        blocks = config.num_hidden_groups * config.inner_group_num
-        if blocks > len(tensors):  # a false configuration must not cost minutes
-            raise CheckpointError(f"{origin} holds {len(tensors)} tensors, its configuration {blocks} blocks")
-        kind = contents["model_type"]
-        renamed = (from_native(tensors), []) if kind == NATIVE else from_stock(tensors, kind, config, origin)
-        found.append(Stored(origin, config, *renamed))
-    return found
+    contents, weights, origin = _contents(files), files.weights, str(files.weights)
+    config, kind = model_config(contents, str(files.config)), contents["model_type"]
+    tensors = read_checkpoint(weights, files.part) if is_checkpoint(weights) else read_tensors(weights)
+    blocks = config.num_hidden_groups * config.inner_group_num
+    if blocks > len(tensors):  # a false configuration must not cost minutes
+        raise CheckpointError(f"{origin} holds {len(tensors)} tensors, its configuration {blocks} blocks")
+    renamed = (from_native(tensors), []) if kind == NATIVE else from_stock(tensors, kind, config, origin)
+    return Stored(origin, config, *renamed)
 
 
 def read_config(files: ModelFiles) -> ModelConfig:

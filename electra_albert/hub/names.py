@@ -25,26 +25,21 @@ _POOLER, _ORDER_POOLER = "pooler.", "sentence_order.pooler."
 _ORDER, _STOCK_ORDER = "sentence_order.classifier.", "sop_classifier.classifier."
 _DECODER, _DECODER_BIAS = "predictions.decoder.weight", "predictions.decoder.bias"
 _COUNTERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # in older files; not weights
-_LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
-_OF_LAYER = {
-    "attention.self.query": "attention.query",
-    "attention.self.key": "attention.key",
-    "attention.self.value": "attention.value",
-    "attention.output.dense": "attention.dense",
-    "attention.output.LayerNorm": "attention.LayerNorm",
-    "intermediate.dense": "ffn",
-    "output.dense": "ffn_output",
-    "output.LayerNorm": "full_layer_layer_norm",
-}
-_BEGINNINGS = {  # the first that fits
-    "embeddings_project.": _MAPPING,
-    "pooler.dense.": _POOLER,
-    "generator_predictions.": "predictions.",
-    "generator_lm_head.weight": _DECODER,
-    "generator_lm_head.bias": "predictions.bias",
-    "cls.predictions.transform.": "predictions.",
-    "cls.predictions.": "predictions.",
-}
+# Names of BERT, ELECTRA and files of 2019, and those of stock ALBERT without `albert.`: replaced in this order.
+_TO_ALBERT = (
+    (r"LayerNorm\.gamma$", "LayerNorm.weight"),
+    (r"LayerNorm\.beta$", "LayerNorm.bias"),
+    (r"^encoder\.layer\.(\d+)\.", r"encoder.albert_layer_groups.\1.albert_layers.0."),
+    (r"\.attention\.(self|output)\.", ".attention."),
+    (r"\.intermediate\.dense\.", ".ffn."),
+    (r"\.output\.dense\.", ".ffn_output."),
+    (r"\.output\.LayerNorm\.", ".full_layer_layer_norm."),
+    (r"^embeddings_project\.", _MAPPING),
+    (r"^pooler\.dense\.", _POOLER),
+    (r"^generator_lm_head\.weight$", _DECODER),
+    (r"^generator_lm_head\.bias$", "predictions.bias"),
+    (r"^(generator_predictions|cls\.predictions\.transform|cls\.predictions)\.", "predictions."),
+)
 # Heads without a counterpart here: BERT's next sentence, ELECTRA's for sentences and choices.
 _LEFT_OUT = ("cls.seq_relationship", "classifier.dense", "classifier.out_proj", "sequence_summary")
 _KNOWN = (
@@ -87,13 +82,15 @@ def from_stock(
     """
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        new_name = _albert_name(name.removeprefix(f"{kind}."))
+        new_name = name.removeprefix(f"{kind}.")
+        for pattern, replacement in _TO_ALBERT:
+            new_name = re.sub(pattern, replacement, new_name)
         if new_name in found:
             raise CheckpointError(f"{origin} holds {new_name} twice, under two names ({name}); name another model")
         found[new_name] = tensor
     left_aside = [head for head in _LEFT_OUT if any(name.startswith(f"{head}.") for name in found)]
-    omitted = tuple(f"{head}." for head in left_aside)
-    found = {name: t for name, t in found.items() if name not in _COUNTERS and not name.startswith(omitted)}
+    omitted = (*_COUNTERS, *(f"{head}." for head in left_aside))
+    found = {name: tensor for name, tensor in found.items() if not name.startswith(omitted)}
     if kind == "electra" and config.hidden_act != "gelu" and any(name.startswith("predictions.") for name in found):
         raise CheckpointError(f"{origin} holds ELECTRA's MLM head, which has gelu, but names {config.hidden_act}")
     if kind in RELATIVES and config.embedding_size == config.hidden_size:
@@ -118,16 +115,6 @@ def from_stock(
 def for_order_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors with the pooler as part of a sentence-order head."""
     return {re.sub(r"^pooler\.", _ORDER_POOLER, name): tensor for name, tensor in state.items()}
-
-
-def _albert_name(name: str) -> str:
-    """The name in stock ALBERT, without `albert.`, of one in any of the three; an unknown name stays as it is."""
-    name = re.sub("LayerNorm.gamma$", "LayerNorm.weight", re.sub("LayerNorm.beta$", "LayerNorm.bias", name))  # of 2019
-    layer = _LAYER.fullmatch(name)
-    if layer and layer[2] in _OF_LAYER:
-        return f"encoder.albert_layer_groups.{layer[1]}.albert_layers.0.{_OF_LAYER[layer[2]]}.{layer[3]}"
-    beginning = next((old for old in _BEGINNINGS if name.startswith(old)), "")
-    return _BEGINNINGS.get(beginning, "") + name.removeprefix(beginning)
 
 
 def _fused(tensors: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:

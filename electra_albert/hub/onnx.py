@@ -124,11 +124,8 @@ class _Graph(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self.named_outputs(input_ids, attention_mask, token_type_ids).values())
-
-    def named_outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
-        found = outputs(self.model, *inputs)
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> dict[str, Tensor]:
+        found = outputs(self.model, input_ids, attention_mask, token_type_ids)
         return {name: t for name, t in found.items() if name != "last_hidden_state" or isinstance(self.model, Body)}
 
 
@@ -141,9 +138,9 @@ def _trace(graph: _Graph) -> Any:
     length = torch.export.Dim("sequence", max=graph.model.config.max_position_embeddings)
     shapes = ({0: torch.export.Dim("batch"), 1: length},) * len(inputs)
     options: Any = {"opset_version": _OPSET, "optimize": False, "verbose": False, "dynamo": True}
-    options |= {"input_names": INPUTS, "dynamic_shapes": shapes}
     with torch.no_grad():
-        program: Any = torch.onnx.export(graph, inputs, output_names=list(graph.named_outputs(*inputs)), **options)
+        options |= {"input_names": INPUTS, "output_names": list(graph(*inputs)), "dynamic_shapes": shapes}
+        program: Any = torch.onnx.export(graph, inputs, **options)
     optimizer.optimize(program.model, input_size_limit=_LARGEST_FOLDED, output_size_limit=_LARGEST_FOLDED)
     ClearMetadataAndDocStringPass()(program.model)
     return program
@@ -160,7 +157,7 @@ def _check(graph: _Graph, file: Path) -> None:
     for batch, length in ((1, graph.model.config.max_position_embeddings), (3, 5)):
         inputs = probe(graph.model.config, batch, length)
         with torch.no_grad():
-            wanted = graph.named_outputs(*inputs)
+            wanted = graph(*inputs)
         found = session.run(list(wanted), {name: row.numpy() for name, row in zip(INPUTS, inputs, strict=True)})
         for (name, ours), theirs in zip(wanted.items(), found, strict=True):
             refusal = f"{ONNX_FILE} is not written: onnxruntime computes other {name} than PyTorch"

@@ -27,7 +27,7 @@ from electra_albert.hub.config import native_config, stock_config
 from electra_albert.hub.find import CONFIG_FILE
 from electra_albert.hub.load import TASK_FILE, head_of
 from electra_albert.hub.onnx import DATA_FILE, ONNX_FILE, Model, outputs, probe, quiet, require_equal, write_onnx
-from electra_albert.hub.weights import WEIGHT_FILES, read_tensors, write_safetensors
+from electra_albert.hub.weights import WEIGHT_FILES, digest, read_tensors, write_safetensors
 from electra_albert.model.attention import stock_computes
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.task_model import TaskModel
@@ -136,9 +136,8 @@ def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> 
     else:
         write_safetensors(tensors, weights)
     written = read_tensors(weights)
-    other = sorted(tensors.keys() ^ written.keys())
-    if other := other or [name for name, tensor in tensors.items() if not torch.equal(tensor.float(), written[name])]:
-        raise CheckpointError(f"{refusal}: {other[0]} is read otherwise than it was saved")
+    if digest(written) != digest({name: tensor.float() for name, tensor in tensors.items()}):
+        raise CheckpointError(f"{refusal}: {weights.name} is read otherwise than it was saved")
     if is_stock:
         rounded = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype).float()
         _check_against_stock(rounded, written, folder, refusal)

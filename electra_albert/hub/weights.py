@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import pickle
 import pickletools
@@ -11,7 +12,7 @@ import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -165,27 +166,18 @@ def _check_pickled(file: Path) -> None:
 
     torch.load bounds neither; hashing such a tuple, as every key of a mapping is, overflows the stack of the process.
     """
-    if not zipfile.is_zipfile(file):
-        with file.open("rb") as opened:
-            return _check_tuples(opened, _OLD_PARTS)
-    with zipfile.ZipFile(file) as archive:
-        members = archive.infolist()
-        is_packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
-        if is_packed or sum(member.file_size for member in members) > file.stat().st_size:
-            raise ValueError("it unpacks to more than its size")
-        for member in members:
-            if member.filename.lower().endswith(".pkl"):
-                with archive.open(member) as opened:
-                    _check_tuples(opened, 1)
-
-
-def _check_tuples(opened: IO[bytes], parts: int) -> None:
-    tuples = 0
-    for _ in range(parts):
-        for opcode, _, _ in pickletools.genops(opened):
-            tuples += opcode.name.startswith("TUPLE")
-            if tuples > _MOST_TUPLES:
-                raise ValueError("its values are nested without end")
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            is_packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
+            if is_packed or sum(member.file_size for member in members) > file.stat().st_size:
+                raise ValueError("it unpacks to more than its size")
+            pickles = [io.BytesIO(archive.read(each)) for each in members if each.filename.lower().endswith(".pkl")]
+    else:
+        pickles = [io.BytesIO(file.read_bytes())] * _OLD_PARTS  # which are read on from where the one before ended
+    names = (opcode.name for pickled in pickles for opcode, _, _ in pickletools.genops(pickled))
+    if sum(name.startswith("TUPLE") for name in names) > _MOST_TUPLES:
+        raise ValueError("its values are nested without end")
 
 
 def _reason(error: Exception) -> str:

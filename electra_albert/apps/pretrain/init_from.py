@@ -26,7 +26,7 @@ from electra_albert.hub.load import (
     adopt,
     build,
     read_config,
-    read_each,
+    read_stored,
     require_same_computation,
     resize_vocabulary,
     same_tables,
@@ -160,7 +160,7 @@ def read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
         raise UsageError(f"--init_from {folder}: its token table belongs to its own tokenizer; {way_out}")
     added = tokenizer.convert_ids_to_tokens(range(size, len(tokenizer)))
     new = [[token.id for token in own.backend_tokenizer.model.tokenize(text)] for text in added]
-    models = read_each(files)
+    models = [read_stored(each) for each in files]
     for stored in models:
         build(stored, Body)  # the run makes what the configuration says: first it must be the weights'
     rows = models[0].config.vocab_size
