@@ -19,8 +19,7 @@ from electra_albert.hub.find import ModelFiles, locate
 from electra_albert.hub.names import TABLE, to_stock
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.task_model import TaskHead, TaskModel
-from tests.hub.forms import assert_same_tensors, write
-from tests.hub.stock_models import make, save
+from tests.hub.models import assert_same_tensors, make, write
 from tests.model.test_task_model import make_task_model
 from tests.model.twins import SHAPE, make_body, make_masked_lm, make_pair, padded_batch
 
@@ -217,7 +216,8 @@ def test_fine_tuned_folder_that_is_not_whole_is_refused(
 )
 def test_dropout_of_the_head_is_the_one_stock_applies(tmp_path: Path, kind: str, name: str, otherwise: float) -> None:
     # Regression: a BERT without one of its own has the encoder's, which was taken for ALBERT's 0.1.
-    files = save(make(kind, f"{kind.capitalize()}ForSequenceClassification"), tmp_path)
+    make(kind, f"{kind.capitalize()}ForSequenceClassification").save_pretrained(tmp_path)
+    files = locate(tmp_path)
     contents = json.loads(files.config.read_text()) | {"hidden_dropout_prob": 0.3}
     contents.pop(name, None)
     for value, wanted in ((0.25, 0.25), (None, otherwise), (0, 0.0)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,13 +22,11 @@ from electra_albert.hub.weights import all_files
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import Body
 from electra_albert.model.task_model import TaskModel
-from tests.hub.forms import assert_same_tensors
-from tests.hub.stock_models import batches, config_of, make, save, stock_outputs
-from tests.model.twins import SHAPE, assert_same_outputs, make_pair
+from tests.hub.models import assert_same_tensors, config_of, make
+from tests.model.twins import SHAPE, assert_same_outputs, make_pair, padded_batch
 
 Tensors = dict[str, Tensor]
-
-
+WEIGHTS = "model.safetensors"
 CASES: dict[type[Any], tuple[str, ...]] = {
     Body: ("albert AlbertModel", "bert BertModel", "electra ElectraModel", "wide ElectraModel"),
     Generator: (
@@ -49,17 +48,28 @@ def load(files: ModelFiles, model_class: Any = Generator) -> Any:
     return load_task_model(files)[0] if model_class is TaskModel else build(read_stored(files), model_class)
 
 
+def save(model: Any, folder: Path) -> ModelFiles:
+    """Its folder, written by stock itself."""
+    model.save_pretrained(folder)
+    return ModelFiles(folder / WEIGHTS, folder / "config.json", folder)
+
+
+@torch.no_grad()
 def assert_parity(ours: Any, theirs: Any) -> None:
-    """AssertionError unless both compute the same under every mask, in float32 and in float64."""
-    for dtype in (torch.float32, torch.float64):
+    """AssertionError unless both compute the same of full rows, padded ones and such with holes, in both precisions."""
+    ids, padded, segments = padded_batch()[:3]
+    holes = padded & (ids % 3 != 1)
+    holes[:, 0] = True
+    is_choice = type(theirs).__name__.endswith("MultipleChoice")
+    for dtype, mask in itertools.product((torch.float32, torch.float64), (torch.ones_like(padded), padded, holes)):
         ours.to(dtype), theirs.to(dtype)
-        for batch in batches():
-            found = outputs(ours, batch.input_ids, batch.attention_mask, batch.token_type_ids)
-            wanted = stock_outputs(theirs, batch)
-            wanted.pop("seq_relationship_logits", None)  # BERT's head of the next sentence, which is left aside
-            assert wanted.keys() <= found.keys()
-            for name, tensor in wanted.items():
-                assert_same_outputs(found[name].view(tensor.shape), tensor)
+        found = outputs(ours, ids, mask, segments)
+        wanted = theirs(*(rows[None] if is_choice else rows for rows in (ids, mask.long(), segments)))
+        names = wanted.keys() - {"seq_relationship_logits"}  # BERT's head of the next sentence, which is left aside
+        assert names
+        for name in names:
+            ours_too = found[{"prediction_logits": "logits"}.get(name, name)]
+            assert_same_outputs(ours_too.view(wanted[name].shape), wanted[name])
 
 
 def rewrite(files: ModelFiles, change: Callable[[Tensors], Tensors]) -> ModelFiles:

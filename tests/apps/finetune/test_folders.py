@@ -17,7 +17,7 @@ from tests.apps.conftest import Finished
 from tests.apps.finetune.conftest import QUICK
 from tests.apps.tiny_run import Ended, assert_refused, call, sha256
 from tests.apps.tiny_tasks import SEED, Tiny, results
-from tests.hub.forms import run_code_of
+from tests.hub.models import run_code_of
 
 SCORE_ONLY = ("--num_train_epochs", 0)
 SEEDS = [SEED, SEED + 1]
