@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -48,21 +48,16 @@ TEXTS = [*([text] for text in NASTY), ["The river sings at night.", "Nobody hear
 Tensors = dict[str, Tensor]
 
 
-class Saved(NamedTuple):
-    folder: Path
-    models: dict[str, Any]
-
-
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     return train_tokenizer(PROSE, VOCAB, do_lower_case=True)
 
 
 @pytest.fixture(scope="module")
-def saved(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Saved:
-    """A folder of every form. Tests look at them and leave them as they are."""
+def saved(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
+    """A folder and the model of every form. Tests look at them and leave them as they are."""
     base = tmp_path_factory.mktemp("saved")
-    return Saved(base, {name: save(name, tokenizer, base / name) for name in FORMS})
+    return {name: (base / name, save(name, tokenizer, base / name)) for name in FORMS}
 
 
 def inputs() -> list[Tensor]:
@@ -79,23 +74,24 @@ def read_here(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_stock_class_loads_a_folder_with_the_keys_it_should_and_computes_our_numbers(
-    tokenizer: Any, saved: Saved, name: str
+    tokenizer: Any, saved: Any, name: str
 ) -> None:
-    form, found = FORMS[name], read_here(saved.folder / name)
+    form, (folder, model) = FORMS[name], saved[name]
+    found = read_here(folder)
     assert (found["class"], found["dtype"]) == (form.architecture, "torch.float32")
-    with safe_open(str(saved.folder / name / "model.safetensors"), "pt") as file:
+    with safe_open(str(folder / "model.safetensors"), "pt") as file:
         assert file.metadata().keys() == {"format", DIGEST}
         aside = sorted(key for key in file.keys() if key.startswith(form.aside))  # noqa: SIM118, no mapping
         has_pooler = form.architecture != "AlbertModel" or "albert.pooler.bias" in file.keys()  # noqa: SIM118
     wanted = {"missing_keys": [] if has_pooler else POOLER, "unexpected_keys": aside}
     assert found["report"] == {kind: keys for kind, keys in wanted.items() if keys}
     with torch.no_grad():
-        ours = outputs(saved.models[name], *inputs())
+        ours = outputs(model, *inputs())
     theirs = found["outputs"]
     if not has_pooler:
         del theirs["pooler_output"]  # whose weights are random
     if name == "discriminator with order":
-        ours["pooler_output"] = saved.models[name].sentence_order.pooler(ours["last_hidden_state"][:, 0]).tanh()
+        ours["pooler_output"] = model.sentence_order.pooler(ours["last_hidden_state"][:, 0]).tanh()
     ours["prediction_logits"] = ours.get("logits")
     assert theirs
     for key, value in theirs.items():
@@ -108,12 +104,12 @@ def test_stock_class_loads_a_folder_with_the_keys_it_should_and_computes_our_num
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_transformers_4_reads_every_folder_and_tokenizer_as_5_does(
-    saved: Saved, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    saved: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     old = tmp_path_factory.mktemp("transformers-4")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(old), *OLD_PACKAGES]
     subprocess.run(pip, check=True)
-    folders, tokenizers = [saved.folder / name for name in FORMS], []
+    folders, tokenizers = [folder for folder, _ in saved.values()], []
     for name, write in KINDS.items():
         write(tmp_path / name)
         tokenizers.append(tmp_path / "saved" / name)
