@@ -114,8 +114,9 @@ def stock_details(contents: Mapping[str, Any], origin: str) -> dict[str, Any]:
     architecture = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
     kind = next((kind for ending, kind in _KINDS.items() if architecture.endswith(ending)), None)
     if kind is None:
-        found = f"names no fine-tuned model (architecture {shown(architecture)})"
-        raise CheckpointError(f"{origin} {found}; fine-tune it first, or name a folder that Finetuning.py wrote")
+        raise CheckpointError(
+            f"{origin} names no fine-tuned model but architecture {shown(architecture)}; fine-tune it"
+        )
     problem = contents.get("problem_type")
     if problem not in (None, "regression", "single_label_classification"):
         raise CheckpointError(f"problem_type={shown(problem)} in {origin} is another task than can be read here")

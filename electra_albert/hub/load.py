@@ -158,8 +158,8 @@ def fill(
 ) -> None:
     """Fill a model from tensors under our names, except names that begin with a `spared` one.
 
-    The tensors become the model's own, or are copied `in_place`. A head of another kind in `state` is left out. Raises
-    CheckpointError, which calls the source `origin`, where a part lacks something, has more or has another shape.
+    The tensors become the model's own, or are copied `in_place`; heads of other kinds are left out. Raises
+    CheckpointError where a part lacks something, has more or has another shape.
     """
     if getattr(model, _IN_TWO, None) is not None:
         state = for_order_head(state)
@@ -208,11 +208,10 @@ def require_same_computation(config: ModelConfig, known: Mapping[str, Any], orig
     for name in _UNSEEN:
         found, wanted = known.get(name, first.get(name)), getattr(config, name)
         if found is not None and found != wanted:
-            difference = f"{origin} has {name} {found}, this run's model {wanted}"
-            raise CheckpointError(f"{difference}, so that its weights would compute something else; {way_out}")
+            raise CheckpointError(f"{origin} has {name} {found}, this run's model has {wanted}; {way_out}")
 
 
 def same_tables(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     """Whether two states hold equal embeddings, so that generator and discriminator can share them."""
-    names = {name for name in {**one, **other} if name.startswith("embeddings.")}
+    names = {name for name in one.keys() | other.keys() if name.startswith("embeddings.")}
     return all(name in one and name in other and torch.equal(one[name], other[name]) for name in names)

@@ -124,8 +124,8 @@ def _write_json(contents: Mapping[str, Any], file: Path) -> None:
 def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> Path:
     """Write the weights into a folder that holds all else, read them again and compare; returns their file."""
     is_stock, refusal = stock_computes(model.config), f"{folder.parent} is not written"
-    state = names.to_stock(model.state_dict()) if is_stock else names.to_native(model.state_dict())
-    tensors = {name: tensor.to(dtype) for name, tensor in state.items()}
+    renamed = (names.to_stock if is_stock else names.to_native)(model.state_dict())
+    tensors = {name: tensor.to(dtype) for name, tensor in renamed.items()}
     if too_large := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
         raise CheckpointError(f"{refusal}: {dtype} cannot hold {too_large[0]}; export as float32")
     weights = folder / (_READ_BY_STOCK_AS if file_format == "pt" else WEIGHT_FILES[0])
@@ -153,15 +153,11 @@ def _check_against_stock(model: Model, written: Mapping[str, Tensor], folder: Pa
 
     architecture = _architecture(model)
     is_choice = architecture == "AlbertForMultipleChoice"
-    has_pooler = any(name.endswith("pooler") for name, _ in model.named_modules())
+    options: dict[str, Any] = {"local_files_only": True, "dtype": torch.float32, "output_loading_info": True}
+    if architecture == "AlbertModel":
+        options["add_pooling_layer"] = any(name.endswith("pooler") for name, _ in model.named_modules())
     with quiet():
-        stock, report = getattr(transformers, architecture).from_pretrained(
-            str(folder),
-            local_files_only=True,
-            dtype=torch.float32,
-            output_loading_info=True,
-            **({"add_pooling_layer": has_pooler} if architecture == "AlbertModel" else {}),
-        )
+        stock, report = getattr(transformers, architecture).from_pretrained(str(folder), **options)
     heads = _heads_aside(model, stock.config)
     known = {f"{prefix}.{name}" for prefix, head in heads.items() for name in head.state_dict()}
     faults = sorted({*report["missing_keys"], *(known - written.keys())} | ({*report["unexpected_keys"]} - known))

@@ -129,8 +129,8 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
             written = (opened.metadata() or {}).get(DIGEST)
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, no mapping
     except (SafetensorError, OSError) as error:
-        problem = f"cannot be read as safetensors ({_reason(error)})"
-        raise CheckpointError(f"{file} {problem}; fetch it again, a pointer by git lfs pull") from None
+        problem = f"{file} cannot be read as safetensors ({_reason(error)})"
+        raise CheckpointError(f"{problem}; fetch it again, a pointer by git lfs pull") from None
     if written is not None and written != digest(tensors):
         raise CheckpointError(f"{file} is not as it was written: its hash is another; fetch or export it again")
     return tensors
@@ -142,8 +142,7 @@ def _read_pickled(file: Path) -> dict[str, Tensor]:
         with warnings.catch_warnings(action="ignore", category=UserWarning):  # of a plain pickle, which is refused
             contents = torch.load(file, map_location="cpu", weights_only=True)
     except _DAMAGED as error:
-        problem = f"is no file of plain tensors ({_reason(error)})"
-        raise CheckpointError(f"{file} {problem}; anything that could run code is refused") from None
+        raise CheckpointError(f"{file} is no file of plain tensors ({_reason(error)}); no other is read") from None
     for wrapper in ("model", "state_dict"):
         if isinstance(contents, dict) and isinstance(contents.get(wrapper), dict):
             contents = contents[wrapper]
