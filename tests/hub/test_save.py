@@ -22,7 +22,7 @@ from electra_albert.hub import names
 from electra_albert.hub.load import load_task_model, locate
 from electra_albert.hub.onnx import outputs
 from electra_albert.hub.save import save_model
-from electra_albert.hub.weights import DIGEST, read_tensors
+from electra_albert.hub.weights import DIGEST, read_tensors, write_safetensors
 from tests.apps.tiny_run import environment
 from tests.corpus.tokenizer_kinds import KINDS, NASTY, PROSE
 from tests.hub.models import FORMS, LABELS, save
@@ -206,6 +206,18 @@ def test_a_folder_that_stock_reads_otherwise_is_never_written(
     monkeypatch.setattr(names, "to_stock", lambda state: change(to_stock(state)))
     with pytest.raises(CheckpointError, match=refusal):
         save(name, tokenizer, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_that_are_read_otherwise_than_saved_are_refused(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_slightly_off(tensors: Tensors, file: Path) -> None:  # by less than the comparison with stock sees
+        write_safetensors({name: tensor * (1 + 1e-6) for name, tensor in tensors.items()}, file)
+
+    monkeypatch.setattr("electra_albert.hub.save.write_safetensors", write_slightly_off)
+    with pytest.raises(CheckpointError, match="read otherwise"):
+        save("generator", tokenizer, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
