@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from electra_albert.config import ModelConfig
-    from electra_albert.hub.outputs import Model
+    from electra_albert.hub.onnx import Model
 
 LOG = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _TEMPLATE = """---
 
 {{ text }}
 
-`THIS_FOLDER` stands for the path of this folder, or for its name on the hub once it is uploaded.
+`THIS_FOLDER` is the path of this folder, or its name on the hub once it is uploaded.
 
 ```python
 {{ code }}
@@ -43,8 +43,8 @@ _TEMPLATE = """---
 
 {% endif %}Made with ELECTRA-ALBERT. `license:` and `language:`, where the top lacks them, are for its maker to state.
 """
-_MARK = "<!-- card by ELECTRA-ALBERT, written again with the model unless it is changed: {} -->"
-_PURPOSES = {  # by stock class: the hub's task, and what the model does
+_MARK = "<!-- card by ELECTRA-ALBERT, written again with the model unless it is changed: {} -->\n"
+_PURPOSES = {  # by stock class: the hub's task, and the model's purpose
     "AlbertForMaskedLM": ("fill-mask", "fills in masked tokens"),
     "AlbertForPreTraining": ("fill-mask", "fills in masked tokens and predicts whether two segments changed places"),
     "AlbertForSequenceClassification": (HUB_TASKS["sequence"], "labels a text or a pair of texts"),
@@ -92,42 +92,38 @@ def write_card(folder: Path, facts: Facts, code: str, command: str = "") -> None
     from huggingface_hub import ModelCard, ModelCardData
 
     file = folder / CARD
-    if file.exists() and not _is_ours(file):
-        LOG.warning(f"{file} was not written here, or changed since; it stays")
-        return
+    if file.exists():
+        text = file.read_bytes().decode("utf-8", errors="replace")
+        if text != _marked(text[: text.rfind("<!--")]):
+            LOG.warning(f"{file} was not written here, or changed since; it stays")
+            return
     contents = {"title": folder.resolve().name, "text": facts.text, "code": code, "command": command}
-    body = f"{ModelCard.from_template(ModelCardData(**facts.fields), template_str=_TEMPLATE, **contents)}\n"
-    write_text(file, f"{body}{_mark(body)}\n")
+    card = ModelCard.from_template(ModelCardData(**facts.fields), template_str=_TEMPLATE, **contents)
+    write_text(file, _marked(f"{card}\n"))
 
 
-def _is_ours(file: Path) -> bool:
-    """Whether a card ends with the mark of the text before it."""
-    body, _, last = file.read_bytes().decode("utf-8", errors="replace").removesuffix("\n").rpartition("\n")
-    return last == _mark(f"{body}\n")
-
-
-def _mark(text: str) -> str:
-    return _MARK.format(hashlib.sha256(text.encode()).hexdigest()[:16])
+def _marked(body: str) -> str:
+    """A card with a last line by which it is known as written here, unless it is changed."""
+    return body + _MARK.format(hashlib.sha256(body.encode()).hexdigest()[:16])
 
 
 def describe(
     model: Model, architecture: str, file_format: str, dtype: torch.dtype, facts: Facts | None
 ) -> tuple[Facts, str]:
-    """The card of one exported model: what it is, what the file holds beside it, and the code that loads it.
+    """The card of one exported model: what it is, what the file holds besides, and the code that loads it.
 
     `file_format` is safetensors, pt, onnx, or native, safetensors of a model that stock classes do not compute.
     """
-    from electra_albert.hub.outputs import pooler_of
-
     tag, purpose = _PURPOSES[architecture]
     facts = facts or Facts()
-    is_stock, has_pooler = file_format == "safetensors", pooler_of(model) is not None
+    is_stock, parts = file_format == "safetensors", {name for name, _ in model.named_modules()}
+    has_pooler = not parts.isdisjoint({"pooler", "sentence_order.pooler"})
     notes = [_NOTES[file_format]] if file_format in _NOTES else []
     if architecture == "AlbertModel" and file_format != "onnx":
         notes += [
             f"The weights also hold {head}. Stock ALBERT classes report it as unexpected; `electra_albert` computes it."
             for part, head in _ASIDE.items()
-            if getattr(model, part, None) is not None
+            if part in parts
         ]
     if is_stock and architecture == "AlbertForMaskedLM" and has_pooler:
         notes.append("The weights also hold a pooler, which `AutoModel` loads and `AlbertForMaskedLM` ignores.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 from electra_albert.config import ModelConfig
@@ -50,9 +50,9 @@ def stock_config(config: ModelConfig, architecture: str, special_ids: Mapping[st
     }
 
 
-def native_config(config: ModelConfig, special_ids: Mapping[str, int]) -> dict[str, Any]:
-    """The contents of config.json of a model that stock classes do not compute: every field of its shape."""
-    return {"model_type": NATIVE, "format": _FORMAT, **asdict(config), **special_ids}
+def native_config(shape: Mapping[str, Any]) -> dict[str, Any]:
+    """The contents of config.json of a model that stock classes do not compute, by the fields of its ModelConfig."""
+    return {"model_type": NATIVE, "format": _FORMAT, **shape}
 
 
 def model_config(contents: Mapping[str, Any], origin: str) -> ModelConfig:
@@ -70,67 +70,14 @@ def model_config(contents: Mapping[str, Any], origin: str) -> ModelConfig:
         values |= {"num_hidden_groups": values["num_hidden_layers"], "inner_group_num": 1}
     if kind == "bert":
         values["embedding_size"] = values["hidden_size"]
-    if values["hidden_act"] not in ACTIVATIONS:
-        raise CheckpointError(
-            f"hidden_act={shown(values['hidden_act'])} in {origin} is none of {', '.join(ACTIVATIONS)}"
-        )
     try:
+        if values["hidden_act"] not in ACTIVATIONS:
+            raise ValueError(f"hidden_act={shown(values['hidden_act'])} is none of {', '.join(ACTIVATIONS)}")
         config = ModelConfig(**values)
         make_mixing(config)
     except ValueError as error:
         raise CheckpointError(f"{origin}: {error}") from None
     return config
-
-
-def shown(value: object) -> str:
-    """A value from a file as an error line shows it: short, and without line breaks or colours of a terminal."""
-    if isinstance(value, dict | list):
-        return f"a {type(value).__name__}"
-    return repr(value[:_LONGEST_SHOWN] if isinstance(value, str) else value)
-
-
-def stock_details(contents: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    """Kind, labels and style of a fine-tuned stock model's head, in the form of TASK_FILE; else CheckpointError."""
-    named = contents.get("architectures")
-    architecture = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
-    kind = next((kind for ending, kind in _KINDS.items() if architecture.endswith(ending)), None)
-    if kind is None:
-        found = f"names no fine-tuned model (architecture {shown(architecture)})"
-        raise CheckpointError(f"{origin} {found}; fine-tune it first, or name a folder that Finetuning.py wrote")
-    problem = contents.get("problem_type")
-    if problem not in (None, "regression", "single_label_classification"):
-        raise CheckpointError(f"problem_type={shown(problem)} in {origin} is another task than can be read here")
-    labels = _labels(contents.get("id2label", _UNNAMED), origin) if kind in ("sequence", "token") else []
-    is_regression = kind == "sequence" and (problem == "regression" or (problem is None and len(labels) == 1))
-    if is_regression and len(labels) != 1:
-        raise CheckpointError(f"{origin} describes a regression of {len(labels)} numbers; only one can be read")
-    return {"kind": kind, "style": "albert", "labels": [] if is_regression else labels, "is_regression": is_regression}
-
-
-def are_unnamed(labels: Sequence[str]) -> bool:
-    """Whether the labels are those that transformers fills in where nobody names them."""
-    return bool(labels) and list(labels) == [f"LABEL_{number}" for number in range(len(labels))]
-
-
-def name_the_labels(labels: Sequence[str]) -> str:
-    """The end of a message on a model whose labels have no names."""
-    return f"its labels have no names ({', '.join(labels[:2])}, ...); write id2label into its config.json"
-
-
-def classifier_dropout(contents: Mapping[str, Any]) -> Any:
-    """Dropout before the linear layer, as in stock: BERT and ELECTRA fall back to the encoder's."""
-    is_relative = contents.get("model_type") in RELATIVES
-    names = ("classifier_dropout", "hidden_dropout_prob") if is_relative else ("classifier_dropout_prob",)
-    return next((contents[name] for name in names if contents.get(name) is not None), DEFAULT_DROPOUT)
-
-
-def _labels(names: object, origin: str) -> list[str]:
-    """The labels by their numbers, which must be 0 to C - 1."""
-    numbered = dict(names) if isinstance(names, Mapping) else {}
-    labels = [numbered.get(str(number)) for number in range(len(numbered))]
-    if not labels or not all(isinstance(label, str) for label in labels):
-        raise CheckpointError(f"id2label in {origin} does not name the labels 0 to {max(0, len(labels) - 1)}")
-    return [str(label) for label in labels]
 
 
 def _values(contents: Mapping[str, Any], kind: str, origin: str) -> dict[str, Any]:
@@ -152,3 +99,51 @@ def _values(contents: Mapping[str, Any], kind: str, origin: str) -> dict[str, An
     if not all(type(value) in (int, float) for value in values.get("attention_options", {}).values()):
         raise CheckpointError(f"attention_options in {origin} should be numbers by name")
     return values
+
+
+def shown(value: object) -> str:
+    """A value from a file as an error line shows it: short, and without line breaks or colours of a terminal."""
+    if isinstance(value, dict | list):
+        return f"a {type(value).__name__}"
+    return repr(value[:_LONGEST_SHOWN] if isinstance(value, str) else value)
+
+
+def stock_details(contents: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """Kind, labels and style of a fine-tuned stock model's head, in the form of TASK_FILE; else CheckpointError."""
+    named = contents.get("architectures")
+    architecture = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
+    kind = next((kind for ending, kind in _KINDS.items() if architecture.endswith(ending)), None)
+    if kind is None:
+        raise CheckpointError(
+            f"{origin} names no fine-tuned model but architecture {shown(architecture)}; fine-tune it"
+        )
+    problem = contents.get("problem_type")
+    if problem not in (None, "regression", "single_label_classification"):
+        raise CheckpointError(f"problem_type={shown(problem)} in {origin} is another task than can be read here")
+    labels: list[Any] = []
+    if kind in ("sequence", "token"):
+        names = contents.get("id2label", _UNNAMED)
+        labels = [names.get(str(number)) for number in range(len(names))] if isinstance(names, dict) else []
+        if not labels or not all(isinstance(label, str) for label in labels):
+            raise CheckpointError(f"id2label in {origin} does not name the labels 0 to {max(0, len(labels) - 1)}")
+    is_regression = kind == "sequence" and (problem == "regression" or (problem is None and len(labels) == 1))
+    if is_regression and len(labels) != 1:
+        raise CheckpointError(f"{origin} describes a regression of {len(labels)} numbers; only one can be read")
+    return {"kind": kind, "style": "albert", "labels": [] if is_regression else labels, "is_regression": is_regression}
+
+
+def are_unnamed(labels: Sequence[str]) -> bool:
+    """Whether the labels are those that transformers fills in where nobody names them."""
+    return bool(labels) and list(labels) == [f"LABEL_{number}" for number in range(len(labels))]
+
+
+def name_the_labels(labels: Sequence[str]) -> str:
+    """The end of a message on a model whose labels have no names."""
+    return f"its labels have no names ({', '.join(labels[:2])}, ...); write id2label into its config.json"
+
+
+def classifier_dropout(contents: Mapping[str, Any]) -> Any:
+    """Dropout before the linear layer, as in stock: BERT and ELECTRA fall back to the encoder's."""
+    is_relative = contents.get("model_type") in RELATIVES
+    names = ("classifier_dropout", "hidden_dropout_prob") if is_relative else ("classifier_dropout_prob",)
+    return next((contents[name] for name in names if contents.get(name) is not None), DEFAULT_DROPOUT)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,39 +25,27 @@ _POOLER, _ORDER_POOLER = "pooler.", "sentence_order.pooler."
 _ORDER, _STOCK_ORDER = "sentence_order.classifier.", "sop_classifier.classifier."
 _DECODER, _DECODER_BIAS = "predictions.decoder.weight", "predictions.decoder.bias"
 _COUNTERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # in older files; not weights
-_LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
-_OF_LAYER = {
-    "attention.self.query": "attention.query",
-    "attention.self.key": "attention.key",
-    "attention.self.value": "attention.value",
-    "attention.output.dense": "attention.dense",
-    "attention.output.LayerNorm": "attention.LayerNorm",
-    "intermediate.dense": "ffn",
-    "output.dense": "ffn_output",
-    "output.LayerNorm": "full_layer_layer_norm",
-}
-_BEGINNINGS = {  # the first that fits
-    "embeddings_project.": _MAPPING,
-    "pooler.dense.": _POOLER,
-    "generator_predictions.": "predictions.",
-    "generator_lm_head.weight": _DECODER,
-    "generator_lm_head.bias": "predictions.bias",
-    "cls.predictions.transform.": "predictions.",
-    "cls.predictions.": "predictions.",
-}
+# Names of BERT, ELECTRA and files of 2019, and those of stock ALBERT without `albert.`: replaced in this order.
+_TO_ALBERT = (
+    (r"LayerNorm\.gamma$", "LayerNorm.weight"),
+    (r"LayerNorm\.beta$", "LayerNorm.bias"),
+    (r"^encoder\.layer\.(\d+)\.", r"encoder.albert_layer_groups.\1.albert_layers.0."),
+    (r"\.attention\.(self|output)\.", ".attention."),
+    (r"\.intermediate\.dense\.", ".ffn."),
+    (r"\.output\.dense\.", ".ffn_output."),
+    (r"\.output\.LayerNorm\.", ".full_layer_layer_norm."),
+    (r"^embeddings_project\.", _MAPPING),
+    (r"^pooler\.dense\.", _POOLER),
+    (r"^generator_lm_head\.weight$", _DECODER),
+    (r"^generator_lm_head\.bias$", "predictions.bias"),
+    (r"^(generator_predictions|cls\.predictions\.transform|cls\.predictions)\.", "predictions."),
+)
 # Heads without a counterpart here: BERT's next sentence, ELECTRA's for sentences and choices.
 _LEFT_OUT = ("cls.seq_relationship", "classifier.dense", "classifier.out_proj", "sequence_summary")
 _KNOWN = (
     *("embeddings.", "encoder.", _POOLER, "predictions.", _STOCK_ORDER),
     *("discriminator_predictions.", "classifier.", "electra_classifier.", "qa_outputs."),
 )
-
-
-class Renamed(NamedTuple):
-    """Tensors under our names, except that every pooler is `pooler.`, and the heads that have no counterpart."""
-
-    tensors: dict[str, Tensor]
-    left_aside: list[str]
 
 
 def to_stock(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -81,22 +68,29 @@ def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", torch.float32).clone() for name, tensor in state.items()}
 
 
-def from_native(state: Mapping[str, Tensor]) -> Renamed:
-    """The inverse of to_native."""
-    return Renamed({name.replace(_ORDER_POOLER, _POOLER): tensor for name, tensor in state.items()}, [])
+def from_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of to_native, except that every pooler is `pooler.`, as from_stock names it."""
+    return {name.replace(_ORDER_POOLER, _POOLER): tensor for name, tensor in state.items()}
 
 
-def from_stock(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, origin: str) -> Renamed:
-    """The tensors of a stock file of a `kind` of model; CheckpointError for anything that no model here computes."""
+def from_stock(
+    tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, origin: str
+) -> tuple[dict[str, Tensor], list[str]]:
+    """The tensors of a stock file of a `kind` of model under our names, and the heads that have no counterpart here.
+
+    Every pooler is `pooler.`. Raises CheckpointError for anything else that no model here computes.
+    """
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        new_name = _albert_name(name.removeprefix(f"{kind}."))
+        new_name = name.removeprefix(f"{kind}.")
+        for pattern, replacement in _TO_ALBERT:
+            new_name = re.sub(pattern, replacement, new_name)
         if new_name in found:
             raise CheckpointError(f"{origin} holds {new_name} twice, under two names ({name}); name another model")
         found[new_name] = tensor
     left_aside = [head for head in _LEFT_OUT if any(name.startswith(f"{head}.") for name in found)]
-    omitted = tuple(f"{head}." for head in left_aside)
-    found = {name: t for name, t in found.items() if name not in _COUNTERS and not name.startswith(omitted)}
+    omitted = (*_COUNTERS, *(f"{head}." for head in left_aside))
+    found = {name: tensor for name, tensor in found.items() if not name.startswith(omitted)}
     if kind == "electra" and config.hidden_act != "gelu" and any(name.startswith("predictions.") for name in found):
         raise CheckpointError(f"{origin} holds ELECTRA's MLM head, which has gelu, but names {config.hidden_act}")
     if kind in RELATIVES and config.embedding_size == config.hidden_size:
@@ -115,22 +109,12 @@ def from_stock(tensors: Mapping[str, Tensor], kind: str, config: ModelConfig, or
             raise CheckpointError(f"{origin} holds {name}, which no {kind} model known here has; name another model")
         if not tensor.is_floating_point():
             raise CheckpointError(f"{origin}: {name} is {tensor.dtype}, which no trained weight is; get another file")
-    return Renamed(_fused(found, origin), left_aside)
+    return _fused(found, origin), left_aside
 
 
 def for_order_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors with the pooler as part of a sentence-order head."""
     return {re.sub(r"^pooler\.", _ORDER_POOLER, name): tensor for name, tensor in state.items()}
-
-
-def _albert_name(name: str) -> str:
-    """The name in stock ALBERT, without `albert.`, of one in any of the three; an unknown name stays as it is."""
-    name = re.sub("LayerNorm.gamma$", "LayerNorm.weight", re.sub("LayerNorm.beta$", "LayerNorm.bias", name))  # of 2019
-    layer = _LAYER.fullmatch(name)
-    if layer and layer[2] in _OF_LAYER:
-        return f"encoder.albert_layer_groups.{layer[1]}.albert_layers.0.{_OF_LAYER[layer[2]]}.{layer[3]}"
-    beginning = next((old for old in _BEGINNINGS if name.startswith(old)), "")
-    return _BEGINNINGS.get(beginning, "") + name.removeprefix(beginning)
 
 
 def _fused(tensors: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:

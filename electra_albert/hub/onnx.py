@@ -1,6 +1,6 @@
-"""A model as an ONNX file for other runtimes, kept only where onnxruntime computes what PyTorch does.
+"""Outputs of every kind of model under stock names, and the ONNX file that gives them in other runtimes.
 
-Dimensions: B rows, L length, V vocabulary, D hidden, C classes.
+Dimensions: B batch, L length, V vocabulary, D hidden, C classes.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from electra_albert.contracts import UsageError
-from electra_albert.hub.outputs import Model, outputs, probe, require_equal
+from electra_albert.config import ModelConfig
+from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import Body
+from electra_albert.model.task_model import TaskModel
 
-if TYPE_CHECKING:
-    from torch.onnx import ONNXProgram
+Model = Body | Generator | Discriminator | TaskModel
 
 ONNX_FILE = "model.onnx"
 DATA_FILE = "model.onnx.data"  # the weights of a model too large for one file
@@ -32,6 +33,66 @@ _OPSET = 20  # the first in which a tanh GELU is one operator
 _LARGEST_FOLDED = 64  # numbers: shapes are computed ahead, weights are not, or a shared one would be stored again
 _TRACED_SHAPE = (2, 8)  # a dimension of 1 would be taken for a fixed one
 _ERRORS_ONLY = 3  # of onnxruntime's levels of logging
+_TOLERANCE = 1e-4  # float32, relative to the largest value: what another order of additions may change
+
+
+def outputs(model: Model, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> dict[str, Tensor]:
+    """All outputs of a model. Ids int64, mask bool or 0 and 1, each [B, L]; a row of multiple choice is one choice.
+
+    Returns last_hidden_state [B, L, D]; logits of a masked language model [B, L, V], of a discriminator [B, L], of
+    sentences [B, C], of a choice [B, 1], of tokens [B, L, C]; start_logits and end_logits [B, L] of a span; sop_logits
+    [B, 2] and pooler_output [B, D] where the model has the layers.
+    """
+    last = model.encode(input_ids, attention_mask.bool(), token_type_ids)  # [B, L, D]
+    found = {"last_hidden_state": last}
+    if isinstance(model, TaskModel):
+        scores = model.output(model.features(last))
+        if model.head.kind == "span":
+            return found | dict(zip(("start_logits", "end_logits"), scores.unbind(-1), strict=True))
+        return found | {"logits": scores}
+    if isinstance(model, Generator):
+        found["logits"] = model.logits(last)
+    if isinstance(model, Discriminator):
+        found["logits"] = model.discriminator_predictions(last)
+    if isinstance(model, Generator | Discriminator) and model.sentence_order is not None:
+        found["sop_logits"] = model.sentence_order(last)
+    if model.pooler is not None:
+        found["pooler_output"] = model.pooler(last[:, 0]).tanh()
+    return found
+
+
+def probe(config: ModelConfig, batch: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Fixed ids, mask and segments, each int64 [B, L], with every segment and, in the last row, padding."""
+    ids = (torch.arange(batch * length) * 7919 % config.vocab_size).view(batch, length)
+    mask = torch.ones_like(ids)
+    mask[-1, (length + 1) // 2 :] = 0
+    segments = (torch.arange(length) * config.type_vocab_size // length).repeat(batch, 1)
+    return ids, mask, segments
+
+
+def require_equal(ours: Tensor, theirs: Tensor, refusal: str) -> None:
+    """Raise CheckpointError with the text `refusal` unless shapes are equal and values close; NaN is not."""
+    same_shape = ours.shape == theirs.shape
+    difference = float((ours - theirs).abs().max() / ours.abs().max().clamp(min=1)) if same_shape else float("inf")
+    if not difference <= _TOLERANCE:
+        raise CheckpointError(f"{refusal} (off by {difference:.1e})")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence warnings and progress bars: of heads that a stock class lacks, of coming changes of PyTorch."""
+    from transformers.utils import logging as stock_logging
+
+    disabled, had_bars = logging.root.manager.disable, stock_logging.is_progress_bar_enabled()
+    logging.disable(logging.WARNING)
+    stock_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logging.disable(disabled)
+        if had_bars:
+            stock_logging.enable_progress_bar()
 
 
 def require_packages() -> None:
@@ -45,34 +106,30 @@ def write_onnx(model: Model, folder: Path) -> Path:
     """Write `model.onnx`, in float32 and for inference, into a new folder; the model stays as it is.
 
     Inputs are INPUTS, int64 [B, L], any B, L up to max_position_embeddings, attention_mask 1 where a token takes part.
-    Outputs are those of `hub.outputs.outputs`, last_hidden_state of a Body alone. A model above 1.5 GiB keeps its
-    weights in `model.onnx.data`. Raises UsageError without the packages, CheckpointError where onnxruntime computes
-    other values.
+    Outputs are those of `outputs`, last_hidden_state of a Body alone. A model above 1.5 GiB keeps its weights in
+    `model.onnx.data`. Raises UsageError without the packages, CheckpointError where onnxruntime computes other values.
     """
     require_packages()
     graph = _Graph(copy.deepcopy(model).cpu().float()).eval()
-    with _quiet():
+    with quiet():
         _trace(graph).save(folder / ONNX_FILE)
     _check(graph, folder / ONNX_FILE)
     return folder / ONNX_FILE
 
 
 class _Graph(nn.Module):
-    """What the file computes: INPUTS in, the model's outputs in a fixed order."""
+    """The computation of the file: INPUTS in, the model's outputs in a fixed order."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self.named_outputs(input_ids, attention_mask, token_type_ids).values())
-
-    def named_outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
-        found = outputs(self.model, *inputs)
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> dict[str, Tensor]:
+        found = outputs(self.model, input_ids, attention_mask, token_type_ids)
         return {name: t for name, t in found.items() if name != "last_hidden_state" or isinstance(self.model, Body)}
 
 
-def _trace(graph: _Graph) -> ONNXProgram:
+def _trace(graph: _Graph) -> Any:
     """The graph in ONNX for every batch and length, each weight in it once, with no trace of where it was made."""
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
     from onnxscript import optimizer
@@ -80,26 +137,13 @@ def _trace(graph: _Graph) -> ONNXProgram:
     inputs = probe(graph.model.config, *_TRACED_SHAPE)
     length = torch.export.Dim("sequence", max=graph.model.config.max_position_embeddings)
     shapes = ({0: torch.export.Dim("batch"), 1: length},) * len(inputs)
-    options = {"opset_version": _OPSET, "optimize": False, "verbose": False, "dynamo": True}
+    options: Any = {"opset_version": _OPSET, "optimize": False, "verbose": False, "dynamo": True}
     with torch.no_grad():
-        own = {"input_names": INPUTS, "output_names": list(graph.named_outputs(*inputs)), "dynamic_shapes": shapes}
-        program = torch.onnx.export(graph, inputs, **own, **options)  # type: ignore[arg-type]
-    assert program is not None
+        options |= {"input_names": INPUTS, "output_names": list(graph(*inputs)), "dynamic_shapes": shapes}
+        program: Any = torch.onnx.export(graph, inputs, **options)
     optimizer.optimize(program.model, input_size_limit=_LARGEST_FOLDED, output_size_limit=_LARGEST_FOLDED)
     ClearMetadataAndDocStringPass()(program.model)
     return program
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence warnings of the exporter on optional packages and on coming changes of PyTorch."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        logging.disable(disabled)
 
 
 def _check(graph: _Graph, file: Path) -> None:
@@ -110,11 +154,10 @@ def _check(graph: _Graph, file: Path) -> None:
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = _ERRORS_ONLY
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    config = graph.model.config
-    for batch, length in ((1, config.max_position_embeddings), (3, 5)):
-        inputs = probe(config, batch, length)
+    for batch, length in ((1, graph.model.config.max_position_embeddings), (3, 5)):
+        inputs = probe(graph.model.config, batch, length)
         with torch.no_grad():
-            wanted = graph.named_outputs(*inputs)
+            wanted = graph(*inputs)
         found = session.run(list(wanted), {name: row.numpy() for name, row in zip(INPUTS, inputs, strict=True)})
         for (name, ours), theirs in zip(wanted.items(), found, strict=True):
             refusal = f"{ONNX_FILE} is not written: onnxruntime computes other {name} than PyTorch"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import pickle
 import pickletools
@@ -11,21 +12,21 @@ import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from electra_albert.contracts import CheckpointError
 
+_INDEX = ".index.json"
 WEIGHT_FILES = (
     "model.safetensors",
-    "model.safetensors.index.json",
+    f"model.safetensors{_INDEX}",
     "weights.pt",
     "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
+    f"pytorch_model.bin{_INDEX}",
 )
-_INDEX = ".index.json"
 DIGEST = "electra_albert_sha256"  # of the tensors, in the metadata of files we write
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _HEADER_SIZE_BYTES = 8  # of the number a safetensors file begins with
@@ -43,12 +44,10 @@ _DAMAGED += (ValueError,)
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
     """The tensors of a file, or of those an index names: finite float32 or whole numbers, else CheckpointError."""
-    is_index, tensors = file.name.endswith(_INDEX), dict[str, Tensor]()
-    index = _weight_map(file) if is_index else {}
-    for part in all_files(file):
+    tensors = dict[str, Tensor]()
+    for part, promised in _shards(file).items():
         found = _read_safetensors(part) if part.suffix == ".safetensors" else _read_pickled(part)
-        promised = {name for name, shard in index.items() if shard == part.name}
-        if is_index and (other := sorted(found.keys() ^ promised)):
+        if promised is not None and (other := sorted(found.keys() ^ promised)):
             raise CheckpointError(f"{file} and {part.name} disagree on {other[0][:_LONGEST_NAME]!r}; fetch both again")
         tensors |= found
     for name, tensor in tensors.items():
@@ -64,23 +63,24 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 
 def all_files(file: Path) -> list[Path]:
-    """The files that hold the weights: those beside an index that it names, else the one itself."""
+    """The files that hold the weights: those next to an index that it names, else the one itself."""
+    return list(_shards(file))
+
+
+def _shards(file: Path) -> dict[Path, set[str] | None]:
+    """The files that hold the weights, each with the names of its tensors where an index gives them."""
     if not file.name.endswith(_INDEX):
-        return [file]
-    weight_map = _weight_map(file)
-    for shard in set(weight_map.values()):
+        return {file: None}
+    weight_map = read_json(file).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise CheckpointError(f"{file} holds no weight_map of names to files")
+    found: dict[Path, set[str] | None] = {}
+    for shard in sorted(set(weight_map.values())):
         is_name = shard.isprintable() and len(shard.encode()) <= _LONGEST_NAME and Path(shard).name == shard
         if not is_name or not (file.parent / shard).is_file():
             raise CheckpointError(f"{file} names {shard[:_LONGEST_NAME]!r}, no file beside it; fetch all of the model")
-    return [file.parent / shard for shard in sorted(set(weight_map.values()))]
-
-
-def _weight_map(index: Path) -> dict[str, str]:
-    """The file of each tensor, by name."""
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        raise CheckpointError(f"{index} holds no weight_map of names to files")
-    return weight_map
+        found[file.parent / shard] = {name for name, other in weight_map.items() if other == shard}
+    return found
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -126,12 +126,12 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
         with safe_open(str(file), framework="pt") as opened:
             if len(opened.keys()) > _MOST_TENSORS:
                 raise CheckpointError(f"{file} holds more than {_MOST_TENSORS} tensors, which no model here has")
-            metadata = opened.metadata() or {}
+            written = (opened.metadata() or {}).get(DIGEST)
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, no mapping
     except (SafetensorError, OSError) as error:
-        problem = f"cannot be read as safetensors ({_reason(error)})"
-        raise CheckpointError(f"{file} {problem}; fetch it again, a pointer by git lfs pull") from None
-    if DIGEST in metadata and metadata[DIGEST] != digest(tensors):
+        problem = f"{file} cannot be read as safetensors ({_reason(error)})"
+        raise CheckpointError(f"{problem}; fetch it again, a pointer by git lfs pull") from None
+    if written is not None and written != digest(tensors):
         raise CheckpointError(f"{file} is not as it was written: its hash is another; fetch or export it again")
     return tensors
 
@@ -139,12 +139,10 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
 def _read_pickled(file: Path) -> dict[str, Tensor]:
     try:
         _check_pickled(file)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of a plain pickle, which is refused in our own words
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # of a plain pickle, which is refused
             contents = torch.load(file, map_location="cpu", weights_only=True)
     except _DAMAGED as error:
-        problem = f"is no file of plain tensors ({_reason(error)})"
-        raise CheckpointError(f"{file} {problem}; anything that could run code is refused") from None
+        raise CheckpointError(f"{file} is no file of plain tensors ({_reason(error)}); no other is read") from None
     for wrapper in ("model", "state_dict"):
         if isinstance(contents, dict) and isinstance(contents.get(wrapper), dict):
             contents = contents[wrapper]
@@ -167,28 +165,18 @@ def _check_pickled(file: Path) -> None:
 
     torch.load bounds neither; hashing such a tuple, as every key of a mapping is, overflows the stack of the process.
     """
-    if not zipfile.is_zipfile(file):
-        with file.open("rb") as opened:
-            _check_tuples(opened, _OLD_PARTS)
-        return
-    with zipfile.ZipFile(file) as archive:
-        members = archive.infolist()
-        is_packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
-        if is_packed or sum(member.file_size for member in members) > file.stat().st_size:
-            raise ValueError("it unpacks to more than its size")
-        for member in members:
-            if member.filename.lower().endswith(".pkl"):
-                with archive.open(member) as opened:
-                    _check_tuples(opened, 1)
-
-
-def _check_tuples(opened: IO[bytes], parts: int) -> None:
-    tuples = 0
-    for _ in range(parts):
-        for opcode, _, _ in pickletools.genops(opened):
-            tuples += opcode.name.startswith("TUPLE")
-            if tuples > _MOST_TUPLES:
-                raise ValueError("its values are nested without end")
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            is_packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
+            if is_packed or sum(member.file_size for member in members) > file.stat().st_size:
+                raise ValueError("it unpacks to more than its size")
+            pickles = [io.BytesIO(archive.read(each)) for each in members if each.filename.lower().endswith(".pkl")]
+    else:
+        pickles = [io.BytesIO(file.read_bytes())] * _OLD_PARTS  # which are read on from where the one before ended
+    names = (opcode.name for pickled in pickles for opcode, _, _ in pickletools.genops(pickled))
+    if sum(name.startswith("TUPLE") for name in names) > _MOST_TUPLES:
+        raise ValueError("its values are nested without end")
 
 
 def _reason(error: Exception) -> str:

@@ -18,10 +18,11 @@ from torch.nn.functional import cross_entropy
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer
 from electra_albert.hub import load as hub
-from electra_albert.hub.fill import ROWS_BY_TOKEN
 from electra_albert.inference import engine, tasks
 from electra_albert.inference.engine import Engine, OneOrMore, Padded, Text, as_given, as_texts
 from electra_albert.inference.rewrite import MASKS_AT_ONCE, Draw, masked_logits, rewrite
+from electra_albert.model.electra import Discriminator, Generator
+from electra_albert.model.encoder import Body
 
 LOG = logging.getLogger(__name__)
 
@@ -89,9 +90,9 @@ def load_model(
     if rows > count:
         LOG.info(f"{rows - count} rows of the token table belong to no token of the tokenizer and are never predicted")
     stored, mlm = (_without_spare_rows(one, count) for one in (stored, mlm))
-    encoder = hub.body_of(stored, str(files.weights)).to(target)
-    detector = hub.discriminator_of(stored, str(files.weights)) if stored.has_detection_head else None
-    generator = hub.generator_of(mlm, str(mlm_files.weights)) if mlm.has_mlm_head else None
+    encoder = hub.build(stored, Body).to(target)
+    detector = hub.build(stored, Discriminator) if "discriminator_predictions" in stored.parts else None
+    generator = hub.build(mlm, Generator) if "predictions" in mlm.parts else None
     task = tasks.load_fine_tuned(files, found)
     for part in (detector, generator, None if isinstance(task, str) else task.model):
         if part is not None:
@@ -107,14 +108,14 @@ def _locate(path: Path, config: Path | None, tokenizer: Path | None) -> tuple[hu
     is_run = os.path.isdir(path / "generator")  # no error for a name that is too long
     if is_run or config is not None or tokenizer is not None:
         generator = hub.locate(path, "generator", config, tokenizer)
-        return hub.locate_encoder(path) if is_run or generator.part else generator, generator
-    encoder = hub.locate_encoder(path)
+        return hub.locate(path) if is_run or generator.part else generator, generator
+    encoder = hub.locate(path)
     return encoder, hub.locate(path, "generator") if encoder.part else encoder
 
 
 def _without_spare_rows(stored: hub.Stored, count: int) -> hub.Stored:
     """The model with the first `count` rows of its token table."""
-    by_token = {name: stored.tensors[name] for name in ROWS_BY_TOKEN if name in stored.tensors}
+    by_token = {name: tensor for name, tensor in stored.tensors.items() if name in hub.ROWS_BY_TOKEN}
     if any(len(tensor) != stored.config.vocab_size for tensor in by_token.values()):
         return stored  # refused where it is loaded, with the sizes it has
     kept = {name: tensor[:count] for name, tensor in by_token.items()}

@@ -23,7 +23,7 @@ from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.objectives.masking import Targets
 from electra_albert.training.distributed import World
 from tests.apps.tiny_run import TRAINING, Ended, as_argv, english, succeed
-from tests.hub.stock_models import make
+from tests.hub.models import make
 
 POSITIONS, PIECES = 64, 220
 MLM = ("--objective", "mlm")

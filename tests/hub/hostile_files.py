@@ -10,14 +10,13 @@ import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-Change = Callable[[Path], object]  # of a sound model.safetensors, or of a new file in its stead
 MAPPING = "albert.encoder.embedding_hidden_mapping_in.weight"
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" * 64 + b"\nsize 47372856\n"
 
 
 class Harmful:
@@ -35,65 +34,52 @@ class Whole(nn.Module):
 
 
 def safetensors_bytes(header: object, payload: bytes = b"", length: int | None = None) -> bytes:
-    """A safetensors file with this header (JSON, or bytes as they are), said to be of this length."""
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    """A safetensors file with this JSON header, whose length it gives as `length`."""
+    text = json.dumps(header).encode()
     return struct.pack("<Q", len(text) if length is None else length) + text + payload
 
 
-def entry(shape: list[int], start: int, end: int, dtype: str = "F32") -> dict[str, Any]:
-    return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+def entry(shape: list[int], end: int) -> dict[str, object]:
+    return {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}
 
 
-def tensors(edit: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Change:
-    """Written again without a hash, so that the fault must be seen by itself."""
+def edited(change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Callable[[Path], bytes]:
+    """A sound file written again without a hash, so that the fault must be seen by itself."""
 
-    def change(file: Path) -> None:
-        save_file({name: tensor.contiguous() for name, tensor in edit(load_file(file)).items()}, file)
+    def content(file: Path) -> bytes:
+        save_file({name: tensor.contiguous() for name, tensor in change(load_file(file)).items()}, file)
+        return file.read_bytes()
 
-    return change
-
-
-def replaced(name: str, edit: Callable[[Tensor], Tensor]) -> Change:
-    return tensors(lambda found: {**found, name: edit(found[name])})
+    return content
 
 
-def zip_of(**members: bytes) -> bytes:
+def zip_of(compression: int = zipfile.ZIP_STORED, **members: bytes) -> bytes:
     made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    with zipfile.ZipFile(made, "w", compression) as archive:
         for name, data in members.items():
             archive.writestr(name, data)
     return made.getvalue()
 
 
-def saved(value: object, **options: Any) -> bytes:
+def saved(value: object) -> bytes:
     made = io.BytesIO()
-    torch.save(value, made, **options)
+    torch.save(value, made)
     return made.getvalue()
 
 
-LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" * 64 + b"\nsize 47372856\n"
-
-# Each is refused as it is read.
-UNREADABLE: dict[str, Change] = {
-    "a byte less": lambda file: file.write_bytes(file.read_bytes()[:-1]),
-    "header of 2^60 bytes": lambda file: file.write_bytes(safetensors_bytes({}, length=1 << 60)),
-    "shape of 2^124": lambda file: file.write_bytes(
-        safetensors_bytes({"a": entry([1 << 62, 1 << 62], 0, 4)}, bytes(4))
-    ),
-    "LFS pointer": lambda file: file.write_bytes(LFS_POINTER),
-    "60,000 tensors": lambda file: file.write_bytes(
-        safetensors_bytes({f"n{number}": entry([0], 0, 0) for number in range(60_000)})
-    ),
+# The content of model.safetensors made of a sound one, and a word of the message; each is refused as it is read.
+DAMAGED: dict[str, tuple[Callable[[Path], bytes], str]] = {
+    "a byte less": (lambda file: file.read_bytes()[:-1], "cannot be read"),
+    "header of 2^60 bytes": (lambda file: safetensors_bytes({}, length=1 << 60), "cannot be read"),
+    "shape of 2^124": (lambda file: safetensors_bytes({"a": entry([1 << 62] * 2, 4)}, bytes(4)), "cannot be read"),
+    "LFS pointer": (lambda file: LFS_POINTER, "git lfs pull"),
+    "60,000 tensors": (lambda file: safetensors_bytes({f"n{n}": entry([0], 0) for n in range(60_000)}), "more than"),
+    "float8": (edited(lambda t: {**t, MAPPING: t[MAPPING].to(torch.float8_e4m3fn)}), "float8"),
+    "no number": (edited(lambda t: {**t, MAPPING: t[MAPPING].index_fill(0, torch.tensor(3), torch.nan)}), "not finite"),
+    "line break in a name": (edited(lambda t: {**t, "a\nerror: b\x1b[31m": torch.zeros(2)}), "no name"),
 }
 
-# Each is refused as it is read or put into the model; the word is in the message.
-WRONG: dict[str, tuple[Change, str]] = {
-    "float8": (replaced(MAPPING, lambda tensor: tensor.to(torch.float8_e4m3fn)), "float8"),
-    "no number": (replaced(MAPPING, lambda tensor: tensor.index_fill(0, torch.tensor([3]), torch.nan)), "not finite"),
-    "line break in a name": (tensors(lambda t: {**t, "a\nerror: b\x1b[31m": torch.zeros(2)}), "name"),
-}
-
-# Each is read by unpickling, and is anything but plain tensors by name.
+# The content of a file that is unpickled, and is anything but plain tensors by name.
 PICKLES: dict[str, Callable[[Path], bytes]] = {
     "code": lambda canary: saved({"a": Harmful(canary)}),
     "code in a plain pickle": lambda canary: pickle.dumps({"a": Harmful(canary)}),
@@ -101,6 +87,7 @@ PICKLES: dict[str, Callable[[Path], bytes]] = {
     "whole module": lambda canary: saved(Whole()),
     "numbers as names": lambda canary: saved({1: torch.zeros(2)}),
     "sparse": lambda canary: saved({"a": torch.eye(3).to_sparse()}),
-    "view of nothing": lambda canary: saved({"a": torch.zeros(1).expand(1 << 40)}),
+    "view of nothing": lambda canary: saved({"a.decoder.weight": torch.zeros(1).expand(1 << 40)}),
+    "shared storage": lambda canary: saved(dict.fromkeys(map(str, range(100)), torch.zeros(1 << 10))),
     "nested 1000 deep": lambda canary: b"\x80\x02" + b"(" * 1000 + b"t" * 1000 + b".",
 }

@@ -11,7 +11,7 @@ from huggingface_hub import EvalResult, ModelCard
 from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.hub.card import Facts
 from tests.corpus.tokenizer_kinds import PROSE
-from tests.hub.forms import run_code_of, save
+from tests.hub.models import run_code_of, save
 
 CARD = "README.md"
 

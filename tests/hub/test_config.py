@@ -1,9 +1,9 @@
-"""config.json, stock or of our own format: read as stock reads it, or refused in one short line."""
+"""config.json, stock or of our own format: a model and a task as stock reads them, or refused in one short line."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -11,7 +11,7 @@ import pytest
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
-from electra_albert.hub.config import model_config, native_config, stock_config
+from electra_albert.hub.config import model_config, native_config, stock_config, stock_details
 from electra_albert.hub.weights import read_json
 from tests.model.twins import SHAPE, SPECIAL_IDS
 
@@ -24,7 +24,7 @@ def test_configuration_comes_back_as_it_went() -> None:
         config = replace(CONFIG, hidden_act=act, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3)
         assert model_config(stock_config(config, "AlbertForMaskedLM", {}), "config.json") == config
         native = replace(config, initialization="local")
-        assert model_config(json.loads(json.dumps(native_config(native, SPECIAL_IDS))), "config.json") == native
+        assert model_config(json.loads(json.dumps(native_config(asdict(native)))), "config.json") == native
 
 
 def test_configuration_holds_stock_keys_only_and_is_accepted_by_the_strict_stock_class() -> None:
@@ -45,24 +45,49 @@ def test_silent_keys_are_read_as_transformers_fills_them_in(kind: str) -> None:
         assert getattr(ours, name) == getattr(stock_defaults, name), name
 
 
-WRONG: list[dict[str, Any]] = [
-    {"model_type": "gpt2"},
-    {"model_type": "al\n\x1b[31mbert" * 90_000},
-    {"model_type": "electra_albert", "format": 2},
-    {"hidden_act": "swish"},
-    {"hidden_size": "21"},
-    {"vocab_size": 10**18},
-    {"initializer_range": 10**400},
-    {"layer_norm_eps": float("nan")},
-    {"auto_map": {"AutoModel": "evil.Model"}},
-    {"position_embedding_type": "relative_key"},
+def details_of(**changes: Any) -> dict[str, Any]:
+    named = {"architectures": ["AlbertForSequenceClassification"], "id2label": {"0": "no", "1": "yes"}}
+    return stock_details(CONTENTS | named | changes, "config.json")
+
+
+def test_task_of_a_stock_folder_is_that_of_its_class_and_its_labels_those_it_names() -> None:
+    tasks = {"SequenceClassification": "sequence", "TokenClassification": "token", "QuestionAnswering": "span"}
+    for ending, kind in tasks.items():
+        labels = [] if kind == "span" else ["no", "yes"]
+        wanted = {"kind": kind, "style": "albert", "labels": labels, "is_regression": False}
+        assert details_of(architectures=[f"ElectraFor{ending}"]) == wanted
+    names = {str(number): f"label {number}" for number in (10, 2, 0, 1, 3, 9, 4, 5, 8, 7, 6)}
+    assert details_of(id2label=names)["labels"] == [f"label {number}" for number in range(11)]
+    for problem, labels in ((None, []), ("regression", []), ("single_label_classification", ["only"])):
+        found = details_of(id2label={"0": "only"}, problem_type=problem)
+        assert (found["is_regression"], found["labels"]) == (not labels, labels)
+
+
+WRONG: list[tuple[Any, dict[str, Any], str]] = [
+    (model_config, {"model_type": "gpt2"}, "type 'gpt2'"),
+    (model_config, {"model_type": "al\n\x1b[31mbert" * 90_000}, "type"),
+    (model_config, {"model_type": "electra_albert", "format": 2}, "format 2"),
+    (model_config, {"hidden_act": "swish"}, "hidden_act"),
+    (model_config, {"hidden_size": "21"}, "hidden_size='21'"),
+    (model_config, {"vocab_size": 10**18}, "vocab_size"),
+    (model_config, {"initializer_range": 10**400}, "initializer_range"),
+    (model_config, {"layer_norm_eps": float("nan")}, "layer_norm_eps"),
+    (model_config, {"auto_map": {"AutoModel": "evil.Model"}}, "auto_map"),
+    (model_config, {"position_embedding_type": "relative_key"}, "relative_key"),
+    (model_config, {"model_type": "electra_albert", "format": 1, "attention_options": {"a": "b"}}, "attention_options"),
+    (stock_details, {"architectures": ["AlbertForMaskedLM"]}, "no fine-tuned model"),
+    (stock_details, {"architectures": ["evil\n\x1b[31m" * 90_000]}, "no fine-tuned model"),
+    (stock_details, {"problem_type": "multi_label_classification"}, "problem_type"),
+    (stock_details, {"id2label": {"0": "no", "2": "yes"}}, "id2label"),
+    (stock_details, {"id2label": {"0": "no", "1": "yes"}, "problem_type": "regression"}, "regression of 2"),
 ]
 
 
-@pytest.mark.parametrize("change", WRONG, ids=lambda change: ascii(change)[:60])
-def test_configuration_that_cannot_be_is_refused_in_one_short_line(change: dict[str, Any]) -> None:
-    with pytest.raises(CheckpointError, match=r"config\.json") as refused:
-        model_config(CONTENTS | change, "config.json")
+@pytest.mark.parametrize(("read", "change", "word"), WRONG, ids=lambda value: ascii(value)[:50])
+def test_configuration_that_cannot_be_is_refused_in_one_short_line(read: Any, change: Any, word: str) -> None:
+    with pytest.raises(CheckpointError, match=word) as refused:
+        read(CONTENTS | {"architectures": ["AlbertForSequenceClassification"]} | change, "config.json")
+    assert "config.json" in str(refused.value)
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 300
 

@@ -1,68 +1,74 @@
-"""Stock ALBERT, BERT and ELECTRA folders of every class, form and precision give what the stock class computes."""
+"""Stock ALBERT, BERT and ELECTRA folders of every class, form and precision give the numbers of the stock class."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from electra_albert.contracts import CheckpointError
-from electra_albert.hub.load import (
-    ModelFiles,
-    load_body,
-    load_discriminator,
-    load_generator,
-    load_task_model,
-    locate,
-    read_stored,
-)
-from electra_albert.hub.names import to_stock
-from electra_albert.hub.outputs import outputs
+from electra_albert.hub.load import ModelFiles, build, load_task_model, locate, read_stored
+from electra_albert.hub.names import for_order_head, from_native, from_stock, to_native, to_stock
+from electra_albert.hub.onnx import outputs
 from electra_albert.hub.weights import all_files
-from tests.hub.stock_models import batches, body_of, config_of, make, save, stock_outputs
-from tests.model.twins import SHAPE, assert_same_outputs
+from electra_albert.model.electra import Discriminator, Generator
+from electra_albert.model.encoder import Body
+from electra_albert.model.task_model import TaskModel
+from tests.hub.models import assert_same_tensors, config_of, make
+from tests.model.twins import SHAPE, assert_same_outputs, make_pair, padded_batch
 
 Tensors = dict[str, Tensor]
-
-
-def load_task(files: ModelFiles) -> nn.Module:
-    return load_task_model(files)[0]
-
-
-CASES: dict[Callable[[ModelFiles], nn.Module], tuple[str, ...]] = {
-    load_body: ("albert AlbertModel", "bert BertModel", "electra ElectraModel", "wide ElectraModel"),
-    load_generator: (
+WEIGHTS = "model.safetensors"
+CASES: dict[type[Any], tuple[str, ...]] = {
+    Body: ("albert AlbertModel", "bert BertModel", "electra ElectraModel", "wide ElectraModel"),
+    Generator: (
         *("albert AlbertForMaskedLM", "albert AlbertForPreTraining", "bert BertForMaskedLM", "bert BertForPreTraining"),
         "electra ElectraForMaskedLM",
     ),
-    load_discriminator: ("electra ElectraForPreTraining",),
-    load_task: (
+    Discriminator: ("electra ElectraForPreTraining",),
+    TaskModel: (
         *("albert AlbertForSequenceClassification", "albert AlbertForQuestionAnswering"),
         *("albert AlbertForTokenClassification", "albert AlbertForMultipleChoice"),
         *("bert BertForSequenceClassification", "electra ElectraForTokenClassification"),
     ),
 }
-MASKED_LM = {"albert": "AlbertForMaskedLM", "bert": "BertForMaskedLM", "electra": "ElectraForMaskedLM"}
 DECODERS = {"albert": "predictions.decoder", "electra": "generator_lm_head"}
 
 
+def load(files: ModelFiles, model_class: Any = Generator) -> Any:
+    return load_task_model(files)[0] if model_class is TaskModel else build(read_stored(files), model_class)
+
+
+def save(model: Any, folder: Path) -> ModelFiles:
+    """Its folder, written by stock itself."""
+    model.save_pretrained(folder)
+    return ModelFiles(folder / WEIGHTS, folder / "config.json", folder)
+
+
+@torch.no_grad()
 def assert_parity(ours: Any, theirs: Any) -> None:
-    """AssertionError unless both compute the same under every mask, in float32 and in float64."""
-    for dtype in (torch.float32, torch.float64):
+    """AssertionError unless both compute the same of full rows, padded ones and such with holes, in both precisions."""
+    ids, padded, segments = padded_batch()[:3]
+    holes = padded & (ids % 3 != 1)
+    holes[:, 0] = True
+    is_choice = type(theirs).__name__.endswith("MultipleChoice")
+    for dtype, mask in itertools.product((torch.float32, torch.float64), (torch.ones_like(padded), padded, holes)):
         ours.to(dtype), theirs.to(dtype)
-        for batch in batches():
-            found = outputs(ours, batch.input_ids, batch.attention_mask, batch.token_type_ids)
-            wanted = stock_outputs(theirs, batch)
-            wanted.pop("seq_relationship_logits", None)  # BERT's head of the next sentence, which is left aside
-            assert wanted.keys() <= found.keys()
-            for name, tensor in wanted.items():
-                assert_same_outputs(found[name].view(tensor.shape), tensor)
+        found = outputs(ours, ids, mask, segments)
+        wanted = theirs(*(rows[None] if is_choice else rows for rows in (ids, mask.long(), segments)))
+        names = wanted.keys() - {"seq_relationship_logits"}  # BERT's head of the next sentence, which is left aside
+        assert names
+        for name in names:
+            ours_too = found[{"prediction_logits": "logits"}.get(name, name)]
+            assert_same_outputs(ours_too.view(wanted[name].shape), wanted[name])
 
 
 def rewrite(files: ModelFiles, change: Callable[[Tensors], Tensors]) -> ModelFiles:
@@ -71,10 +77,10 @@ def rewrite(files: ModelFiles, change: Callable[[Tensors], Tensors]) -> ModelFil
     return files
 
 
-@pytest.mark.parametrize(("load", "case"), [(load, case) for load, cases in CASES.items() for case in cases])
-def test_model_of_a_stock_folder_computes_what_its_stock_class_does(load: Any, case: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "case"), [(kind, case) for kind, cases in CASES.items() for case in cases])
+def test_model_of_a_stock_folder_gives_the_outputs_of_its_stock_class(kind: Any, case: str, tmp_path: Path) -> None:
     theirs = make(*case.split())
-    ours = load(save(theirs, tmp_path))
+    ours = load(save(theirs, tmp_path), kind)
     assert not any(part.training for part in ours.modules())
     assert_parity(ours, theirs)
 
@@ -85,42 +91,37 @@ def test_model_of_a_stock_folder_computes_what_its_stock_class_does(load: Any, c
 def test_weights_of_any_precision_are_read_as_float32(dtype: torch.dtype, form: str, tmp_path: Path) -> None:
     theirs = make("albert", "AlbertForMaskedLM").to(dtype)
     files = save(theirs, tmp_path)
+    assert {tensor.dtype for tensor in load_file(files.weights).values()} == {dtype}
     if form == "pickle":
-        torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
         files = files._replace(weights=tmp_path / "pytorch_model.bin")
-    else:
-        assert {tensor.dtype for tensor in load_file(files.weights).values()} == {dtype}
-    ours = load_generator(files)
+        torch.save(theirs.state_dict(), files.weights)
+    ours = load(files)
     assert {parameter.dtype for parameter in ours.parameters()} == {torch.float32}
     assert_parity(ours, theirs.float())
 
 
-def with_old_names(tensors: Tensors) -> Tensors:
-    """As files of 2019 name a LayerNorm's vectors."""
-    for new, old in (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")):
-        tensors = {name.replace(new, old): tensor for name, tensor in tensors.items()}
+POSITIONS = torch.arange(SHAPE.max_position_embeddings)[None]
+OLD_NAMES: dict[str, tuple[str, Callable[[Tensors], Tensors]]] = {
+    "of 2019": ("albert", lambda tensors: renamed(tensors, ("Norm.weight", "Norm.gamma"), ("Norm.bias", "Norm.beta"))),
+    "of transformers 3": ("electra", lambda tensors: {**tensors, "electra.embeddings.position_ids": POSITIONS}),
+    "of the encoder alone": ("electra", lambda tensors: renamed(tensors, ("electra.", ""))),
+}
+
+
+def renamed(tensors: Tensors, *changes: tuple[str, str]) -> Tensors:
+    for old, new in changes:
+        tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
     return tensors
 
 
-def with_counters(tensors: Tensors) -> Tensors:
-    """As files of transformers 3 hold them."""
-    family = min(tensors).split(".")[0]
-    return {**tensors, f"{family}.embeddings.position_ids": torch.arange(SHAPE.max_position_embeddings)[None]}
-
-
-def without_prefix(tensors: Tensors) -> Tensors:
-    return {name.removeprefix("albert.").removeprefix("electra."): tensor for name, tensor in tensors.items()}
-
-
-@pytest.mark.parametrize(
-    ("family", "change"), [("albert", with_old_names), ("electra", with_counters), ("electra", without_prefix)]
-)
-def test_names_of_other_files_are_read(family: str, change: Callable[[Tensors], Tensors], tmp_path: Path) -> None:
-    theirs = make(family, MASKED_LM[family])
+@pytest.mark.parametrize("case", OLD_NAMES)
+def test_names_of_other_files_are_read(case: str, tmp_path: Path) -> None:
+    family, change = OLD_NAMES[case]
+    theirs = make(family, f"{family.capitalize()}ForMaskedLM")
     files = save(theirs, tmp_path)
     before = load_file(files.weights).keys()
     assert load_file(rewrite(files, change).weights).keys() != before
-    assert_parity(load_generator(files), theirs)
+    assert_parity(load(files), theirs)
 
 
 @pytest.mark.parametrize("form", ["safetensors", "bin"])
@@ -137,17 +138,17 @@ def test_model_in_several_files_is_the_same(form: str, tmp_path: Path) -> None:
         (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": files}))
     found = locate(tmp_path, "generator")
     assert len(all_files(found.weights)) > 1
-    assert_parity(load_generator(found), theirs)
+    assert_parity(load(found), theirs)
 
 
 @pytest.mark.parametrize("family", ["albert", "electra"])
 def test_decoder_that_is_not_the_token_table_is_refused_by_name(family: str, tmp_path: Path) -> None:
-    files, decoder = save(make(family, MASKED_LM[family]), tmp_path), f"{DECODERS[family]}.weight"
+    files, decoder = save(make(family, f"{family.capitalize()}ForMaskedLM"), tmp_path), f"{DECODERS[family]}.weight"
     table = f"{family}.embeddings.word_embeddings.weight"
-    load_generator(rewrite(files, lambda tensors: {**tensors, decoder: tensors[table].clone()}))  # a copy is no reason
+    load(rewrite(files, lambda tensors: {**tensors, decoder: tensors[table].clone()}))  # a copy is no reason
     rewrite(files, lambda tensors: {**tensors, decoder: tensors[decoder] * (1 + 1e-6)})
     with pytest.raises(CheckpointError, match="decoder"):
-        load_generator(files)
+        load(files)
 
 
 @pytest.mark.parametrize(
@@ -162,24 +163,58 @@ def test_head_that_is_not_computed_here_is_refused_and_its_encoder_is_read(
     with pytest.raises(CheckpointError, match=word):
         load_task_model(files)
     assert any(word in head for head in read_stored(files).left_aside)
-    assert_parity(load_body(files), body_of(theirs))
+    assert_parity(load(files, Body), theirs.electra)
 
 
 def test_activation_is_the_one_the_configuration_names_or_refused(tmp_path: Path) -> None:
     theirs = make("bert", "BertForMaskedLM", config_of("bert", hidden_act="relu"))
-    assert_parity(load_generator(save(theirs, tmp_path / "bert")), theirs)
+    assert_parity(load(save(theirs, tmp_path / "bert")), theirs)
     # Stock computes this head with gelu whatever the configuration says.
     files = save(make("electra", "ElectraForMaskedLM", config_of("electra", hidden_act="relu")), tmp_path / "other")
     with pytest.raises(CheckpointError, match="relu"):
-        load_generator(files)
+        load(files)
 
 
 def test_a_pooler_without_an_order_head_is_handed_on_to_the_bit(tmp_path: Path) -> None:
     # Regression: as a masked language model the hub's ALBERT, which has no classifier of the order, lost its pooler.
     files = save(make("albert", "AlbertForPreTraining"), tmp_path)
     rewrite(files, lambda tensors: {name: t for name, t in tensors.items() if not name.startswith("sop_")})
-    stored, model = load_file(files.weights), load_generator(files)
-    written = to_stock(model.state_dict())
+    model = load(files)
     assert model.sentence_order is None
-    assert written.keys() == stored.keys()
-    assert all(torch.equal(written[name], tensor) for name, tensor in stored.items())
+    assert_same_tensors(to_stock(model.state_dict()), load_file(files.weights))
+
+
+GROUPED = replace(SHAPE, num_hidden_groups=2, inner_group_num=2)
+
+
+@pytest.mark.parametrize("kind", ["generator", "discriminator"])
+def test_going_to_stock_or_native_names_and_back_changes_no_bit(kind: str) -> None:
+    model = getattr(make_pair(GROUPED, with_sentence_order=True), kind)
+    state = dict(model.state_dict())
+    for found in (from_stock(to_stock(state), "albert", GROUPED, "file")[0], from_native(to_native(state))):
+        assert_same_tensors(for_order_head(found) if model.sentence_order is not None else found, state)
+
+
+def test_tensor_of_no_module_or_under_two_names_is_refused_by_name(tmp_path: Path) -> None:
+    files = save(make("albert", "AlbertForMaskedLM"), tmp_path)
+    sound, hidden = load_file(files.weights), SHAPE.hidden_size
+    group = "albert.encoder.albert_layer_groups.{}.albert_layers.0.attention.{}".format
+    for name, size in (
+        (group(0, "key.evil"), 3),
+        (group(0, "qkv.bias"), 3 * hidden),
+        (group(9, "key.bias"), hidden),
+        ("lm_head.weight", 2),
+        ("encoder.embedding_hidden_mapping_in.bias", hidden),
+    ):
+        save_file({**sound, name: torch.zeros(size)}, files.weights)
+        with pytest.raises(CheckpointError, match=name.removeprefix("albert.").replace(".", r"\.")):
+            load(files)
+
+
+def test_false_width_of_a_relative_takes_no_memory(tmp_path: Path) -> None:
+    # Regression: the identity of the width that config.json gives, here four terabytes, was made before it was checked.
+    files = save(make("bert", "BertModel"), tmp_path)
+    contents = json.loads(files.config.read_text()) | {"hidden_size": 1 << 20, "num_attention_heads": 1}
+    files.config.write_text(json.dumps(contents))
+    with pytest.raises(CheckpointError, match="has no encoder"):
+        load(files, Body)

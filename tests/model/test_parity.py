@@ -13,7 +13,7 @@ import transformers
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.hub.outputs import Model, outputs
+from electra_albert.hub.onnx import Model, outputs
 from electra_albert.keyed_random import Stream, bits, uniform
 from electra_albert.model.heads import SentenceOrderHead
 from electra_albert.model.task_model import TaskHead, TaskModel

@@ -67,12 +67,13 @@ def find_start(model: str | None, prepared_dir: str, world: World) -> Start:
             path = default_model("--model")
         except UsageError as error:
             return _bare(prepared_dir, world, str(error))
-    files = load.locate_encoder(path)
+    files = load.locate(path)
     config, tokenizer = load.read_config(files), load_tokenizer(files.tokenizer)
     if len(tokenizer) > config.vocab_size:
         found = f"the tokenizer in {files.tokenizer} has {len(tokenizer)} tokens, the model only {config.vocab_size}"
         raise UsageError(f"{found}; give the tokenizer it was trained with")
-    was_detector = load.is_detector(files) or load.read_details(files).get("family") == "electra"
+    was_detector = "discriminator_predictions" in load.read_stored(files).parts
+    was_detector = was_detector or load.read_details(files).get("family") == "electra"
     fingerprint = " ".join([*map(sha256, all_files(files.weights)), *([files.part] if files.part else [])])
     family: Literal["electra", "albert"] = "electra" if was_detector or config.hidden_size <= _SMALL else "albert"
     return Start(_name(path.resolve()), files, config, tokenizer, family, fingerprint)

@@ -16,7 +16,7 @@ from electra_albert.apps.run_folder import ENVIRONMENT, write_whole, writing
 from electra_albert.contracts import CheckpointError, RunResult, UsageError
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfig
-from electra_albert.hub.load import load_task_model, locate_encoder, read_task
+from electra_albert.hub.load import load_task_model, locate, read_task
 from electra_albert.tasks.encoding import Encoding, trained_plan
 from electra_albert.tasks.kinds import KINDS, TaskObjective, write_submission
 from electra_albert.tasks.registry import TASKS, find_task, task_of_model
@@ -77,7 +77,7 @@ def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunRes
 
 def predict(job: TaskJob, folder: Path, device: torch.device, stop: StopSignal) -> list[Path] | None:
     """Write labels of new text, or submission files, by the best model or the one scored; None if stopped."""
-    files = locate_encoder(folder / MODEL) if job.train is not None else job.start.files
+    files = locate(folder / MODEL) if job.train is not None else job.start.files
     if files is None:
         raise CheckpointError("a model with random weights predicts nothing; fine-tune it first")
     model, details = load_task_model(files)

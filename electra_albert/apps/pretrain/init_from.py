@@ -20,10 +20,19 @@ from electra_albert.corpus.mixture import read_sources
 from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
 from electra_albert.data_files.finding import find_files
 from electra_albert.files import sha256
-from electra_albert.hub.fill import adopt, require_same_computation, resize_vocabulary, same_tables
-from electra_albert.hub.find import CONFIG_FILE, ENCODER_FOLDERS, ModelFiles, is_checkpoint, locate, locate_encoder
-from electra_albert.hub.load import Stored, body_of, read_config, read_each
+from electra_albert.hub.find import CONFIG_FILE, ENCODER_FOLDERS, ModelFiles, is_checkpoint, locate
+from electra_albert.hub.load import (
+    Stored,
+    adopt,
+    build,
+    read_config,
+    read_stored,
+    require_same_computation,
+    resize_vocabulary,
+    same_tables,
+)
 from electra_albert.hub.weights import all_files
+from electra_albert.model.encoder import Backbone, Body
 from electra_albert.presets import PRESETS
 from electra_albert.training.checkpoint import MANIFEST, MODEL, find_checkpoint, load_checkpoint, read_state
 from electra_albert.training.distributed import World, gather_objects, main_first
@@ -101,7 +110,7 @@ def _is_stock(folder: Path) -> bool:
 
 def _find_models(folder: Path) -> list[ModelFiles]:
     """The encoder in a folder, and the generator where it is a discriminator next to one. Raises UsageError."""
-    encoder = locate_encoder(folder)
+    encoder = locate(folder)
     parent = encoder.weights.absolute().parent
     if encoder.part == "discriminator":  # of a checkpoint
         return [encoder, locate(encoder.weights, "generator")]
@@ -174,9 +183,9 @@ def _read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
         raise UsageError(f"--init_from {folder}: its token table belongs to its own tokenizer; {way_out}")
     added = tokenizer.convert_ids_to_tokens(range(size, len(tokenizer)))
     new = [[token.id for token in own.backend_tokenizer.model.tokenize(text)] for text in added]
-    models = read_each(files)
-    for each, stored in zip(files, models, strict=True):
-        body_of(stored, str(each.weights))  # refuses weights that are not those of the configuration
+    models = [read_stored(each) for each in files]
+    for stored in models:
+        build(stored, Body)  # refuses weights that are not those of the configuration
     rows = models[0].config.vocab_size
     if rows < size:
         raise CheckpointError(f"{folder}: its tokenizer has {size} tokens, its token table {rows} rows")
@@ -214,7 +223,7 @@ def _begin_with_stock(
     if discriminator is None:
         unused += ["generator"] if generator is not None else []
     else:
-        if generator is None and encoder.has_mlm_head and objective.generator.config == discriminator.config:
+        if generator is None and "predictions" in encoder.parts and objective.generator.config == discriminator.config:
             generator = encoder
             unused.remove("predictions")
         way_out = "begin with the discriminator's folder alone, put elsewhere, and a generator is built for it"

@@ -9,7 +9,7 @@ import torch
 from huggingface_hub import ModelCard
 
 from electra_albert.apps import export
-from electra_albert.hub.load import load_discriminator, load_generator, locate
+from electra_albert.hub.load import KINDS, build, locate, read_stored
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call, sha256
 from tests.apps.tiny_stock import write_stock
@@ -40,7 +40,7 @@ def test_a_checkpoint_is_exported_as_the_run_at_that_step(finished: Finished, tm
     assert files_in(tmp_path) == files_in(finished.folder / "generator")
 
 
-KINDS = {  # stock class: the kind that is found, or the one that is named, and what is left aside
+FOUND = {  # stock class: the kind that is found, or the one that is named, and what is left aside
     "AlbertForMaskedLM": ("generator", "", ""),
     "AlbertForPreTraining": ("generator", "encoder", "predictions, sentence_order"),
     "BertForPreTraining": ("generator", "generator", "cls.seq_relationship"),
@@ -50,11 +50,11 @@ KINDS = {  # stock class: the kind that is found, or the one that is named, and 
 }
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", FOUND)
 def test_the_kind_of_a_folder_is_found_out_and_heads_that_a_named_kind_leaves_aside_are_reported(
     tmp_path: Path, name: str
 ) -> None:
-    found, named, left_aside = KINDS[name]
+    found, named, left_aside = FOUND[name]
     write_stock(tmp_path / "stock", name)
     ended = run(tmp_path / "stock", tmp_path / "out")
     assert (ended.code, ended.out) == (0, f"wrote the {found} to {tmp_path / 'out'}\n"), ended.err
@@ -73,9 +73,10 @@ def test_a_half_precision_copy_has_the_licence_and_gives_the_numbers_of_its_roun
     assert run(finished.folder, tmp_path, "--dtype", "float16", "--license", "cc-by-sa-4.0").code == 0
     assert files_in(tmp_path) == files_in(shipped / "generator")
     assert ModelCard.load(tmp_path / "README.md").data.to_dict()["license"] == "cc-by-sa-4.0"
-    for kind, load in zip(PARTS, (load_generator, load_discriminator), strict=True):
-        exact = load(locate(finished.folder, kind)).state_dict()
-        found = load(locate(shipped, kind)).state_dict()
+    for kind in PARTS:
+        exact, found = (
+            build(read_stored(locate(path, kind)), KINDS[kind]).state_dict() for path in (finished.folder, shipped)
+        )
         assert all(torch.equal(found[name], tensor.half().float()) for name, tensor in exact.items())
 
 

@@ -15,7 +15,7 @@ import electra_albert as ea
 from electra_albert import contracts as ea_errors
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.finetune.options import parse_finetuning
-from electra_albert.hub.load import load_task_model, locate_encoder
+from electra_albert.hub.load import load_task_model, locate
 from electra_albert.training import loop
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, call, copy_as_learned, rows, untimed_rows
@@ -72,7 +72,7 @@ def test_a_head_of_electra_has_no_pooler_and_is_loaded_again(finished: Finished,
 
     dropout = ("--hidden_dropout_prob", 0.3, "--classifier_dropout_prob", 0.3)
     train(tiny, finished.folder, tmp_path / "out", "--head", "electra", *dropout)
-    model, details = load_task_model(locate_encoder(tmp_path / "out" / "model"))
+    model, details = load_task_model(locate(tmp_path / "out" / "model"))
     names = [name for name, _ in model.named_parameters()]
     assert details["style"] == "electra"
     assert not any(name.startswith(("pooler", "classifier")) for name in names)

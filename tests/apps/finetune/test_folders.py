@@ -12,12 +12,12 @@ import pytest
 from huggingface_hub import ModelCard
 
 from electra_albert.apps.finetune import main as finetune
-from electra_albert.hub.load import TASK_FILE, load_task_model, locate_encoder
+from electra_albert.hub.load import TASK_FILE, load_task_model, locate
 from tests.apps.conftest import Finished
 from tests.apps.finetune.conftest import QUICK
 from tests.apps.tiny_run import Ended, assert_refused, call, sha256
 from tests.apps.tiny_tasks import SEED, Tiny, results
-from tests.hub.forms import run_code_of
+from tests.hub.models import run_code_of
 
 SCORE_ONLY = ("--num_train_epochs", 0)
 SEEDS = [SEED, SEED + 1]
@@ -159,7 +159,7 @@ def test_the_card_names_a_model_that_loads(tiny: Tiny, sweep: Path, tmp_path: Pa
         folder = tmp_path / "scored"
         assert score(tiny, sweep, folder).code == 0  # the folder of the sweep is a name of its model too
     stock = run_code_of(folder)["model"]
-    ours = load_task_model(locate_encoder(sweep / "model"))[0]
+    ours = load_task_model(locate(sweep / "model"))[0]
     assert stock.classifier.weight.equal(ours.classifier.weight)
     card = ModelCard.load(folder / "README.md")
     assert ("chosen on the set it is scored on" in card.content) != is_scored

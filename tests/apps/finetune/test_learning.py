@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from electra_albert.apps.finetune import main as finetune
-from electra_albert.hub.load import load_task_model, locate_encoder
+from electra_albert.hub.load import load_task_model, locate
 from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, call
@@ -171,7 +171,7 @@ def test_stock_classes_load_the_model_and_give_equal_logits(learn: Callable[[str
 
     folder = learn(name).folder / "model"
     stock = getattr(transformers, STOCK_CLASSES[name]).from_pretrained(str(folder), local_files_only=True).eval()
-    ours = load_task_model(locate_encoder(folder))[0].eval()
+    ours = load_task_model(locate(folder))[0].eval()
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(5, ours.config.vocab_size, (4, 23), generator=generator)
     mask = (torch.arange(23) < torch.tensor([[23], [19], [7], [3]])).long()

@@ -13,7 +13,7 @@ from electra_albert.apps.finetune import main as finetune
 from electra_albert.corpus.tokenizer import load_tokenizer
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call
-from tests.hub.stock_models import config_of, make
+from tests.hub.models import config_of, make
 
 TEXTS = ("The owl left the house.", "A lamp fell into the river.", "Nobody saw it.")
 LABELS = ("bad", "good", "odd")

@@ -95,9 +95,9 @@ def test_an_albert_run_loads_as_stock_albert_for_pretraining(finished: Finished,
     train(finished, tmp_path / "run", "--objective", "mlm_sop")
     stock, told = load_stock(tmp_path / "run" / "generator", "AlbertForPreTraining")
     assert not told["unexpected_keys"]
-    from electra_albert.hub.load import load_generator, locate
+    from electra_albert.hub.load import KINDS, build, locate, read_stored
 
-    ours = load_generator(locate(tmp_path / "run", "generator"))
+    ours = build(read_stored(locate(tmp_path / "run", "generator")), KINDS["generator"])
     assert ours.sentence_order is not None
     ids = torch.arange(5, 25)[None]
     hidden_states = ours(ids, torch.ones_like(ids).bool(), torch.zeros_like(ids))

@@ -33,7 +33,7 @@ from electra_albert.training.distributed import World
 from electra_albert.training.monitor import CLOCK
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, STEPS, assert_refused, call, environment, options, outcome, rows, succeed
-from tests.hub.forms import run_code_of
+from tests.hub.models import run_code_of
 
 FILES = ("config.yaml", "command.txt", "environment.json", "README.md", "metrics.jsonl", "log.txt")
 FOLDERS = ("tokenizer", "tensorboard", "checkpoints", "generator", "discriminator")

@@ -1,0 +1,129 @@
+"""Models of every kind at toy size, ours and stock ones of three families, with every parameter drawn."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from electra_albert.config import ModelConfig
+from electra_albert.hub.config import stock_config
+from electra_albert.hub.names import to_stock
+from electra_albert.hub.save import save_model
+from electra_albert.model.electra import Generator
+from electra_albert.model.task_model import TaskHead, TaskModel
+from tests.model.test_task_model import make_task_model
+from tests.model.twins import SHAPE, SPECIAL_IDS, make_body, make_masked_lm, make_pair, stock
+
+LABELS = ["entailment", "neutral", "contradiction"]
+C = 5
+_SAME = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+_SIZES = {name: getattr(SHAPE, name) for name in (*_SAME, "initializer_range")} | {"num_hidden_layers": 4}
+
+
+class Form(NamedTuple):
+    """One kind of model of ours, its stock class, and the heads in its file that the class leaves aside."""
+
+    make: Callable[[ModelConfig], Any]
+    architecture: str
+    aside: tuple[str, ...] = ()
+
+
+def generator_with_pooler(config: ModelConfig) -> Generator:
+    """A masked language model that came with a pooler, as the hub's ALBERT does."""
+    model = make_masked_lm(config, with_sentence_order=False)
+    model.pooler = make_body(config, with_pooler=True).pooler
+    return model
+
+
+def _task(*head: Any) -> Callable[[ModelConfig], TaskModel]:
+    return lambda config: make_task_model(TaskHead(*head, dropout=0.25), config)
+
+
+FORMS = {
+    "generator": Form(lambda shape: make_pair(shape).generator, "AlbertForMaskedLM"),
+    "generator with pooler": Form(generator_with_pooler, "AlbertForMaskedLM", ("albert.pooler",)),
+    "generator with order": Form(make_masked_lm, "AlbertForPreTraining"),
+    "discriminator": Form(
+        lambda shape: make_pair(shape).discriminator, "AlbertModel", aside=("discriminator_predictions",)
+    ),
+    "discriminator with order": Form(
+        lambda shape: make_pair(shape, with_sentence_order=True).discriminator,
+        "AlbertModel",
+        aside=("discriminator_predictions", "sop_classifier"),
+    ),
+    "encoder": Form(lambda shape: make_body(shape, with_pooler=False), "AlbertModel"),
+    "encoder with pooler": Form(lambda shape: make_body(shape, with_pooler=True), "AlbertModel"),
+    "sequence": Form(_task("sequence", 3), "AlbertForSequenceClassification"),
+    "regression": Form(_task("sequence", 1), "AlbertForSequenceClassification"),
+    "choice": Form(_task("choice", 1), "AlbertForMultipleChoice"),
+    "span": Form(_task("span", 2), "AlbertForQuestionAnswering"),
+    "token": Form(_task("token", 3), "AlbertForTokenClassification"),
+    "sequence, electra": Form(_task("sequence", 3, "electra"), "AlbertModel", aside=("electra_classifier",)),
+    "choice, electra": Form(_task("choice", 1, "electra"), "AlbertModel", aside=("electra_classifier",)),
+}
+
+
+def save(name: str, tokenizer: Any, folder: Path, more: Mapping[str, Any] | None = None, **options: Any) -> Any:
+    """Write a model of one form with groups of its own, and the details of its task with `more`; returns it."""
+    model, details = FORMS[name].make(replace(SHAPE, vocab_size=len(tokenizer), num_hidden_groups=2)), None
+    if isinstance(model, TaskModel):
+        labels = LABELS if model.head.num_labels == len(LABELS) else []
+        details = {"labels": labels, "is_regression": name == "regression", **(more or {})}
+    save_model(model, tokenizer, folder, details, **options)
+    return model
+
+
+def write(folder: Path, model: nn.Module) -> Path:
+    """A stock folder of a model of SHAPE, without a hash, a tokenizer or a card."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(to_stock(model.state_dict()), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(stock_config(SHAPE, "AlbertModel", SPECIAL_IDS)))
+    return folder
+
+
+def assert_same_tensors(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert torch.equal(found[name], tensor), name
+
+
+def run_code_of(folder: Path) -> dict[str, Any]:
+    """The names that the card's code defines once it has run."""
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    found: dict[str, Any] = {}
+    exec(code.replace("THIS_FOLDER", str(folder)), found)
+    return found
+
+
+def config_of(family: str, **changes: Any) -> Any:
+    """The stock configuration of a family: albert, bert, electra, or electra whose embeddings are not projected."""
+    from transformers import BertConfig, ElectraConfig
+
+    if family == "albert":
+        return stock(SHAPE, **changes)
+    options = {**_SIZES, **changes, "attn_implementation": "eager"}
+    if family == "bert":
+        return BertConfig(**options)
+    return ElectraConfig(embedding_size=SHAPE.embedding_size if family == "electra" else SHAPE.hidden_size, **options)
+
+
+def make(family: str, name: str, config: Any = None, **options: Any) -> Any:
+    """The stock model of class `name` in eval mode; `options` go to its class."""
+    import transformers
+
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        labels = {"num_labels": C} if name.endswith(("SequenceClassification", "TokenClassification")) else {}
+        model = getattr(transformers, name)(config or config_of(family, **labels), **options).eval()
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                nn.init.normal_(parameter, mean=0.5, std=0.2)
+    return model

@@ -1,0 +1,214 @@
+"""A path leads to a model's files, and they to a model, a task's model or first weights, whole or refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from electra_albert.contracts import CheckpointError, UsageError
+from electra_albert.hub import load
+from electra_albert.hub.find import ModelFiles, locate
+from electra_albert.hub.names import TABLE, to_stock
+from electra_albert.model.electra import Generator
+from electra_albert.model.task_model import TaskHead, TaskModel
+from tests.hub.models import assert_same_tensors, make, write
+from tests.model.test_task_model import make_task_model
+from tests.model.twins import SHAPE, make_body, make_masked_lm, make_pair, padded_batch
+
+WEIGHTS = "model.safetensors"
+SENTENCES = TaskHead("sequence", 5)
+BIAS, ORIGIN = "predictions.bias", "the old model"
+
+
+def state_of(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def test_pt_file_gives_the_same_model_flat_or_nested(tmp_path: Path) -> None:
+    saved = make_pair(SHAPE).generator
+    (write(tmp_path, saved) / WEIGHTS).unlink()
+    weights = to_stock(saved.state_dict())
+    for content in (weights, {"model": weights, "step": 7}, {"state_dict": weights}):
+        torch.save(content, tmp_path / "weights.pt")
+        found = load.build(load.read_stored(locate(tmp_path, "generator")), Generator)
+        assert_same_tensors(found.state_dict(), saved.state_dict())
+
+
+def test_encoder_of_a_run_is_the_discriminators_where_there_is_one(tmp_path: Path) -> None:
+    for name in ("", "model", "generator", "discriminator"):
+        folder = write(tmp_path / name, make_pair(SHAPE).generator)
+        for path in (tmp_path, folder / WEIGHTS):
+            assert locate(path) == ModelFiles(folder / WEIGHTS, folder / "config.json", folder)
+        (tmp_path / WEIGHTS).unlink(missing_ok=True)
+    for kind, name in (("task", "model"), ("any", "generator"), ("generator", "generator")):
+        assert locate(tmp_path, kind).config.parent == tmp_path / name
+
+
+def test_path_that_holds_no_model_is_refused_with_the_reason(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path / ("a" * 5000), Path("a\0b"), Path("/dev/null")):
+        with pytest.raises(UsageError, match="does not exist"):
+            locate(path, "discriminator")
+    # Regression: of a run without a discriminator it was said that its training has not ended yet.
+    for made, word in (("checkpoints", "has not ended yet"), ("generator", "but generator/")):
+        (tmp_path / made).mkdir()
+        with pytest.raises(UsageError, match=word):
+            locate(tmp_path, "discriminator")
+    (tmp_path / WEIGHTS).touch()
+    with pytest.raises(UsageError, match=r"config\.json does not exist"):
+        locate(tmp_path, "task")
+
+
+# Weights taken over part by part.
+
+
+@pytest.fixture
+def state() -> dict[str, Tensor]:
+    return state_of(make_masked_lm(SHAPE))
+
+
+@pytest.fixture
+def model() -> Generator:
+    """Another model of the same shape."""
+    return make_masked_lm(SHAPE, seed=8)
+
+
+def test_resizing_keeps_first_rows_adds_means_of_old_ones_and_leaves_all_else(state: dict[str, Tensor]) -> None:
+    kept, before = SHAPE.vocab_size - 3, {name: tensor.clone() for name, tensor in state.items()}
+    resized = load.resize_vocabulary(state, kept, [[7], [9, 4, 9]])
+    assert_same_tensors(state, before)
+    for name, old in before.items():
+        rows = resized.pop(name)
+        if name not in (TABLE, BIAS):
+            assert torch.equal(rows, old), name
+            continue
+        assert len(rows) == kept + 2
+        assert torch.equal(rows[:kept], old[:kept])
+        assert torch.equal(rows[-2], old[7])
+        assert torch.allclose(rows[-1], (old[9] + old[4] + old[9]) / 3, rtol=1e-6, atol=1e-7)  # float32 sums
+    assert not resized
+
+
+def test_parts_the_state_lacks_are_named_and_stay(model: Generator) -> None:
+    before, state = state_of(model), state_of(make_body(SHAPE, with_pooler=False))
+    new = ["predictions", "sentence_order.pooler", "sentence_order.classifier"]
+    assert load.adopt(model, state, ORIGIN) == new
+    assert_same_tensors(model.state_dict(), before | state)
+
+
+def test_a_pooler_without_an_order_head_is_taken_over(state: dict[str, Tensor], model: Generator) -> None:
+    # Regression: the hub's ALBERT has a trained pooler and no classifier of the order; both were drawn again.
+    for part in ("weight", "bias"):
+        del state[f"sentence_order.classifier.{part}"]
+    assert load.adopt(model, state, ORIGIN) == ["sentence_order.classifier"]
+    pooler = "sentence_order.pooler.weight"
+    assert torch.equal(model.state_dict()[pooler], state[pooler])
+
+
+def test_an_encoder_that_is_not_whole_or_of_another_shape_is_refused_and_nothing_is_copied(
+    state: dict[str, Tensor], model: Generator
+) -> None:
+    before, wider = state_of(model), make_masked_lm(replace(SHAPE, intermediate_size=41)).state_dict()
+    del state[TABLE]
+    for other, word in ((state, f"{ORIGIN} has no {TABLE}"), (wider, r"ffn.* has shape")):
+        with pytest.raises(CheckpointError, match=word):
+            load.adopt(model, other, ORIGIN)
+    assert_same_tensors(model.state_dict(), before)
+
+
+# Models of tasks.
+
+
+def build(folder: Path, head: TaskHead = SENTENCES, seed: int = 3) -> tuple[TaskModel, list[str]]:
+    files = locate(folder)
+    torch.manual_seed(seed)
+    return load.build_task_model(load.read_config(files), head, files)
+
+
+def hidden_states(model: Any) -> Tensor:
+    batch = padded_batch()
+    return model.encode(batch.input_ids, batch.attention_mask, batch.token_type_ids).detach()
+
+
+SOURCES = {
+    "discriminator": (lambda: make_pair(SHAPE).discriminator, ["pooler", "classifier"]),
+    "generator of mlm_sop": (lambda: make_masked_lm(SHAPE), ["classifier"]),
+    "fine-tuned on tags": (lambda: make_task_model(TaskHead("token", 5)), ["pooler", "classifier"]),
+}
+
+
+@pytest.mark.parametrize(("make_source", "new"), SOURCES.values(), ids=SOURCES)
+def test_encoder_of_ours_is_taken_over_and_new_parts_are_named(tmp_path: Path, make_source: Any, new: Any) -> None:
+    source = make_source()
+    model, found = build(write(tmp_path, source))
+    assert found == new
+    assert torch.equal(hidden_states(model), hidden_states(source))
+    if "pooler" not in new:
+        assert model.pooler is not None
+        assert torch.equal(model.pooler.weight, source.sentence_order.pooler.weight)
+
+
+def test_seed_gives_the_head_the_same_weights_whatever_is_below(tmp_path: Path) -> None:
+    sources = {"one": make_pair(SHAPE).discriminator, "two": make_masked_lm(SHAPE)}
+    below_others = [build(write(tmp_path / name, source))[0] for name, source in sources.items()]
+    torch.manual_seed(3)
+    from_scratch, new = load.build_task_model(SHAPE, SENTENCES, None)
+    assert set(new) == {name.split(".")[0] for name, _ in from_scratch.named_parameters()}
+    for model in below_others:
+        assert torch.equal(model.output.weight, from_scratch.output.weight)
+        assert not any(parameter.is_meta or not parameter.requires_grad for parameter in model.parameters())
+    other = build(tmp_path / "one", seed=4)[0]
+    assert not torch.equal(other.output.weight, from_scratch.output.weight)
+
+
+@pytest.mark.parametrize(
+    ("removed", "details", "word"),
+    [
+        (["albert.pooler.weight"], {}, "pooler.weight"),
+        (["classifier.weight", "classifier.bias"], {}, "has no classifier"),
+        ([], {"labels": ["a", "b"]}, "has shape"),
+        ([], {"labels": ["a", "a", "b", "c", "d"]}, load.TASK_FILE),
+        ([], {"kind": ["sequence"]}, load.TASK_FILE),
+        ([], {"columns": {"text": "review", "pair": []}}, load.TASK_FILE),
+        ([], {"columns": [["review"], []]}, load.TASK_FILE),
+        ([], {"max_seq_length": 7}, load.TASK_FILE),
+        ([], {"doc_stride": None}, load.TASK_FILE),
+    ],
+    ids=str,
+)
+def test_fine_tuned_folder_that_is_not_whole_is_refused(
+    tmp_path: Path, removed: list[str], details: dict[str, Any], word: str
+) -> None:
+    folder = write(tmp_path, make_task_model(SENTENCES))
+    sound = {"kind": "sequence", "style": "albert", "labels": list("abcde"), "columns": {"text": ["a"], "pair": []}}
+    (folder / load.TASK_FILE).write_text(json.dumps(sound))
+    load.load_task_model(locate(folder))
+    (folder / load.TASK_FILE).write_text(json.dumps(sound | details))
+    kept = {name: tensor for name, tensor in load_file(folder / WEIGHTS).items() if name not in removed}
+    save_file(kept, folder / WEIGHTS)
+    with pytest.raises(CheckpointError, match=word):
+        load.load_task_model(locate(folder))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "otherwise"), [("bert", "classifier_dropout", 0.3), ("albert", "classifier_dropout_prob", 0.1)]
+)
+def test_dropout_of_the_head_is_the_one_stock_applies(tmp_path: Path, kind: str, name: str, otherwise: float) -> None:
+    # Regression: a BERT without one of its own has the encoder's, which was taken for ALBERT's 0.1.
+    make(kind, f"{kind.capitalize()}ForSequenceClassification").save_pretrained(tmp_path)
+    files = locate(tmp_path)
+    contents = json.loads(files.config.read_text()) | {"hidden_dropout_prob": 0.3}
+    contents.pop(name, None)
+    for value, wanted in ((0.25, 0.25), (None, otherwise), (0, 0.0)):
+        files.config.write_text(json.dumps(contents | {name: value}))
+        assert load.load_task_model(files)[0].head.dropout == wanted
+    for value in ("x", [1], 7, float("nan")):
+        files.config.write_text(json.dumps(contents | {name: value}))
+        with pytest.raises(CheckpointError, match=r"config\.json"):
+            load.load_task_model(files)
