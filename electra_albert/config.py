@@ -15,23 +15,25 @@ _WARMUP_SHARE, _LONGEST_WARMUP_STEPS = 10, 10_000  # of a new generator: one upd
 GROUPS = ("model", "rtd", "mlm", "sop")  # settings with a dotted name on the command line, of every run
 
 
-def _require(claim: bool, message: str) -> None:
+def require(claim: bool, message: str) -> None:
+    """Raise ValueError with the message where the claim is false."""
     if not claim:
         raise ValueError(message)
 
 
-def _within(config: object, interval: str, names: str) -> None:
+def require_within(config: object, interval: str, names: str) -> None:
     """Require each field named to lie in an interval, as [0, 1); None, which stands for a default, is allowed."""
     low, high = (float(end) for end in interval[1:-1].split(","))
     for name in names.split():
         value = getattr(config, name)
         is_closed_end = (value == low and interval[0] == "[") or (value == high and interval[-1] == "]")
-        _require(value is None or low < value < high or is_closed_end, f"{name}={value} must lie in {interval}")
+        require(value is None or low < value < high or is_closed_end, f"{name}={value} must lie in {interval}")
 
 
-def _require_filled(config: object, names: str) -> None:
+def require_filled(config: object, names: str) -> None:
+    """Require each field named not to be the empty string."""
     for name in names.split():
-        _require(getattr(config, name) != "", f"{name} is empty; leave it out or give it a value")
+        require(getattr(config, name) != "", f"{name} is empty; leave it out or give it a value")
 
 
 @dataclass(frozen=True)
@@ -77,16 +79,16 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         sizes = "embedding_size hidden_size num_attention_heads intermediate_size type_vocab_size"
-        _within(self, f"[1, {MAX_WIDTH}]", sizes)
-        _within(self, f"[1, {MAX_LAYERS}]", "num_hidden_layers num_hidden_groups inner_group_num")
-        _within(self, f"[8, {MAX_WIDTH}]", "max_position_embeddings")
-        _within(self, "[6, inf)", "vocab_size")  # more than the special tokens
+        require_within(self, f"[1, {MAX_WIDTH}]", sizes)
+        require_within(self, f"[1, {MAX_LAYERS}]", "num_hidden_layers num_hidden_groups inner_group_num")
+        require_within(self, f"[8, {MAX_WIDTH}]", "max_position_embeddings")
+        require_within(self, "[6, inf)", "vocab_size")  # more than the special tokens
         for whole, part in (("hidden_size", "num_attention_heads"), ("num_hidden_layers", "num_hidden_groups")):
             is_divided = getattr(self, whole) % getattr(self, part) == 0
-            _require(is_divided, f"{whole}={getattr(self, whole)} is not a multiple of {part}={getattr(self, part)}")
-        _within(self, "[0, 1]", "hidden_dropout_prob attention_probs_dropout_prob")
-        _within(self, "(0, 10)", "initializer_range")
-        _within(self, "(0, 1)", "layer_norm_eps")
+            require(is_divided, f"{whole}={getattr(self, whole)} is not a multiple of {part}={getattr(self, part)}")
+        require_within(self, "[0, 1]", "hidden_dropout_prob attention_probs_dropout_prob")
+        require_within(self, "(0, 10)", "initializer_range")
+        require_within(self, "(0, 1)", "layer_norm_eps")
 
     @property
     def head_size(self) -> int:
@@ -120,13 +122,13 @@ class RtdConfig:
     max_steps, 10,000 at most."""
 
     def __post_init__(self) -> None:
-        _within(self, "(0, 1)", "mask_rate")
-        _within(self, "[0, 1]", "mask_token_share")
-        _within(self, f"[{LOWEST_TEMPERATURE}, inf)", "temperature")
-        _within(self, "(0, 1]", "generator_size")
-        _within(self, "[1, inf)", "generator_layers")
-        _within(self, "[0, inf)", "generator_warmup_steps")
-        _within(self, "(0, inf)", "generator_weight discriminator_weight generator_rate discriminator_rate")
+        require_within(self, "(0, 1)", "mask_rate")
+        require_within(self, "[0, 1]", "mask_token_share")
+        require_within(self, f"[{LOWEST_TEMPERATURE}, inf)", "temperature")
+        require_within(self, "(0, 1]", "generator_size")
+        require_within(self, "[1, inf)", "generator_layers")
+        require_within(self, "[0, inf)", "generator_warmup_steps")
+        require_within(self, "(0, inf)", "generator_weight discriminator_weight generator_rate discriminator_rate")
 
     def generator(self, discriminator: ModelConfig) -> ModelConfig:
         """The generator's shape: narrower, heads of the same size where they fit, by default as deep.
@@ -140,7 +142,7 @@ class RtdConfig:
         layers, groups = self.generator_layers or discriminator.num_hidden_layers, discriminator.num_hidden_groups
         groups = layers if groups == discriminator.num_hidden_layers else min(groups, layers)
         problem = f"rtd.generator_layers={layers} is not a multiple of model.num_hidden_groups={groups}"
-        _require(layers % groups == 0, f"{problem}; give a number of layers that is")
+        require(layers % groups == 0, f"{problem}; give a number of layers that is")
         return replace(
             discriminator,
             hidden_size=hidden_size,
@@ -163,10 +165,10 @@ class MlmConfig:
     """Share of the chosen tokens shown as another token drawn at random, never a special one; the rest stay."""
 
     def __post_init__(self) -> None:
-        _within(self, "(0, 1)", "mask_rate")
-        _within(self, "[0, 1]", "mask_token_share random_token_share")
+        require_within(self, "(0, 1)", "mask_rate")
+        require_within(self, "[0, 1]", "mask_token_share random_token_share")
         total = self.mask_token_share + self.random_token_share
-        _require(total <= 1 + 1e-9, f"mask_token_share + random_token_share = {total:g} must not exceed 1")
+        require(total <= 1 + 1e-9, f"mask_token_share + random_token_share = {total:g} must not exceed 1")
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ class SopConfig:
     """Weight of the sentence-order loss in the total."""
 
     def __post_init__(self) -> None:
-        _within(self, "(0, inf)", "weight")
+        require_within(self, "(0, inf)", "weight")
 
 
 @dataclass(frozen=True)
@@ -218,15 +220,15 @@ class CorpusConfig:
     """Processes that tokenise; by default one for each core."""
 
     def __post_init__(self) -> None:
-        _require_filled(self, "corpus text_column tokenizer prepared_dir")
+        require_filled(self, "corpus text_column tokenizer prepared_dir")
         object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
-        _within(self, "[32, inf)", "vocab_size")
-        _require(
+        require_within(self, "[32, inf)", "vocab_size")
+        require(
             self.extend_vocab_to is None or self.tokenizer is not None,
             "extend_vocab_to needs a tokenizer to extend; name one by --tokenizer or --init_from",
         )
-        _within(self, f"[8, {MAX_WIDTH}]", "max_seq_length")
-        _within(self, "[1, inf)", "preprocessing_num_workers")
+        require_within(self, f"[8, {MAX_WIDTH}]", "max_seq_length")
+        require_within(self, "[1, inf)", "preprocessing_num_workers")
 
 
 @dataclass(frozen=True)
@@ -281,12 +283,12 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         counts = "max_steps per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps"
-        _within(self, "[1, inf)", f"{counts} logging_steps eval_steps eval_examples save_steps save_total_limit")
-        _within(self, "(0, inf)", "learning_rate max_grad_norm")
-        _within(self, "[0, inf)", "warmup_steps")
-        _within(self, "[0, 1)", "weight_decay adam_beta1 adam_beta2")
-        _within(self, "(0, 1)", "adam_epsilon")
-        _within(self, f"[0, {1 << 63})", "seed")
+        require_within(self, "[1, inf)", f"{counts} logging_steps eval_steps eval_examples save_steps save_total_limit")
+        require_within(self, "(0, inf)", "learning_rate max_grad_norm")
+        require_within(self, "[0, inf)", "warmup_steps")
+        require_within(self, "[0, 1)", "weight_decay adam_beta1 adam_beta2")
+        require_within(self, "(0, 1)", "adam_epsilon")
+        require_within(self, f"[0, {1 << 63})", "seed")
 
 
 @dataclass(frozen=True)
@@ -317,8 +319,8 @@ class RunConfig:
     """Prepare, build, check, print what would be trained and the memory and time it would take, then stop."""
 
     def __post_init__(self) -> None:
-        _require_filled(self, "output_dir init_from old_corpus resume")
-        _require(
+        require_filled(self, "output_dir init_from old_corpus resume")
+        require(
             self.old_corpus is None or self.init_from is not None,
             "old_corpus is text that the weights of --init_from know; name them, or leave it out",
         )
@@ -340,9 +342,9 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         length, positions = self.corpus.max_seq_length, self.model.max_position_embeddings
-        _require(length <= positions, f"max_seq_length={length} exceeds model.max_position_embeddings={positions}")
+        require(length <= positions, f"max_seq_length={length} exceeds model.max_position_embeddings={positions}")
         segments = self.model.type_vocab_size
-        _require(segments >= 2, f"model.type_vocab_size={segments}: rows have two segments, so 2 at least are needed")
+        require(segments >= 2, f"model.type_vocab_size={segments}: rows have two segments, so 2 at least are needed")
 
     @property
     def generator_warmup_steps(self) -> int:

@@ -15,6 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
@@ -260,6 +261,14 @@ def add_config(parser: ArgumentParser, example: str) -> None:
     for action in parser._actions:
         if _PRINT_CONFIG in action.option_strings:
             action.help, action.metavar = "Print all settings as YAML, which --config takes, and stop.", "\b"
+
+
+def add_switches(parser: ArgumentParser, *classes: type) -> None:
+    """Let the boolean options of some dataclasses, added before, be given without a value, which is true."""
+    switches = {field.name for one in classes for field in fields(one) if field.type == "bool"}
+    for action in parser._actions:
+        if action.dest in switches:
+            action.nargs, action.const = "?", True
 
 
 def _format_short_help(parser: ArgumentParser, short: ShortHelp) -> str:

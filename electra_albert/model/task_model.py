@@ -56,6 +56,11 @@ class TaskHead:
         return self.kind in _ROW_KINDS and self.style == "albert"
 
     @property
+    def architecture(self) -> str:
+        """The stock class that computes the same from our export; of a pooler-less row head, the encoder alone."""
+        return _ARCHITECTURES[self.kind] if self.output_name != "electra_classifier" else "AlbertModel"
+
+    @property
     def output_name(self) -> str:
         """Name of the linear layer that gives the outputs: a stock one where a stock class computes the same."""
         if self.kind == "span":
@@ -71,11 +76,6 @@ class TaskModel(Backbone):
         self.head = head
         self.dropout = nn.Dropout(head.dropout)
         self.add_module(head.output_name, nn.Linear(config.hidden_size, head.num_labels))
-
-    @property
-    def architecture(self) -> str:
-        """The stock class that computes the same from our export; of a pooler-less row head, the encoder alone."""
-        return _ARCHITECTURES[self.head.kind] if self.head.output_name != "electra_classifier" else "AlbertModel"
 
     @property
     def output(self) -> nn.Linear:

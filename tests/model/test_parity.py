@@ -69,7 +69,7 @@ def task(kind: str, num_labels: int) -> tuple[Make, Twin]:
 
 def task_twin(ours: TaskModel) -> nn.Module:
     return load_twin(
-        getattr(transformers, ours.architecture)(stock(ours.config, num_labels=ours.head.num_labels)), ours
+        getattr(transformers, ours.head.architecture)(stock(ours.config, num_labels=ours.head.num_labels)), ours
     )
 
 

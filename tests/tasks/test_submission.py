@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from electra_albert.apps.finetune.glue import glue_average
+from electra_albert.apps.finetune.compare import glue_average
 from electra_albert.contracts import DataError
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, find_task
 from electra_albert.tasks.submission import NO_ANSWER_FILE, write_submission
