@@ -88,11 +88,9 @@ class TuningConfig:
     from_mnli: bool = False
     """With --task glue, begin RTE, MRPC and STS-B with the model fine-tuned on MNLI."""
     head: Literal["albert", "electra"] = "albert"
-    """albert: pooler and classifier, as AutoModelForSequenceClassification has them. electra: the classifier alone, as
-    in ELECTRA's code; replaced-token detection trains no pooler."""
+    """albert: pooler and classifier, as in AutoModelForSequenceClassification; electra: the classifier alone."""
     recipe: Literal["auto", "electra", "albert"] = "auto"
-    """Published settings for the model and the task; auto takes ELECTRA's for discriminators, and for all models of its
-    small size or less, where ALBERT has none; ALBERT's for others."""
+    """Published settings; auto: ELECTRA's for discriminators and models of its small size or less, else ALBERT's."""
     num_train_epochs: float = 3.0
     """Epochs over the training examples; 0 only scores a model that is fine-tuned already."""
     max_steps: int | None = None

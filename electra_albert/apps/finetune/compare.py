@@ -147,32 +147,28 @@ def write_glue(folder: Path, names: Sequence[str]) -> str:
     return table
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], str]:
-    """The results of a finished sweep, and a phrase that names their task; UsageError for a folder without any."""
+def _read(folder: Path) -> tuple[dict[str, Any], list[files.SeedResult], str]:
+    """The results of a finished sweep, those of its seeds, and a phrase that names its task."""
     if not (folder / RESULTS).is_file():
         raise UsageError(f"{folder / RESULTS} does not exist; name the folder of a finished sweep")
     results = files.read_results(folder / RESULTS)
     if not results.keys() >= _NEEDED:
         raise CheckpointError(f"{folder / RESULTS} is not the result of a sweep over one task")
+    seeds = [files.read_result(folder / f"seed-{seed}") for seed in results["seeds"]]
+    done = [result for result in seeds if result is not None]
+    if len(done) < len(seeds):
+        raise CheckpointError(f"{folder} lacks the result of a seed; run the sweep again")
     settings = recorded_settings(folder)
     named = ", ".join(str(settings[name]) for name in files.DATA_FILES if settings.get(name))
-    return results, f"{folder} is of {results['task']} ({results['measure']}{' of ' + named if named else ''})"
-
-
-def _seeds(folder: Path, results: dict[str, Any]) -> list[files.SeedResult]:
-    found = [files.read_result(folder / f"seed-{seed}") for seed in results["seeds"]]
-    if None in found:
-        raise CheckpointError(f"{folder} lacks the result of a seed; run the sweep again")
-    return [result for result in found if result is not None]
+    return results, done, f"{folder} is of {results['task']} ({results['measure']}{' of ' + named if named else ''})"
 
 
 def compare_folders(first: Path, second: Path) -> str:
     """The table of how two sweeps differ in every metric; UsageError or DataError where they cannot be compared."""
-    (results, of_first), (others, of_second) = _read(first), _read(second)
-    described = f"{of_first}, {of_second}"
+    (results, done, of_first), (others, others_done, of_second) = _read(first), _read(second)
+    seeds, described = [done, others_done], f"{of_first}, {of_second}"
     if any(results[key] != others[key] for key in ("task", "measure")):
         raise UsageError(f"{described}; compare sweeps of one task")
-    seeds = [_seeds(first, results), _seeds(second, others)]
     rows = []
     for name in shown_metrics(results):
         if name in others["metrics"]:

@@ -1,28 +1,39 @@
-"""Fine-tune an encoder on a task: read, encode, train every seed, score, export, predict."""
+"""Options and entry points of `electra-albert finetune`: defaults < published recipe < --config < flags."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from electra_albert.apps.command_line import check_can_write, print_results, report
-from electra_albert.apps.default_model import RUNS
-from electra_albert.apps.finetune.options import parse_finetuning, refuse_idle_options
+from electra_albert.apps import command_line
+from electra_albert.config import TrainingConfig
 from electra_albert.contracts import STOPPED_BY_SIGNAL, RunResult, UsageError, UserError
-from electra_albert.files import SAMPLE_TASK
-from electra_albert.finetuning_config import CUSTOM, GLUE, PREDICT_TEST, TOPICS, DataConfig, FinetuneConfig, table_name
-
-if TYPE_CHECKING:
-    from electra_albert.apps.finetune.job import Start, TaskJob
-    from electra_albert.tasks.task import Task
-    from electra_albert.training.distributed import World
+from electra_albert.finetuning_config import DERIVED, GLUE, PARTS, FinetuneConfig, option_names
+from electra_albert.tasks.registry import find_task
 
 LOG = logging.getLogger(__name__)
+
+_COMPARE = "compare"
+_FOR_NEW_TEXT = (  # options with an effect where a fine-tuned model labels new text
+    "task model predict output_dir dry_run config resume device precision text_column text_pair_column label_column "
+    "column_names encoding regression max_seq_length doc_stride max_answer_length per_device_eval_batch_size seed "
+    "prepared_dir"
+)
+_SHORT_HELP = command_line.ShortHelp(
+    (
+        *("task", "data_dir", "train_file", "validation_file", "text_column", "text_pair_column", "label_column"),
+        *("model", "output_dir", "seeds", "num_train_epochs", "learning_rate", "max_seq_length", "predict", _COMPARE),
+    ),
+    """python Finetuning.py                                      a built-in task, in minutes
+python Finetuning.py --train_file a.csv --validation_file b.csv --text_column review --label_column stars
+python Finetuning.py --task cola --data_dir GLUE/CoLA --model runs/mine --seeds 5
+python Finetuning.py --task glue --data_dir GLUE --model runs/mine --predict test
+python Finetuning.py --compare runs/cola-mine runs/cola-other""",
+    "README.md; docs/finetuning.md (tasks, their data, scores), docs/interop.md",
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -34,15 +45,16 @@ def main(argv: Sequence[str]) -> int:
 
         print(compare_folders(*map(Path, config.tuning.compare)))
         return 0
+    from electra_albert.apps.finetune.sweep import run_finetuning
     from electra_albert.training.distributed import leave, start
 
     world = start(config.tuning.device)
     try:
         result = run_finetuning(config, world, ["Finetuning.py", *argv])
-        print_results(result.summary)
+        command_line.print_results(result.summary)
         code = STOPPED_BY_SIGNAL if result.is_stopped else 0
     except UserError as error:
-        code = report(error)
+        code = command_line.report(error)
     return leave(world, code)
 
 
@@ -52,6 +64,7 @@ def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
     `options` are those of `electra-albert finetune` by name; a `config` stands for all of them. Returns the folder, the
     best seed's metrics and its steps. Raises UsageError, DataError, CheckpointError or DivergedError.
     """
+    from electra_albert.apps.finetune.sweep import run_finetuning
     from electra_albert.training.distributed import start, stop
     from electra_albert.training.run_log import console_log
 
@@ -73,109 +86,41 @@ def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
         stop(world)
 
 
-def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str]) -> RunResult:
-    """Train and score every seed of a task, or of all of GLUE, or label new text. `command` is what folders record."""
-    from electra_albert.apps.finetune.compare import find_glue, glue_tasks, write_glue
-    from electra_albert.apps.finetune.job import find_start, with_recipe
-    from electra_albert.apps.finetune.predict import label_text
-    from electra_albert.apps.finetune.results import open_folder
-    from electra_albert.apps.finetune.sweep import Sweep
-    from electra_albert.training.distributed import main_first
-    from electra_albert.training.guards import RunLock, StopSignal
-    from electra_albert.training.loop import train
-    from electra_albert.training.run_log import RunLog, log_shown
-
-    with StopSignal() as stop, RunLog() as log:
-        if config.only_predicts:
-            return label_text(config, world, stop)
-        names = find_glue(config) if config.data.task == GLUE else []
-        task, data = (None, config.data) if names else _find_task(config)  # missing data is refused before a model
-        start = find_start(config.tuning.model, config.data.prepared_dir, world)
-        folder = _output_folder(config, task.name if task else GLUE, start)
-        tasks: Iterable[tuple[Task, FinetuneConfig, Start, Path]]
-        tasks = glue_tasks(config, names, start, folder, world)
-        if task is not None:
-            tasks = [(task, replace(with_recipe(config, task.name, start), data=data), start, folder)]
-        result = RunResult(folder, {}, 0)
-        for job, own in (_plan(*each, world) for each in tasks):
-            if config.tuning.dry_run:
-                continue
-            with ExitStack() as stack:
-                with main_first(world):
-                    if world.is_main:
-                        stack.enter_context(RunLock(own))
-                        changes = open_folder(job, own, command)
-                        log.open(own)
-                        for change in changes:
-                            LOG.info(f"changed since the sweep began: {change}")
-                sweep = Sweep(job, own, world, stop)
-                for seed in sweep.seeds_left():
-                    with sweep.open_seed(seed) as run:
-                        sweep.close_seed(run, train(run.objective, run.batches, run.evaluate, run.settings))
-                result = sweep.finish()
-            log_shown(result.summary)
-            if result.is_stopped:
-                LOG.info(f"stopped; run the same command to resume {own}")
-                return result
-            if names:
-                LOG.info(result.summary)
-        if names and world.is_main and not config.tuning.dry_run:
-            return RunResult(folder, {}, 0, summary=write_glue(folder, names))
-    return result._replace(folder=folder)
-
-
-def _find_task(config: FinetuneConfig) -> tuple[Task, DataConfig]:
-    """The task asked for and its data; without any, the task that ships."""
-    from electra_albert.tasks.locating import locate
-    from electra_albert.tasks.registry import find_task
-    from electra_albert.tasks.task import Report
-
-    data, tuning = config.data, config.tuning
-    of_a_table = (data.train_file, data.validation_file, data.test_file, data.text_column, data.text_pair_column)
-    if data.task is not None or data.regression or any((*of_a_table, data.label_column, data.column_names)):
-        task = find_task(data.task or CUSTOM)
-        locate(task, data, Report(), needs_test=tuning.predict == PREDICT_TEST, is_trained=tuning.is_training)
-        return task, data
-    if data.data_dir is not None:
-        raise UsageError(f"--data_dir {data.data_dir} needs --task, the name of the task whose data it holds")
-    if data.validation_split is not None:
-        raise UsageError("--validation_split needs data of your own: --train_file, or --task and --data_dir")
-    if tuning.predict == PREDICT_TEST:
-        raise UsageError("--predict test needs --task, the name of the task whose test set is to be labelled")
-    train, dev = (str(SAMPLE_TASK / f"{name}.csv") for name in ("train", "dev"))
-    return replace(find_task(CUSTOM), name=TOPICS), replace(data, train_file=train, validation_file=dev)
-
-
-def _output_folder(config: FinetuneConfig, name: str, start: Start) -> Path:
-    """The folder of the results: as asked for, or named after the task, or a user's own table, and the model."""
-    if config.tuning.output_dir is not None:
-        return Path(config.tuning.output_dir)
-    name = table_name(config.data) if name == CUSTOM else name
-    begun = "-from-scratch" if config.tuning.from_scratch or start.files is None else ""
-    return RUNS / f"{name}-{start.name}{begun}"
-
-
-def _plan(task: Task, config: FinetuneConfig, start: Start, folder: Path, world: World) -> tuple[TaskJob, Path]:
-    """The job of one task, checked and logged, and its folder."""
-    from electra_albert.apps.finetune.job import build_objective, make_task_job
-    from electra_albert.apps.finetune.results import check_is_ours
-
-    check_can_write(folder)
-    check_is_ours(folder)
-    job = make_task_job(task, config, start, world)
-    sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in job.data.evaluation.items()) or "none"
-    name, length, training = job.task.name, f"in sequences of at most {job.plan.max_seq_length} tokens", job.training
-    if job.train is None:
-        LOG.info(f"{name}: {sizes} to score, with a model that is not trained, {length}")
-        return job, folder
-    LOG.info(f"{name}: {len(job.data.train):,} examples to train on, {sizes} to score")
-    LOG.info(
-        f"{name}: {config.tuning.seeds} seed(s) of {training.max_steps:,} updates of {job.global_batch_size} examples, "
-        f"learning rate {training.learning_rate:g}, layer decay {config.tuning.layer_decay:g}, {job.head.style} head, "
-        f"{length}, on {world.world_size} x {world.device.type} in {job.arithmetic}"
+def parse_finetuning(argv: Sequence[str]) -> FinetuneConfig:
+    """The whole configuration; UsageError where an option is wrong."""
+    purpose = "Fine-tune a pretrained encoder on a task, with honest scores."
+    parser, words = (
+        command_line.make_parser("Finetuning.py", purpose, "[--option value ...]"),
+        command_line.config_first(argv),
     )
-    if training.warmup_steps >= training.max_steps:
-        warmup = f"notice: --warmup_steps {training.warmup_steps:,} of {training.max_steps:,} updates"
-        LOG.info(f"{warmup}: the full learning rate is never reached")
-    build_objective(job, training.seed, world.device)  # a model that does not fit is refused here
-    return job, folder
+    command_line.add_config(parser, "config.yaml of a run")
+    for part in PARTS.values():
+        parser.add_class_arguments(part, skip={_COMPARE, *(DERIVED if part is TrainingConfig else ())})
+    command_line.add_switches(parser, *PARTS.values())
+    text = "Two folders of results on the same task to compare, instead of training."
+    parser.add_argument(f"--{_COMPARE}", type=str, nargs=2, metavar=("A", "B"), help=text)
+    options = command_line.parse(parser, words, _SHORT_HELP)
+    given = parser.parse_args(words, defaults=False).as_dict()
+    try:
+        parts = {part: kind(**{name: options[name] for name in option_names(part)}) for part, kind in PARTS.items()}
+        return FinetuneConfig(**parts, chosen=frozenset(given))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def refuse_idle_options(argv: Sequence[str], config: FinetuneConfig) -> None:
+    """UsageError for options on the command line that have no effect with the others."""
+    given = {word.split("=")[0].removeprefix("--") for word in argv if word.startswith("--")}
+    tuning, task = config.tuning, config.data.task
+    if task not in (None, GLUE):
+        task = find_task(str(task)).name
+    used = {*_FOR_NEW_TEXT.split()} | (set() if tuning.is_training else {"num_train_epochs"})
+    for is_idle, names, other in (
+        (tuning.compare, given - {_COMPARE}, f"--{_COMPARE}, which only reads two folders of results"),
+        (config.only_predicts, given - used, f"--predict {tuning.predict} without data to train on"),
+        (task != GLUE, {"from_mnli"}, "a single --task; name the model fine-tuned on MNLI by --model"),
+        (task != "race", {"race_level"}, f"--task {task}" if task else "the default task"),
+    ):
+        if is_idle and names & given:
+            listed = ", ".join(f"--{name}" for name in sorted(names))
+            raise UsageError(f"{listed} has no effect with {other}; leave it out")

@@ -33,16 +33,12 @@ RESULT, RESULTS, TABLE, MODEL = "result.json", "results.json", "results.md", "mo
 PREDICTIONS, CONFUSION, SUBMISSION, PREDICTED = "predictions{}.tsv", "confusion{}.tsv", "submission", "predicted.tsv"
 PREDICTIONS_HEADER = "id\tgold\tpredicted\t"
 _WRITTEN = (CONFIG, COMMAND, CARD, RESULTS, TABLE, "predictions.tsv", "confusion.tsv", SUBMISSION, PREDICTED, LOG_FILE)
-_OF_THE_CALL = frozenset({"predict", "compare", "resume", "dry_run"})  # they leave the sweep as it is
+_OF_THE_CALL = {"predict", "compare", "resume", "dry_run"}  # they leave the sweep as it is
 DATA_FILES = ("data_dir", "train_file", "validation_file")
 # Settings that are paths, compared by fingerprint, and others that leave what is trained as it is.
-_MAY_CHANGE = frozenset(
-    {
-        *("model", "output_dir", *DATA_FILES, "unknown_labels", "test_file", "prepared_dir", "encoding", "seeds"),
-        *("device", "from_mnli", "arithmetic", "logging_steps", "per_device_eval_batch_size", "gradient_checkpointing"),
-        *("per_device_train_batch_size", "gradient_accumulation_steps"),  # the batch is compared as a whole
-    }
-)
+_MAY_CHANGE = {"model", "output_dir", *DATA_FILES, "unknown_labels", "test_file", "prepared_dir", "encoding", "seeds"}
+_MAY_CHANGE |= {"device", "from_mnli", "arithmetic", "logging_steps", "gradient_checkpointing"}
+_MAY_CHANGE |= {"per_device_eval_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"}
 _SHOWN_CHARACTERS = 500  # of a text in predictions.tsv
 
 

@@ -1,39 +1,139 @@
-"""The seeds of a sweep, trained by pretraining's loop; result.json, written last, closes a seed's folder."""
+"""Sweeps over the seeds of tasks, trained by pretraining's loop; result.json, written last, closes a seed's folder."""
 
 from __future__ import annotations
 
 import json
 import logging
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from safetensors import torch as safetensors
 
+from electra_albert.apps.command_line import check_can_write
+from electra_albert.apps.default_model import RUNS
+from electra_albert.apps.finetune import job as jobs
 from electra_albert.apps.finetune import results as files
-from electra_albert.apps.finetune.job import TaskJob, build_objective, data_fingerprint
-from electra_albert.apps.finetune.predict import inference, load_objective, predict, score
+from electra_albert.apps.finetune.compare import find_glue, glue_tasks, write_glue
+from electra_albert.apps.finetune.job import Start, TaskJob
+from electra_albert.apps.finetune.predict import inference, label_text, load_objective, predict, score
 from electra_albert.apps.finetune.results import SeedResult
 from electra_albert.apps.machine import one_line_errors
 from electra_albert.apps.run_folder import writing
-from electra_albert.contracts import Metrics, RunResult
-from electra_albert.files import replacing, write_text
+from electra_albert.contracts import Metrics, RunResult, UsageError
+from electra_albert.files import SAMPLE_TASK, replacing, write_text
+from electra_albert.finetuning_config import CUSTOM, GLUE, PREDICT_TEST, TOPICS, DataConfig, FinetuneConfig, table_name
 from electra_albert.model.attention import stock_computes
 from electra_albert.model.task_model import depth_scales
 from electra_albert.tasks.kinds import TaskObjective
+from electra_albert.tasks.locating import locate
+from electra_albert.tasks.registry import find_task
 from electra_albert.tasks.rows import TaskBatches
+from electra_albert.tasks.task import Report, Task
 from electra_albert.training.checkpoint import find_checkpoint, read_state
 from electra_albert.training.distributed import World, gather_objects, main_first
-from electra_albert.training.guards import StopSignal
-from electra_albert.training.loop import Outcome
+from electra_albert.training.guards import RunLock, StopSignal
+from electra_albert.training.loop import Outcome, train
 from electra_albert.training.monitor import EVALUATION_PREFIX, Monitor, read_metrics
+from electra_albert.training.run_log import RunLog, log_shown
 from electra_albert.training.settings import RunSettings
 
 LOG = logging.getLogger(__name__)
 
 _BEST_WEIGHTS = "best.safetensors"
+
+
+def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str]) -> RunResult:
+    """Train and score every seed of a task, or of all of GLUE, or label new text. `command` is what folders record."""
+    with StopSignal() as stop, RunLog() as log:
+        if config.only_predicts:
+            return label_text(config, world, stop)
+        names = find_glue(config) if config.data.task == GLUE else []
+        task, data = (None, config.data) if names else _find_task(config)  # missing data is refused before a model
+        start = jobs.find_start(config.tuning.model, config.data.prepared_dir, world)
+        folder = _output_folder(config, task.name if task else GLUE, start)
+        tasks: Iterable[tuple[Task, FinetuneConfig, Start, Path]]
+        tasks = glue_tasks(config, names, start, folder, world)
+        if task is not None:
+            tasks = [(task, replace(jobs.with_recipe(config, task.name, start), data=data), start, folder)]
+        result = RunResult(folder, {}, 0)
+        for job, own in (_plan(*each, world) for each in tasks):
+            if config.tuning.dry_run:
+                continue
+            with ExitStack() as stack:
+                with main_first(world):
+                    if world.is_main:
+                        stack.enter_context(RunLock(own))
+                        changes = files.open_folder(job, own, command)
+                        log.open(own)
+                        for change in changes:
+                            LOG.info(f"changed since the sweep began: {change}")
+                sweep = Sweep(job, own, world, stop)
+                for seed in sweep.seeds_left():
+                    with sweep.open_seed(seed) as run:
+                        sweep.close_seed(run, train(run.objective, run.batches, run.evaluate, run.settings))
+                result = sweep.finish()
+            log_shown(result.summary)
+            if result.is_stopped:
+                LOG.info(f"stopped; run the same command to resume {own}")
+                return result
+            if names:
+                LOG.info(result.summary)
+        if names and world.is_main and not config.tuning.dry_run:
+            return RunResult(folder, {}, 0, summary=write_glue(folder, names))
+    return result._replace(folder=folder)
+
+
+def _find_task(config: FinetuneConfig) -> tuple[Task, DataConfig]:
+    """The task asked for and its data; without any, the task that ships."""
+    data, tuning = config.data, config.tuning
+    own = "task train_file validation_file test_file text_column text_pair_column label_column column_names regression"
+    if any(getattr(data, name) for name in own.split()):
+        task = find_task(data.task or CUSTOM)
+        locate(task, data, Report(), needs_test=tuning.predict == PREDICT_TEST, is_trained=tuning.is_training)
+        return task, data
+    if data.data_dir is not None:
+        raise UsageError(f"--data_dir {data.data_dir} needs --task, the name of the task whose data it holds")
+    if data.validation_split is not None:
+        raise UsageError("--validation_split needs data of your own: --train_file, or --task and --data_dir")
+    if tuning.predict == PREDICT_TEST:
+        raise UsageError("--predict test needs --task, the name of the task whose test set is to be labelled")
+    train, dev = (str(SAMPLE_TASK / f"{name}.csv") for name in ("train", "dev"))
+    return replace(find_task(CUSTOM), name=TOPICS), replace(data, train_file=train, validation_file=dev)
+
+
+def _output_folder(config: FinetuneConfig, name: str, start: Start) -> Path:
+    """The folder of the results: as asked for, or named after the task, or a user's own table, and the model."""
+    if config.tuning.output_dir is not None:
+        return Path(config.tuning.output_dir)
+    name = table_name(config.data) if name == CUSTOM else name
+    begun = "-from-scratch" if config.tuning.from_scratch or start.files is None else ""
+    return RUNS / f"{name}-{start.name}{begun}"
+
+
+def _plan(task: Task, config: FinetuneConfig, start: Start, folder: Path, world: World) -> tuple[TaskJob, Path]:
+    """The job of one task, checked and logged, and its folder."""
+    check_can_write(folder)
+    files.check_is_ours(folder)
+    job = jobs.make_task_job(task, config, start, world)
+    sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in job.data.evaluation.items()) or "none"
+    name, length, training = job.task.name, f"in sequences of at most {job.plan.max_seq_length} tokens", job.training
+    if job.train is None:
+        LOG.info(f"{name}: {sizes} to score, with a model that is not trained, {length}")
+        return job, folder
+    LOG.info(f"{name}: {len(job.data.train):,} examples to train on, {sizes} to score")
+    LOG.info(
+        f"{name}: {config.tuning.seeds} seed(s) of {training.max_steps:,} updates of {job.global_batch_size} examples, "
+        f"learning rate {training.learning_rate:g}, layer decay {config.tuning.layer_decay:g}, {job.head.style} head, "
+        f"{length}, on {world.world_size} x {world.device.type} in {job.arithmetic}"
+    )
+    if training.warmup_steps >= training.max_steps:
+        warmup = f"notice: --warmup_steps {training.warmup_steps:,} of {training.max_steps:,} updates"
+        LOG.info(f"{warmup}: the full learning rate is never reached")
+    jobs.build_objective(job, training.seed, world.device)  # a model that does not fit is refused here
+    return job, folder
 
 
 @dataclass
@@ -70,20 +170,28 @@ class Sweep:
     def open_seed(self, seed: int) -> Iterator[SeedRun]:
         """Everything that the training loop needs for one seed, resumed from its last checkpoint."""
         job, folder, world = self.job, self.folder / f"seed-{seed}", self.world
-        objective, new = build_objective(job, seed, world.device)
+        objective, new = jobs.build_objective(job, seed, world.device)
         training = replace(job.training, seed=seed)
         with Monitor(folder, training.max_steps, is_main=world.is_main) as monitor, one_line_errors(training, "none"):
             found = find_checkpoint(folder / "checkpoints", "auto")
             LOG.info(f"{job.task.name}, seed {seed}: {training.max_steps:,} updates, {', '.join(new)} with new weights")
+            assert job.train is not None
+            step, name = read_state(found)["step"] if found else 0, f"{EVALUATION_PREFIX}{job.task.main}"
+            rows = read_metrics(folder / "metrics.jsonl") if world.is_main else []
+            # The evaluation at the step of the checkpoint is made again.
+            scores = [row[name] for row in rows if row.get(name) is not None and row["step"] < step]
+            sizes = training.per_device_train_batch_size, training.gradient_accumulation_steps
+            ends, pin_memory = (seed, training.max_steps), world.device.type == "cuda"
+            batches = TaskBatches(job.train, *sizes, *ends, world.rank, world.world_size, pin_memory)
             scales, decay = None, job.config.tuning.layer_decay
             if decay != 1:
                 names = [name for name, _ in objective.model.named_parameters()]
                 scales = {f"model.{name}": scale for name, scale in depth_scales(names, job.shape, decay).items()}
-            settings = {"seed": seed, "data": data_fingerprint(job)}
+            recorded = {"seed": seed, "data": jobs.data_fingerprint(job)}
             shared = (training, world, monitor, self.stop, job.arithmetic, found)
-            run = SeedRun(job, objective, new, RunSettings(folder, *shared, rate_scales=scales, settings=settings))
-            run.read_scores(read_state(found)["step"] if found else 0)
-            run.settings = replace(run.settings, is_enough=run.is_enough)
+            settings = RunSettings(folder, *shared, rate_scales=scales, settings=recorded)
+            run = SeedRun(job, objective, batches, settings, new, gather_objects(scores, world)[0])
+            run.settings = replace(settings, is_enough=run.is_enough)
             yield run
 
     def close_seed(self, run: SeedRun, outcome: Outcome) -> None:
@@ -92,20 +200,16 @@ class Sweep:
         if result is None:
             self.is_stopped = True
             return
-        self.results[result.seed] = result
+        self.results = dict(sorted({**self.results, result.seed: result}.items()))
         with main_first(self.world):
             if self.world.is_main:
                 folder = run.settings.folder
-                if files.best_of(self.job, self.in_order()) is result:
+                if files.best_of(self.job, [*self.results.values()]) is result:
                     files.export_best(self.job, run.objective, result, self.folder)
                 with writing(folder):
                     write_text(folder / files.RESULT, json.dumps(result._asdict()) + "\n")
                 shutil.rmtree(folder / "checkpoints", ignore_errors=True)
                 (folder / _BEST_WEIGHTS).unlink(missing_ok=True)
-
-    def in_order(self) -> list[SeedResult]:
-        """The results by seed."""
-        return [self.results[seed] for seed in sorted(self.results)]
 
     def finish(self) -> RunResult:
         """Score what was not trained, then write results and predictions on the main rank; the same on all ranks."""
@@ -126,7 +230,7 @@ class Sweep:
 
     def _write(self) -> RunResult:
         """Write the results and the predictions asked for; the summary holds the table and what was written."""
-        job, folder, done, lines = self.job, self.folder, self.in_order(), []
+        job, folder, done, lines = self.job, self.folder, [*self.results.values()], []
         result = RunResult(folder, {}, 0)
         if done:
             best = files.best_of(job, done)
@@ -155,30 +259,15 @@ class SeedRun:
 
     job: TaskJob
     objective: TaskObjective
-    new_parts: list[str]
+    batches: TaskBatches  # this rank's share of the training rows
     settings: RunSettings
+    new_parts: list[str]
+    scores: list[float]  # of the deciding metric, one an evaluation
     last: SeedResult | None = None
-    scores: list[float] = field(default_factory=list)  # of the deciding metric, one an evaluation
-
-    @property
-    def batches(self) -> TaskBatches:
-        """This rank's share of the training rows."""
-        assert self.job.train is not None
-        training, world = self.settings.config, self.settings.world
-        sizes = training.per_device_train_batch_size, training.gradient_accumulation_steps
-        ends, pin_memory = (training.seed, training.max_steps), world.device.type == "cuda"
-        return TaskBatches(self.job.train, *sizes, *ends, world.rank, world.world_size, pin_memory)
 
     @property
     def _patience(self) -> int | None:
         return self.job.config.tuning.early_stopping_patience
-
-    def read_scores(self, step: int) -> None:
-        """Read the scores from before the checkpoint of `step`; the evaluation at that step is made again."""
-        name, world = f"{EVALUATION_PREFIX}{self.job.task.main}", self.settings.world
-        rows = read_metrics(self.settings.folder / "metrics.jsonl") if world.is_main else []
-        mine = [row[name] for row in rows if row.get(name) is not None and row["step"] < step]
-        self.scores = gather_objects(mine, world)[0]
 
     def evaluate(self, step: int) -> Metrics | None:
         """Score the evaluation sets, as the loop asks for; None where it was stopped."""
