@@ -22,6 +22,9 @@ KINDS = ("old", "quiet", "small", "bright", "clever", "tired")
 THINGS = ("lamp", "key", "letter", "basket", "candle", "bottle")
 SEED = 3
 ENTAILMENT = ("not_entailment", "entailment")
+_SETTINGS = """--max_seq_length 48 --num_train_epochs 16 --learning_rate 0.003 --layer_decay 1.0
+--hidden_dropout_prob 0.0 --attention_probs_dropout_prob 0.0 --classifier_dropout_prob 0.0 --evals_per_epoch 1
+--per_device_train_batch_size 16 --per_device_eval_batch_size 32 --logging_steps 10 --precision fp32 --device cpu"""
 _FILES = ("train", "dev", "test")
 _SIZES = {"train": 160, "dev": 48, "test": 24}
 _MORE_PASSES = ("--num_train_epochs", 24)  # where the rule takes longer to be found
@@ -44,28 +47,9 @@ class Tiny(NamedTuple):
 
 def options(task: str, folder: Path | None, model: Path | None, output: Path | None, *more: object) -> list[str]:
     """The options of a training of seconds, free of dropout, without those that are None; `more` comes last."""
-    settings = {
-        "task": task,
-        "data_dir": folder,
-        "model": model,
-        "max_seq_length": 48,
-        "num_train_epochs": 16,
-        "learning_rate": 0.003,
-        "layer_decay": 1.0,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "classifier_dropout_prob": 0.0,
-        "per_device_train_batch_size": 16,
-        "per_device_eval_batch_size": 32,
-        "evals_per_epoch": 1,
-        "logging_steps": 10,
-        "precision": "fp32",
-        "device": "cpu",
-        "seed": SEED,
-        "output_dir": output,
-    }
-    words = [word for name, value in settings.items() if value is not None for word in (f"--{name}", value)]
-    return [str(word) for word in (*words, *more)]
+    named = {"task": task, "data_dir": folder, "model": model, "output_dir": output}
+    words = [word for name, value in named.items() if value is not None for word in (f"--{name}", value)]
+    return [str(word) for word in (*words, *_SETTINGS.split(), "--seed", SEED, *more)]
 
 
 def tune(*words: object) -> Ended:
@@ -177,36 +161,33 @@ def stsb(folder: Path) -> Tiny:
     return Tiny("stsb", folder / "STS-B", "spearman", 0.75, gold)
 
 
-def _squad(file: Path, found: list[Story], has_null_answer: bool) -> None:
-    paragraphs = []
-    for i, story in enumerate(found):
-        is_impossible = has_null_answer and i % 3 == 0
-        told = story.text.replace(f" the {story.place}", " nothing") if is_impossible else story.text
-        context = f"It was told before. {told} {found[i - 1].kind} nights came."
-        answers = [] if is_impossible else [{"text": story.place, "answer_start": context.index(story.place)}]
-        question: dict[str, Any] = {"id": f"{file.stem}-{i}", "question": "Which place was it?", "answers": answers}
-        if has_null_answer:
-            question["is_impossible"] = is_impossible
-        paragraphs.append({"context": context, "qas": [question]})
-    file.parent.mkdir(parents=True, exist_ok=True)
-    content = {"version": "1", "data": [{"title": "tales", "paragraphs": paragraphs}]}
-    file.write_text(json.dumps(content), encoding="utf-8")
+def _squad(name: str, folder: Path, version: str, *extra: object) -> Tiny:
+    for set_name, found in _sets().items():
+        paragraphs, gold = [], []
+        for i, story in enumerate(found):
+            is_impossible = version == "2.0" and i % 3 == 0
+            text = story.text.replace(f" the {story.place}", " nothing") if is_impossible else story.text
+            context = f"It was told before. {text} {found[i - 1].kind} nights came."
+            answers = [] if is_impossible else [{"text": story.place, "answer_start": context.index(story.place)}]
+            flags = {"is_impossible": is_impossible} if version == "2.0" else {}
+            identity = f"{set_name}-v{version}-{i}"
+            question = {"id": identity, "question": "Which place was it?", "answers": answers, **flags}
+            paragraphs.append({"context": context, "qas": [question]})
+            gold.append("" if is_impossible else story.place)
+        folder.mkdir(parents=True, exist_ok=True)
+        content = {"version": "1", "data": [{"title": "tales", "paragraphs": paragraphs}]}
+        (folder / f"{set_name}-v{version}.json").write_text(json.dumps(content), encoding="utf-8")
+    return Tiny(name, folder, "f1", 0.8, gold, extra)
 
 
 def squad(folder: Path) -> Tiny:
     """The answer is the name of the place."""
-    for name, found in _sets().items():
-        _squad(folder / "squad" / f"{name}-v1.1.json", found, has_null_answer=False)
-    gold = [story.place for story in found]
-    return Tiny("squad", folder / "squad", "f1", 0.8, gold, ("--num_train_epochs", 8))  # rows of 48: two windows each
+    return _squad("squad", folder / "squad", "1.1", "--num_train_epochs", 8)  # rows of 48: two windows each
 
 
 def squad_v2(folder: Path) -> Tiny:
     """The same, but that a third of the passages names no place."""
-    for name, found in _sets().items():
-        _squad(folder / "squad2" / f"{name}-v2.0.json", found, has_null_answer=True)
-    gold = [story.place if i % 3 else "" for i, story in enumerate(found)]
-    return Tiny("squad_v2", folder / "squad2", "f1", 0.8, gold, ("--max_seq_length", 64, "--num_train_epochs", 12))
+    return _squad("squad_v2", folder / "squad2", "2.0", "--max_seq_length", 64, "--num_train_epochs", 12)
 
 
 def race(folder: Path) -> Tiny:

@@ -8,8 +8,10 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pyarrow
 import pytest
 import yaml
+from pyarrow import csv, parquet
 
 import electra_albert as ea
 from electra_albert import contracts as ea_errors
@@ -145,18 +147,11 @@ def test_fewer_examples_are_drawn_by_the_seed_and_reported(finished: Finished, t
 
 
 def write_table(file: Path, columns: dict[str, list[Any]]) -> None:
-    records = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    if file.suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        pq.write_table(pa.table(columns), file)
-    elif file.suffix == ".jsonl":
-        file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    table = pyarrow.table(columns)
+    if file.suffix == ".jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()), encoding="utf-8")
     else:
-        mark, quote = {".csv": (",", '"'), ".tsv": ("\t", "")}[file.suffix]
-        lines = [list(columns), *(list(map(str, record.values())) for record in records)]
-        file.write_text("".join(mark.join(f"{quote}{cell}{quote}" for cell in line) + "\n" for line in lines))
+        {".csv": csv.write_csv, ".parquet": parquet.write_table}[file.suffix](table, file)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -187,15 +182,11 @@ def test_the_users_own_table_gives_the_same_in_every_format(finished: Finished, 
 # From a program, and nothing at all.
 
 
-def as_options(argv: list[str]) -> dict[str, Any]:
-    """The same options as a program gives them; numbers stay text, which is read as on the command line."""
-    return {name.removeprefix("--"): yaml.safe_load(value) for name, value in zip(argv[::2], argv[1::2], strict=True)}
-
-
 def test_a_program_gets_what_the_command_reports(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
     train(tiny, finished.folder, tmp_path / "command")
-    named = as_options(tiny.options(finished.folder, tmp_path / "program", *QUICK))
-    run = ea.finetune(**named)
+    argv = tiny.options(finished.folder, tmp_path / "program", *QUICK)
+    named = zip(argv[::2], map(yaml.safe_load, argv[1::2]), strict=True)
+    run = ea.finetune(**{name.removeprefix("--"): value for name, value in named})
     assert losses(tmp_path / "program") == losses(tmp_path / "command")
     assert (run.folder, run.step, run.is_stopped) == (tmp_path / "program", 3, False)
     of_command = results(tmp_path / "command")["metrics"]

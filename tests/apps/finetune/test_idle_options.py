@@ -150,7 +150,7 @@ def test_new_text_that_cannot_be_read_is_refused_before_anything_is_trained(
 ) -> None:
     (tmp_path / "broken.tsv").write_text("made\t0\nmade\t0\t\tThe owl left.\n")
     ended = call(finetune.main, *tiny.options(finished.folder, tmp_path / "out", *QUICK, "--predict", tmp_path / name))
-    assert_refused(ended, 2 if name == "nowhere.txt" else 3, name)
+    assert_refused(ended, 2 if name == "nowhere.txt" else 3, f"{name}: no such file" if name == "nowhere.txt" else name)
     assert not (tmp_path / "out").exists()
 
 

@@ -230,12 +230,3 @@ def test_model_and_text_suffice_to_label_it_as_the_evaluation_set_was(learn: Lea
     assert (ended.out, set(copy.iterdir()) - before) == (f"written: {copy}/predicted.tsv\n", {copy / "predicted.tsv"})
     predicted = [row["predicted"] for row in read_table(copy / "predicted.tsv")]
     assert predicted == [row["predicted"] for row in learnt.predictions()]
-
-
-def test_plain_lines_of_text_are_labelled(learn: Learn, tmp_path: Path) -> None:
-    learnt, rows = learn("cola"), learn("cola").predictions()
-    lines = tmp_path / "lines.txt"
-    lines.write_text("".join(row["text"] + "\n" for row in rows), encoding="utf-8")
-    tune(*learnt.tiny.options(learnt.folder / "model", tmp_path / "out", *NO_TRAINING, "--predict", lines))
-    for row, labelled in zip(rows, read_table(tmp_path / "out" / "predicted.tsv"), strict=True):
-        assert (labelled["predicted"], labelled["text"]) == (row["predicted"], row["text"])
