@@ -20,7 +20,7 @@ from electra_albert.apps.finetune.main import parse_finetuning
 from electra_albert.hub.load import load_task_model, locate_encoder
 from electra_albert.training import loop
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import Ended, copy_as_learned, rows, untimed_rows
+from tests.apps.tiny_run import Ended, assert_refused, call, copy_as_learned, rows, untimed_rows
 from tests.apps.tiny_tasks import SEED, Tiny, cola, losses, mnli, options, results, rte, stories, stsb, tune
 
 QUICK: tuple[object, ...] = ("--max_steps", 3, "--logging_steps", 1)
@@ -262,6 +262,19 @@ def test_glue_runs_what_is_there_and_reports_what_is_not(finished: Finished, glu
     }
     again = run_glue(finished, glue, tmp_path / "out", "--predict", "test")
     assert "updates," not in "".join(line for line in again.err.splitlines() if "new weights" in line)
+
+
+def test_small_tasks_begin_with_the_model_of_mnli_where_asked(finished: Finished, glue: Path, tmp_path: Path) -> None:
+    out, of_mnli = tmp_path / "out", str(tmp_path / "out" / "mnli")
+    run_glue(finished, glue, out, "--from_mnli")
+    models = {name: found["model"] for name, found in results(out)["tasks"].items()}
+    run = str(finished.folder)
+    assert models == {"mnli": run, "cola": run, "stsb": of_mnli, "rte": of_mnli}
+    record = json.loads((out / "rte" / "environment.json").read_text())
+    record["settings"]["weights"] = "other"
+    (out / "rte" / "environment.json").write_text(json.dumps(record))
+    argv = options("glue", glue, finished.folder, out, *QUICK, "--from_mnli")
+    assert_refused(call(finetune.main, *argv), 4, "began with another model")
 
 
 @pytest.mark.parametrize("has_labels", [True, False])

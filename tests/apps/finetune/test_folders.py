@@ -120,8 +120,11 @@ def test_a_model_of_another_seed_than_the_best_is_refused(again: Again, copy: Pa
 # Fewer seeds than there are.
 
 
-def test_seeds_begun_earlier_are_reported_by_a_command_that_asks_for_fewer(again: Again, copy: Path) -> None:
+@pytest.mark.parametrize("is_done", [True, False])
+def test_seeds_begun_earlier_belong_to_a_command_that_asks_for_fewer(again: Again, copy: Path, is_done: bool) -> None:
     before = results(copy)
+    if not is_done:
+        (copy / f"seed-{SEED + 1}" / "result.json").unlink()
     ended = tune(*again(copy, "--seeds", 1))
     assert results(copy)["metrics"] == before["metrics"]
     assert results(copy)["seeds"] == SEEDS

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from electra_albert.apps.finetune import main as finetune
 from electra_albert.hub.load import load_task_model, locate_encoder
 from electra_albert.inference.model import load_model
+from tests.apps.conftest import Finished
 from tests.apps.finetune.conftest import Tuned
-from tests.apps.tiny_run import Ended
+from tests.apps.tiny_run import Ended, assert_refused, call
 from tests.apps.tiny_tasks import MAKERS, SEED, Tiny, results, tune
 
 LOGITS_TOLERANCE = 1e-5  # float32, relative to the largest: two orders of the same additions
@@ -100,6 +102,7 @@ def test_results_have_the_documented_form(learn: Learn, name: str) -> None:
     written = learn(name).results
     assert written.keys() >= {"task", "model", "seeds", "metrics"}
     assert (written["task"], written["seeds"]) == (name, [SEED])
+    assert ("mismatched_accuracy" in written["metrics"]) == (name == "mnli")
     assert {*written["official_metrics"], learn(name).tiny.main_metric} <= written["metrics"].keys()
     for metric, found in written["metrics"].items():
         assert found.keys() >= {"values", "median", "mean", "std", "best"}, metric
@@ -230,3 +233,22 @@ def test_model_and_text_suffice_to_label_it_as_the_evaluation_set_was(learn: Lea
     assert (ended.out, set(copy.iterdir()) - before) == (f"written: {copy}/predicted.tsv\n", {copy / "predicted.tsv"})
     predicted = [row["predicted"] for row in read_table(copy / "predicted.tsv")]
     assert predicted == [row["predicted"] for row in learnt.predictions()]
+
+
+# The same task again.
+
+
+def test_every_evaluation_set_is_compared(learn: Learn) -> None:
+    table = tune("--compare", learn("mnli").folder, learn("mnli").folder).out
+    assert "\n| accuracy |" in table
+    assert "\n| mismatched_accuracy |" in table
+
+
+def test_another_right_answer_is_other_data(finished: Finished, learn: Learn, tmp_path: Path) -> None:
+    learnt = learn("squad")
+    folder, data = (shutil.copytree(one, tmp_path / one.name) for one in (learnt.folder, learnt.tiny.folder))
+    content = json.loads((data / "dev-v1.1.json").read_text())
+    content["data"][0]["paragraphs"][0]["qas"][0]["answers"].append({"text": "It", "answer_start": 0})
+    (data / "dev-v1.1.json").write_text(json.dumps(content))
+    argv = learnt.tiny.options(finished.folder, folder, "--predict", "test", "--data_dir", data)
+    assert_refused(call(finetune.main, *argv), 4, "other data")

@@ -62,6 +62,7 @@ def test_labels_without_names_are_reported_with_where_to_name_them(stock: Path, 
     content = json.loads((stock / "config.json").read_text())
     content["id2label"] = {number: f"LABEL_{number}" for number in content["id2label"]}
     (stock / "config.json").write_text(json.dumps(content))
+    assert_refused(label(stock, tmp_path, "--regression"), 4, "sequence with labels LABEL_0, LABEL_1, LABEL_2")
     wanted = "its labels have no names (LABEL_0, LABEL_1, ...); write id2label into its config.json"
     assert_refused(label(stock, tmp_path), 4, "label 'good'", wanted)
     asked = ("--task", "mnli", "--predict", tmp_path / "new.csv", "--output_dir", tmp_path / "out")

@@ -116,6 +116,17 @@ def test_an_interrupted_sweep_ends_as_if_it_never_was(
     assert not list(folder.glob("seed-*/checkpoints"))
 
 
+@pytest.mark.slow
+def test_early_stopping_counts_no_evaluation_twice_after_a_kill(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
+    # Four evaluations, ten updates apart; the second, after which it is killed, is made again.
+    more = ("--early_stopping_patience", 3, "--learning_rate", 1e-9, "--logging_steps", 1, "--num_train_epochs", 30)
+    argv = tiny.options(finished.folder, tmp_path / "sweep", *more)
+    stopped = interrupt(argv, tmp_path / "sweep" / f"seed-{SEED}" / "metrics.jsonl", 24, signal.SIGKILL)
+    assert stopped.code == -signal.SIGKILL
+    tune(*argv)
+    assert results(tmp_path / "sweep")["updates"] == [40]
+
+
 @pytest.mark.parametrize(
     ("changed", "code", "word"),
     [
