@@ -138,10 +138,8 @@ class RtdConfig:
         heads = max(1, round(discriminator.num_attention_heads * self.generator_size))
         layers, groups = self.generator_layers or discriminator.num_hidden_layers, discriminator.num_hidden_groups
         groups = layers if groups == discriminator.num_hidden_layers else min(groups, layers)
-        problem = (
-            f"rtd.generator_layers={layers} is not a multiple of model.num_hidden_groups={groups}; give one that is"
-        )
-        require(layers % groups == 0, problem)
+        problem = f"rtd.generator_layers={layers} is not a multiple of model.num_hidden_groups={groups}"
+        require(layers % groups == 0, f"{problem}; give a number of layers that is")
         return replace(
             discriminator,
             hidden_size=max(1, round(discriminator.hidden_size * self.generator_size / heads)) * heads,

@@ -1,4 +1,4 @@
-"""Every setting of a fine-tuning run as frozen dataclasses, beside config.TrainingConfig, which all runs share."""
+"""Every setting of a fine-tuning run as frozen dataclasses, next to config.TrainingConfig, which all runs share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from electra_albert.config import TrainingConfig
+from electra_albert.config import TrainingConfig, require, require_filled, require_within
 from electra_albert.data_files import canonical_encoding
 
 # Of TrainingConfig: what follows from the number of examples, and how often a run of minutes is saved.
@@ -16,22 +16,6 @@ PREDICT_TEST = "test"  # --predict test: the task's own test sets
 CUSTOM = "custom"  # the task of a user's own table
 TOPICS = "topics"  # the task that ships, taken where none is named
 GLUE = "glue"  # all tasks of GLUE
-
-
-def _require(claim: bool, message: str) -> None:
-    if not claim:
-        raise ValueError(message)
-
-
-def _require_filled(config: Any, *names: str) -> None:
-    for name in names:
-        _require(getattr(config, name) != "", f"{name} is empty; leave it out or give it a value")
-
-
-def _require_positive(config: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        _require(value is None or value >= 1, f"{name}={value} must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -48,8 +32,7 @@ class DataConfig:
     validation_file: str | None = None
     """File to score on."""
     validation_split: float | None = None
-    """Score on this share of the training examples, drawn in proportion to the labels, the same for every seed, and
-    train on the rest; instead of validation_file."""
+    """Share of the training examples to score on (stratified by label, one for all seeds), not on validation_file."""
     test_file: str | None = None
     """File without labels for --predict test."""
     text_column: str | None = None
@@ -63,7 +46,7 @@ class DataConfig:
     encoding: str = "utf-8"
     """Encoding of the files, by Python's names: cp1252 (which reads Latin-1 too), cp1251, gb18030."""
     regression: bool = False
-    """The labels of a custom task are numbers to be met, not classes."""
+    """The labels of a custom task are numbers to predict, not classes."""
     race_level: Literal["all", "middle", "high"] = "all"
     """Which of RACE's two levels to train and score on."""
     unknown_labels: Literal["error", "skip"] = "error"
@@ -76,15 +59,15 @@ class DataConfig:
     """Folder of the tokenizer where there is no model to begin with."""
 
     def __post_init__(self) -> None:
-        _require_positive(self, "max_train_examples", "max_eval_examples")
-        _require_filled(self, "task", "data_dir", "train_file", "validation_file", "test_file", "prepared_dir")
-        share = self.validation_split
-        _require(share is None or 0 < share < 1, f"validation_split={share} must be between 0 and 1")
-        _require(share is None or self.validation_file is None, "give validation_split or validation_file, not both")
+        require_within(self, "[1, inf)", "max_train_examples max_eval_examples")
+        require_within(self, "(0, 1)", "validation_split")
+        require_filled(self, "task data_dir train_file validation_file test_file prepared_dir")
+        has_both = self.validation_split is not None and self.validation_file is not None
+        require(not has_both, "give validation_split or validation_file, not both")
         object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
         names = [name.strip() for name in (self.column_names or "column").split(",")]
-        is_whole, wrong = all(names) and len(set(names)) == len(names), f"column_names={self.column_names}"
-        _require(is_whole, f"{wrong}: a name is empty or twice there; give each column its own")
+        is_whole = all(names) and len(set(names)) == len(names)
+        require(is_whole, f"column_names={self.column_names}: a name is empty or twice there; give each column its own")
 
 
 def table_name(data: DataConfig) -> str:
@@ -105,11 +88,9 @@ class TuningConfig:
     from_mnli: bool = False
     """With --task glue, begin RTE, MRPC and STS-B with the model fine-tuned on MNLI."""
     head: Literal["albert", "electra"] = "albert"
-    """albert: pooler and classifier, as AutoModelForSequenceClassification has them. electra: the classifier alone, as
-    in ELECTRA's code; replaced-token detection trains no pooler."""
+    """albert: pooler and classifier, as in AutoModelForSequenceClassification; electra: the classifier alone."""
     recipe: Literal["auto", "electra", "albert"] = "auto"
-    """Published settings for the model and the task; auto takes ELECTRA's for discriminators, and for all models of its
-    small size or less, where ALBERT has none; ALBERT's for others."""
+    """Published settings; auto: ELECTRA's for discriminators and models of its small size or less, else ALBERT's."""
     num_train_epochs: float = 3.0
     """Epochs over the training examples; 0 only scores a model that is fine-tuned already."""
     max_steps: int | None = None
@@ -158,25 +139,31 @@ class TuningConfig:
     """Read, encode, build and print what would be trained, then stop."""
 
     def __post_init__(self) -> None:
-        _require_filled(self, "model", "output_dir", "predict")
-        _require_positive(self, "seeds", "evals_per_epoch", "dropout_samples", "max_answer_length", "doc_stride")
-        _require_positive(self, "max_steps", "early_stopping_patience")
-        for name in ("classifier_dropout_prob", "hidden_dropout_prob", "attention_probs_dropout_prob"):
-            value = getattr(self, name)
-            _require(value is None or 0 <= value < 1, f"{name}={value} must be in [0, 1)")
-        epochs, warmup, decay = self.num_train_epochs, self.warmup_steps, self.layer_decay
-        _require(0 <= epochs <= 1_000_000, f"num_train_epochs={epochs} must be between 0 and 1,000,000")
-        _require(0 <= self.warmup_ratio <= 1, f"warmup_ratio={self.warmup_ratio} must be between 0 and 1")
-        _require(warmup is None or warmup >= 0, f"warmup_steps={warmup} must not be negative")
-        _require(0 < decay <= 1, f"layer_decay={decay} must be in (0, 1]")
-        _require(self.max_seq_length >= 8, f"max_seq_length={self.max_seq_length} must be at least 8")
+        require_filled(self, "model output_dir predict")
+        counts = "seeds evals_per_epoch dropout_samples max_answer_length doc_stride max_steps early_stopping_patience"
+        require_within(self, "[1, inf)", counts)
+        dropout = "classifier_dropout_prob hidden_dropout_prob attention_probs_dropout_prob"
+        require_within(self, "[0, 1)", dropout)
+        require_within(self, "[0, 1_000_000]", "num_train_epochs")
+        require_within(self, "[0, 1]", "warmup_ratio")
+        require_within(self, "[0, inf)", "warmup_steps")
+        require_within(self, "(0, 1]", "layer_decay")
+        require_within(self, "[8, inf)", "max_seq_length")
         is_pair = self.compare is None or len(self.compare) == 2
-        _require(is_pair, "compare takes two folders: --compare runs/cola-a runs/cola-b")
+        require(is_pair, "compare takes two folders: --compare runs/cola-a runs/cola-b")
 
     @property
     def is_training(self) -> bool:
         """Whether anything is trained, or a fine-tuned model only scored."""
         return bool(self.num_train_epochs or self.max_steps)
+
+
+PARTS = {"data": DataConfig, "tuning": TuningConfig, "training": TrainingConfig}
+
+
+def option_names(part: str) -> list[str]:
+    """The options in one of PARTS."""
+    return [one.name for one in fields(PARTS[part]) if part != "training" or one.name not in DERIVED]
 
 
 @dataclass(frozen=True)
@@ -190,18 +177,22 @@ class FinetuneConfig:
 
     def __post_init__(self) -> None:
         if self.chosen is None:
-            usual = _options(DataConfig(), TuningConfig(), TrainingConfig())
-            now = _options(self.data, self.tuning, self.training)
-            object.__setattr__(self, "chosen", frozenset(name for name in now if now[name] != usual[name]))
+            usual = FinetuneConfig(chosen=frozenset()).options()
+            changed = frozenset(name for name, value in self.options().items() if value != usual.get(name))
+            object.__setattr__(self, "chosen", changed)
+
+    def options(self) -> dict[str, Any]:
+        """All options by name, as on the command line and in config.yaml, without those that are None."""
+        found = {name: getattr(getattr(self, part), name) for part in PARTS for name in option_names(part)}
+        return {name: value for name, value in found.items() if value is not None}
 
     def with_defaults(self, defaults: dict[str, Any]) -> FinetuneConfig:
         """The settings with these values, by name, for every option that was not chosen."""
         free = {name: value for name, value in defaults.items() if name not in (self.chosen or ())}
         parts = {}
-        for name in ("data", "tuning", "training"):
-            part = getattr(self, name)
-            mine = {field.name for field in fields(part)} - (DERIVED if name == "training" else set())
-            parts[name] = replace(part, **{option: value for option, value in free.items() if option in mine})
+        for part in PARTS:
+            mine = {name: free[name] for name in option_names(part) if name in free}
+            parts[part] = replace(getattr(self, part), **mine)
         return replace(self, **parts)
 
     @property
@@ -210,15 +201,3 @@ class FinetuneConfig:
         data = self.data
         is_given = any((data.data_dir, data.train_file, data.validation_file, data.test_file))
         return self.tuning.predict not in (None, PREDICT_TEST) and not is_given and data.task != GLUE
-
-
-def as_flat_settings(config: FinetuneConfig) -> dict[str, Any]:
-    """The settings as they are written to config.yaml: flat, as on the command line, without options that are None."""
-    options = _options(config.data, config.tuning, config.training)
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _options(data: DataConfig, tuning: TuningConfig, training: TrainingConfig) -> dict[str, Any]:
-    """All options of a command by name."""
-    shared = {name: value for name, value in vars(training).items() if name not in DERIVED}
-    return {**vars(data), **vars(tuning), **shared}

@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _check(plan: Plan, site: Site, stages: Sequence[Stage]) -> None:
     """UsageError for what some command would refuse hours later, and for what was made with other options."""
-    from electra_albert.apps.finetune.options import parse_finetuning
+    from electra_albert.apps.finetune.main import parse_finetuning
     from electra_albert.tasks.registry import find_task
 
     for stage in {stage.name: stage for stage in stages if stage.name in plan.tasks}.values():

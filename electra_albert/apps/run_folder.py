@@ -41,7 +41,6 @@ _TEXT = {"store", "tokenizer_fingerprint", "rows_taken_of_sources"}
 _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", "metrics.jsonl", LOG_FILE)
 _GIT_SECONDS = 30
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
-write_whole = write_text
 
 
 class Begun(NamedTuple):

@@ -96,7 +96,7 @@ def _architecture(model: Model) -> str:
     """The stock class that computes the most of a model."""
     if isinstance(model, Generator):
         return "AlbertForMaskedLM" if model.sentence_order is None else "AlbertForPreTraining"
-    return model.architecture if isinstance(model, TaskModel) else "AlbertModel"
+    return model.head.architecture if isinstance(model, TaskModel) else "AlbertModel"
 
 
 def _task_settings(model: Model, details: Mapping[str, Any] | None) -> tuple[dict[str, Any], Mapping[str, Any] | None]:

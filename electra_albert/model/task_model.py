@@ -50,6 +50,15 @@ class TaskHead:
             raise ValueError(f"dropout={self.dropout} must lie in [0, 1)")
 
     @property
+    def has_pooler(self) -> bool:
+        return self.kind in _ROW_KINDS and self.style == "albert"
+
+    @property
+    def architecture(self) -> str:
+        """The stock class that computes the same from our export; of a pooler-less row head, the encoder alone."""
+        return _ARCHITECTURES[self.kind] if self.output_name != "electra_classifier" else "AlbertModel"
+
+    @property
     def output_name(self) -> str:
         """Name of the linear layer that gives the outputs: a stock one where a stock class computes the same."""
         if self.kind == "span":
@@ -61,15 +70,10 @@ class TaskModel(Backbone):
     """An encoder with a task's head; style electra has no dense layer, as replaced-token detection trains none."""
 
     def __init__(self, config: ModelConfig, head: TaskHead) -> None:
-        super().__init__(config, with_pooler=head.kind in _ROW_KINDS and head.style == "albert")
+        super().__init__(config, with_pooler=head.has_pooler)
         self.head = head
         self.dropout = nn.Dropout(head.dropout)
         self.add_module(head.output_name, nn.Linear(config.hidden_size, head.num_labels))
-
-    @property
-    def architecture(self) -> str:
-        """The stock class that computes the same from our export; of a pooler-less row head, the encoder alone."""
-        return _ARCHITECTURES[self.head.kind] if self.head.output_name != "electra_classifier" else "AlbertModel"
 
     @property
     def output(self) -> nn.Linear:

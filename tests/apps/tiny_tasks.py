@@ -1,4 +1,4 @@
-"""Small tasks of every kind whose rule can be learnt in seconds, and what Finetuning.py is told to learn them."""
+"""Small tasks of every kind whose rule can be learnt in seconds, and the options of Finetuning.py to learn them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from electra_albert.apps.finetune import main as finetune
 from tests.apps import tiny_run
-from tests.apps.tiny_run import Ended, finish, start
+from tests.apps.tiny_run import Ended, call, finish, start
 
 # Words that the tiny run has met too.
 ANIMALS = ("cat", "dog", "owl", "fox", "hen", "bear", "wolf", "frog")
@@ -21,51 +22,41 @@ KINDS = ("old", "quiet", "small", "bright", "clever", "tired")
 THINGS = ("lamp", "key", "letter", "basket", "candle", "bottle")
 SEED = 3
 ENTAILMENT = ("not_entailment", "entailment")
+_SETTINGS = """--max_seq_length 48 --num_train_epochs 16 --learning_rate 0.003 --layer_decay 1.0
+--hidden_dropout_prob 0.0 --attention_probs_dropout_prob 0.0 --classifier_dropout_prob 0.0 --evals_per_epoch 1
+--per_device_train_batch_size 16 --per_device_eval_batch_size 32 --logging_steps 10 --precision fp32 --device cpu"""
 _FILES = ("train", "dev", "test")
 _SIZES = {"train": 160, "dev": 48, "test": 24}
 _MORE_PASSES = ("--num_train_epochs", 24)  # where the rule takes longer to be found
 
 
 class Tiny(NamedTuple):
-    """A task in files: what --task says, where its data lies, and the score that shows that its rule was learnt."""
+    """A task in files: its name, its folder, and the score that shows that its rule was learnt."""
 
     task: str
     folder: Path
     main_metric: str
     good_score: float
-    test_gold: list[Any]  # what the rule says of the test set, which holds no labels
+    test_gold: list[Any]  # the labels of the test set by the rule; the files do not hold them
     extra: tuple[object, ...] = ()  # options of its own
 
-    def options(self, model: Path, output: Path | None, *more: object) -> list[str]:
-        """What Finetuning.py is told; `more` comes last and so wins."""
+    def options(self, model: Path | None, output: Path | None, *more: object) -> list[str]:
+        """The options of Finetuning.py; `more` comes last and so wins."""
         return options(self.task, self.folder, model, output, *self.extra, *more)
 
 
-def options(task: str, folder: Path, model: Path, output: Path | None, *more: object) -> list[str]:
-    """What Finetuning.py is told for a training of seconds, free of dropout; `more` comes last and so wins."""
-    settings = {
-        "task": task,
-        "data_dir": folder,
-        "model": model,
-        "max_seq_length": 48,
-        "num_train_epochs": 16,
-        "learning_rate": 0.003,
-        "layer_decay": 1.0,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "classifier_dropout_prob": 0.0,
-        "per_device_train_batch_size": 16,
-        "per_device_eval_batch_size": 32,
-        "evals_per_epoch": 1,
-        "logging_steps": 10,
-        "precision": "fp32",
-        "device": "cpu",
-        "seed": SEED,
-    }
-    if output is not None:
-        settings["output_dir"] = output
-    words = [word for name, value in settings.items() for word in (f"--{name}", value)]
-    return [str(word) for word in (*words, *more)]
+def options(task: str, folder: Path | None, model: Path | None, output: Path | None, *more: object) -> list[str]:
+    """The options of a training of seconds, free of dropout, without those that are None; `more` comes last."""
+    named = {"task": task, "data_dir": folder, "model": model, "output_dir": output}
+    words = [word for name, value in named.items() if value is not None for word in (f"--{name}", value)]
+    return [str(word) for word in (*words, *_SETTINGS.split(), "--seed", SEED, *more)]
+
+
+def tune(*words: object) -> Ended:
+    """Finetuning.py with these options, which ends well."""
+    ended = call(finetune.main, *words)
+    assert ended.code == 0, ended.err
+    return ended
 
 
 def results(folder: Path) -> dict[str, Any]:
@@ -112,13 +103,15 @@ def _sets() -> dict[str, list[Story]]:
     return {name: stories(_SIZES[name], seed) for seed, name in enumerate(_FILES)}
 
 
-def _write_table(file: Path, rows: Sequence[Sequence[object]]) -> None:
+def _write_table(file: Path, rows: Sequence[Sequence[object]], columns: Sequence[str] = ()) -> None:
+    """Write the columns of a table that its rows fill, and the rows after their number, or else the rows alone."""
+    table = [columns[: len(rows[0]) + 1], *((i, *row) for i, row in enumerate(rows))] if columns else rows
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
+    file.write_text("".join("\t".join(map(str, row)) + "\n" for row in table), encoding="utf-8")
 
 
 def is_early(story: Story) -> int:
-    """The rule of classes: whether the animal stands in the first half of the list."""
+    """The rule of classes: whether the animal is in the first half of the list."""
     return int(ANIMALS.index(story.animal) < len(ANIMALS) // 2)
 
 
@@ -126,81 +119,75 @@ def cola(folder: Path) -> Tiny:
     """One text; files without a header, but for the test set."""
     for name, found in _sets().items():
         if name == "test":
-            rows: list[Sequence[object]] = [("index", "sentence"), *((i, story.text) for i, story in enumerate(found))]
+            _write_table(folder / "CoLA" / "test.tsv", [(story.text,) for story in found], ("index", "sentence"))
         else:
-            rows = [("made", is_early(story), "", story.text) for story in found]
-        _write_table(folder / "CoLA" / f"{name}.tsv", rows)
+            _write_table(folder / "CoLA" / f"{name}.tsv", [("made", is_early(one), "", one.text) for one in found])
     return Tiny("cola", folder / "CoLA", "matthews_correlation", 0.9, [str(is_early(story)) for story in found])
 
 
 def rte(folder: Path) -> Tiny:
     """Two texts of which the second holds what decides."""
     for name, found in _sets().items():
-        rows: list[tuple[object, ...]] = [("index", "sentence1", "sentence2", "label")[: 3 if name == "test" else 4]]
-        for i, (story, other) in enumerate(zip(found, found[1:] + found[:1], strict=True)):
-            label = () if name == "test" else (ENTAILMENT[is_early(story)],)
-            rows.append((i, other.text, story.text, *label))
-        _write_table(folder / "RTE" / f"{name}.tsv", rows)
-    gold = [ENTAILMENT[is_early(story)] for story in found]
+        gold = [ENTAILMENT[is_early(story)] for story in found]
+        pairs = zip(found[1:] + found[:1], found, gold, strict=True)
+        rows = [(other.text, story.text, label)[: 2 if name == "test" else 3] for other, story, label in pairs]
+        _write_table(folder / "RTE" / f"{name}.tsv", rows, ("index", "sentence1", "sentence2", "label"))
     return Tiny("rte", folder / "RTE", "accuracy", 0.9, gold, _MORE_PASSES)
 
 
 def mnli(folder: Path) -> Tiny:
     """Three classes that the second text gives away, and two evaluation sets."""
-    told = dict(zip(("contradiction", "entailment", "neutral"), ("The lamp.", "The key.", "The letter."), strict=True))
-    gold: list[str] = []
+    seconds = {"contradiction": "The lamp.", "entailment": "The key.", "neutral": "The letter."}
     for name, found in _sets().items():
-        gold = random.Random(name).choices(list(told), k=len(found))
+        gold = random.Random(name).choices(list(seconds), k=len(found))
+        shown = ["-"] * len(gold) if name == "test" else gold
+        rows = [(one.text, seconds[label], mark) for one, label, mark in zip(found, gold, shown, strict=True)]
         for suffix in ("",) if name == "train" else ("_matched", "_mismatched"):
-            rows: list[tuple[object, ...]] = [("index", "sentence1", "sentence2", "gold_label")]
-            for i, (story, label) in enumerate(zip(found, gold, strict=True)):
-                rows.append((i, story.text, told[label], "-" if name == "test" else label))
-            _write_table(folder / "MNLI" / f"{name}{suffix}.tsv", rows)
+            columns = ("index", "sentence1", "sentence2", "gold_label")
+            _write_table(folder / "MNLI" / f"{name}{suffix}.tsv", rows, columns)
     # Through the untrained pooler three classes are learnt from some seeds only.
     return Tiny("mnli", folder / "MNLI", "accuracy", 0.9, gold, ("--head", "electra"))
 
 
 def stsb(folder: Path) -> Tiny:
-    """A number: how far down the list the place stands."""
+    """A number: how far down the list the place is."""
     for name, found in _sets().items():
-        rows: list[tuple[object, ...]] = [("index", "sentence1", "sentence2", "score")[: 3 if name == "test" else 4]]
+        gold = [PLACES.index(story.place) for story in found]
+        rows = [
+            (story.text, "The same was said before.", float(score))[: 2 if name == "test" else 3]
+            for story, score in zip(found, gold, strict=True)
+        ]
+        _write_table(folder / "STS-B" / f"{name}.tsv", rows, ("index", "sentence1", "sentence2", "score"))
+    return Tiny("stsb", folder / "STS-B", "spearman", 0.75, gold)
+
+
+def _squad(name: str, folder: Path, version: str, *extra: object) -> Tiny:
+    for set_name, found in _sets().items():
+        paragraphs, gold = [], []
         for i, story in enumerate(found):
-            score = () if name == "test" else (float(PLACES.index(story.place)),)
-            rows.append((i, story.text, "The same was said before.", *score))
-        _write_table(folder / "STS-B" / f"{name}.tsv", rows)
-    return Tiny("stsb", folder / "STS-B", "spearman", 0.75, [PLACES.index(story.place) for story in found])
-
-
-def _squad(file: Path, found: list[Story], has_null_answer: bool) -> None:
-    paragraphs = []
-    for i, story in enumerate(found):
-        is_impossible = has_null_answer and i % 3 == 0
-        told = story.text.replace(f" the {story.place}", " nothing") if is_impossible else story.text
-        context = f"It was told before. {told} {found[i - 1].kind} nights came."
-        answers = [] if is_impossible else [{"text": story.place, "answer_start": context.index(story.place)}]
-        question: dict[str, Any] = {"id": f"{file.stem}-{i}", "question": "Which place was it?", "answers": answers}
-        if has_null_answer:
-            question["is_impossible"] = is_impossible
-        paragraphs.append({"context": context, "qas": [question]})
-    file.parent.mkdir(parents=True, exist_ok=True)
-    content = {"version": "1", "data": [{"title": "tales", "paragraphs": paragraphs}]}
-    file.write_text(json.dumps(content), encoding="utf-8")
+            is_impossible = version == "2.0" and i % 3 == 0
+            text = story.text.replace(f" the {story.place}", " nothing") if is_impossible else story.text
+            context = f"It was told before. {text} {found[i - 1].kind} nights came."
+            answers = [] if is_impossible else [{"text": story.place, "answer_start": context.index(story.place)}]
+            flags = {"is_impossible": is_impossible} if version == "2.0" else {}
+            identity = f"{set_name}-v{version}-{i}"
+            question = {"id": identity, "question": "Which place was it?", "answers": answers, **flags}
+            paragraphs.append({"context": context, "qas": [question]})
+            gold.append("" if is_impossible else story.place)
+        folder.mkdir(parents=True, exist_ok=True)
+        content = {"version": "1", "data": [{"title": "tales", "paragraphs": paragraphs}]}
+        (folder / f"{set_name}-v{version}.json").write_text(json.dumps(content), encoding="utf-8")
+    return Tiny(name, folder, "f1", 0.8, gold, extra)
 
 
 def squad(folder: Path) -> Tiny:
     """The answer is the name of the place."""
-    for name, found in _sets().items():
-        _squad(folder / "squad" / f"{name}-v1.1.json", found, has_null_answer=False)
-    gold = [story.place for story in found]
-    return Tiny("squad", folder / "squad", "f1", 0.8, gold, ("--num_train_epochs", 8))  # rows of 48: two windows each
+    return _squad("squad", folder / "squad", "1.1", "--num_train_epochs", 8)  # rows of 48: two windows each
 
 
 def squad_v2(folder: Path) -> Tiny:
     """The same, but that a third of the passages names no place."""
-    for name, found in _sets().items():
-        _squad(folder / "squad2" / f"{name}-v2.0.json", found, has_null_answer=True)
-    gold = [story.place if i % 3 else "" for i, story in enumerate(found)]
-    return Tiny("squad_v2", folder / "squad2", "f1", 0.8, gold, ("--max_seq_length", 64, "--num_train_epochs", 12))
+    return _squad("squad_v2", folder / "squad2", "2.0", "--max_seq_length", 64, "--num_train_epochs", 12)
 
 
 def race(folder: Path) -> Tiny:

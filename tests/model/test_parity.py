@@ -43,7 +43,7 @@ class Twins(NamedTuple):
 
 def task_twin(ours: TaskModel) -> nn.Module:
     config = twins.stock(ours.config, num_labels=ours.head.num_labels)
-    return twins.load_twin(getattr(transformers, ours.architecture)(config), ours)
+    return twins.load_twin(getattr(transformers, ours.head.architecture)(config), ours)
 
 
 def task(kind: str, num_labels: int) -> tuple[Callable[..., TaskModel], Callable[[TaskModel], nn.Module]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from electra_albert.apps.finetune.glue import glue_average
+from electra_albert.apps.finetune.compare import glue_average
 from electra_albert.contracts import DataError
 from electra_albert.tasks.encoding import Decoded
 from electra_albert.tasks.kinds import NO_ANSWER_FILE, write_submission

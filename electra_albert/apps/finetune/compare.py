@@ -1,75 +1,199 @@
-"""Two sweeps on the same task compared: is one model better, or was it luck?"""
+"""Several sweeps: all tasks of GLUE with the averages over them, and two sweeps of one task compared."""
 
 from __future__ import annotations
 
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from electra_albert.apps.finetune import results as files
-from electra_albert.apps.finetune.results import RESULTS, SeedResult, percent
-from electra_albert.apps.run_folder import recorded_settings
+from electra_albert.apps.finetune.job import Start, find_start, with_recipe
+from electra_albert.apps.finetune.results import RESULTS, markdown_table, percent, shown_metrics
+from electra_albert.apps.run_folder import ENVIRONMENT, recorded_settings, writing
 from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.files import write_json, write_text
+from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig
 from electra_albert.tasks.metrics import Comparison, compare
+from electra_albert.tasks.reading import locate
+from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, TASKS
+from electra_albert.tasks.task import Report, Task
+from electra_albert.training.distributed import World
 
+LOG = logging.getLogger(__name__)
+
+_FIRST = "mnli"  # whose model scores the diagnostic set, and may be what the small tasks begin with
+_FROM_MNLI = ("rte", "mrpc", "stsb")
+# MNLI's `accuracy` is that on the matched set, `mismatched_accuracy` that on the other.
+_CONVENTIONS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
+    "electra": ("ELECTRA's mean of eight", {name: (TASKS[name].main,) for name in ELECTRA_EIGHT}),
+    "official": (
+        "mean over the nine official tasks",
+        {name: TASKS[name].metrics for name in GLUE if TASKS[name].trained_by is None}
+        | {"mnli": ("accuracy", "mismatched_accuracy")},
+    ),
+}
 _NEEDED = {"measure", "task", "seeds", "metrics", "main_metric", "official_metrics"}
 _NEEDED |= {"deciding_set", "evaluation_examples"}
 _ENOUGH_SEEDS = 5  # with these, simulated, one test in fourteen finds a difference that is none; with two, one in six
 _SEED = 42  # of the resampling: the same two folders give the same interval
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], str]:
-    """The results of a finished sweep, and a phrase that names their task; UsageError for a folder without any."""
+def find_glue(config: FinetuneConfig) -> list[str]:
+    """The tasks whose folders are there, MNLI first; UsageError for none, and for options of single tasks."""
+    asked, tuning = config.data, config.tuning
+    if asked.data_dir is None or asked.train_file or asked.validation_file or asked.test_file:
+        raise UsageError("--task glue reads whole folders: give --data_dir and none of the single files")
+    if tuning.class_weights != "none" or tuning.metric_for_best_model or asked.validation_split:
+        raise UsageError("--class_weights, --metric_for_best_model and --validation_split need one --task, not glue")
+    if not tuning.is_training:
+        raise UsageError("--num_train_epochs 0 scores one fine-tuned model on one task; name it by --task")
+    if tuning.predict not in (None, PREDICT_TEST):
+        raise UsageError(f"--predict {tuning.predict} needs one --task; glue takes only --predict test")
+    folder = Path(asked.data_dir)
+    if not folder.is_dir():
+        raise UsageError(f"--data_dir {folder} is no folder; give the one that holds CoLA, SST-2 and the others")
+    names = [name for name in GLUE if any((folder / own).is_dir() for own in TASKS[name].files.folders)]
+    if _FIRST not in names:
+        names = [name for name in names if not TASKS[name].trained_by]
+    missing = ", ".join(TASKS[name].files.folders[0] for name in GLUE if name not in names)
+    if not names:
+        raise UsageError(f"--data_dir {folder} holds none of {missing}; give the folder that holds them")
+    if missing:
+        LOG.info(f"notice: left out, for their data is not in {folder}: {missing}")
+    if tuning.from_mnli and _FIRST not in names:
+        raise UsageError(f"--from_mnli, but {folder} holds no MNLI; leave it out")
+    return sorted(names, key=lambda name: (name != _FIRST, GLUE.index(name)))
+
+
+def glue_tasks(
+    config: FinetuneConfig, names: Sequence[str], start: Start, folder: Path, world: World
+) -> Iterator[tuple[Task, FinetuneConfig, Start, Path]]:
+    """Task, settings, model to begin with and folder of each task; those that begin with MNLI's model wait for it."""
+    if (folder / ENVIRONMENT).exists():
+        raise UsageError(f"{folder} holds the sweep of a single task; choose another --output_dir")
+    for name in names:
+        begin, task, own = start, TASKS[name], folder / name
+        follows = task.trained_by is not None or (config.tuning.from_mnli and name in _FROM_MNLI)
+        if follows and config.tuning.dry_run:
+            LOG.info(f"{name}: begins with the model fine-tuned on MNLI, which a dry run does not make")
+            continue
+        changes: dict[str, Any] = {"output_dir": str(own)}
+        if follows:  # MNLI's weights are taken even in a sweep from scratch: they were learned there
+            begin = find_start(str(folder / _FIRST), config.data.prepared_dir, world)
+            changes |= {"from_scratch": False, "model": str(folder / _FIRST)}
+        if task.trained_by:
+            changes |= {"num_train_epochs": 0, "max_steps": None, "seeds": 1}
+        if not task.is_symmetric:
+            changes["double_unordered"] = False
+        mine = with_recipe(config, name, begin)
+        mine = replace(mine, data=replace(mine.data, task=name), tuning=replace(mine.tuning, **changes))
+        is_training = mine.tuning.is_training
+        asked = {"needs_test": False, "is_trained": is_training}
+        if mine.tuning.predict and not locate(task, mine.data, Report(), **asked)["test"]:
+            LOG.info(f"notice: {name} has no test set in {mine.data.data_dir}; nothing is predicted for it")
+            mine = replace(mine, tuning=replace(mine.tuning, predict=None))
+        if follows and is_training and recorded_settings(own).get("weights", begin.fingerprint) != begin.fingerprint:
+            raise CheckpointError(f"{own} began with another model than MNLI's best seed; remove it to train it again")
+        yield task, mine, begin, own
+
+
+class GlueAverage(NamedTuple):
+    """A mean over GLUE tasks, None where none has a score, the tasks in it, and those or their metrics that lack."""
+
+    average: float | None
+    used: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def glue_average(scores: Mapping[str, Mapping[str, float]], convention: str) -> GlueAverage:
+    """The mean over GLUE of scores {task: {metric: value}}; a task that lacks a metric is named as missing."""
+    found: dict[str, float] = {}
+    missing: list[str] = []
+    for name, metrics in _CONVENTIONS[convention][1].items():
+        absent = [metric for metric in metrics if metric not in scores.get(name, {})]
+        if not absent:
+            found[name] = math.fsum(scores[name][metric] for metric in metrics) / len(metrics)
+        else:
+            missing += [f"{name} {metric}" for metric in absent] if name in scores else [name]
+    average = math.fsum(found.values()) / len(found) if found else None
+    return GlueAverage(average, tuple(found), tuple(missing))
+
+
+def write_glue(folder: Path, names: Sequence[str]) -> str:
+    """Write results.json over all tasks and a table with the median over seeds of every metric; returns the table."""
+    sweeps = {name: folder / name / RESULTS for name in names}
+    found = {name: files.read_results(file) for name, file in sweeps.items() if file.is_file()}
+    rows = [
+        [name, metric, *(percent(one["metrics"][metric][key]) for key in ("median", "std")), str(len(one["seeds"]))]
+        for name, one in found.items()
+        for metric in shown_metrics(one)
+    ]
+    lines = [*markdown_table(("task", "metric", "median x 100", "std", "seeds"), rows), ""]
+    scores = {name: {key: metric["median"] for key, metric in one["metrics"].items()} for name, one in found.items()}
+    averages = {convention: glue_average(scores, convention) for convention in _CONVENTIONS}
+    for convention, (value, used, missing) in averages.items():
+        of = f"of {', '.join(used)}" + (f"; NOT over all: without {', '.join(missing)}" if missing else "")
+        shown = "- (nothing of it was run)" if value is None else f"{percent(value)} ({of})"
+        lines.append(f"{_CONVENTIONS[convention][0]}: {shown}")
+    table = "\n".join(lines)
+    with writing(folder):
+        content = {"tasks": found, "averages": {name: average._asdict() for name, average in averages.items()}}
+        write_json(folder / RESULTS, content)
+        write_text(folder / files.TABLE, table + "\n")
+    return table
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], list[files.SeedResult], str]:
+    """The results of a finished sweep, those of its seeds, and a phrase that names its task."""
     if not (folder / RESULTS).is_file():
         raise UsageError(f"{folder / RESULTS} does not exist; name the folder of a finished sweep")
     results = files.read_results(folder / RESULTS)
     if not results.keys() >= _NEEDED:
         raise CheckpointError(f"{folder / RESULTS} is not the result of a sweep over one task")
+    seeds = [files.read_result(folder / f"seed-{seed}") for seed in results["seeds"]]
+    done = [result for result in seeds if result is not None]
+    if len(done) < len(seeds):
+        raise CheckpointError(f"{folder} lacks the result of a seed; run the sweep again")
     settings = recorded_settings(folder)
     named = ", ".join(str(settings[name]) for name in files.DATA_FILES if settings.get(name))
-    return results, f"{folder} is of {results['task']} ({results['measure']}{' of ' + named if named else ''})"
-
-
-def _seeds(folder: Path, results: dict[str, Any]) -> list[SeedResult]:
-    found = [files.read_result(folder / f"seed-{seed}") for seed in results["seeds"]]
-    if None in found:
-        raise CheckpointError(f"{folder} lacks the result of a seed; run the sweep again")
-    return [result for result in found if result is not None]
+    return results, done, f"{folder} is of {results['task']} ({results['measure']}{' of ' + named if named else ''})"
 
 
 def compare_folders(first: Path, second: Path) -> str:
     """The table of how two sweeps differ in every metric; UsageError or DataError where they cannot be compared."""
-    (results, of_first), (others, of_second) = _read(first), _read(second)
-    described = f"{of_first}, {of_second}"
+    (results, done, of_first), (others, others_done, of_second) = _read(first), _read(second)
+    seeds, described = [done, others_done], f"{of_first}, {of_second}"
     if any(results[key] != others[key] for key in ("task", "measure")):
         raise UsageError(f"{described}; compare sweeps of one task")
-    seeds = [_seeds(first, results), _seeds(second, others)]
-    counts = [len(side) for side in seeds]
-    lines = [
-        f"{results['task']}: {first} ({counts[0]} seeds) against {second} ({counts[1]} seeds)",
-        "",
-        "| metric, x 100 | first | second | difference | 95 % interval | p | in standard deviations |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for name in files.shown_metrics(results):
+    rows = []
+    for name in shown_metrics(results):
         if name in others["metrics"]:
             try:
                 found = _compare(name, results, seeds)
             except DataError as error:
                 raise DataError(f"{described}: {error}") from None
-            means = " | ".join(percent(side["metrics"][name]["mean"]) for side in (results, others))
+            means = [percent(side["metrics"][name]["mean"]) for side in (results, others)]
             stds = "-" if found.difference_in_stds is None else f"{found.difference_in_stds:+.1f}"
             interval = f"{100 * found.low:+.2f} to {100 * found.high:+.2f}"
-            shown = f"{100 * found.difference:+.2f} | {interval} | {found.p_value:.3f} | {stds}"
-            lines.append(f"| {name} | {means} | {shown} |")
-    lines += ["", "The interval resamples examples, the same for both, and seeds; p is two-sided."]
+            rows.append([name, *means, f"{100 * found.difference:+.2f}", interval, f"{found.p_value:.3f}", stds])
+    header = ("metric, x 100", "first", "second", "difference", "95 % interval", "p", "in standard deviations")
+    counts = [len(side) for side in seeds]
+    lines = [f"{results['task']}: {first} ({counts[0]} seeds) against {second} ({counts[1]} seeds)", ""]
+    lines += [*markdown_table(header, rows), ""]
+    lines.append("The interval resamples examples, the same for both, and seeds; p is two-sided.")
     if min(counts) < _ENOUGH_SEEDS:
-        lines += [f"notice: p and interval can be trusted from {_ENOUGH_SEEDS} seeds a side; with fewer p is too low"]
+        lines.append(
+            f"notice: p and interval can be trusted from {_ENOUGH_SEEDS} seeds a side; with fewer p is too low"
+        )
     return "\n".join(lines)
 
 
-def _compare(name: str, results: dict[str, Any], seeds: list[list[SeedResult]]) -> Comparison:
+def _compare(name: str, results: dict[str, Any], seeds: list[list[files.SeedResult]]) -> Comparison:
     """The comparison by one metric, which may be that of a further evaluation set: `set_metric`."""
     further = [other for other in results["evaluation_examples"] if other != results["deciding_set"]]
     set_name = next((other for other in further if name.startswith(f"{other}_")), results["deciding_set"])

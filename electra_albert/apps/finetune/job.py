@@ -28,18 +28,16 @@ from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.model.task_model import TaskHead
 from electra_albert.presets import PRESETS
+from electra_albert.tasks import reading, recipes, registry, token
 from electra_albert.tasks.encoding import EncodePlan, Encoding, trained_plan
 from electra_albert.tasks.kinds import KINDS, TaskObjective
-from electra_albert.tasks.reading import read_data, read_unlabelled
-from electra_albert.tasks.registry import as_configured
 from electra_albert.tasks.rows import Rows
 from electra_albert.tasks.task import Report, Task, TaskData
-from electra_albert.tasks.token import is_entity_tagging
 from electra_albert.training.distributed import World, main_first
 
 if TYPE_CHECKING:
-    from electra_albert.corpus.tokenizer import Tokenizer
-    from electra_albert.hub.load import ModelFiles
+    from electra_albert.corpus.text_encoder import TextEncoder
+from electra_albert.corpus.tokenizer import Tokenizer
 
 LOG = logging.getLogger(__name__)
 
@@ -52,7 +50,7 @@ class Start(NamedTuple):
     """A model to fine-tune, not yet loaded."""
 
     name: str
-    files: ModelFiles | None  # None: random weights
+    files: load.ModelFiles | None  # None: random weights
     config: ModelConfig
     tokenizer: Tokenizer
     family: Literal["electra", "albert"]  # whose fine-tuning settings fit it
@@ -61,12 +59,10 @@ class Start(NamedTuple):
 
 def find_start(model: str | None, prepared_dir: str, world: World) -> Start:
     """The model named, else the default one, else the smallest shape with random weights, which is logged."""
-    path = None if model is None else Path(model)
-    if path is None:
-        try:
-            path = default_model("--model")
-        except UsageError as error:
-            return _bare(prepared_dir, world, str(error))
+    try:
+        path = default_model("--model") if model is None else Path(model)
+    except UsageError as error:
+        return _bare(prepared_dir, world, str(error))
     files = load.locate(path)
     config, tokenizer = load.read_config(files), load_tokenizer(files.tokenizer)
     if len(tokenizer) > config.vocab_size:
@@ -75,15 +71,12 @@ def find_start(model: str | None, prepared_dir: str, world: World) -> Start:
     was_detector = "discriminator_predictions" in load.read_stored(files).parts
     was_detector = was_detector or load.read_details(files).get("family") == "electra"
     fingerprint = " ".join([*map(sha256, all_files(files.weights)), *([files.part] if files.part else [])])
-    family: Literal["electra", "albert"] = "electra" if was_detector or config.hidden_size <= _SMALL else "albert"
-    return Start(_name(path.resolve()), files, config, tokenizer, family, fingerprint)
-
-
-def _name(path: Path) -> str:
-    """The name of a model: its folder, with that of the run where the folder is a part of one."""
+    path = path.resolve()
+    name = path.parent.name if path.name in ("generator", "discriminator", "model") else path.name
     if path.parent.name == "checkpoints":
-        return f"{path.parents[1].name}-{path.name}"
-    return path.parent.name if path.name in ("generator", "discriminator", "model") else path.name
+        name = f"{path.parents[1].name}-{name}"
+    is_small = was_detector or config.hidden_size <= _SMALL
+    return Start(name, files, config, tokenizer, "electra" if is_small else "albert", fingerprint)
 
 
 def _bare(prepared_dir: str, world: World, why: str) -> Start:
@@ -96,6 +89,12 @@ def _bare(prepared_dir: str, world: World, why: str) -> Start:
         tokenizer = prepare(corpus, preset.training.seed).tokenizer
     shape = replace(preset.model, vocab_size=len(tokenizer))
     return Start(_BARE_PRESET, None, shape, tokenizer, "electra", "")
+
+
+def with_recipe(config: FinetuneConfig, task_name: str, start: Start) -> FinetuneConfig:
+    """The options for one task: the published ones for the model and the task where the user chose none."""
+    asked = config.tuning.recipe
+    return config.with_defaults(recipes.recipe(start.family if asked == "auto" else asked, task_name, start.config))
 
 
 class TaskJob(NamedTuple):
@@ -127,109 +126,105 @@ class TaskJob(NamedTuple):
         """The evaluation set whose score chooses the best seed."""
         return next(iter(self.evaluation))
 
+    @property
+    def is_from_scratch(self) -> bool:
+        return self.start.files is None or self.config.tuning.from_scratch
+
 
 def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World) -> TaskJob:
     """Read and encode the task's data for a model, and log what is odd about them."""
-    tuning, training, task = config.tuning, config.training, as_configured(task, config.data)
+    tuning, training, task = config.tuning, config.training, registry.as_configured(task, config.data)
     is_trained = task.trained_by is None and tuning.is_training
     _check_options(task, tuning, is_trained=is_trained)
     details = {} if is_trained else _model_details(task, start)
-    if details:
-        task = replace(task, labels=tuple(details["labels"]))
-    data = TaskData([], {}, {}, task.labels, Report())
+    task = replace(task, labels=tuple(details["labels"])) if details else task
+    data, needs_test = TaskData([], {}, {}, task.labels, Report()), tuning.predict == PREDICT_TEST
     if not config.only_predicts:
-        needs_test = tuning.predict == PREDICT_TEST
-        data = read_data(task, config.data, needs_test=needs_test, seed=training.seed, is_trained=is_trained)
-    if task.kind == "token" and not is_entity_tagging(data.labels):
-        task = replace(task, metrics=("accuracy",), main="accuracy")  # of plain tags there are no entities to count
-    offered = task.metrics[:1] if task.kind == "choice" else task.metrics  # a level of RACE may have no example
-    if tuning.metric_for_best_model not in (None, *offered):
-        asked_metric = f"--metric_for_best_model {tuning.metric_for_best_model}"
-        raise UsageError(f"{asked_metric}: {task.name} offers {', '.join(offered)}; choose one")
-    task = replace(task, main=tuning.metric_for_best_model or task.main)
-    positions = start.config.max_position_embeddings
-    lengths = tuning.max_seq_length, tuning.doc_stride, tuning.max_answer_length
-    plan = EncodePlan(*lengths, task.has_null_answer, task.is_regression, tuning.double_unordered, positions)
-    plan = trained_plan(plan, details)
-    if plan.max_seq_length > positions:
-        raise UsageError(f"--max_seq_length {plan.max_seq_length} is longer than the model's {positions} positions")
-    encode, train = KINDS[task.kind].encode, None
+        data = reading.read_data(task, config.data, needs_test=needs_test, seed=training.seed, is_trained=is_trained)
+    task = _with_metrics(task, data.labels, tuning.metric_for_best_model)
+    plan, encode = _encode_plan(task, tuning, start, details), KINDS[task.kind].encode
     encoding = Encoding(TextEncoder(start.tokenizer), data.labels, plan, data.report, "train", is_training=True)
-    if is_trained:
-        train = encode(data.train, encoding)
-        if not train.unit_count:
-            raise DataError(f"{task.name}: no example is left to train on; {'; '.join(data.report.lines())}")
+    train = encode(data.train, encoding) if is_trained else None
+    if train is not None and not train.unit_count:
+        raise DataError(f"{task.name}: no example is left to train on; {'; '.join(data.report.lines())}")
     evaluation = {
         name: encode(examples, replace(encoding, where=name, is_training=False))
         for name, examples in data.evaluation.items()
     }
     new_text = Report()  # apart: it is no part of what the scores are of
-    to_label: Mapping[str, Sequence[Any]] = data.test if tuning.predict == PREDICT_TEST else {}
-    if tuning.predict not in (None, PREDICT_TEST):
-        file = str(tuning.predict)
-        to_label = {Path(file).name: read_unlabelled(task, file, config.data, new_text)}
+    to_label = data.test if needs_test else {}
+    if tuning.predict is not None and not needs_test:
+        to_label = {Path(tuning.predict).name: reading.read_unlabelled(task, tuning.predict, config.data, new_text)}
     for line in (*data.report.lines(), *new_text.lines()):
         LOG.info(f"{task.name}: {line}")
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps * world.world_size
-    num_labels = 1 if task.is_regression else {"choice": 1, "span": 2}.get(task.kind, len(data.labels))
-    head = TaskHead(task.kind, num_labels, tuning.head, tuning.classifier_dropout_prob)
     asked = {name: getattr(tuning, name) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
+    shape = replace(start.config, **{name: value for name, value in asked.items() if value is not None})
+    form = {"kind": task.kind, "labels": [*data.labels], "style": tuning.head, "is_regression": task.is_regression}
+    head = load.head_of(details or form, 0.0 if details else tuning.classifier_dropout_prob)
+    training = _with_steps(tuning, training, train.unit_count, batch) if train else training
+    arithmetic = choose_arithmetic(training.precision, world.device)
     return TaskJob(
-        task,
-        config,
-        _with_steps(tuning, training, train.unit_count, batch) if train else training,
-        start,
-        replace(start.config, **{name: value for name, value in asked.items() if value is not None}),
-        load.head_of(details, 0.0) if details else head,
-        data,
-        plan,
-        train,
-        evaluation,
-        to_label,
-        choose_arithmetic(training.precision, world.device),
-        batch,
+        task, config, training, start, shape, head, data, plan, train, evaluation, to_label, arithmetic, batch
     )
-
-
-def _model_details(task: Task, start: Start) -> dict[str, Any]:
-    """The recorded details of a model that is only to be scored; CheckpointError for one of another task."""
-    wanted = task.trained_by or task.name
-    if start.files is None:
-        raise UsageError(f"{task.name} is only to be scored: name a model fine-tuned on {wanted} by --model")
-    _, details = load.load_task_model(start.files)
-    labels = tuple(details["labels"])
-    fits = details["kind"] == task.kind and bool(details.get("is_regression")) == task.is_regression
-    fits = fits and bool(details.get("has_null_answer")) == task.has_null_answer
-    trained_on = details.get("task", wanted)  # a stock folder does not record it: its head and labels have to do
-    if not fits or (task.labels and labels != task.labels) or trained_on != wanted:
-        if fits and trained_on == wanted and are_unnamed(labels) and len(labels) == len(task.labels):
-            raise CheckpointError(f"{start.files.config.parent}: {name_the_labels(labels)}")
-        of_head = f"{details['kind']} with labels {', '.join(labels[:5]) or 'none'}"
-        found = of_head if trained_on == wanted else trained_on
-        raise CheckpointError(
-            f"{start.files.weights} was fine-tuned on {found}, not on {wanted}; name another --model or --task"
-        )
-    return details
 
 
 def _check_options(task: Task, tuning: TuningConfig, *, is_trained: bool) -> None:
     """UsageError for options that have no effect on this kind of task, or that would make labels wrong."""
-
-    def refuse(is_idle: bool, why: str, options: str) -> None:
+    is_weighted, has_classes = tuning.class_weights != "none", task.kind == "sequence" and not task.is_regression
+    one_model = not is_trained and (tuning.seeds > 1 or tuning.from_scratch or is_weighted)
+    is_symmetric = task.is_symmetric or (task.name == "custom" and task.takes_pairs)
+    is_exchanged = tuning.double_unordered and not is_symmetric
+    has_no_pooler = tuning.head == "electra" and task.kind in ("span", "token")
+    drops_out = tuning.dropout_samples > 1 or tuning.classifier_dropout_prob > 0
+    no_dropout = is_trained and task.kind == "span" and drops_out
+    for is_idle, why, options in (
+        (one_model, "is only scored, with a fine-tuned model", "seeds, --from_scratch and --class_weights"),
+        (is_weighted and not has_classes, "has no classes of whole texts", "class_weights"),
+        (is_exchanged, "has no pairs whose order means nothing", "double_unordered"),
+        (has_no_pooler, "has a head without a pooler", "head electra"),
+        (no_dropout, "has a head without dropout", "classifier_dropout_prob and --dropout_samples"),
+    ):
         if is_idle:
             raise UsageError(f"{task.name} {why}; leave out --{options}")
 
-    is_weighted, has_classes = tuning.class_weights != "none", task.kind == "sequence" and not task.is_regression
-    one_model = not is_trained and (tuning.seeds > 1 or tuning.from_scratch or is_weighted)
-    refuse(one_model, "is only scored, with a fine-tuned model", "seeds, --from_scratch and --class_weights")
-    refuse(is_weighted and not has_classes, "has no classes of whole texts", "class_weights")
-    is_symmetric = task.is_symmetric or (task.name == "custom" and task.takes_pairs)
-    is_exchanged = tuning.double_unordered and not is_symmetric
-    refuse(is_exchanged, "has no pairs whose order means nothing", "double_unordered")
-    refuse(tuning.head == "electra" and task.kind in ("span", "token"), "has a head without a pooler", "head electra")
-    drops_out = tuning.dropout_samples > 1 or tuning.classifier_dropout_prob > 0
-    no_dropout = is_trained and task.kind == "span" and drops_out
-    refuse(no_dropout, "has a head without dropout", "classifier_dropout_prob and --dropout_samples")
+
+def _model_details(task: Task, start: Start) -> dict[str, Any]:
+    """The recorded details of a model that is only scored; CheckpointError for one of another task."""
+    wanted = task.trained_by or task.name
+    if start.files is None:
+        raise UsageError(f"{task.name} is only scored: name a model fine-tuned on {wanted} by --model")
+    _, details = load.load_task_model(start.files)
+    labels, found = tuple(details["labels"]), details.get("task", wanted)  # which a stock folder does not record
+    flags = [(name, getattr(task, name)) for name in ("is_regression", "has_null_answer")]
+    fits = details["kind"] == task.kind and all(bool(details.get(name)) == value for name, value in flags)
+    if fits and found == wanted and (not task.labels or labels == task.labels):
+        return details
+    if fits and found == wanted and are_unnamed(labels) and len(labels) == len(task.labels):
+        raise CheckpointError(f"{start.files.config.parent}: {name_the_labels(labels)}")
+    if found == wanted:
+        found = f"{details['kind']} with labels {', '.join(labels[:5]) or 'none'}"
+    way_out = "name another --model or --task"
+    raise CheckpointError(f"{start.files.weights} was fine-tuned on {found}, not on {wanted}; {way_out}")
+
+
+def _with_metrics(task: Task, labels: Sequence[str], asked: str | None) -> Task:
+    """The task with the metrics that its labels have, `main` the one asked for."""
+    if task.kind == "token" and not token.is_entity_tagging(labels):
+        task = replace(task, metrics=("accuracy",), main="accuracy")  # of plain tags there are no entities to count
+    offered = task.metrics[:1] if task.kind == "choice" else task.metrics  # a level of RACE may have no example
+    if asked not in (None, *offered):
+        raise UsageError(f"--metric_for_best_model {asked}: {task.name} offers {', '.join(offered)}; choose one")
+    return replace(task, main=asked or task.main)
+
+
+def _encode_plan(task: Task, tuning: TuningConfig, start: Start, details: Mapping[str, Any]) -> EncodePlan:
+    positions, lengths = start.config.max_position_embeddings, (tuning.max_seq_length, tuning.doc_stride)
+    flags = task.has_null_answer, task.is_regression, tuning.double_unordered
+    plan = trained_plan(EncodePlan(*lengths, tuning.max_answer_length, *flags, positions), details)
+    if plan.max_seq_length > positions:
+        raise UsageError(f"--max_seq_length {plan.max_seq_length} is longer than the model's {positions} positions")
+    return plan
 
 
 def _with_steps(tuning: TuningConfig, training: TrainingConfig, unit_count: int, batch: int) -> TrainingConfig:

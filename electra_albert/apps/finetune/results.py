@@ -5,50 +5,40 @@ from __future__ import annotations
 import json
 import shlex
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import yaml
 
 from electra_albert.apps import run_folder
-from electra_albert.apps.run_folder import CARD, COMMAND, CONFIG, ENVIRONMENT, write_whole, writing
+from electra_albert.apps.finetune.job import TaskJob, data_fingerprint
+from electra_albert.apps.run_folder import CARD, COMMAND, CONFIG, ENVIRONMENT, writing
 from electra_albert.contracts import CheckpointError, Metrics, UsageError
 from electra_albert.corpus.tokenizer import fingerprint
-from electra_albert.finetuning_config import CUSTOM, FinetuneConfig, as_flat_settings, table_name
+from electra_albert.files import read_json, write_json, write_text
+from electra_albert.finetuning_config import CUSTOM, FinetuneConfig, table_name
+from electra_albert.hub import card
 from electra_albert.hub.load import TASK_FILE
 from electra_albert.hub.save import save_model
 from electra_albert.model.attention import stock_computes
+from electra_albert.tasks.kinds import TaskObjective
 from electra_albert.tasks.metrics import LEVEL, LOWER_IS_BETTER, MEASURES, bootstrap_intervals, summarize
 from electra_albert.tasks.task import ChoiceExample, SequenceExample, SpanExample, TokenExample
 from electra_albert.training.run_log import LOG_FILE
-
-if TYPE_CHECKING:
-    from electra_albert.apps.finetune.job import TaskJob
-    from electra_albert.hub.card import Facts
-    from electra_albert.tasks.kinds import TaskObjective
 
 RESULT, RESULTS, TABLE, MODEL = "result.json", "results.json", "results.md", "model"
 PREDICTIONS, CONFUSION, SUBMISSION, PREDICTED = "predictions{}.tsv", "confusion{}.tsv", "submission", "predicted.tsv"
 PREDICTIONS_HEADER = "id\tgold\tpredicted\t"
 _WRITTEN = (CONFIG, COMMAND, CARD, RESULTS, TABLE, "predictions.tsv", "confusion.tsv", SUBMISSION, PREDICTED, LOG_FILE)
-_OF_THE_CALL = frozenset({"predict", "compare", "resume", "dry_run"})  # they leave the sweep as it is
+_OF_THE_CALL = {"predict", "compare", "resume", "dry_run"}  # they leave the sweep as it is
 DATA_FILES = ("data_dir", "train_file", "validation_file")
 # Settings that are paths, compared by fingerprint, and others that leave what is trained as it is.
-_MAY_CHANGE = frozenset(
-    {
-        *("model", "output_dir", *DATA_FILES, "unknown_labels", "test_file", "prepared_dir", "encoding", "seeds"),
-        *("device", "from_mnli", "arithmetic", "logging_steps", "per_device_eval_batch_size", "gradient_checkpointing"),
-        *("per_device_train_batch_size", "gradient_accumulation_steps"),  # the batch is compared as a whole
-    }
-)
-_AUTO = {
-    "sequence": "AutoModelForSequenceClassification",
-    "choice": "AutoModelForMultipleChoice",
-    "span": "AutoModelForQuestionAnswering",
-    "token": "AutoModelForTokenClassification",
-}
+_MAY_CHANGE = {"model", "output_dir", *DATA_FILES, "unknown_labels", "test_file", "prepared_dir", "encoding", "seeds"}
+_MAY_CHANGE |= {"device", "from_mnli", "arithmetic", "logging_steps", "gradient_checkpointing"}
+_MAY_CHANGE |= {"per_device_eval_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"}
 _SHOWN_CHARACTERS = 500  # of a text in predictions.tsv
 
 
@@ -83,11 +73,9 @@ def read_result(folder: Path) -> SeedResult | None:
 
 def read_results(file: Path) -> dict[str, Any]:
     """The contents of a results.json; CheckpointError where it cannot be read."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{file} cannot be read ({error}); run the sweep again") from None
-    return content if isinstance(content, dict) else {}
+    if content := read_json(file):
+        return content
+    raise CheckpointError(f"{file} cannot be read; run the sweep again")
 
 
 def check_is_ours(folder: Path) -> None:
@@ -99,103 +87,89 @@ def check_is_ours(folder: Path) -> None:
         raise UsageError(f"{folder} is not of Finetuning.py and holds {taken_names[0]}; choose another --output_dir")
 
 
-def open_folder(job: TaskJob, folder: Path, command: Sequence[str], data: str) -> list[str]:
-    """Record the sweep in its folder; returns what changed since it began. `data` is the fingerprint of the data."""
-    import yaml
-
-    options = {name: value for name, value in as_flat_settings(job.config).items() if name not in _OF_THE_CALL}
+def open_folder(job: TaskJob, folder: Path, command: Sequence[str]) -> list[str]:
+    """Record the sweep in its folder; returns what changed since it began."""
+    options = _lasting(job.config.options())
     settings = {
         **options,
-        "task": job.task.name,  # however it was spelt
+        "task": job.task.name,  # in whatever spelling it was given
         "is_trained": job.train is not None,
         "arithmetic": job.arithmetic,
         "updates": job.training.max_steps,
         "weights": job.start.fingerprint,
         "tokenizer_fingerprint": fingerprint(job.start.tokenizer),
-        "data": data,
+        "data": data_fingerprint(job),
         "global_batch_size": job.global_batch_size,
     }
     recorded, changes = run_folder.recorded_settings(folder), []
-    if recorded:
-        if job.config.tuning.resume == "never":
-            raise UsageError(f"--resume never, but {folder} holds a sweep; choose another --output_dir")
-        if job.train is not None or recorded.get("is_trained") is not False:  # a scoring replaces a scoring
-            changes = _changes(recorded, settings, folder)
+    if recorded and job.config.tuning.resume == "never":
+        raise UsageError(f"--resume never, but {folder} holds a sweep; choose another --output_dir")
+    # A scoring replaces a scoring.
+    if recorded and (job.train is not None or recorded.get("is_trained") is not False):
+        then = _lasting({**FinetuneConfig().options(), **recorded})  # an older version did not record all options
+        same_data = {**then, "data": settings["data"]}
+        changes = run_folder.compare_settings(same_data, settings, folder, _MAY_CHANGE)
+        if then.get("data") != settings["data"]:
+            files = [", ".join(str(side[name]) for name in DATA_FILES if side.get(name)) for side in (then, settings)]
+            was = "changed since" if files[0] == files[1] else f"now, {files[0]} then"
+            raise CheckpointError(f"{folder} was made with other data ({files[1]} {was}); choose another --output_dir")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         # First of all: a folder that holds it is known to be a sweep's.
-        write_whole(
-            folder / ENVIRONMENT, json.dumps({**run_folder.environment(), "settings": settings}, indent=2) + "\n"
-        )
-        write_whole(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
-        write_whole(folder / COMMAND, shlex.join(["python", *command]) + "\n")
+        write_json(folder / ENVIRONMENT, {**run_folder.environment(), "settings": settings})
+        write_text(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
+        write_text(folder / COMMAND, shlex.join(["python", *command]) + "\n")
     return changes
 
 
-def _changes(recorded: Mapping[str, Any], settings: Mapping[str, Any], folder: Path) -> list[str]:
-    """What changed since the sweep in the folder began; CheckpointError where it would train on something else."""
-    defaults = as_flat_settings(FinetuneConfig())  # of options that an older version did not record
-    then = {name: value for name, value in {**defaults, **recorded}.items() if name not in _OF_THE_CALL}
-    changes = run_folder.compare_settings({**then, "data": settings["data"]}, settings, folder, _MAY_CHANGE)
-    if then.get("data") != settings["data"]:
-        files = [", ".join(str(side[name]) for name in DATA_FILES if side.get(name)) for side in (then, settings)]
-        was = "changed since" if files[0] == files[1] else f"now, {files[0]} then"
-        raise CheckpointError(f"{folder} was made with other data ({files[1]} {was}); choose another --output_dir")
-    return changes
+def _lasting(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in _OF_THE_CALL}
 
 
-def export_best(job: TaskJob, objective: TaskObjective, seed: int, folder: Path, metrics: Metrics) -> None:
+def export_best(job: TaskJob, objective: TaskObjective, result: SeedResult, folder: Path) -> None:
     """Write the fine-tuned model of a seed as a stock folder that records its task and scores."""
-    plan = job.plan._asdict()
+    recorded = ("is_regression", "has_null_answer", "max_seq_length", "doc_stride", "max_answer_length")
     details = {
         "task": job.task.name,
         "family": job.start.family,
-        "seed": seed,
+        "seed": result.seed,
         "labels": list(job.data.labels),
         "columns": {"text": list(job.task.columns.text), "pair": list(job.task.columns.pair)},
-        **{name: plan[name] for name in ("is_regression", "has_null_answer", "max_seq_length", "doc_stride")},
-        "max_answer_length": plan["max_answer_length"],
+        **{name: getattr(job.plan, name) for name in recorded},
     }
-    facts = task_facts(job, metrics, f"seed {seed}")
+    facts = task_facts(job, result.metrics, f"seed {result.seed}")
     save_model(objective.model.cpu(), job.start.tokenizer, folder / MODEL, details, facts)
 
 
 def check_model(folder: Path, seed: int) -> None:
     """CheckpointError unless the model in the folder is that of a seed."""
-    try:
-        found = json.loads((folder / MODEL / TASK_FILE).read_text(encoding="utf-8"))["seed"]
-    except (OSError, ValueError, LookupError, TypeError):
-        found = None
+    file = folder / MODEL / TASK_FILE
+    found = read_json(file).get("seed") if file.is_file() else None
     if found != seed:
-        what = "is gone or damaged" if found is None else f"is that of seed {found}"
+        state = "is gone or damaged" if found is None else f"is that of seed {found}"
         way_out = f"remove {folder / f'seed-{seed}'} to train it again"
-        raise CheckpointError(f"{folder / MODEL} {what}, the best seed is {seed}; {way_out}")
+        raise CheckpointError(f"{folder / MODEL} {state}, the best seed is {seed}; {way_out}")
 
 
-def task_facts(job: TaskJob, metrics: Metrics, of: str) -> Facts:
-    """The card's facts on a fine-tuned model; `of` names what the scores are of, such as one seed."""
+def task_facts(job: TaskJob, metrics: Metrics, of: str) -> card.Facts:
+    """The card's facts on a fine-tuned model; `of` names the run or runs that were scored, such as one seed."""
     from huggingface_hub import EvalResult
-
-    from electra_albert.hub.card import HUB_TASKS, Facts
 
     data, examples = job.config.data, len(job.data.evaluation[job.deciding_set])
     name = table_name(data) if job.task.name == CUSTOM else job.task.name
     own = (data.train_file, data.validation_file, data.validation_split, data.max_eval_examples)
-    hub = None if any(own) else job.task.hub  # of other data than the task's own, or a part, scores are no comparison
-    is_from_scratch = job.start.files is None or (job.train is not None and job.config.tuning.from_scratch)
-    base = None if is_from_scratch else job.start.name
+    hub = None if any(own) else job.task.hub  # scores on other data than the task's own, or a part, do not compare
+    base = None if job.is_from_scratch else job.start.name
     scores = {metric: metrics[metric] for metric in job.task.metrics if metrics.get(metric) is not None}
+    dataset: dict[str, Any] = {
+        "dataset_type": hub.dataset if hub else name,
+        "dataset_name": name,
+        "dataset_config": hub.config if hub else None,
+        "dataset_split": hub.evaluation.get(job.deciding_set) if hub else None,
+    }
+    task_type = card.HUB_TASKS[job.task.kind]
     results = [
-        EvalResult(
-            task_type=HUB_TASKS[job.task.kind],
-            dataset_type=hub.dataset if hub else name,
-            dataset_name=name,
-            dataset_config=hub.config if hub else None,
-            dataset_split=hub.evaluation.get(job.deciding_set) if hub else None,
-            metric_type=metric,
-            metric_value=value,
-            metric_name=f"{metric} ({of})",
-        )
+        EvalResult(task_type, metric_type=metric, metric_value=value, metric_name=f"{metric} ({of})", **dataset)
         for metric, value in scores.items()
     ]
     begun = "with random weights" if base is None else f"with the weights of `{base}`"
@@ -206,7 +180,7 @@ def task_facts(job: TaskJob, metrics: Metrics, of: str) -> Facts:
     reached = ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items())
     text = f"{made}{labels} On {examples:,} examples of {job.deciding_set} ({of}): {reached}."
     known = {"base_model": base, "datasets": [hub.dataset] if hub else None, "metrics": list(scores)}
-    return Facts({**known, "model_name": f"{job.start.name}-{name}", "eval_results": results}, text)
+    return card.Facts({**known, "model_name": f"{job.start.name}-{name}", "eval_results": results}, text)
 
 
 def summarize_sweep(job: TaskJob, results: Sequence[SeedResult], best: SeedResult) -> dict[str, Any]:
@@ -231,7 +205,7 @@ def summarize_sweep(job: TaskJob, results: Sequence[SeedResult], best: SeedResul
     return {
         "task": job.task.name,
         "model": tuning.model or job.start.name,
-        "from_scratch": job.train is not None and (tuning.from_scratch or job.start.files is None),
+        "from_scratch": job.is_from_scratch,
         "head": job.head.style,
         "seeds": [result.seed for result in results],
         "best_seed": best.seed,
@@ -251,41 +225,43 @@ def summarize_sweep(job: TaskJob, results: Sequence[SeedResult], best: SeedResul
     }
 
 
-def write_results(job: TaskJob, folder: Path, results: Mapping[str, Any], best: SeedResult) -> None:
-    """Write results.json, the table, the best seed's predictions and the card; UsageError where that fails."""
+def write_results(job: TaskJob, folder: Path, done: Sequence[SeedResult], best: SeedResult) -> str:
+    """Write results.json, the table, the best seed's predictions and the card; returns the table."""
+    results = summarize_sweep(job, done, best)
+    table = format_results(results)
     with writing(folder):
         for name, examples in job.data.evaluation.items():
             suffix = "" if name == job.deciding_set else f"_{name}"
             predicted = predictions_table(examples, best.predictions[name], best.probabilities[name])
-            write_whole(folder / PREDICTIONS.format(suffix), predicted)
+            write_text(folder / PREDICTIONS.format(suffix), predicted)
             if job.measure in ("classification", "token"):
                 confusion = confusion_table(job.data.labels, examples, best.predictions[name])
-                write_whole(folder / CONFUSION.format(suffix), confusion)
-        write_whole(folder / TABLE, format_results(results) + "\n")
-        _write_card(job, folder, results)
-        write_whole(folder / RESULTS, json.dumps(results, indent=2) + "\n")
+                write_text(folder / CONFUSION.format(suffix), confusion)
+        write_text(folder / TABLE, table + "\n")
+        _write_card(job, folder, results, table)
+        write_json(folder / RESULTS, results)
+    return table
 
 
-def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any]) -> None:
+def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any], table: str) -> None:
     """Write the folder's card: scores, how to load the model, how to make it again."""
-    from electra_albert.hub import card
-
-    head, is_stock = job.head, stock_computes(job.shape)
-    loader = _AUTO[head.kind] if head.output_name != "electra_classifier" else "AutoModel"
     path, own_path = f'"THIS_FOLDER", subfolder="{MODEL}"', f"THIS_FOLDER/{MODEL}"
     choice = f"the model is that of the best seed, {results['best_seed']}, chosen on the set it is scored on: "
     choice += "its score is optimistic, the median is not."
     if job.train is None and job.start.files is not None:
         own_path = str(job.start.files.weights.parent)
         path, choice = f'"{own_path}"', "the model was fine-tuned elsewhere and only scored here."
+    code = card.OWN_CODE.replace("THIS_FOLDER", own_path)
+    fields: dict[str, Any] = {"tags": ["albert", "electra", job.task.name]}
+    if stock_computes(job.shape):
+        code = card.stock_code(job.head.architecture, path, with_pooler=job.head.has_pooler)
+        fields["library_name"] = "transformers"
     medians = {name: metric["median"] for name, metric in results["metrics"].items()}
     facts = task_facts(job, medians, f"median of {len(results['seeds'])} seed(s)")
-    tags, library = ["albert", "electra", job.task.name], "transformers" if is_stock else None
     note = f"Fractions of the same numbers, with every seed, are in results.json; {choice}"
-    text = f"{facts.text}\n\n{format_results(results)}\n\n{note}"
-    code = card.stock_code(loader, path) if is_stock else card.OWN_CODE.replace("THIS_FOLDER", own_path)
+    text = f"{facts.text}\n\n{table}\n\n{note}"
     command = (folder / COMMAND).read_text(encoding="utf-8").strip()
-    card.write_card(folder, card.Facts({"library_name": library, "tags": tags, **facts.fields}, text), code, command)
+    card.write_card(folder, card.Facts({**fields, **facts.fields}, text), code, command)
 
 
 def format_results(results: Mapping[str, Any]) -> str:
@@ -296,16 +272,16 @@ def format_results(results: Mapping[str, Any]) -> str:
         f"{results['task']}, {results['model']}{begun}: {results['train_examples']:,} examples to train on, "
         f"{sizes} to score, {len(results['seeds'])} seed(s)",
         "",
-        "| metric, x 100 | median | mean | std | best | 95 % interval of the mean | each seed |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
+    rows = []
     for name in shown_metrics(results):
         found = results["metrics"][name]
         title = f"**{name}**" if name == results["main_metric"] else name
-        median, mean, std, best = (percent(found[key]) for key in ("median", "mean", "std", "best"))
+        summary = [percent(found[key]) for key in ("median", "mean", "std", "best")]
         low, high = map(percent, found["interval"])
-        each = " ".join(map(percent, found["values"]))
-        lines.append(f"| {title} | {median} | {mean} | {std} | {best} | {low} to {high} | {each} |")
+        rows.append([title, *summary, f"{low} to {high}", " ".join(map(percent, found["values"]))])
+    header = ("metric, x 100", "median", "mean", "std", "best", "95 % interval of the mean", "each seed")
+    lines += markdown_table(header, rows)
     if results["commonest_share"] is not None:
         lines += ["", f"always the commonest label: accuracy {percent(results['commonest_share'])}"]
     if len(results["seeds"]) == 1:
@@ -331,6 +307,11 @@ def shown_metrics(results: Mapping[str, Any]) -> list[str]:
 def percent(value: float | None) -> str:
     """A fraction times 100 with two decimals."""
     return "-" if value is None else f"{100 * value:.2f}"
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
+    return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
 
 
 def predictions_table(examples: Sequence[Any], predictions: Sequence[Any], probabilities: Sequence[Any] | None) -> str:

@@ -1,94 +1,139 @@
-"""The seeds of a sweep, trained by pretraining's loop; result.json, written last, closes a seed's folder."""
+"""Sweeps over the seeds of tasks, trained by pretraining's loop; result.json, written last, closes a seed's folder."""
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-import torch
+from safetensors import torch as safetensors
 
-from electra_albert.apps.finetune.job import TaskJob, build_objective, data_fingerprint
-from electra_albert.apps.finetune.results import RESULT, SeedResult, best_of, export_best, read_result
+from electra_albert.apps.command_line import check_can_write
+from electra_albert.apps.default_model import RUNS
+from electra_albert.apps.finetune import job as jobs
+from electra_albert.apps.finetune import results as files
+from electra_albert.apps.finetune.compare import find_glue, glue_tasks, write_glue
+from electra_albert.apps.finetune.job import Start, TaskJob
+from electra_albert.apps.finetune.predict import inference, label_text, load_objective, predict, score
+from electra_albert.apps.finetune.results import SeedResult
 from electra_albert.apps.machine import one_line_errors
-from electra_albert.apps.run_folder import write_whole, writing
-from electra_albert.contracts import Metrics
-from electra_albert.hub.load import load_task_model
+from electra_albert.apps.run_folder import writing
+from electra_albert.contracts import Metrics, RunResult, UsageError
+from electra_albert.files import SAMPLE_TASK, replacing, write_text
+from electra_albert.finetuning_config import CUSTOM, GLUE, PREDICT_TEST, TOPICS, DataConfig, FinetuneConfig, table_name
+from electra_albert.model.attention import stock_computes
 from electra_albert.model.task_model import depth_scales
-from electra_albert.tasks.encoding import Decoded
-from electra_albert.tasks.kinds import KINDS, TaskObjective
-from electra_albert.tasks.metrics import MEASURES, is_collapsed
-from electra_albert.tasks.rows import Rows, TaskBatches, eval_batches, outputs_by_unit
+from electra_albert.tasks.kinds import TaskObjective
+from electra_albert.tasks.reading import locate
+from electra_albert.tasks.registry import find_task
+from electra_albert.tasks.rows import TaskBatches
+from electra_albert.tasks.task import Report, Task
 from electra_albert.training.checkpoint import find_checkpoint, read_state
 from electra_albert.training.distributed import World, gather_objects, main_first
-from electra_albert.training.guards import StopSignal
-from electra_albert.training.loop import Outcome
+from electra_albert.training.guards import StopSignal, run_lock
+from electra_albert.training.loop import Outcome, train
 from electra_albert.training.monitor import EVALUATION_PREFIX, Monitor, read_metrics
-from electra_albert.training.step import RunSettings, autocast
+from electra_albert.training.run_log import RunLog, log_shown
+from electra_albert.training.step import RunSettings
 
 LOG = logging.getLogger(__name__)
 
 _BEST_WEIGHTS = "best.safetensors"
 
 
-# One evaluation: `loss` and the metrics, those of other sets than the deciding one as set_name; predictions by set.
-Scored = tuple[Metrics, dict[str, Decoded]]
+def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str]) -> RunResult:
+    """Train and score every seed of a task, or of all of GLUE, or label new text. `command` is what folders record."""
+    with StopSignal() as stop, RunLog() as log:
+        if config.only_predicts:
+            return label_text(config, world, stop)
+        names = find_glue(config) if config.data.task == GLUE else []
+        task, data = (None, config.data) if names else _find_task(config)  # missing data is refused before a model
+        start = jobs.find_start(config.tuning.model, config.data.prepared_dir, world)
+        folder = _output_folder(config, task.name if task else GLUE, start)
+        tasks: Iterable[tuple[Task, FinetuneConfig, Start, Path]]
+        tasks = glue_tasks(config, names, start, folder, world)
+        if task is not None:
+            tasks = [(task, replace(jobs.with_recipe(config, task.name, start), data=data), start, folder)]
+        result = RunResult(folder, {}, 0)
+        for job, own in (_plan(*each, world) for each in tasks):
+            if config.tuning.dry_run:
+                continue
+            with ExitStack() as stack:
+                with main_first(world):
+                    if world.is_main:
+                        stack.enter_context(run_lock(own))
+                        changes = files.open_folder(job, own, command)
+                        log.open(own)
+                        for change in changes:
+                            LOG.info(f"changed since the sweep began: {change}")
+                sweep = Sweep(job, own, world, stop)
+                for seed in sweep.seeds_left():
+                    with sweep.open_seed(seed) as run:
+                        sweep.close_seed(run, train(run.objective, run.batches, run.evaluate, run.settings))
+                result = sweep.finish()
+            log_shown(result.summary)
+            if result.is_stopped:
+                LOG.info(f"stopped; run the same command to resume {own}")
+                return result
+            if names:
+                LOG.info(result.summary)
+        if names and world.is_main and not config.tuning.dry_run:
+            return RunResult(folder, {}, 0, summary=write_glue(folder, names))
+    return result._replace(folder=folder)
 
 
-def score(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal) -> Scored | None:
-    """Score all evaluation sets, the same result on every rank; None where one process alone was stopped."""
-    metrics: Metrics = {}
-    decoded: dict[str, Decoded] = {}
-    for name, rows in job.evaluation.items():
-        found = model_outputs(rows, objective, job.training.per_device_eval_batch_size, world, stop)
-        if found is None:
-            return None
-        examples = job.data.evaluation[name]
-        decoded[name] = KINDS[job.task.kind].decode(found[0], rows, examples, job.data.labels, job.plan)
-        values = decoded[name].values
-        if values is None:
-            raise ValueError(f"evaluation set {name} has no labels to score by")
-        prefix = "" if name == job.deciding_set else f"{name}_"
-        metrics |= {f"{prefix}{metric}": v for metric, v in {"loss": found[1], **MEASURES[job.measure](values)}.items()}
-    return metrics, decoded
+def _find_task(config: FinetuneConfig) -> tuple[Task, DataConfig]:
+    """The task asked for and its data; without any, the task that ships."""
+    data, tuning = config.data, config.tuning
+    own = "task train_file validation_file test_file text_column text_pair_column label_column column_names regression"
+    if any(getattr(data, name) for name in own.split()):
+        task = find_task(data.task or CUSTOM)
+        locate(task, data, Report(), needs_test=tuning.predict == PREDICT_TEST, is_trained=tuning.is_training)
+        return task, data
+    if data.data_dir is not None:
+        raise UsageError(f"--data_dir {data.data_dir} needs --task, the name of the task whose data it holds")
+    if data.validation_split is not None:
+        raise UsageError("--validation_split needs data of your own: --train_file, or --task and --data_dir")
+    if tuning.predict == PREDICT_TEST:
+        raise UsageError("--predict test needs --task, the name of the task whose test set is to be labelled")
+    train, dev = (str(SAMPLE_TASK / f"{name}.csv") for name in ("train", "dev"))
+    return replace(find_task(CUSTOM), name=TOPICS), replace(data, train_file=train, validation_file=dev)
 
 
-def model_outputs(
-    rows: Rows, objective: TaskObjective, batch_size: int, world: World, stop: StopSignal
-) -> tuple[list[np.ndarray], float | None] | None:
-    """An array of outputs a unit, cut to its row, and the mean loss (None without labels); None if stopped."""
-    device = next(objective.parameters()).device
-    mine: dict[int, np.ndarray] = {}
-    loss, count = 0.0, 0
-    for on_host in eval_batches(rows, max(1, batch_size // rows.rows_per_unit), world.rank, world.world_size):
-        if world.world_size == 1 and stop.requested:
-            return None
-        units, batch = on_host.example_id[:: rows.rows_per_unit].numpy(), on_host.to(device)
-        outputs = objective.outputs(batch)
-        if batch.labels is not None:
-            term = objective.terms(outputs, batch)[next(iter(objective.weights))]
-            loss, count = loss + float(term.sum), count + int(term.count)
-        mine |= dict(zip(units.tolist(), outputs_by_unit(outputs[0].float().cpu().numpy(), units, rows), strict=True))
-    gathered = gather_objects((mine, loss, count), world)
-    by_unit = {unit: output for part, _, _ in gathered for unit, output in part.items()}
-    total, counted = sum(part[1] for part in gathered), sum(part[2] for part in gathered)
-    return [by_unit[unit] for unit in range(rows.unit_count)], total / counted if counted else None
+def _output_folder(config: FinetuneConfig, name: str, start: Start) -> Path:
+    """The folder of the results: as asked for, or named after the task, or a user's own table, and the model."""
+    if config.tuning.output_dir is not None:
+        return Path(config.tuning.output_dir)
+    name = table_name(config.data) if name == CUSTOM else name
+    begun = "-from-scratch" if config.tuning.from_scratch or start.files is None else ""
+    return RUNS / f"{name}-{start.name}{begun}"
 
 
-@contextmanager
-def inference(objective: TaskObjective, job: TaskJob) -> Iterator[None]:
-    """Without gradients and dropout, in the arithmetic of the training. UsageError where a GPU's memory is full."""
-    was_training, device = objective.training, next(objective.parameters()).device
-    objective.eval()
-    with one_line_errors(job.training, "none"), torch.no_grad(), autocast(device, job.arithmetic):
-        yield
-    objective.train(was_training)
+def _plan(task: Task, config: FinetuneConfig, start: Start, folder: Path, world: World) -> tuple[TaskJob, Path]:
+    """The job of one task, checked and logged, and its folder."""
+    check_can_write(folder)
+    files.check_is_ours(folder)
+    job = jobs.make_task_job(task, config, start, world)
+    sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in job.data.evaluation.items()) or "none"
+    name, length, training = job.task.name, f"in sequences of at most {job.plan.max_seq_length} tokens", job.training
+    if job.train is None:
+        LOG.info(f"{name}: {sizes} to score, with a model that is not trained, {length}")
+        return job, folder
+    LOG.info(f"{name}: {len(job.data.train):,} examples to train on, {sizes} to score")
+    LOG.info(
+        f"{name}: {config.tuning.seeds} seed(s) of {training.max_steps:,} updates of {job.global_batch_size} examples, "
+        f"learning rate {training.learning_rate:g}, layer decay {config.tuning.layer_decay:g}, {job.head.style} head, "
+        f"{length}, on {world.world_size} x {world.device.type} in {job.arithmetic}"
+    )
+    if training.warmup_steps >= training.max_steps:
+        warmup = f"notice: --warmup_steps {training.warmup_steps:,} of {training.max_steps:,} updates"
+        LOG.info(f"{warmup}: the full learning rate is never reached")
+    jobs.build_objective(job, training.seed, world.device)  # a model that does not fit is refused here
+    return job, folder
 
 
 @dataclass
@@ -104,133 +149,141 @@ class Sweep:
 
     def seeds_left(self) -> Iterator[int]:
         """The seeds without a result, until one is stopped; results of earlier commands are read."""
+        if self.job.train is None:
+            return
         first = self.job.config.training.seed
         asked = set(range(first, first + self.job.config.tuning.seeds))
-        begun = {int(path.name[5:]) for path in self.folder.glob("seed-*") if path.name[5:].isdecimal()}
-        begun = gather_objects(begun, self.world)[0]
-        if begun - asked:
-            LOG.info(f"seeds begun earlier belong to this sweep too: {', '.join(map(str, sorted(begun - asked)))}")
+        begun: set[int] = set()
         with main_first(self.world):
             if self.world.is_main:
-                found = {seed: read_result(self.folder / f"seed-{seed}") for seed in sorted(begun)}
+                begun = {int(path.name[5:]) for path in self.folder.glob("seed-*") if path.name[5:].isdecimal()}
+                found = {seed: files.read_result(self.folder / f"seed-{seed}") for seed in sorted(begun)}
                 self.results = {seed: result for seed, result in found.items() if result is not None}
-        self.results = gather_objects(self.results, self.world)[0]
+        begun, self.results = gather_objects((begun, self.results), self.world)[0]
+        if begun - asked:
+            LOG.info(f"seeds begun earlier belong to this sweep too: {', '.join(map(str, sorted(begun - asked)))}")
         for seed in sorted((asked | begun) - self.results.keys()):
             if not self.is_stopped:
                 yield seed
 
     @contextmanager
-    def open_seed(self, seed: int) -> Iterator[Trial]:
-        """Everything that the training loop needs for one seed, resumed where it was left."""
+    def open_seed(self, seed: int) -> Iterator[SeedRun]:
+        """Everything that the training loop needs for one seed, resumed from its last checkpoint."""
         job, folder, world = self.job, self.folder / f"seed-{seed}", self.world
-        objective, new = build_objective(job, seed, world.device)
+        objective, new = jobs.build_objective(job, seed, world.device)
         training = replace(job.training, seed=seed)
-        with Monitor(folder, training.max_steps, is_main=world.is_main) as monitor:
+        with Monitor(folder, training.max_steps, is_main=world.is_main) as monitor, one_line_errors(training, "none"):
             found = find_checkpoint(folder / "checkpoints", "auto")
             LOG.info(f"{job.task.name}, seed {seed}: {training.max_steps:,} updates, {', '.join(new)} with new weights")
+            assert job.train is not None
+            step, name = read_state(found)["step"] if found else 0, f"{EVALUATION_PREFIX}{job.task.main}"
+            rows = read_metrics(folder / "metrics.jsonl") if world.is_main else []
+            # The evaluation at the step of the checkpoint is made again.
+            scores = [row[name] for row in rows if row.get(name) is not None and row["step"] < step]
+            sizes = training.per_device_train_batch_size, training.gradient_accumulation_steps
+            ends, pin_memory = (seed, training.max_steps), world.device.type == "cuda"
+            batches = TaskBatches(job.train, *sizes, *ends, world.rank, world.world_size, pin_memory)
             scales, decay = None, job.config.tuning.layer_decay
             if decay != 1:
                 names = [name for name, _ in objective.model.named_parameters()]
                 scales = {f"model.{name}": scale for name, scale in depth_scales(names, job.shape, decay).items()}
-            settings = {"seed": seed, "data": data_fingerprint(job)}
+            recorded = {"seed": seed, "data": jobs.data_fingerprint(job)}
             shared = (training, world, monitor, self.stop, job.arithmetic, found)
-            run = RunSettings(folder, *shared, rate_scales=scales, settings=settings)
-            trial = Trial(job, objective, new, run)
-            trial.recall(read_state(found)["step"] if found else 0)
-            trial.run = replace(run, is_enough=trial.is_enough)
-            with one_line_errors(training, "none"):
-                yield trial
+            settings = RunSettings(folder, *shared, rate_scales=scales, settings=recorded)
+            run = SeedRun(job, objective, batches, settings, new, gather_objects(scores, world)[0])
+            run.settings = replace(settings, is_enough=run.is_enough)
+            yield run
 
-    def close_seed(self, trial: Trial, outcome: Outcome) -> None:
+    def close_seed(self, run: SeedRun, outcome: Outcome) -> None:
         """Write a seed's result, and export its model where no seed that is done has a better one."""
-        scored = None if outcome.is_stopped else trial.settle()
-        if scored is None:
+        result = None if outcome.is_stopped else run.final_result(outcome.step)
+        if result is None:
             self.is_stopped = True
             return
-        result = seed_result(self.job, trial.run.config.seed, outcome.step, scored, trial.new_parts)
-        self.results[result.seed] = result
+        self.results = dict(sorted({**self.results, result.seed: result}.items()))
         with main_first(self.world):
             if self.world.is_main:
-                folder = trial.run.folder
-                if best_of(self.job, self.in_order()) is result:
-                    export_best(self.job, trial.objective, result.seed, self.folder, result.metrics)
+                folder = run.settings.folder
+                if files.best_of(self.job, [*self.results.values()]) is result:
+                    files.export_best(self.job, run.objective, result, self.folder)
                 with writing(folder):
-                    write_whole(folder / RESULT, json.dumps(result._asdict()) + "\n")
+                    write_text(folder / files.RESULT, json.dumps(result._asdict()) + "\n")
                 shutil.rmtree(folder / "checkpoints", ignore_errors=True)
                 (folder / _BEST_WEIGHTS).unlink(missing_ok=True)
 
-    def in_order(self) -> list[SeedResult]:
-        """The results by seed."""
-        return [self.results[seed] for seed in sorted(self.results)]
+    def finish(self) -> RunResult:
+        """Score what was not trained, then write results and predictions on the main rank; the same on all ranks."""
+        job, result = self.job, RunResult(self.folder, {}, 0, is_stopped=True)
+        if job.train is None and job.evaluation:
+            assert job.start.files is not None  # make_task_job refuses it
+            objective, _ = load_objective(job, job.start.files, self.world.device)
+            with inference(objective, job):
+                scored = score(job, objective, self.world, self.stop)
+            self.is_stopped = scored is None
+            self.results = {} if scored is None else {scored.seed: scored}
+        if not self.is_stopped:
+            with main_first(self.world):
+                if self.world.is_main:
+                    result = self._write()
+        result = gather_objects(result, self.world)[0]
+        return result if self.world.is_main else result._replace(summary="")
 
-    def score_start(self) -> None:
-        """Score a fine-tuned model that is not trained any further."""
-        job = self.job
-        assert job.start.files is not None  # make_task_job refuses it
-        model, _ = load_task_model(job.start.files)
-        objective = TaskObjective(model, is_regression=job.plan.is_regression).to(self.world.device)
-        with inference(objective, job):
-            scored = score(job, objective, self.world, self.stop)
-        self.is_stopped = scored is None
-        if scored is not None:
-            seed = job.config.training.seed
-            self.results[seed] = seed_result(job, seed, 0, scored, [])
-
-
-def seed_result(job: TaskJob, seed: int, step: int, scored: Scored, new: list[str]) -> SeedResult:
-    """An evaluation as it is written to result.json."""
-    metrics, decoded = scored
-    values = {name: found.values.tolist() for name, found in decoded.items() if found.values is not None}
-    predictions = {name: found.predictions for name, found in decoded.items()}
-    probabilities = {name: found.probabilities for name, found in decoded.items()}
-    collapsed = is_collapsed(job.measure, np.asarray(values[job.deciding_set]))
-    return SeedResult(seed, step, metrics, values, predictions, probabilities, collapsed, new)
+    def _write(self) -> RunResult:
+        """Write the results and the predictions asked for; the summary holds the table and what was written."""
+        job, folder, done, lines = self.job, self.folder, [*self.results.values()], []
+        result = RunResult(folder, {}, 0)
+        if done:
+            best = files.best_of(job, done)
+            if job.train is not None:
+                files.check_model(folder, best.seed)
+            lines = [files.write_results(job, folder, done, best)]
+            result = RunResult(folder, best.metrics, best.step)
+        if job.config.tuning.predict is not None:
+            written = predict(job, folder, self.world.device, self.stop)
+            if written is None:
+                return result._replace(is_stopped=True, summary="\n".join(lines))
+            lines += [f"written: {file}" for file in written]
+        elif not done:
+            LOG.info(f"{job.task.name}: its data hold no labels, so nothing was scored; --predict test labels them")
+        kind = "a stock folder" if stock_computes(job.shape) else "in this toolkit's own format"
+        notes = {files.MODEL: f"/ (the best seed's, {kind})"}
+        names = (files.RESULTS, files.TABLE, "predictions.tsv", "confusion.tsv", files.MODEL)
+        there = [f"{name}{notes.get(name, '')}" for name in names if (folder / name).exists()]
+        lines += [f"written to {folder}: {', '.join(there)}"] if there else []
+        return result._replace(summary="\n".join(lines))
 
 
 @dataclass
-class Trial:
+class SeedRun:
     """One seed while it is trained. Where it may stop early, its best weights are kept."""
 
     job: TaskJob
     objective: TaskObjective
+    batches: TaskBatches  # this rank's share of the training rows
+    settings: RunSettings
     new_parts: list[str]
-    run: RunSettings
-    last: Scored | None = None
-    scores: list[float] = field(default_factory=list)  # of the deciding metric, one an evaluation
-
-    @property
-    def batches(self) -> TaskBatches:
-        """This rank's share of the training rows."""
-        assert self.job.train is not None
-        training, world = self.run.config, self.run.world
-        sizes = training.per_device_train_batch_size, training.gradient_accumulation_steps
-        ends, pin_memory = (training.seed, training.max_steps), world.device.type == "cuda"
-        return TaskBatches(self.job.train, *sizes, *ends, world.rank, world.world_size, pin_memory)
+    scores: list[float]  # of the deciding metric, one an evaluation
+    last: SeedResult | None = None
 
     @property
     def _patience(self) -> int | None:
         return self.job.config.tuning.early_stopping_patience
 
-    def recall(self, step: int) -> None:
-        """Read the scores from before the checkpoint of `step`; the evaluation at that step is made again."""
-        name, world = f"{EVALUATION_PREFIX}{self.job.task.main}", self.run.world
-        with main_first(world):
-            rows = read_metrics(self.run.folder / "metrics.jsonl") if world.is_main else []
-        mine = [row[name] for row in rows if row.get(name) is not None and row["step"] < step]
-        self.scores = gather_objects(mine, world)[0]
-
     def evaluate(self, step: int) -> Metrics | None:
         """Score the evaluation sets, as the loop asks for; None where it was stopped."""
-        self.last = score(self.job, self.objective, self.run.world, self.run.stop)
+        world, folder = self.settings.world, self.settings.folder
+        self.last = score(self.job, self.objective, world, self.settings.stop)
         if self.last is None:
             return None
-        current = self.last[0][self.job.task.main]
+        current = self.last.metrics[self.job.task.main]
         if self._patience is not None and all(current > past for past in self.scores):
-            with main_first(self.run.world):
-                if self.run.world.is_main:
-                    self._save()
+            weights = {name: tensor.contiguous() for name, tensor in self.objective.state_dict().items()}
+            with main_first(world):
+                if world.is_main:
+                    with writing(folder), replacing(folder / _BEST_WEIGHTS) as file:
+                        file.write(safetensors.save(weights))
         self.scores.append(current)
-        return self.last[0]
+        return self.last.metrics
 
     def is_enough(self) -> bool:
         """Whether the last evaluations, as many as the patience, were no better than the best before."""
@@ -238,24 +291,13 @@ class Trial:
             return False
         return len(self.scores) - 1 - self.scores.index(max(self.scores)) >= self._patience
 
-    def _save(self) -> None:
-        from safetensors.torch import save_file
-
-        file = self.run.folder / _BEST_WEIGHTS
-        temporary = file.with_name(f"{_BEST_WEIGHTS}.writing")
-        with writing(self.run.folder):
-            weights = {name: tensor.contiguous() for name, tensor in self.objective.state_dict().items()}
-            save_file(weights, str(temporary))
-            os.replace(temporary, file)
-
-    def settle(self) -> Scored | None:
+    def final_result(self, step: int) -> SeedResult | None:
         """The evaluation of the weights that are kept, which the objective holds afterwards; None if stopped."""
         if self._patience is not None:
-            from safetensors.torch import load_file
-
-            with main_first(self.run.world):  # the others read what the main rank has written
-                self.objective.load_state_dict(load_file(str(self.run.folder / _BEST_WEIGHTS)))
+            with main_first(self.settings.world):  # the others read what the main rank has written
+                self.objective.load_state_dict(safetensors.load_file(self.settings.folder / _BEST_WEIGHTS))
             with inference(self.objective, self.job):
-                self.last = score(self.job, self.objective, self.run.world, self.run.stop)
-        self.objective.eval()
-        return self.last
+                self.last = score(self.job, self.objective, self.settings.world, self.settings.stop)
+        if self.last is None:
+            return None
+        return self.last._replace(seed=self.settings.config.seed, step=step, new_parts=self.new_parts)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from electra_albert.apps.finetune import main as finetune
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import Ended, call
-from tests.apps.tiny_tasks import Tiny, cola
+from tests.apps.tiny_run import Ended
+from tests.apps.tiny_tasks import Tiny, cola, tune
 
 # Dropout, so that torch's own stream matters, and so few updates that nothing is learnt yet: seeds differ.
 QUICK: tuple[object, ...] = ("--num_train_epochs", 2, "--logging_steps", 1, "--hidden_dropout_prob", 0.1)
+Tuned = Callable[..., tuple[Path, Ended]]
+Again = Callable[..., list[str]]
 
 
 @pytest.fixture(scope="session")
@@ -23,13 +24,26 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 
 
 @pytest.fixture(scope="session")
-def sweep(finished: Finished, shared_folder: Path, make_once: Callable[..., Ended], tiny: Tiny) -> Path:
+def tuned(finished: Finished, shared_folder: Path, make_once: Callable[..., Ended]) -> Tuned:
+    """Trains the tiny run on a task, into a folder of this name, once. Tests read it and leave it as it is."""
+
+    def train(name: str, task: Tiny, *more: object) -> tuple[Path, Ended]:
+        folder = shared_folder / name
+        return folder, make_once(name, lambda: tune(*task.options(finished.folder, folder, *more)))
+
+    return train
+
+
+@pytest.fixture(scope="session")
+def sweep(tuned: Tuned, tiny: Tiny) -> Path:
     """A finished sweep over two seeds. Tests read it and leave it as it is."""
-    folder = shared_folder / "sweep"
-    argv = tiny.options(finished.folder, folder, *QUICK, "--seeds", 2)
-    ended = make_once("sweep", lambda: call(finetune.main, *argv))
-    assert ended.code == 0, ended.err
-    return folder
+    return tuned("sweep", tiny, *QUICK, "--seeds", 2)[0]
+
+
+@pytest.fixture(scope="session")
+def again(finished: Finished, tiny: Tiny) -> Again:
+    """The options of the sweep, for a folder; more of them come last and so win."""
+    return lambda folder, *more: tiny.options(finished.folder, folder, *QUICK, "--seeds", 2, *more)
 
 
 @pytest.fixture

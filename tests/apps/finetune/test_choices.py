@@ -1,4 +1,4 @@
-"""What Finetuning.py may begin with and be told: models, heads, recipes, tables of one's own, all of GLUE, nothing."""
+"""The model, head, recipe, data and tasks that fine-tuning may be given: the user's own table, all of GLUE, nothing."""
 
 from __future__ import annotations
 
@@ -8,34 +8,29 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pyarrow
 import pytest
 import yaml
+from pyarrow import csv, parquet
 
 import electra_albert as ea
 from electra_albert import contracts as ea_errors
 from electra_albert.apps.finetune import main as finetune
-from electra_albert.apps.finetune.options import parse_finetuning
+from electra_albert.apps.finetune.main import parse_finetuning
 from electra_albert.hub.load import load_task_model, locate
 from electra_albert.training import loop
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import Ended, call, copy_as_learned, rows, untimed_rows
-from tests.apps.tiny_tasks import SEED, Tiny, cola, losses, mnli, options, results, rte, stories, stsb
+from tests.apps.tiny_run import Ended, assert_refused, call, copy_as_learned, rows, untimed_rows
+from tests.apps.tiny_tasks import SEED, Tiny, cola, losses, mnli, options, results, rte, stories, stsb, tune
 
 QUICK: tuple[object, ...] = ("--max_steps", 3, "--logging_steps", 1)
 
 
-@pytest.fixture
-def tiny(tmp_path: Path) -> Tiny:
-    return cola(tmp_path / "tasks")
-
-
 def train(tiny: Tiny, model: Path, output: Path, *more: object) -> Ended:
-    ended = call(finetune.main, *tiny.options(model, output, *QUICK, *more))
-    assert ended.code == 0, ended.err
-    return ended
+    return tune(*tiny.options(model, output, *QUICK, *more))
 
 
-# What it begins with.
+# The model.
 
 
 def test_a_run_begins_with_its_discriminator(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
@@ -56,15 +51,11 @@ def test_from_scratch_takes_the_shape_and_not_the_weights(finished: Finished, ti
 
 def test_the_newest_run_is_taken_and_named_where_none_is(finished: Finished, tiny: Tiny, in_folder: Path) -> None:
     copy_as_learned(finished.folder, in_folder / "runs" / "mine")
-    argv = tiny.options(Path("x"), None, *QUICK)
-    place = argv.index("--model")
-    ended = call(finetune.main, *argv[:place], *argv[place + 2 :])
-    assert ended.code == 0, ended.err
-    assert "runs/mine" in ended.err
+    assert "runs/mine" in tune(*tiny.options(None, None, *QUICK)).err
     assert (in_folder / "runs" / "cola-mine" / "results.json").is_file()
 
 
-# What it is told.
+# Its head and settings.
 
 
 def test_a_head_of_electra_has_no_pooler_and_is_loaded_again(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
@@ -77,15 +68,9 @@ def test_a_head_of_electra_has_no_pooler_and_is_loaded_again(finished: Finished,
     assert details["style"] == "electra"
     assert not any(name.startswith(("pooler", "classifier")) for name in names)
     AutoModel.from_pretrained(str(tmp_path / "out" / "model"), local_files_only=True, add_pooling_layer=False)
-    argv = tiny.options(tmp_path / "out" / "model", tmp_path / "again", "--head", "electra", "--num_train_epochs", 0)
-    assert call(finetune.main, *argv).code == 0
+    tune(*tiny.options(tmp_path / "out" / "model", tmp_path / "again", "--head", "electra", "--num_train_epochs", 0))
     again, first = (results(tmp_path / name)["metrics"]["loss"]["values"] for name in ("again", "out"))
     assert again == pytest.approx(first, rel=1e-6)
-
-
-def config_of(output: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((output / "config.yaml").read_text(encoding="utf-8"))
-    return found
 
 
 @pytest.fixture
@@ -110,28 +95,24 @@ def test_recipes_follow_model_and_task_and_yield_to_flags(
     def settings(model: Path, name: str, *more: object) -> dict[str, Any]:
         output = tmp_path / name
         bare = ("--task", "cola", "--data_dir", tiny.folder, "--output_dir", output, "--device", "cpu", *QUICK)
-        ended = call(finetune.main, *bare, "--model", model, "--max_seq_length", 32, *more)
-        assert ended.code == 0, ended.err
-        return config_of(output)
+        tune(*bare, "--model", model, "--max_seq_length", 32, *more)
+        return dict(yaml.safe_load((output / "config.yaml").read_text(encoding="utf-8")))
 
     detector, encoder = settings(finished.folder, "detector"), settings(stock, "encoder")
     assert (detector["learning_rate"], detector["layer_decay"]) == (3e-4, 0.8)
     assert (encoder["learning_rate"], encoder["layer_decay"]) == (1e-5, 1.0)
     assert settings(finished.folder, "other", "--recipe", "albert")["learning_rate"] == 1e-5
-    assert settings(finished.folder, "told", "--learning_rate", 0.002)["learning_rate"] == 0.002
+    assert settings(finished.folder, "own", "--learning_rate", 0.002)["learning_rate"] == 0.002
 
 
 def test_a_stock_folder_learns_a_task(stock: Path, tiny: Tiny, tmp_path: Path) -> None:
-    ended = call(finetune.main, *tiny.options(stock, tmp_path / "out", "--learning_rate", 0.001))
-    assert ended.code == 0, ended.err
+    tune(*tiny.options(stock, tmp_path / "out", "--learning_rate", 0.001))
     assert results(tmp_path / "out")["metrics"][tiny.main_metric]["median"] >= tiny.good_score
 
 
 def test_a_recorded_configuration_repeats_the_sweep(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
     train(tiny, finished.folder, tmp_path / "out", "--hidden_dropout_prob", 0.1)
-    argv = ("--config", tmp_path / "out" / "config.yaml", "--output_dir", tmp_path / "again")
-    ended = call(finetune.main, *argv)
-    assert ended.code == 0, ended.err
+    tune("--config", tmp_path / "out" / "config.yaml", "--output_dir", tmp_path / "again")
     assert untimed_rows(tmp_path / "again" / f"seed-{SEED}") == untimed_rows(tmp_path / "out" / f"seed-{SEED}")
 
 
@@ -139,17 +120,14 @@ def test_early_stopping_ends_a_run_that_learns_nothing_and_keeps_its_best(
     finished: Finished, tiny: Tiny, tmp_path: Path
 ) -> None:
     more = ("--early_stopping_patience", 2, "--learning_rate", 1e-9, "--num_train_epochs", 9)
-    argv = tiny.options(finished.folder, tmp_path / "out", *more)
-    ended = call(finetune.main, *argv)
-    assert ended.code == 0, ended.err
+    tune(*tiny.options(finished.folder, tmp_path / "out", *more))
     assert results(tmp_path / "out")["updates"] == [30]  # the first of three scorings, ten updates apart, was the best
     assert not list((tmp_path / "out").rglob("best*"))
 
 
 def test_early_stopping_reports_the_weights_it_kept(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
     more = ("--early_stopping_patience", 3, "--num_train_epochs", 14, "--hidden_dropout_prob", 0.1)
-    ended = call(finetune.main, *tiny.options(finished.folder, tmp_path / "out", *more))
-    assert ended.code == 0, ended.err
+    tune(*tiny.options(finished.folder, tmp_path / "out", *more))
     log = [row for row in rows(tmp_path / "out" / f"seed-{SEED}") if f"eval_{tiny.main_metric}" in row]
     best = max(log, key=lambda row: row[f"eval_{tiny.main_metric}"])  # the first of equal ones
     assert best is not log[-1]
@@ -158,33 +136,26 @@ def test_early_stopping_reports_the_weights_it_kept(finished: Finished, tiny: Ti
     assert found["loss"]["values"] == pytest.approx([best["eval_loss"]], rel=1e-6)
 
 
-def test_fewer_examples_are_drawn_by_the_seed_and_told(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
+def test_fewer_examples_are_drawn_by_the_seed_and_reported(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
     train(tiny, finished.folder, tmp_path / "out", "--max_train_examples", 50, "--max_eval_examples", 20)
     found = results(tmp_path / "out")
     assert (found["train_examples"], found["evaluation_examples"]) == (50, {"dev": 20})
     assert sum("160" in line or "48" in line or "28" in line or "110" in line for line in found["noticed"]) == 2
 
 
-# A table of one's own.
+# The user's own table.
 
 
 def write_table(file: Path, columns: dict[str, list[Any]]) -> None:
-    records = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    if file.suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        pq.write_table(pa.table(columns), file)
-    elif file.suffix == ".jsonl":
-        file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    table = pyarrow.table(columns)
+    if file.suffix == ".jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()), encoding="utf-8")
     else:
-        mark, quote = {".csv": (",", '"'), ".tsv": ("\t", "")}[file.suffix]
-        lines = [list(columns), *(list(map(str, record.values())) for record in records)]
-        file.write_text("".join(mark.join(f"{quote}{cell}{quote}" for cell in line) + "\n" for line in lines))
+        {".csv": csv.write_csv, ".parquet": parquet.write_table}[file.suffix](table, file)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_table_of_ones_own_gives_the_same_in_every_format(finished: Finished, tmp_path: Path, suffix: str) -> None:
+def test_the_users_own_table_gives_the_same_in_every_format(finished: Finished, tmp_path: Path, suffix: str) -> None:
     found = stories(60, 1)
     kinds = sorted({story.place for story in found})
     table: dict[str, list[Any]] = {
@@ -197,16 +168,12 @@ def test_a_table_of_ones_own_gives_the_same_in_every_format(finished: Finished, 
             write_table(tmp_path / f"{name}{kind}", table)
         files = ("--train_file", tmp_path / f"train{kind}", "--validation_file", tmp_path / f"dev{kind}")
         columns = ("--text_column", "said", "--text_pair_column", "then", "--label_column", "where")
-        argv = options("custom", tmp_path, finished.folder, tmp_path / f"out{kind}", *QUICK, *files, *columns)
-        place = argv.index("--data_dir")
-        ended = call(finetune.main, *argv[:place], *argv[place + 2 :])
-        assert ended.code == 0, ended.err
+        tune(*options("custom", None, finished.folder, tmp_path / f"out{kind}", *QUICK, *files, *columns))
     header = (tmp_path / f"out{suffix}" / "confusion.tsv").read_text().split("\n")[0]
     assert header.split("\t")[1:] == kinds
     assert losses(tmp_path / f"out{suffix}") == losses(tmp_path / "out.jsonl")
     model = tmp_path / f"out{suffix}"  # it knows its columns
-    ended = call(finetune.main, "--model", model, "--predict", tmp_path / f"dev{suffix}", "--precision", "fp32")
-    assert ended.code == 0, ended.err
+    tune("--model", model, "--predict", tmp_path / f"dev{suffix}", "--precision", "fp32")
     labelled = [(model / name).read_text().splitlines() for name in ("predictions.tsv", "predicted.tsv")]
     evaluated, alone = ([row.split("\t")[2:] for row in rows] for rows in labelled)
     assert alone == evaluated
@@ -215,15 +182,11 @@ def test_a_table_of_ones_own_gives_the_same_in_every_format(finished: Finished, 
 # From a program, and nothing at all.
 
 
-def as_options(argv: list[str]) -> dict[str, Any]:
-    """The same options as a program gives them; numbers stay text, which is read as on the command line."""
-    return {name.removeprefix("--"): yaml.safe_load(value) for name, value in zip(argv[::2], argv[1::2], strict=True)}
-
-
 def test_a_program_gets_what_the_command_reports(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
     train(tiny, finished.folder, tmp_path / "command")
-    named = as_options(tiny.options(finished.folder, tmp_path / "program", *QUICK))
-    run = ea.finetune(**named)
+    argv = tiny.options(finished.folder, tmp_path / "program", *QUICK)
+    named = zip(argv[::2], map(yaml.safe_load, argv[1::2]), strict=True)
+    run = ea.finetune(**{name.removeprefix("--"): value for name, value in named})
     assert losses(tmp_path / "program") == losses(tmp_path / "command")
     assert (run.folder, run.step, run.is_stopped) == (tmp_path / "program", 3, False)
     of_command = results(tmp_path / "command")["metrics"]
@@ -265,8 +228,7 @@ def test_the_command_is_four_calls_from_backward(
 
 
 def test_without_data_the_task_that_ships_is_taken(finished: Finished, in_folder: Path) -> None:
-    ended = call(finetune.main, "--model", finished.folder, "--device", "cpu", *QUICK, "--max_train_examples", 64)
-    assert ended.code == 0, ended.err
+    tune("--model", finished.folder, "--device", "cpu", *QUICK, "--max_train_examples", 64)
     assert results(in_folder / "runs" / "topics-run")["task"] == "topics"
 
 
@@ -281,12 +243,10 @@ def glue(tmp_path: Path) -> Path:
 
 
 def run_glue(finished: Finished, glue: Path, output: Path, *more: object) -> Ended:
-    ended = call(finetune.main, *options("glue", glue, finished.folder, output, *QUICK, *more))
-    assert ended.code == 0, ended.err
-    return ended
+    return tune(*options("glue", glue, finished.folder, output, *QUICK, *more))
 
 
-def test_glue_runs_what_is_there_and_says_what_is_not(finished: Finished, glue: Path, tmp_path: Path) -> None:
+def test_glue_runs_what_is_there_and_reports_what_is_not(finished: Finished, glue: Path, tmp_path: Path) -> None:
     ended = run_glue(finished, glue, tmp_path / "out", "--predict", "test")
     tasks = results(tmp_path / "out")["tasks"]
     assert set(tasks) == {"cola", "rte", "mnli", "stsb"}
@@ -304,6 +264,19 @@ def test_glue_runs_what_is_there_and_says_what_is_not(finished: Finished, glue: 
     assert "updates," not in "".join(line for line in again.err.splitlines() if "new weights" in line)
 
 
+def test_small_tasks_begin_with_the_model_of_mnli_where_asked(finished: Finished, glue: Path, tmp_path: Path) -> None:
+    out, of_mnli = tmp_path / "out", str(tmp_path / "out" / "mnli")
+    run_glue(finished, glue, out, "--from_mnli")
+    models = {name: found["model"] for name, found in results(out)["tasks"].items()}
+    run = str(finished.folder)
+    assert models == {"mnli": run, "cola": run, "stsb": of_mnli, "rte": of_mnli}
+    record = json.loads((out / "rte" / "environment.json").read_text())
+    record["settings"]["weights"] = "other"
+    (out / "rte" / "environment.json").write_text(json.dumps(record))
+    argv = options("glue", glue, finished.folder, out, *QUICK, "--from_mnli")
+    assert_refused(call(finetune.main, *argv), 4, "began with another model")
+
+
 @pytest.mark.parametrize("has_labels", [True, False])
 def test_the_diagnostic_set_is_labelled_by_the_model_of_mnli_and_scored_where_it_can_be(
     finished: Finished, glue: Path, tmp_path: Path, has_labels: bool
@@ -314,8 +287,7 @@ def test_the_diagnostic_set_is_labelled_by_the_model_of_mnli_and_scored_where_it
     (glue / "diagnostic" / "diagnostic.tsv").write_text("\n".join(rows_) + "\n")
     train(mnli(tmp_path / "GLUE"), finished.folder, tmp_path / "mnli")
     argv = options("ax", glue / "diagnostic", tmp_path / "mnli", tmp_path / "ax", *QUICK, "--predict", "test")
-    ended = call(finetune.main, *argv)
-    assert ended.code == 0, ended.err
+    ended = tune(*argv)
     header, *handed_in = (tmp_path / "ax" / "submission" / "AX.tsv").read_text().splitlines()
     assert (header, len(handed_in)) == ("index\tprediction", len(lines))
     assert (tmp_path / "ax" / "results.json").exists() == has_labels

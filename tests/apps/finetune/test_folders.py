@@ -14,22 +14,16 @@ from huggingface_hub import ModelCard
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.hub.load import TASK_FILE, load_task_model, locate
 from tests.apps.conftest import Finished
-from tests.apps.finetune.conftest import QUICK
+from tests.apps.finetune.conftest import Again
 from tests.apps.tiny_run import Ended, assert_refused, call, sha256
-from tests.apps.tiny_tasks import SEED, Tiny, results
+from tests.apps.tiny_tasks import SEED, Tiny, results, tune
 from tests.hub.models import run_code_of
 
-SCORE_ONLY = ("--num_train_epochs", 0)
 SEEDS = [SEED, SEED + 1]
 
 
-def go_on(finished: Finished, tiny: Tiny, folder: Path, *more: object) -> Ended:
-    """The command of the sweep once more."""
-    return call(finetune.main, *tiny.options(finished.folder, folder, *QUICK, "--seeds", 2, *more))
-
-
 def score(tiny: Tiny, model: Path, output: Path, *more: object) -> Ended:
-    return call(finetune.main, *tiny.options(model, output, *SCORE_ONLY, *more))
+    return call(finetune.main, *tiny.options(model, output, "--num_train_epochs", 0, *more))
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -38,7 +32,7 @@ def content(folder: Path) -> dict[str, str]:
 
 
 def model_of(folder: Path) -> tuple[int, str]:
-    """The seed that the model in a sweep's folder says it is of, and a hash of its weights."""
+    """The recorded seed of the model in a sweep's folder, and a hash of its weights."""
     details = json.loads((folder / "model" / TASK_FILE).read_text(encoding="utf-8"))
     return details["seed"], sha256(folder / "model" / "model.safetensors")
 
@@ -49,13 +43,7 @@ def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
     file.write_text(json.dumps(found), encoding="utf-8")
 
 
-def crown(folder: Path, tiny: Tiny, seed: int) -> None:
-    """Make a seed the best by more than any other can reach, and the model its own."""
-    edit(folder / f"seed-{seed}" / "result.json", lambda found: found["metrics"].update({tiny.main_metric: 2.0}))
-    edit(folder / "model" / TASK_FILE, lambda found: found.update(seed=seed))
-
-
-# What is in a folder already.
+# A folder that holds something.
 
 
 def test_a_scoring_does_not_overwrite_a_trained_sweep(tiny: Tiny, copy: Path) -> None:
@@ -64,11 +52,10 @@ def test_a_scoring_does_not_overwrite_a_trained_sweep(tiny: Tiny, copy: Path) ->
     assert content(copy) == before
 
 
-def test_a_scoring_may_be_made_anew_with_the_same_model_and_with_another(
-    finished: Finished, tiny: Tiny, sweep: Path, tmp_path: Path
+def test_a_scoring_may_be_repeated_with_the_same_model_and_with_another(
+    again: Again, tiny: Tiny, sweep: Path, tmp_path: Path
 ) -> None:
-    argv = tiny.options(finished.folder, tmp_path / "other", *QUICK, "--seed", SEED + 7)
-    assert call(finetune.main, *argv).code == 0
+    tune(*again(tmp_path / "other", "--seeds", 1, "--seed", SEED + 7))
     losses = []
     for model in (sweep, sweep, tmp_path / "other"):
         ended = score(tiny, model / "model", tmp_path / "scored")
@@ -80,76 +67,72 @@ def test_a_scoring_may_be_made_anew_with_the_same_model_and_with_another(
 
 
 @pytest.mark.parametrize("name", ["README.md", "submission/CoLA.tsv"])
-def test_what_a_user_keeps_under_a_name_of_ours_is_left_alone(
-    finished: Finished, tiny: Tiny, tmp_path: Path, name: str
-) -> None:
+def test_a_users_file_under_a_name_of_ours_is_left_alone(again: Again, tmp_path: Path, name: str) -> None:
     file = tmp_path / "mine" / name
     file.parent.mkdir(parents=True)
     file.write_text("mine")
-    told = f"not of Finetuning.py and holds {name.split('/')[0]}"
-    assert_refused(go_on(finished, tiny, tmp_path / "mine"), 2, told)
+    reason = f"not of Finetuning.py and holds {name.split('/')[0]}"
+    assert_refused(call(finetune.main, *again(tmp_path / "mine")), 2, reason)
     assert [path for path in (tmp_path / "mine").rglob("*") if path.is_file()] == [file]
     assert file.read_text() == "mine"
 
 
-# Whose model it is.
+# The seed of the model.
 
 
 @pytest.mark.parametrize(("best", "removed"), [SEEDS, SEEDS[::-1]])
 def test_a_seed_trained_again_takes_the_place_of_no_better_one(
-    finished: Finished, tiny: Tiny, copy: Path, best: int, removed: int
+    again: Again, tiny: Tiny, copy: Path, best: int, removed: int
 ) -> None:
-    crown(copy, tiny, best)
+    # More than any other can reach, with the model its own.
+    edit(copy / f"seed-{best}" / "result.json", lambda found: found["metrics"].update({tiny.main_metric: 2.0}))
+    edit(copy / "model" / TASK_FILE, lambda found: found.update(seed=best))
     before = model_of(copy)
     shutil.rmtree(copy / f"seed-{removed}")
-    ended = go_on(finished, tiny, copy)
-    assert ended.code == 0, ended.err
+    ended = tune(*again(copy))
     assert f"seed {removed}:" in ended.err
     assert model_of(copy) == before
     assert (results(copy)["best_seed"], results(copy)["seeds"]) == (best, SEEDS)
 
 
-def test_a_model_that_is_gone_is_told_with_the_seed_to_remove(finished: Finished, tiny: Tiny, copy: Path) -> None:
+def test_a_model_that_is_gone_is_reported_with_the_seed_to_remove(again: Again, copy: Path) -> None:
     best, before = results(copy)["best_seed"], model_of(copy)
     shutil.rmtree(copy / "model")
     new_text = copy.parent / "new.txt"
     new_text.write_text("The owl left.\n")
-    refused = go_on(finished, tiny, copy, "--predict", new_text)
+    refused = call(finetune.main, *again(copy, "--predict", new_text))
     assert_refused(refused, 4, "model is gone", f"remove {copy / f'seed-{best}'} ")
     assert "changed since" not in refused.err  # a file to label leaves the sweep as it is
     assert not (copy / "predicted.tsv").exists()
-    shutil.rmtree(copy / f"seed-{best}")  # as it was told
-    ended = go_on(finished, tiny, copy, "--predict", new_text)
-    assert ended.code == 0, ended.err
+    shutil.rmtree(copy / f"seed-{best}")  # the way out that the message names
+    tune(*again(copy, "--predict", new_text))
     assert (copy / "predicted.tsv").is_file()
     assert model_of(copy) == before
 
 
-def test_a_model_of_another_seed_than_the_best_is_not_passed_off_as_its(
-    finished: Finished, tiny: Tiny, copy: Path
-) -> None:
+def test_a_model_of_another_seed_than_the_best_is_refused(again: Again, copy: Path) -> None:
     best = results(copy)["best_seed"]
     other = next(seed for seed in SEEDS if seed != best)
     edit(copy / "model" / TASK_FILE, lambda found: found.update(seed=other))
-    assert_refused(go_on(finished, tiny, copy), 4, f"is that of seed {other}, the best seed is {best}")
+    assert_refused(call(finetune.main, *again(copy)), 4, f"is that of seed {other}, the best seed is {best}")
 
 
 # Fewer seeds than there are.
 
 
-def test_seeds_begun_earlier_are_reported_by_a_command_that_asks_for_fewer(
-    finished: Finished, tiny: Tiny, copy: Path
-) -> None:
+@pytest.mark.parametrize("is_done", [True, False])
+def test_seeds_begun_earlier_belong_to_a_command_that_asks_for_fewer(again: Again, copy: Path, is_done: bool) -> None:
     before = results(copy)
-    ended = go_on(finished, tiny, copy, "--seeds", 1)
-    assert ended.code == 0, ended.err
+    if not is_done:
+        (copy / f"seed-{SEED + 1}" / "result.json").unlink()
+    ended = tune(*again(copy, "--seeds", 1))
     assert results(copy)["metrics"] == before["metrics"]
     assert results(copy)["seeds"] == SEEDS
     assert f"seeds begun earlier belong to this sweep too: {SEED + 1}" in ended.err
-    assert "begun earlier" not in go_on(finished, tiny, copy).err
+    assert "begun earlier" not in tune(*again(copy)).err
 
 
-# What is written.
+# Cards.
 
 
 @pytest.mark.parametrize("is_scored", [False, True])
@@ -168,8 +151,8 @@ def test_the_card_names_a_model_that_loads(tiny: Tiny, sweep: Path, tmp_path: Pa
 def test_cards_of_a_fine_tuned_model_name_task_labels_base_model_and_scores(sweep: Path, finished: Finished) -> None:
     found = results(sweep)
     best = found["seeds"].index(found["best_seed"])
-    told = found["metrics"]["matthews_correlation"]
-    for card, value in (("README.md", told["median"]), ("model/README.md", told["values"][best])):
+    scores = found["metrics"]["matthews_correlation"]
+    for card, value in (("README.md", scores["median"]), ("model/README.md", scores["values"][best])):
         written = ModelCard.load(sweep / card)
         (result,) = written.data.eval_results
         assert (result.dataset_name, result.metric_type, result.metric_value) == ("cola", "matthews_correlation", value)

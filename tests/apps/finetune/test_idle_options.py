@@ -1,17 +1,17 @@
-"""Options of Finetuning.py that would do nothing, or something else than is meant, are refused or said."""
+"""Options of Finetuning.py that would do nothing, or something else than is meant, are refused or reported."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from electra_albert.apps.finetune import main as finetune
 from tests.apps.conftest import Finished
+from tests.apps.finetune.conftest import Tuned
 from tests.apps.tiny_run import Ended, assert_refused, call
-from tests.apps.tiny_tasks import MAKERS, Tiny, cola, mnli, options, results, rte, stories, stsb
+from tests.apps.tiny_tasks import MAKERS, Tiny, mnli, options, results, rte, stories, stsb, tune
 
 QUICK: tuple[object, ...] = ("--max_steps", 2)
 SCORE_ONLY = ("--num_train_epochs", 0)
@@ -24,24 +24,15 @@ COLUMNS = {
 
 
 @pytest.fixture(scope="session")
-def models(
-    finished: Finished, shared_folder: Path, make_once: Callable[..., Ended], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Path]:
-    """Makes the folder of a task that is hardly trained, once. Tests read it and leave it as it is."""
-    tasks = tmp_path_factory.mktemp("tasks")
-
-    def train(name: str) -> Path:
-        folder = shared_folder / f"hardly-{name}"
-        argv = MAKERS[name](tasks).options(finished.folder, folder, *QUICK)
-        ended = make_once(f"hardly-{name}", lambda: call(finetune.main, *argv))
-        assert ended.code == 0, ended.err
-        return folder
-
-    return train
+def hardly(tuned: Tuned, tiny: Tiny) -> Path:
+    """A sweep over CoLA that has learnt nothing. Tests read it and leave it as it is."""
+    return tuned("hardly-cola", tiny, *QUICK)[0]
 
 
-def classes(task: str, folder: Path) -> Tiny:
-    """A task of GLUE in files too small to learn anything from."""
+def small(task: str, folder: Path) -> Tiny:
+    """A task of GLUE, in files too small to learn anything from where it has classes."""
+    if task == "stsb":
+        return stsb(folder)
     name, *columns = COLUMNS[task]
     (folder / name).mkdir(parents=True)
     for set_name in ("train", "dev"):
@@ -91,7 +82,7 @@ def test_options_without_effect_are_refused_by_name(in_folder: Path, words: tupl
 
 @pytest.mark.parametrize("task", ["mrpc", "stsb"])
 def test_texts_whose_order_means_nothing_are_exchanged(finished: Finished, tmp_path: Path, task: str) -> None:
-    tiny = stsb(tmp_path / "tasks") if task == "stsb" else classes(task, tmp_path / "tasks")
+    tiny = small(task, tmp_path / "tasks")
     once, twice = (updates(plan(finished, tiny, tmp_path, *more)) for more in (ONCE, TWICE))
     assert twice[task] == 2 * once[task]
 
@@ -108,39 +99,32 @@ def test_texts_whose_order_means_nothing_are_exchanged(finished: Finished, tmp_p
 def test_what_the_head_of_a_task_has_not_is_refused(
     finished: Finished, tmp_path: Path, task: str, words: tuple[object, ...]
 ) -> None:
-    tiny = MAKERS[task](tmp_path / "tasks")
-    assert_refused(plan(finished, tiny, tmp_path, *words), 2, task, str(words[0]))
+    assert_refused(plan(finished, MAKERS[task](tmp_path), tmp_path, *words), 2, task, str(words[0]))
 
 
-def test_a_warm_up_that_never_ends_is_said(finished: Finished, tmp_path: Path) -> None:
-    tiny = cola(tmp_path / "tasks")
-    for steps, is_said in ((1, False), (2, True), (9, True)):
-        ended = plan(finished, tiny, tmp_path, "--max_steps", 2, "--warmup_steps", steps)
-        assert ended.code == 0, ended.err
-        assert (f"notice: --warmup_steps {steps} of 2 updates" in ended.err) == is_said
+@pytest.mark.parametrize(("steps", "is_reported"), [(1, False), (2, True), (9, True)])
+def test_a_warm_up_that_never_ends_is_reported(
+    finished: Finished, tiny: Tiny, tmp_path: Path, steps: int, is_reported: bool
+) -> None:
+    ended = plan(finished, tiny, tmp_path, "--max_steps", 2, "--warmup_steps", steps)
+    assert ended.code == 0, ended.err
+    assert (f"notice: --warmup_steps {steps} of 2 updates" in ended.err) == is_reported
 
 
 # Only scored.
 
 
-@pytest.mark.parametrize("words", [("--seeds", 5)])
-def test_what_is_only_scored_has_one_seed_and_weights(
-    models: Callable[[str], Path], tmp_path: Path, words: tuple[object, ...]
-) -> None:
-    tiny = cola(tmp_path / "tasks")
-    ended = call(finetune.main, *tiny.options(models("cola"), tmp_path / "out", *SCORE_ONLY, *words))
+def test_what_is_only_scored_has_one_seed(hardly: Path, tiny: Tiny, tmp_path: Path) -> None:
+    ended = call(finetune.main, *tiny.options(hardly, tmp_path / "out", *SCORE_ONLY, "--seeds", 5))
     assert_refused(ended, 2, "cola is only scored")
-    argv = options("ax", diagnostic(tmp_path / "tasks").parent, models("cola"), tmp_path / "out", *words)
+    argv = options("ax", diagnostic(tmp_path / "tasks").parent, hardly, tmp_path / "out", "--seeds", 5)
     assert_refused(call(finetune.main, *argv), 2, "ax is only scored")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("task", ["sst2", "stsb"])
-def test_a_model_is_not_scored_on_another_task_than_it_has_learnt(
-    models: Callable[[str], Path], tmp_path: Path, task: str
-) -> None:
-    tiny = stsb(tmp_path / "tasks") if task == "stsb" else classes(task, tmp_path / "tasks")
-    ended = call(finetune.main, *tiny.options(models("cola"), tmp_path / "out", *SCORE_ONLY))
+def test_a_model_is_not_scored_on_another_task_than_it_has_learnt(hardly: Path, tmp_path: Path, task: str) -> None:
+    ended = call(finetune.main, *small(task, tmp_path).options(hardly, tmp_path / "out", *SCORE_ONLY))
     assert_refused(ended, 4, f"was fine-tuned on cola, not on {task}")
     assert not (tmp_path / "out").exists()
 
@@ -148,34 +132,29 @@ def test_a_model_is_not_scored_on_another_task_than_it_has_learnt(
 # New text.
 
 
-def test_what_is_odd_in_new_text_is_said_and_is_no_part_of_the_results(finished: Finished, tmp_path: Path) -> None:
+def test_what_is_odd_in_new_text_is_reported_and_is_no_part_of_the_results(
+    finished: Finished, tiny: Tiny, tmp_path: Path
+) -> None:
     file = tmp_path / "new.txt"
     file.write_text(f"The owl left.\n\n{'The owl left. ' * 30}\n")
-    tiny = cola(tmp_path / "tasks")
-    argv = tiny.options(finished.folder, tmp_path / "out", *QUICK, "--predict", file)
-    ended = call(finetune.main, *argv)
-    assert ended.code == 0, ended.err
-    said = [line for line in ended.err.splitlines() if "new.txt" in line]
-    assert sum("1 rows of new.txt kept although the text is empty" in line for line in said) == 1
-    assert sum("1 examples of new.txt cut to 48 tokens" in line for line in said) == 1
+    ended = tune(*tiny.options(finished.folder, tmp_path / "out", *QUICK, "--predict", file))
+    assert ended.err.count("1 rows of new.txt kept although the text is empty") == 1
+    assert ended.err.count("1 examples of new.txt cut to 48 tokens") == 1
     assert not [line for line in results(tmp_path / "out")["noticed"] if "new.txt" in line]
     assert len((tmp_path / "out" / "predicted.tsv").read_text().splitlines()) == 1 + 3
 
 
 @pytest.mark.parametrize("name", ["nowhere.txt", "broken.tsv"])
 def test_new_text_that_cannot_be_read_is_refused_before_anything_is_trained(
-    finished: Finished, tmp_path: Path, name: str
+    finished: Finished, tiny: Tiny, tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "broken.tsv").write_text("made\t0\nmade\t0\t\tThe owl left.\n")
-    argv = cola(tmp_path / "tasks").options(finished.folder, tmp_path / "out", *QUICK, "--predict", tmp_path / name)
-    ended = call(finetune.main, *argv)
-    assert_refused(ended, 2 if name == "nowhere.txt" else 3, name)
+    ended = call(finetune.main, *tiny.options(finished.folder, tmp_path / "out", *QUICK, "--predict", tmp_path / name))
+    assert_refused(ended, 2 if name == "nowhere.txt" else 3, f"{name}: no such file" if name == "nowhere.txt" else name)
     assert not (tmp_path / "out").exists()
 
 
-def test_text_is_labelled_by_fine_tuned_models_only(
-    finished: Finished, models: Callable[[str], Path], in_folder: Path
-) -> None:
+def test_text_is_labelled_by_fine_tuned_models_only(finished: Finished, hardly: Path, in_folder: Path) -> None:
     # Regression: the built-in task was trained.
     (in_folder / "new.txt").write_text("The owl left.\n")
     (in_folder / "new.csv").write_text("said\nThe owl left.\n")
@@ -183,16 +162,14 @@ def test_text_is_labelled_by_fine_tuned_models_only(
     assert_refused(call(finetune.main, "--predict", "test"), 2, "--predict test needs --task")
     assert_refused(call(finetune.main, *label), 2, "needs a fine-tuned model: name it by --model")
     for words in ((), ("--task", "custom", *SCORE_ONLY)):
-        ended = call(finetune.main, *label, *words, "--model", finished.folder)
-        assert_refused(ended, 4, "fine-tune it first")
-    cola_model = ("--model", models("cola"), "--output_dir", "out")
+        assert_refused(call(finetune.main, *label, *words, "--model", finished.folder), 4, "fine-tune it first")
+    cola_model = ("--model", hardly, "--output_dir", "out")
     assert_refused(call(finetune.main, *label, *cola_model, "--task", "sst2"), 4, "was fine-tuned on cola, not on sst2")
     for idle in (QUICK, ("--unknown_labels", "skip"), ("--max_seq_length", 8)):
         ended = call(finetune.main, *label, *cola_model, *idle)
         assert_refused(ended, 2, f"--{idle[0].removeprefix('--')} has no effect with")
     assert_refused(call(finetune.main, "--validation_split", 0.1), 2, "--validation_split needs data of your own")
-    ended = call(finetune.main, *cola_model, "--predict", "new.csv")
-    assert_refused(ended, 3, "sentence", "said")
+    assert_refused(call(finetune.main, *cola_model, "--predict", "new.csv"), 3, "sentence", "said")
     assert sorted(path.name for path in in_folder.iterdir()) == ["new.csv", "new.txt"]
 
 
@@ -202,8 +179,7 @@ def test_text_is_labelled_by_fine_tuned_models_only(
 def test_a_dry_run_of_glue_passes_over_what_begins_with_the_model_of_mnli(finished: Finished, tmp_path: Path) -> None:
     rte(tmp_path / "GLUE")
     diagnostic(tmp_path / "GLUE")
-    argv = options("glue", tmp_path / "GLUE", finished.folder, tmp_path / "out", "--dry_run", "--from_mnli")
-    ended = call(finetune.main, *argv)
+    ended = tune(*options("glue", tmp_path / "GLUE", finished.folder, tmp_path / "out", "--dry_run", "--from_mnli"))
     assert updates(ended).keys() == {"mnli"}
     for name in ("rte", "ax"):
         assert f"{name}: begins with the model fine-tuned on MNLI" in ended.err
@@ -211,7 +187,7 @@ def test_a_dry_run_of_glue_passes_over_what_begins_with_the_model_of_mnli(finish
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reason"),
     [
         (SCORE_ONLY, "--num_train_epochs 0 scores one fine-tuned model on one task"),
         (("--from_mnli",), "holds no MNLI"),
@@ -219,19 +195,15 @@ def test_a_dry_run_of_glue_passes_over_what_begins_with_the_model_of_mnli(finish
     ],
 )
 def test_what_glue_cannot_do_is_refused_before_anything_is_trained(
-    finished: Finished, tmp_path: Path, words: tuple[object, ...], told: str
+    finished: Finished, tiny: Tiny, tmp_path: Path, words: tuple[object, ...], reason: str
 ) -> None:
-    glue = cola(tmp_path / "GLUE").folder.parent
-    argv = options("glue", glue, finished.folder, tmp_path / "out", *words)
-    assert_refused(call(finetune.main, *argv), 2, told)
+    argv = options("glue", tiny.folder.parent, finished.folder, tmp_path / "out", *words)
+    assert_refused(call(finetune.main, *argv), 2, reason)
     assert not (tmp_path / "out").exists()
 
 
-def test_glue_is_not_written_into_the_folder_of_a_single_task(
-    finished: Finished, models: Callable[[str], Path], tmp_path: Path
-) -> None:
-    glue, folder = cola(tmp_path / "GLUE").folder.parent, models("cola")
-    before = sorted(folder.rglob("*"))
-    ended = call(finetune.main, *options("glue", glue, finished.folder, folder, *QUICK))
+def test_glue_is_not_written_into_the_folder_of_a_single_task(finished: Finished, tiny: Tiny, hardly: Path) -> None:
+    before = sorted(hardly.rglob("*"))
+    ended = call(finetune.main, *options("glue", tiny.folder.parent, finished.folder, hardly, *QUICK))
     assert_refused(ended, 2, "holds the sweep of a single task")
-    assert sorted(folder.rglob("*")) == before
+    assert sorted(hardly.rglob("*")) == before

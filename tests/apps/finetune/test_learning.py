@@ -1,4 +1,4 @@
-"""Finetuning.py from its command line: every kind of task learnt, what is left behind, and what it is worth."""
+"""Finetuning.py from its command line: every kind of task learnt, the files it leaves, and their model."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from electra_albert.apps.finetune import main as finetune
 from electra_albert.hub.load import load_task_model, locate
 from electra_albert.inference.model import load_model
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import Ended, call
-from tests.apps.tiny_tasks import MAKERS, SEED, Tiny
+from tests.apps.finetune.conftest import Tuned
+from tests.apps.tiny_run import Ended, assert_refused, call
+from tests.apps.tiny_tasks import MAKERS, SEED, Tiny, results, tune
 
 LOGITS_TOLERANCE = 1e-5  # float32, relative to the largest: two orders of the same additions
+Learn = Callable[[str], "Learnt"]
 NO_TRAINING = ("--num_train_epochs", 0)
 STOCK_CLASSES = {
     "cola": "AutoModelForSequenceClassification",
@@ -51,27 +53,19 @@ def read_table(file: Path) -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def learn(
-    finished: Finished,
-    shared_folder: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    make_once: Callable[..., Ended],
-) -> Callable[[str], Learnt]:
+def learn(tuned: Tuned, tmp_path_factory: pytest.TempPathFactory) -> Learn:
     """Learn a task once for all tests that look at it; they leave it as it is."""
     tasks = tmp_path_factory.mktemp("tasks")
 
     def learn_once(name: str) -> Learnt:
-        folder = shared_folder / f"learnt-{name}"
         tiny = MAKERS[name](tasks)
-        argv = tiny.options(finished.folder, folder, "--predict", "test")
-        ended = make_once(f"learnt-{name}", lambda: call(finetune.main, *argv))
-        assert ended.code == 0, ended.err
-        return Learnt(tiny, folder, json.loads((folder / "results.json").read_text(encoding="utf-8")), ended)
+        folder, ended = tuned(f"learnt-{name}", tiny, "--predict", "test")
+        return Learnt(tiny, folder, results(folder), ended)
 
     return learn_once
 
 
-# What was learnt.
+# Scores.
 
 
 def handed_in(folder: Path, task: str) -> list[Any]:
@@ -86,7 +80,7 @@ def handed_in(folder: Path, task: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_every_kind_of_task_is_learnt_and_its_test_set_labelled(learn: Callable[[str], Learnt], name: str) -> None:
+def test_every_kind_of_task_is_learnt_and_its_test_set_labelled(learn: Learn, name: str) -> None:
     learnt = learn(name)
     assert learnt.results["metrics"][learnt.tiny.main_metric]["median"] >= learnt.tiny.good_score
     assert learnt.results["collapsed_seeds"] == []
@@ -100,17 +94,17 @@ def test_every_kind_of_task_is_learnt_and_its_test_set_labelled(learn: Callable[
         assert sum(one == right for one, right in zip(found, gold, strict=True)) >= 0.8 * len(gold)
 
 
-# What is left behind.
+# Files.
 
 
 @pytest.mark.parametrize("name", ["mnli", "squad_v2", "race", "stsb"])
-def test_results_have_the_documented_form(learn: Callable[[str], Learnt], name: str) -> None:
-    learnt = learn(name)
-    results = learnt.results
-    assert results.keys() >= {"task", "model", "seeds", "metrics"}
-    assert (results["task"], results["seeds"]) == (name, [SEED])
-    assert set(results["official_metrics"]) | {learnt.tiny.main_metric} <= results["metrics"].keys()
-    for metric, found in results["metrics"].items():
+def test_results_have_the_documented_form(learn: Learn, name: str) -> None:
+    written = learn(name).results
+    assert written.keys() >= {"task", "model", "seeds", "metrics"}
+    assert (written["task"], written["seeds"]) == (name, [SEED])
+    assert ("mismatched_accuracy" in written["metrics"]) == (name == "mnli")
+    assert {*written["official_metrics"], learn(name).tiny.main_metric} <= written["metrics"].keys()
+    for metric, found in written["metrics"].items():
         assert found.keys() >= {"values", "median", "mean", "std", "best"}, metric
         assert found["values"] == [found["median"]] == [found["mean"]] == [found["best"]], metric
         assert found["std"] is None, metric
@@ -118,25 +112,18 @@ def test_results_have_the_documented_form(learn: Callable[[str], Learnt], name: 
         if "interval" in found:
             low, high = found["interval"]
             assert low - 1e-9 <= found["mean"] <= high + 1e-9, metric
-    for metric in results["official_metrics"]:
-        assert -1 <= results["metrics"][metric]["mean"] <= 1
-        assert "interval" in results["metrics"][metric]
+    for metric in written["official_metrics"]:
+        assert -1 <= written["metrics"][metric]["mean"] <= 1
+        assert "interval" in written["metrics"][metric]
 
 
 @pytest.mark.parametrize("name", ["cola", "squad"])
-def test_a_finished_folder_holds_what_is_documented_and_no_checkpoints(
-    learn: Callable[[str], Learnt], name: str
-) -> None:
+def test_a_finished_folder_holds_the_documented_files_and_no_checkpoints(learn: Learn, name: str) -> None:
     folder = learn(name).folder
     present = {str(path.relative_to(folder)) for path in folder.rglob("*") if "tensorboard" not in path.parts}
     documented = ["results.json", "results.md", "config.yaml", "command.txt", "environment.json", "README.md", "model"]
-    documented += [
-        "predictions.tsv",
-        "log.txt",
-        f"seed-{SEED}/result.json",
-        f"seed-{SEED}/metrics.jsonl",
-        "model/config.json",
-    ]
+    documented += ["predictions.tsv", "log.txt", "model/config.json"]
+    documented += [f"seed-{SEED}/result.json", f"seed-{SEED}/metrics.jsonl"]
     assert set(documented) <= present
     assert not any("checkpoints" in path or "writing" in path for path in present)
     assert ("confusion.tsv" in present) == (name != "squad")
@@ -144,14 +131,14 @@ def test_a_finished_folder_holds_what_is_documented_and_no_checkpoints(
 
 
 @pytest.mark.parametrize("name", ["cola", "mnli"])
-def test_predictions_and_confusion_give_the_scores_that_are_reported(learn: Callable[[str], Learnt], name: str) -> None:
+def test_predictions_and_confusion_give_the_scores_that_are_reported(learn: Learn, name: str) -> None:
     from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
     learnt = learn(name)
     rows = learnt.predictions()
     gold, predicted = [row["gold"] for row in rows], [row["predicted"] for row in rows]
     assert len(rows) == next(iter(learnt.results["evaluation_examples"].values()))
-    found = {metric: told["values"][0] for metric, told in learnt.results["metrics"].items()}
+    found = {metric: one["values"][0] for metric, one in learnt.results["metrics"].items()}
     assert found["accuracy"] == pytest.approx(accuracy_score(gold, predicted), abs=1e-12)
     assert found["matthews_correlation"] == pytest.approx(matthews_corrcoef(gold, predicted), abs=1e-12)
     assert found["macro_f1"] == pytest.approx(f1_score(gold, predicted, average="macro"), abs=1e-12)
@@ -166,7 +153,7 @@ def test_predictions_and_confusion_give_the_scores_that_are_reported(learn: Call
 
 
 @pytest.mark.parametrize("name", STOCK_CLASSES)
-def test_stock_classes_load_the_model_and_give_equal_logits(learn: Callable[[str], Learnt], name: str) -> None:
+def test_stock_classes_load_the_model_and_give_equal_logits(learn: Learn, name: str) -> None:
     import transformers
 
     folder = learn(name).folder / "model"
@@ -181,12 +168,12 @@ def test_stock_classes_load_the_model_and_give_equal_logits(learn: Callable[[str
         theirs = stock(input_ids=nested[0], attention_mask=nested[1], token_type_ids=nested[2])
         wanted = torch.stack([theirs.start_logits, theirs.end_logits], -1) if name == "squad" else theirs.logits
         found = ours(ids, mask.bool(), segments).reshape(wanted.shape)
-    if name in ("squad", "ner"):  # what stands at padding has no meaning
+    if name in ("squad", "ner"):  # outputs at padding have no meaning
         wanted, found = wanted[mask.bool()], found[mask.bool()]
     assert float((found - wanted).abs().max()) <= LOGITS_TOLERANCE * float(wanted.abs().max())
 
 
-def test_the_stock_pipeline_says_of_new_text_what_we_say(learn: Callable[[str], Learnt]) -> None:
+def test_the_stock_pipeline_predicts_of_new_text_what_we_predict(learn: Learn) -> None:
     from transformers import pipeline
 
     rows = learn("cola").predictions()
@@ -195,20 +182,20 @@ def test_the_stock_pipeline_says_of_new_text_what_we_say(learn: Callable[[str], 
     loaded = load_model(learn("cola").folder, "cpu").classify(texts)
     for row, found, ours in zip(rows, classify(texts), loaded, strict=True):
         assert found["label"] == row["predicted"] == ours.label
-        assert found["score"] == pytest.approx(float(row["probability"]), abs=6e-5)  # told with four digits
+        assert found["score"] == pytest.approx(float(row["probability"]), abs=6e-5)  # written with four digits
         assert ours.score == pytest.approx(found["score"], abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["squad_v2", "race", "ner", "stsb"])
-def test_a_program_is_given_what_fine_tuning_predicts(learn: Callable[[str], Learnt], name: str) -> None:
+def test_a_program_is_given_what_fine_tuning_predicts(learn: Learn, name: str) -> None:
     model, rows = load_model(learn(name).folder, "cpu"), learn(name).predictions()
     wanted = [row["predicted"] for row in rows]
     firsts, seconds = ([row["text"].split(" ||| ")[side] for row in rows] for side in (0, -1))
     if name == "squad_v2":
         answers = model.answer(firsts, seconds)
         assert [answer.text for answer in answers] == wanted
-        told = [float(row["no_answer"]) for row in rows]
-        assert [answer.no_answer for answer in answers] == pytest.approx(told, abs=6e-5)
+        no_answer = [float(row["no_answer"]) for row in rows]
+        assert [answer.no_answer for answer in answers] == pytest.approx(no_answer, abs=6e-5)
     elif name == "ner":
         assert [" ".join(word.label for word in words) for words in model.tag(firsts)] == wanted
     elif name == "stsb":
@@ -216,51 +203,52 @@ def test_a_program_is_given_what_fine_tuning_predicts(learn: Callable[[str], Lea
         assert [one.score for one in found] == pytest.approx(list(map(float, wanted)), abs=6e-5)
     else:
         dev = learn(name).tiny.folder / "dev"
-        files = [
-            json.loads(file.read_text()) for level in ("middle", "high") for file in sorted((dev / level).iterdir())
-        ]
+        files = [file for level in ("middle", "high") for file in sorted((dev / level).iterdir())]
         asked = [
-            (one["article"], *each) for one in files for each in zip(one["questions"], one["options"], strict=True)
+            (one["article"], *each)
+            for one in (json.loads(file.read_text()) for file in files)
+            for each in zip(one["questions"], one["options"], strict=True)
         ]
         chosen = model.choose(*map(list, zip(*asked, strict=True)))
         assert ["ABCD"[one.number] for one in chosen] == wanted
 
 
 @pytest.mark.parametrize("name", ["mnli", "squad_v2", "race", "ner", "stsb"])
-def test_a_fine_tuned_model_is_scored_again_without_training(
-    learn: Callable[[str], Learnt], tmp_path: Path, name: str
-) -> None:
+def test_a_fine_tuned_model_is_scored_again_without_training(learn: Learn, tmp_path: Path, name: str) -> None:
     learnt = learn(name)
-    ended = call(finetune.main, *learnt.tiny.options(learnt.folder / "model", tmp_path / "out", *NO_TRAINING))
-    assert ended.code == 0, ended.err
-    again = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+    tune(*learnt.tiny.options(learnt.folder / "model", tmp_path / "out", *NO_TRAINING))
+    again = results(tmp_path / "out")
     assert again["evaluation_examples"] == learnt.results["evaluation_examples"]
     for metric, found in learnt.results["metrics"].items():
         assert again["metrics"][metric]["values"] == pytest.approx(found["values"], rel=1e-5), metric
 
 
 @pytest.mark.parametrize("name", ["rte", "squad_v2", "race", "ner", "stsb"])
-def test_model_and_text_suffice_to_label_it_as_the_evaluation_set_was(
-    learn: Callable[[str], Learnt], tmp_path: Path, name: str
-) -> None:
+def test_model_and_text_suffice_to_label_it_as_the_evaluation_set_was(learn: Learn, tmp_path: Path, name: str) -> None:
     # Regression: without labelled data the built-in task was trained and its labels written.
     learnt, copy = learn(name), shutil.copytree(learn(name).folder, tmp_path / "copy")
     dev = next(path for path in sorted(learnt.tiny.folder.iterdir()) if path.name.startswith("dev"))
     before = set(copy.iterdir())
-    ended = call(finetune.main, "--model", copy, "--predict", dev, "--device", "cpu", "--precision", "fp32")
-    assert ended.code == 0, ended.err
+    ended = tune("--model", copy, "--predict", dev, "--device", "cpu", "--precision", "fp32")
     assert (ended.out, set(copy.iterdir()) - before) == (f"written: {copy}/predicted.tsv\n", {copy / "predicted.tsv"})
     predicted = [row["predicted"] for row in read_table(copy / "predicted.tsv")]
     assert predicted == [row["predicted"] for row in learnt.predictions()]
 
 
-def test_plain_lines_of_text_are_labelled(learn: Callable[[str], Learnt], tmp_path: Path) -> None:
-    learnt, rows = learn("cola"), learn("cola").predictions()
-    lines = tmp_path / "lines.txt"
-    lines.write_text("".join(row["text"] + "\n" for row in rows), encoding="utf-8")
-    argv = learnt.tiny.options(learnt.folder / "model", tmp_path / "out", *NO_TRAINING, "--predict", lines)
-    ended = call(finetune.main, *argv)
-    assert ended.code == 0, ended.err
-    predicted = read_table(tmp_path / "out" / "predicted.tsv")
-    assert [row["predicted"] for row in predicted] == [row["predicted"] for row in rows]
-    assert [row["text"] for row in predicted] == [row["text"] for row in rows]
+# The same task again.
+
+
+def test_every_evaluation_set_is_compared(learn: Learn) -> None:
+    table = tune("--compare", learn("mnli").folder, learn("mnli").folder).out
+    assert "\n| accuracy |" in table
+    assert "\n| mismatched_accuracy |" in table
+
+
+def test_another_right_answer_is_other_data(finished: Finished, learn: Learn, tmp_path: Path) -> None:
+    learnt = learn("squad")
+    folder, data = (shutil.copytree(one, tmp_path / one.name) for one in (learnt.folder, learnt.tiny.folder))
+    content = json.loads((data / "dev-v1.1.json").read_text())
+    content["data"][0]["paragraphs"][0]["qas"][0]["answers"].append({"text": "It", "answer_start": 0})
+    (data / "dev-v1.1.json").write_text(json.dumps(content))
+    argv = learnt.tiny.options(finished.folder, folder, "--predict", "test", "--data_dir", data)
+    assert_refused(call(finetune.main, *argv), 4, "other data")

@@ -1,9 +1,9 @@
-"""Tables of one's own: their folders, classes of unequal size, the metric that decides, and a part held out."""
+"""The user's own tables: their folders, classes of unequal size, the metric that decides, and a part held out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ import yaml
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.apps.finetune.results import format_results
 from tests.apps.conftest import Finished
-from tests.apps.tiny_run import Ended, assert_refused, call
-from tests.apps.tiny_tasks import losses, options, results, stories
+from tests.apps.tiny_run import assert_refused, call
+from tests.apps.tiny_tasks import losses, options, results, stories, tune
 
+Words = Callable[..., list[str]]
 SPLIT = ("--validation_split", 0.25)
 HARDLY = ("--max_steps", 2, "--learning_rate", 1e-9, "--logging_steps", 1)  # the weights stay as they are
 
@@ -28,28 +29,32 @@ def write(file: Path, labels: Sequence[object], seed: int = 1) -> Path:
     return file
 
 
-def run(finished: Finished, table: Path, output: Path | None, *more: object) -> Ended:
-    argv = options("custom", table, finished.folder, output, "--train_file", table, *SPLIT, *HARDLY, *more)
-    place = argv.index("--data_dir")
-    return call(finetune.main, *argv[:place], *argv[place + 2 :])
+@pytest.fixture
+def words(finished: Finished) -> Words:
+    """Options to train on a table and score on a part of it."""
+
+    def of_table(table: Path, output: Path | None, *more: object) -> list[str]:
+        return options("custom", None, finished.folder, output, "--train_file", table, *SPLIT, *HARDLY, *more)
+
+    return of_table
 
 
 EQUAL, UNEQUAL = ["no", "yes"] * 16, ["no"] * 30 + ["yes"] * 2
 
 
-def test_two_tables_have_folders_of_their_own_and_are_told_apart(finished: Finished, in_folder: Path) -> None:
+def test_two_tables_have_folders_of_their_own_and_are_told_apart(words: Words, in_folder: Path) -> None:
     for name in ("a", "b"):
-        assert run(finished, write(Path(f"{name}.jsonl"), EQUAL, ord(name)), None).code == 0
+        tune(*words(write(Path(f"{name}.jsonl"), EQUAL, ord(name)), None))
         assert results(Path("runs") / f"{name}-run")["train_examples"] == 24
-    assert_refused(run(finished, Path("b.jsonl"), Path("runs/a-run")), 4, "b.jsonl now, a.jsonl then")
+    assert_refused(call(finetune.main, *words(Path("b.jsonl"), Path("runs/a-run"))), 4, "b.jsonl now, a.jsonl then")
     write(Path("a.jsonl"), EQUAL, 7)
-    assert_refused(run(finished, Path("a.jsonl"), None), 4, "a.jsonl changed since")
+    assert_refused(call(finetune.main, *words(Path("a.jsonl"), None)), 4, "a.jsonl changed since")
 
 
-def test_two_tables_are_not_compared_and_both_are_named(finished: Finished, in_folder: Path) -> None:
+def test_two_tables_are_not_compared_and_both_are_named(words: Words, in_folder: Path) -> None:
     for name, labels in (("a", EQUAL), ("b", UNEQUAL), ("c", [0.5, 1.5] * 16)):
         more = ("--regression",) if name == "c" else ()
-        assert run(finished, write(Path(f"{name}.jsonl"), labels), Path(name), *more).code == 0
+        tune(*words(write(Path(f"{name}.jsonl"), labels), Path(name), *more))
     assert_refused(call(finetune.main, "--compare", "a", "b"), 3, "a.jsonl", "b.jsonl", "different examples")
     assert_refused(call(finetune.main, "--compare", "a", "c"), 2, "regression of c.jsonl", "one task")
 
@@ -57,13 +62,11 @@ def test_two_tables_are_not_compared_and_both_are_named(finished: Finished, in_f
 # Classes of unequal size.
 
 
-def test_balanced_classes_weigh_as_much_as_scikit_learn_says_and_only_in_training(
-    finished: Finished, tmp_path: Path
-) -> None:
+def test_balanced_classes_have_the_weights_of_scikit_learn_in_training_alone(words: Words, tmp_path: Path) -> None:
     for name, labels in (("equal", EQUAL), ("unequal", UNEQUAL)):
         table = write(tmp_path / f"{name}.jsonl", labels)
         for folder, more in ((name, ()), (f"{name}-weighted", ("--class_weights", "balanced"))):
-            assert run(finished, table, tmp_path / folder, *more).code == 0
+            tune(*words(table, tmp_path / folder, *more))
     assert losses(tmp_path / "equal") == losses(tmp_path / "equal-weighted")
     both = zip(losses(tmp_path / "unequal-weighted"), losses(tmp_path / "unequal"), strict=True)
     # A batch of the common label alone: 23 of the 24 examples that are trained on have it.
@@ -72,14 +75,16 @@ def test_balanced_classes_weigh_as_much_as_scikit_learn_says_and_only_in_trainin
     assert evaluated[0] == pytest.approx(evaluated[1], rel=1e-6)
 
 
-def test_class_weights_are_part_of_the_sweep(finished: Finished, tmp_path: Path) -> None:
+def test_class_weights_are_part_of_the_sweep(words: Words, tmp_path: Path) -> None:
     table, balanced = write(tmp_path / "a.jsonl", UNEQUAL), ("--class_weights", "balanced")
-    assert run(finished, table, tmp_path / "out", *balanced).code == 0
+    tune(*words(table, tmp_path / "out", *balanced))
     assert yaml.safe_load((tmp_path / "out" / "config.yaml").read_text())["class_weights"] == "balanced"
-    assert run(finished, table, tmp_path / "out", *balanced).code == 0
-    assert_refused(run(finished, table, tmp_path / "out"), 4, "class_weights balanced then, none now")
+    tune(*words(table, tmp_path / "out", *balanced))
+    assert_refused(call(finetune.main, *words(table, tmp_path / "out")), 4, "class_weights balanced then, none now")
     numbers = write(tmp_path / "numbers.jsonl", [1.5, 2.5] * 16)
-    assert_refused(run(finished, numbers, tmp_path / "no", "--regression", *balanced), 2, "--class_weights")
+    assert_refused(
+        call(finetune.main, *words(numbers, tmp_path / "no", "--regression", *balanced)), 2, "--class_weights"
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,48 +95,46 @@ def test_class_weights_are_part_of_the_sweep(finished: Finished, tmp_path: Path)
         ({"updates": [0]}, ""),
     ],
 )
-def test_a_collapse_is_told_with_the_way_out_that_fits(
-    finished: Finished, tmp_path: Path, changes: dict[str, Any], way_out: str
+def test_a_collapse_is_reported_with_the_way_out_that_fits(
+    words: Words, tmp_path: Path, changes: dict[str, Any], way_out: str
 ) -> None:
-    assert run(finished, write(tmp_path / "a.jsonl", UNEQUAL), tmp_path / "out").code == 0
+    tune(*words(write(tmp_path / "a.jsonl", UNEQUAL), tmp_path / "out"))
     found = {**results(tmp_path / "out"), **changes}
     found["collapsed_seeds"] = found["seeds"]
     text = format_results(found)
     assert "| macro_f1 |" in text
-    assert text[text.index("warning: ") :].startswith(
-        f"warning: collapsed, the same answer for every example: seed 3{way_out}"
-    )
+    assert f"warning: collapsed, the same answer for every example: seed 3{way_out}" in text
     assert bool(way_out) == ("; " in text)
 
 
 # The metric that decides.
 
 
-def test_the_metric_asked_for_decides(finished: Finished, tmp_path: Path) -> None:
+def test_the_metric_asked_for_decides(words: Words, tmp_path: Path) -> None:
     table, by = write(tmp_path / "a.jsonl", EQUAL), "--metric_for_best_model"
-    told = f"{by} f2: custom offers accuracy, macro_f1, matthews_correlation"
-    assert_refused(run(finished, table, tmp_path / "no", by, "f2"), 2, told)
+    offers = f"{by} f2: custom offers accuracy, macro_f1, matthews_correlation"
+    assert_refused(call(finetune.main, *words(table, tmp_path / "no", by, "f2")), 2, offers)
     more = ("--seeds", 3, "--learning_rate", 0.003, "--max_steps", 4)
-    assert run(finished, table, tmp_path / "out", by, "macro_f1", *more).code == 0
+    tune(*words(table, tmp_path / "out", by, "macro_f1", *more))
     found = results(tmp_path / "out")
     scores = found["metrics"]["macro_f1"]["values"]
     assert found["main_metric"] == "macro_f1"
     assert scores[found["seeds"].index(found["best_seed"])] == max(scores)
-    assert_refused(run(finished, table, tmp_path / "out", *more), 4, "metric_for_best_model macro_f1 then, None now")
+    assert_refused(
+        call(finetune.main, *words(table, tmp_path / "out", *more)), 4, "metric_for_best_model macro_f1 then, None now"
+    )
 
 
 # A part held out.
 
 
-def test_the_part_held_out_is_the_same_for_every_seed(finished: Finished, tmp_path: Path) -> None:
+def test_the_part_held_out_is_the_same_for_every_seed(words: Words, tmp_path: Path) -> None:
     table = write(tmp_path / "a.jsonl", EQUAL)
     for seed in (3, 4):
-        assert run(finished, table, tmp_path / str(seed), "--seed", seed).code == 0
+        tune(*words(table, tmp_path / str(seed), "--seed", seed))
     held_out = [(tmp_path / name / "predictions.tsv").read_text().splitlines() for name in ("3", "4")]
-    told = [[line.split("\t")[:2] for line in lines] for lines in held_out]
-    assert told[0] == told[1]
-    assert len(told[0]) == 1 + 8
-    argv = ("--validation_file", table)
-    assert_refused(
-        run(finished, table, tmp_path / "no", *argv), 2, "give validation_split or validation_file, not both"
-    )
+    drawn = [[line.split("\t")[:2] for line in lines] for lines in held_out]
+    assert drawn[0] == drawn[1]
+    assert len(drawn[0]) == 1 + 8
+    both = words(table, tmp_path / "no", "--validation_file", table)
+    assert_refused(call(finetune.main, *both), 2, "give validation_split or validation_file, not both")

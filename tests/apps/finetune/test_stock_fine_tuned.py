@@ -13,6 +13,7 @@ from electra_albert.apps.finetune import main as finetune
 from electra_albert.corpus.tokenizer import load_tokenizer
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call
+from tests.apps.tiny_tasks import tune
 from tests.hub.models import config_of, make
 
 TEXTS = ("The owl left the house.", "A lamp fell into the river.", "Nobody saw it.")
@@ -61,6 +62,7 @@ def test_labels_without_names_are_reported_with_where_to_name_them(stock: Path, 
     content = json.loads((stock / "config.json").read_text())
     content["id2label"] = {number: f"LABEL_{number}" for number in content["id2label"]}
     (stock / "config.json").write_text(json.dumps(content))
+    assert_refused(label(stock, tmp_path, "--regression"), 4, "sequence with labels LABEL_0, LABEL_1, LABEL_2")
     wanted = "its labels have no names (LABEL_0, LABEL_1, ...); write id2label into its config.json"
     assert_refused(label(stock, tmp_path), 4, "label 'good'", wanted)
     asked = ("--task", "mnli", "--predict", tmp_path / "new.csv", "--output_dir", tmp_path / "out")
@@ -70,8 +72,7 @@ def test_labels_without_names_are_reported_with_where_to_name_them(stock: Path, 
 def test_its_folder_and_new_text_suffice(stock: Path, tmp_path: Path) -> None:
     (tmp_path / "new.txt").write_text("".join(f"{text}\n" for text in TEXTS))
     assert label(stock, tmp_path, "--precision", "fp32").code == 0
-    ended = call(finetune.main, "--model", stock, "--predict", tmp_path / "new.txt", "--precision", "fp32")
-    assert ended.code == 0, ended.err
+    ended = tune("--model", stock, "--predict", tmp_path / "new.txt", "--precision", "fp32")
     wanted, found = ((folder / "predicted.tsv").read_text() for folder in (tmp_path / "out", stock))
     assert found == wanted
     (stock / "predicted.tsv").write_text("of the user")

@@ -1,11 +1,10 @@
-"""A sweep over seeds: what its numbers mean, that it goes on where it was killed, and that two can be compared."""
+"""A sweep over seeds: the meaning of its numbers, that it resumes where it was killed, and that two can be compared."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +15,27 @@ from safetensors.torch import load_file
 from electra_albert.apps.finetune import main as finetune
 from electra_albert.contracts import STOPPED_BY_SIGNAL
 from tests.apps.conftest import Finished
-from tests.apps.finetune.conftest import QUICK
-from tests.apps.tiny_run import Ended, assert_refused, call, finish, rows, sha256, start, untimed_rows
-from tests.apps.tiny_tasks import SEED, Tiny, interrupt, ner, results, rte
+from tests.apps.finetune.conftest import QUICK, Again, Tuned
+from tests.apps.tiny_run import assert_refused, call, finish, rows, sha256, start, untimed_rows
+from tests.apps.tiny_tasks import SEED, Tiny, interrupt, ner, results, rte, tune
 
 LOSS_TOLERANCE = 1e-5  # float32 sums added up in another order; no dropout
 LONG: tuple[object, ...] = ("--num_train_epochs", 12, "--logging_steps", 1, "--hidden_dropout_prob", 0.1, "--seeds", 2)
 
 
 def outcome(folder: Path, seeds: int = 2) -> tuple[Any, ...]:
-    """What two sweeps must share to be the same: results, every seed's log but times, and the exported model."""
-    places = [folder / f"seed-{seed}" for seed in range(SEED, SEED + seeds)]
-    told = [json.loads((place / "result.json").read_text(encoding="utf-8")) for place in places]
+    """Everything that equal sweeps share: results, every seed's log but times, and the exported model."""
+    folders = [folder / f"seed-{seed}" for seed in range(SEED, SEED + seeds)]
+    found = [json.loads((one / "result.json").read_text(encoding="utf-8")) for one in folders]
     same = {name: value for name, value in results(folder).items() if name not in ("model", "seconds")}
-    return same, told, [untimed_rows(place) for place in places], sha256(folder / "model" / "model.safetensors")
+    return same, found, [untimed_rows(one) for one in folders], sha256(folder / "model" / "model.safetensors")
 
 
 # Seeds.
 
 
-def test_a_seed_does_not_depend_on_those_before_it(finished: Finished, tiny: Tiny, sweep: Path, tmp_path: Path) -> None:
-    argv = tiny.options(finished.folder, tmp_path / "alone", *QUICK, "--seed", SEED + 1)
-    assert call(finetune.main, *argv).code == 0
+def test_a_seed_does_not_depend_on_those_before_it(again: Again, sweep: Path, tmp_path: Path) -> None:
+    tune(*again(tmp_path / "alone", "--seeds", 1, "--seed", SEED + 1))
     alone, among = (
         json.loads((folder / f"seed-{SEED + 1}" / "result.json").read_text()) for folder in (tmp_path / "alone", sweep)
     )
@@ -51,51 +49,43 @@ def test_seeds_begin_with_heads_of_their_own_on_the_same_encoder(
     models = []
     for seed in (SEED, SEED + 1):
         more = ("--seed", seed, "--max_steps", 1, "--learning_rate", 1e-12)
-        assert call(finetune.main, *tiny.options(finished.folder, tmp_path / str(seed), *more)).code == 0
+        tune(*tiny.options(finished.folder, tmp_path / str(seed), *more))
         models.append(load_file(tmp_path / str(seed) / "model" / "model.safetensors"))
     own = {name for name in models[0] if not torch.allclose(models[0][name], models[1][name], rtol=0, atol=1e-9)}
     assert own == {"classifier.weight", "albert.pooler.weight"}
 
 
-def test_the_model_kept_is_that_of_the_best_seed(finished: Finished, tiny: Tiny, sweep: Path, tmp_path: Path) -> None:
+def test_the_model_kept_is_that_of_the_best_seed(again: Again, tiny: Tiny, sweep: Path, tmp_path: Path) -> None:
     best = results(sweep)["best_seed"]
     values = results(sweep)["metrics"][tiny.main_metric]["values"]
     assert values[best - SEED] == max(values)
-    argv = tiny.options(finished.folder, tmp_path / "best", *QUICK, "--seed", best)
-    assert call(finetune.main, *argv).code == 0
+    tune(*again(tmp_path / "best", "--seeds", 1, "--seed", best))
     assert sha256(tmp_path / "best" / "model" / "model.safetensors") == sha256(sweep / "model" / "model.safetensors")
 
 
-def test_a_finished_sweep_run_again_trains_nothing(finished: Finished, tiny: Tiny, copy: Path) -> None:
-    before = {
-        path: path.stat().st_mtime_ns for path in copy.rglob("*") if "seed-" in str(path) or "model" in path.parts
-    }
-    same = outcome(copy)
-    ended = call(finetune.main, *tiny.options(finished.folder, copy, *QUICK, "--seeds", 2))
-    assert ended.code == 0, ended.err
+def test_a_finished_sweep_run_again_trains_nothing(again: Again, copy: Path) -> None:
+    made = [path for path in copy.rglob("*") if "seed-" in str(path) or "model" in path.parts]
+    before, same = {path: path.stat().st_mtime_ns for path in made}, outcome(copy)
+    ended = tune(*again(copy))
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert outcome(copy) == same
     assert (copy / "results.md").read_text(encoding="utf-8").strip() in ended.out
 
 
-def test_more_seeds_are_added_to_a_finished_sweep(finished: Finished, tiny: Tiny, copy: Path) -> None:
+def test_more_seeds_are_added_to_a_finished_sweep(again: Again, copy: Path) -> None:
     before = sha256(copy / f"seed-{SEED}" / "result.json")
-    ended = call(finetune.main, *tiny.options(finished.folder, copy, *QUICK, "--seeds", 3))
-    assert ended.code == 0, ended.err
+    tune(*again(copy, "--seeds", 3))
     assert results(copy)["seeds"] == [SEED, SEED + 1, SEED + 2]
     assert len(results(copy)["metrics"]["accuracy"]["values"]) == 3
     assert sha256(copy / f"seed-{SEED}" / "result.json") == before
 
 
-# Killed and gone on with.
+# Killed and resumed.
 
 
 @pytest.fixture(scope="session")
-def uninterrupted(finished: Finished, shared_folder: Path, make_once: Callable[..., Ended], tiny: Tiny) -> Path:
-    folder = shared_folder / "sweep-uninterrupted"
-    ended = make_once("uninterrupted-sweep", lambda: call(finetune.main, *tiny.options(finished.folder, folder, *LONG)))
-    assert ended.code == 0, ended.err
-    return folder
+def uninterrupted(tuned: Tuned, tiny: Tiny) -> Path:
+    return tuned("uninterrupted-sweep", tiny, *LONG)[0]
 
 
 @pytest.mark.slow
@@ -119,12 +109,22 @@ def test_an_interrupted_sweep_ends_as_if_it_never_was(
         assert "run the same command" in stopped.err
     first = folder / f"seed-{SEED}" / "result.json"
     done = sha256(first) if seed > SEED else None
-    ended = call(finetune.main, *argv)
-    assert ended.code == 0, ended.err
+    ended = tune(*argv)
     assert done in (None, sha256(first))
     assert "going on from" in ended.err
     assert outcome(folder) == outcome(uninterrupted)
     assert not list(folder.glob("seed-*/checkpoints"))
+
+
+@pytest.mark.slow
+def test_early_stopping_counts_no_evaluation_twice_after_a_kill(finished: Finished, tiny: Tiny, tmp_path: Path) -> None:
+    # Four evaluations, ten updates apart; the second, after which it is killed, is made again.
+    more = ("--early_stopping_patience", 3, "--learning_rate", 1e-9, "--logging_steps", 1, "--num_train_epochs", 30)
+    argv = tiny.options(finished.folder, tmp_path / "sweep", *more)
+    stopped = interrupt(argv, tmp_path / "sweep" / f"seed-{SEED}" / "metrics.jsonl", 24, signal.SIGKILL)
+    assert stopped.code == -signal.SIGKILL
+    tune(*argv)
+    assert results(tmp_path / "sweep")["updates"] == [40]
 
 
 @pytest.mark.parametrize(
@@ -135,22 +135,19 @@ def test_an_interrupted_sweep_ends_as_if_it_never_was(
         (("--resume", "never"), 2, "--resume never"),
     ],
 )
-def test_a_sweep_is_not_gone_on_with_under_other_settings(
-    finished: Finished, tiny: Tiny, copy: Path, changed: tuple[object, ...], code: int, word: str
+def test_a_sweep_is_not_resumed_under_other_settings(
+    again: Again, copy: Path, changed: tuple[object, ...], code: int, word: str
 ) -> None:
     same = outcome(copy)
-    assert_refused(
-        call(finetune.main, *tiny.options(finished.folder, copy, *QUICK, "--seeds", 2, *changed)), code, word
-    )
+    assert_refused(call(finetune.main, *again(copy, *changed)), code, word)
     assert outcome(copy) == same
 
 
-def test_a_sweep_is_not_gone_on_with_on_other_data(finished: Finished, tiny: Tiny, copy: Path, tmp_path: Path) -> None:
+def test_a_sweep_is_not_resumed_on_other_data(again: Again, tiny: Tiny, copy: Path, tmp_path: Path) -> None:
     other = shutil.copytree(tiny.folder, tmp_path / "other" / "CoLA")
     train = other / "train.tsv"
     train.write_text(train.read_text().replace("the river", "the lake", 1))
-    argv = [*tiny.options(finished.folder, copy, *QUICK, "--seeds", 2), "--data_dir", str(other)]
-    assert_refused(call(finetune.main, *argv), 4, "data")
+    assert_refused(call(finetune.main, *again(copy, "--data_dir", other)), 4, "data")
 
 
 # Two sweeps side by side.
@@ -158,23 +155,19 @@ def test_a_sweep_is_not_gone_on_with_on_other_data(finished: Finished, tiny: Tin
 
 def compared(first: Path, second: Path) -> dict[str, list[str]]:
     """The cells of the table that --compare prints, by metric."""
-    ended = call(finetune.main, "--compare", first, second)
-    assert ended.code == 0, ended.err
+    ended = tune("--compare", first, second)
     assert "can be trusted from 5 seeds" in ended.out
     lines = [line.strip("| ").split(" | ") for line in ended.out.splitlines() if line.startswith("|")]
     return {name: cells for name, *cells in lines[2:]}
 
 
 @pytest.fixture(scope="session")
-def other_sweep(finished: Finished, shared_folder: Path, make_once: Callable[..., Ended], tiny: Tiny) -> Path:
+def other_sweep(tuned: Tuned, tiny: Tiny) -> Path:
     """A sweep of the same task that has learnt its rule."""
-    folder = shared_folder / "sweep-other"
-    argv = tiny.options(finished.folder, folder, "--seeds", 2)
-    assert make_once("sweep-other", lambda: call(finetune.main, *argv)).code == 0
-    return folder
+    return tuned("sweep-other", tiny, "--seeds", 2)[0]
 
 
-def test_a_better_sweep_is_told_by_as_much_in_either_order(sweep: Path, other_sweep: Path, tiny: Tiny) -> None:
+def test_a_better_sweep_is_better_by_as_much_in_either_order(sweep: Path, other_sweep: Path, tiny: Tiny) -> None:
     forth, back = compared(other_sweep, sweep)[tiny.main_metric], compared(sweep, other_sweep)[tiny.main_metric]
     means = [100 * results(folder)["metrics"][tiny.main_metric]["mean"] for folder in (other_sweep, sweep)]
     assert float(forth[2]) == pytest.approx(means[0] - means[1], abs=0.011)
@@ -185,7 +178,7 @@ def test_a_better_sweep_is_told_by_as_much_in_either_order(sweep: Path, other_sw
 
 def test_what_cannot_be_compared_is_refused(finished: Finished, sweep: Path, copy: Path, tmp_path: Path) -> None:
     other = rte(tmp_path / "tasks")
-    assert call(finetune.main, *other.options(finished.folder, tmp_path / "rte", *QUICK)).code == 0
+    tune(*other.options(finished.folder, tmp_path / "rte", *QUICK))
     assert_refused(call(finetune.main, "--compare", sweep, tmp_path / "rte"), 2, "rte", "cola")
     assert_refused(call(finetune.main, "--compare", sweep, tmp_path / "nowhere"), 2, "nowhere")
     assert_refused(call(finetune.main, "--compare", sweep), 2)
@@ -195,11 +188,8 @@ def test_what_cannot_be_compared_is_refused(finished: Finished, sweep: Path, cop
     assert_refused(call(finetune.main, "--compare", sweep, copy), 4, "results.json")
 
 
-def test_sweeps_scored_on_other_examples_are_not_compared(
-    finished: Finished, tiny: Tiny, sweep: Path, tmp_path: Path
-) -> None:
-    argv = tiny.options(finished.folder, tmp_path / "fewer", *QUICK, "--max_eval_examples", 40)
-    assert call(finetune.main, *argv).code == 0
+def test_sweeps_scored_on_other_examples_are_not_compared(again: Again, sweep: Path, tmp_path: Path) -> None:
+    tune(*again(tmp_path / "fewer", "--seeds", 1, "--max_eval_examples", 40))
     assert_refused(call(finetune.main, "--compare", sweep, tmp_path / "fewer"), 3, "different examples")
 
 
@@ -216,28 +206,16 @@ def furthest(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> float:
     return max(abs(a - b) / abs(a) for a, b in pairs)
 
 
-SPLIT: tuple[object, ...] = (
-    "--num_train_epochs",
-    2,
-    "--logging_steps",
-    1,
-)  # no dropout, which is drawn per micro-batch
+SPLIT: tuple[object, ...] = ("--num_train_epochs", 2, "--logging_steps", 1)  # dropout is drawn per micro-batch
 
 
-@pytest.mark.parametrize("make", [ner])
-def test_accumulation_has_the_losses_of_one_big_batch(
-    finished: Finished, tmp_path: Path, make: Callable[[Path], Tiny]
-) -> None:
+def test_accumulation_has_the_losses_of_one_big_batch(finished: Finished, tmp_path: Path) -> None:
     """Tags of unlike sentences are the case where a mean of means would differ."""
-    task = make(tmp_path / "tasks")
-    for name, more in {
-        "one": (),
-        "split": ("--per_device_train_batch_size", 4, "--gradient_accumulation_steps", 4),
-    }.items():
-        ended = call(finetune.main, *task.options(finished.folder, tmp_path / name, *SPLIT, *more))
-        assert ended.code == 0, ended.err
-    one, split = (rows(tmp_path / name / f"seed-{SEED}") for name in ("one", "split"))
-    assert furthest(one, split) < LOSS_TOLERANCE
+    task, split = ner(tmp_path / "tasks"), ("--per_device_train_batch_size", 4, "--gradient_accumulation_steps", 4)
+    for name, more in (("one", ()), ("split", split)):
+        tune(*task.options(finished.folder, tmp_path / name, *SPLIT, *more))
+    one, accumulated = (rows(tmp_path / name / f"seed-{SEED}") for name in ("one", "split"))
+    assert furthest(one, accumulated) < LOSS_TOLERANCE
 
 
 @pytest.mark.slow
@@ -248,7 +226,7 @@ def test_two_ranks_train_and_score_as_one(finished: Finished, tmp_path: Path) ->
     ended = finish(start([*torchrun, *task.options(finished.folder, tmp_path / "two", *SPLIT, *halves)], tmp_path))
     assert ended.code == 0, ended.err
     assert ended.out.count("written to") == 1
-    assert call(finetune.main, *task.options(finished.folder, tmp_path / "one", *SPLIT)).code == 0
+    tune(*task.options(finished.folder, tmp_path / "one", *SPLIT))
     one, two = (rows(tmp_path / name / f"seed-{SEED}") for name in ("one", "two"))
     assert furthest(one, two) < LOSS_TOLERANCE
     predictions = [(tmp_path / name / "predictions.tsv").read_text(encoding="utf-8") for name in ("one", "two")]
