@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tokenizers.normalizers import Normalizer
     from transformers import AlbertTokenizer, PreTrainedTokenizerFast
 
-    Tokenizer: TypeAlias = PreTrainedTokenizerFast
+Tokenizer: TypeAlias = "PreTrainedTokenizerFast"
 
 SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # of ALBERT, ids 0 to 4
 UNK_ID = SPECIAL_PIECES.index("<unk>")

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from electra_albert.apps.pretrain.job import choose_arithmetic
 from electra_albert.config import CorpusConfig, ModelConfig, TrainingConfig
 from electra_albert.contracts import Arithmetic, CheckpointError, DataError, UsageError
 from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.corpus.tokenizer import load_tokenizer
+from electra_albert.corpus.tokenizer import Tokenizer, load_tokenizer
 from electra_albert.files import sha256
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, TuningConfig
 from electra_albert.hub import load
@@ -34,10 +34,6 @@ from electra_albert.tasks.kinds import KINDS, TaskObjective
 from electra_albert.tasks.rows import Rows
 from electra_albert.tasks.task import Report, Task, TaskData
 from electra_albert.training.distributed import World, main_first
-
-if TYPE_CHECKING:
-    from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.corpus.tokenizer import Tokenizer
 
 LOG = logging.getLogger(__name__)
 
