@@ -8,8 +8,6 @@ step: the training step beside the same two networks composed from stock classes
 stock's Trainer. Speed is a ratio of timings side by side in one run, after both sides are seen to compute the same.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence

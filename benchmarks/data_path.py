@@ -1,7 +1,5 @@
 """The data path: text to a token store in MB/s, and training batches in examples/s, beside stock's own tools."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Filling masks, ours beside transformers' pipeline, on one stock folder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial

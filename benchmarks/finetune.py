@@ -3,8 +3,6 @@
 Counted on both sides are the seconds from the first batch to the end of the last update; scoring and saving are not.
 """
 
-from __future__ import annotations
-
 import csv
 import time
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 ours: an update by the training loop's own functions. stock: the same networks of stock classes in a plain script's.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from functools import partial

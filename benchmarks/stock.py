@@ -3,8 +3,6 @@
 Dimensions: B batch, L length, K slots of a sequence, V vocab, D hidden.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path

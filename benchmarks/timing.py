@@ -1,7 +1,5 @@
 """Timings in turns, ratios of timings side by side, and the machine they hold for."""
 
-from __future__ import annotations
-
 import logging
 import statistics
 import time

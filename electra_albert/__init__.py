@@ -7,8 +7,6 @@ model = ea.load_model(run.folder)
 model.fill_mask("The capital of France is [MASK].")
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

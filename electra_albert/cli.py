@@ -1,7 +1,5 @@
 """`electra-albert COMMAND [option ...]`: one table of commands, each a function of the arguments after its name."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Every setting of a pretraining run as frozen dataclasses, from which the command line and its help are derived."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 

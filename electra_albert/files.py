@@ -1,7 +1,5 @@
 """Files that ship with the toolkit, and durable writes: renamed into place when complete, hashed, checked."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ No draw comes from a running generator, so batches, masks and samples are the sa
 and world size, and after every resume, with no state to save.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 import torch

@@ -1,7 +1,5 @@
 """Complete settings to start from, by name: sizes, rates and batches that belong together."""
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 from electra_albert.config import CorpusConfig, ModelConfig, PretrainConfig, RtdConfig, TrainingConfig

@@ -5,8 +5,6 @@
         --text held_out.txt --pairs blimp --jobs 2 --output_dir runs/objectives
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

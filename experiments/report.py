@@ -1,7 +1,5 @@
 """Results of an experiment so far: a table in results.md, everything in results.json, curves in curves.png."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

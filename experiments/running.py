@@ -1,7 +1,5 @@
 """Stages run side by side, each once: what ended well is not run again, what was stopped is resumed."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

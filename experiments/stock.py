@@ -5,8 +5,6 @@
 A plain loop with the run's optimizer and its learning rates by the share of the time that has passed.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

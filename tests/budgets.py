@@ -1,7 +1,5 @@
 """Size and shape of the package against its budgets, in physical lines: `make stats` prints, test_layering.py tests."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The Python interface as documented: functions that return results, raise errors and leave the process alone."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

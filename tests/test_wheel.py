@@ -1,7 +1,5 @@
 """The wheel alone, installed outside the checkout: the console command pretrains on the sample and runs the demo."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

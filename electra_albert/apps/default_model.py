@@ -1,7 +1,5 @@
 """The model taken where none is named: the newest run that learned, else the one that comes with the toolkit."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -5,8 +5,6 @@ electra-albert export --model runs/mine --kind discriminator --format onnx --out
 electra-albert export --model runs/mine --dtype float16 --license mit --output_dir small
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from pathlib import Path

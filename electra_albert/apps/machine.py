@@ -1,7 +1,5 @@
 """Properties and limits of the machine, and its errors at these limits as one line."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

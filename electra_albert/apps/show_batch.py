@@ -6,8 +6,6 @@ Batches and masks are a pure function of the step, so any of them is rebuilt exa
 on its weights: the last checkpoint before the step is taken, which gives the very draws if it is that of step - 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

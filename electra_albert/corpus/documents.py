@@ -3,8 +3,6 @@
 Every white space but the line feed becomes a plain space. Nothing is repaired or left out without being counted.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import Counter

@@ -9,8 +9,6 @@ of the row cut through stay where they are. ALBERT swaps the segments as a whole
 text; without truncation an unfinished sentence would show by itself whether its segment was moved.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence

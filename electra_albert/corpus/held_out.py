@@ -4,8 +4,6 @@ Groups of documents are taken in a keyed order. The arrays here take about 250 b
 a store is read in blocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import NamedTuple

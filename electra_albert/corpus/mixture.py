@@ -3,8 +3,6 @@
 Dimensions: S sources, N rows of one pass.
 """
 
-from __future__ import annotations
-
 import glob
 import math
 import os

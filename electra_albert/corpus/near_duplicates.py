@@ -1,7 +1,5 @@
 """Documents that nearly repeat each other, found by hashing all runs of a few words."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

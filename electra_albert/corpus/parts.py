@@ -4,8 +4,6 @@ The files of a part are renamed into place when complete, its statistics last: w
 count. Parts depend on their unit alone, so neither the number of processes nor an interruption changes them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

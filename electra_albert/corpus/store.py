@@ -6,8 +6,6 @@ manifest.json, which is written last and holds size and SHA-256 of all of them. 
 last found to be as written. Streams are copied from parts in bounded blocks, so memory stays flat.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

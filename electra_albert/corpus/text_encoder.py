@@ -1,7 +1,5 @@
 """Text to token ids and character offsets, by every kind of tokenizer; text never becomes a special token."""
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """Files of corpora and tasks: found by path, folder, glob, URL or hub name; unpacked, and read as lines or rows."""
 
-from __future__ import annotations
-
 import codecs
 import re
 

@@ -1,7 +1,5 @@
 """The files of a corpus by its name, their format by name and first bytes, and whether they are still the same."""
 
-from __future__ import annotations
-
 import codecs
 import glob
 import hashlib

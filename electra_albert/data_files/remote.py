@@ -1,7 +1,5 @@
 """Files elsewhere, fetched once into a cache: URLs of all file systems that fsspec knows, and datasets of the hub."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import re

@@ -1,7 +1,5 @@
 """Files as the bytes they hold, plain or compressed, and as text in runs of whole lines; never held whole."""
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import gzip

@@ -1,7 +1,5 @@
 """config.json to and from ModelConfig and a task's head; only known keys are read, so none can name code to run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any

@@ -1,7 +1,5 @@
 """From a path a user gives to the files of a model: run folders, checkpoints, exported and stock folders, weights."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Dimensions: V vocab, E embedding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 

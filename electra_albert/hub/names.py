@@ -5,8 +5,6 @@ head owns its pooler. BERT and ELECTRA are ALBERT with a group for every layer; 
 the hidden states, the mapping E to D is the identity. The MLM decoder is the token table and has no entry of its own.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

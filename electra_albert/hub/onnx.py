@@ -3,8 +3,6 @@
 Dimensions: B batch, L length, V vocabulary, D hidden, C classes.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import warnings

@@ -3,8 +3,6 @@
 A model that stock classes do not compute is written under our own names, with a config.json of our own.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import json

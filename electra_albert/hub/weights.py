@@ -1,7 +1,5 @@
 """Files of named tensors, safetensors or pickled: nothing in them is run, memory stays a multiple of their size."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

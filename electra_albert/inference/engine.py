@@ -1,7 +1,5 @@
 """Models in memory, texts as sequences of tokens, and their batches. Dimensions: B batch, L length."""
 
-from __future__ import annotations
-
 import copy
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence

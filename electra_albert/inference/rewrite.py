@@ -3,8 +3,6 @@
 Dimensions: B batch, L length, M masked, V vocab, D hidden.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence

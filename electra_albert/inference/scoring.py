@@ -1,7 +1,5 @@
 """Scores of a pretrained model on new text and on minimal pairs. Dimensions: B batch, L length, M masked, D hidden."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -1,7 +1,5 @@
 """Predictions of a fine-tuned model, decoded as fine-tuning does. Dimensions: K options."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple

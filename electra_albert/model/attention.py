@@ -3,8 +3,6 @@
 Dimensions: B batch, L length, D hidden, N heads, H head size.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

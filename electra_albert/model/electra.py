@@ -3,8 +3,6 @@
 Dimensions: B batch, L length, M masked, V vocab, E embedding, D hidden.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig

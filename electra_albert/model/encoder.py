@@ -4,8 +4,6 @@ Parameter names are those of stock AlbertModel but for the fused query, key and 
 Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Literal

@@ -3,8 +3,6 @@
 Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -6,8 +6,6 @@ of its own, so that key and query agree best at that distance. Only initial valu
 Dimensions: E embedding, D hidden, N heads, H head size, P positions, W the dimensions that hold a position.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

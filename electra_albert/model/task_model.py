@@ -4,8 +4,6 @@ Parameter names are stock ones, so that AlbertForSequenceClassification and its 
 Dimensions: S dropout samples, B rows, L length, D hidden, C classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, cast

@@ -3,8 +3,6 @@
 The command line is derived from this, so nothing heavy is imported, not even for types: jsonargparse would follow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module

@@ -4,8 +4,6 @@ Every shape depends only on the batch's shape and the number of slots; unused sl
 Dimensions: B batch, L length, K slots a row, M any number of predicted tokens, V vocab.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ segments and labels the rows: 0 in order, 1 swapped, IGNORED_LABEL where there i
 Dimensions: B batch, L length, K slots a row, M any number of predicted tokens, V vocab, D hidden.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

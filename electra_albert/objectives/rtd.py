@@ -3,8 +3,6 @@
 Dimensions: B batch, L length, K slots a row, V vocab, D hidden.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple, TypeAlias
 

@@ -1,7 +1,5 @@
 """Token ids to rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`. Dimensions: R rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

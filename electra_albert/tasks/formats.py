@@ -1,7 +1,5 @@
 """Rows of tables, and the files of SQuAD, RACE and CoNLL, as examples of each kind of task."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator

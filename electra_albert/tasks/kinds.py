@@ -3,8 +3,6 @@
 Dimensions: S dropout samples, B batch, L length, C classes, U units.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import string

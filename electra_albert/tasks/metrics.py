@@ -5,8 +5,6 @@ columns its kind has. A score is a fraction from 0 to 1, a correlation one from 
 defined scores. Dimensions: N examples, C classes, R resamples.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Rules for reading a task: by its purpose, an unusable row is left out, refused or kept, and never in silence."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import math

@@ -1,7 +1,5 @@
 """The data of a task as examples: found, read, checked, and cut to the size asked for; what was odd is counted."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence

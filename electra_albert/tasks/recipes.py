@@ -6,8 +6,6 @@ which neither code does: fine-tuning on little data collapses less often. And wi
 the dropout of its own pretraining.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, NamedTuple
 
 from electra_albert.config import ModelConfig

@@ -1,7 +1,5 @@
 """Every task as data: its files and columns, its labels, how it is scored and submitted."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Mapping

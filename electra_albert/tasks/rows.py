@@ -4,8 +4,6 @@ A unit is what is drawn and scored as one: a row, or the rows of one multiple-ch
 Dimensions: R rows, U units, B batch, L length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

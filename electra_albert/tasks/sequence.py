@@ -1,7 +1,5 @@
 """Texts, pairs and questions with options: examples to rows, logits to predictions. U units, C classes, K options."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

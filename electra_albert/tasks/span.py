@@ -1,7 +1,5 @@
 """Questions answered by a span of a passage: windows, the best span, its score. U windows (units), L length."""
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

@@ -1,7 +1,5 @@
 """A fine-tuning task as data, its examples once they are read, and the report on how they were read."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

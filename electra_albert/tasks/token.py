@@ -1,7 +1,5 @@
 """Words with tags: rows of whole words, tags out of logits, their entities. U windows (units), L length, C tags."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 

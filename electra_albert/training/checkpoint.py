@@ -3,8 +3,6 @@
 `MANIFEST.json`, written last, has the size and SHA-256 of each file. Nothing in a checkpoint can run code.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

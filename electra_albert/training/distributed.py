@@ -1,7 +1,5 @@
 """One process or many: which it is, its device, and the few things that processes agree on."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -1,7 +1,5 @@
 """One training loop for every objective and every task."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Generator

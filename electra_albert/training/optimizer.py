@@ -1,7 +1,5 @@
 """AdamW or LAMB over groups in which every trainable parameter is exactly once, and the learning rate by step."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """One update: the run it belongs to, the counts that all ranks agree on, and the gradients of its loss terms."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The tiny run that most of these tests look at: made once, by the script itself, for all of pytest's workers."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """One tiny run for many tests: its text, its options, and the scripts as a user starts them."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

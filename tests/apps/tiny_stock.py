@@ -1,7 +1,5 @@
 """Stock folders at toy size, their text and another one, and what Pretraining.py is told to go on from them."""
 
-from __future__ import annotations
-
 import functools
 import io
 import json

@@ -1,7 +1,5 @@
 """Small tasks of every kind whose rule can be learnt in seconds, and the options of Finetuning.py to learn them."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

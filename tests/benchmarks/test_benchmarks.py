@@ -1,7 +1,5 @@
 """Benchmarks compare what computes the same, refuse what does not, and give ratios of timings side by side."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """Examples: every token in exactly one, laid out as DESIGN section 3 says, the same in any batch."""
 
-from __future__ import annotations
-
 import threading
 from itertools import islice, pairwise
 from pathlib import Path

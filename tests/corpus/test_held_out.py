@@ -1,7 +1,5 @@
 """What is held out: a bounded share of the tokens, some of every source, near-duplicates on one side."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Several sources: what the file that lists them may say, and how often the rows of each are drawn."""
 
-from __future__ import annotations
-
 import glob
 import os
 import re

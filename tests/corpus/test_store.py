@@ -1,7 +1,5 @@
 """The token store: whole, the same however it was built or stopped, never read when damaged; its statistics."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Training a tokenizer: repeatable, in any script; the ids that others print for the released vocabulary."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

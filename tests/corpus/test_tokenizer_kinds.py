@@ -1,7 +1,5 @@
 """Tokenizers of every kind: stock's ids, also for a corpus, saved for stock, special ids read, options applied."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

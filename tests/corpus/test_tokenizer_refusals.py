@@ -1,7 +1,5 @@
 """Damaged and foreign tokenizers are refused with one line, one class of exception and the word that matters."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small tokenizers of every kind, as stock writes them, and text that is hard on all of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """A plan becomes commands that a user could type, each run once, and everything found is reported."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Weight files that are damaged, not what they seem, or made to do harm."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Models of every kind at toy size, ours and stock ones of three families, with every parameter drawn."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

@@ -3,8 +3,6 @@
 Arguments: a JSON file that says what to load, and the file to write the results into.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A card has front matter that the hub reads, code that runs, and stays once its maker changed it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

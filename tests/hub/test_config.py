@@ -1,7 +1,5 @@
 """config.json, stock or of our own format: a model and a task as stock reads them, or refused in one short line."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -83,7 +81,12 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("read", "change", "word"), WRONG, ids=lambda value: getattr(value, "__name__", ascii(value)[:50]))
+SHOWN = {"ids": lambda value: getattr(value, "__name__", ascii(value)[:50])}
+
+
+@pytest.mark.parametrize(("read", "change", "word"), WRONG, **SHOWN)
+    ("read", "change", "word"), WRONG, ids=lambda value: getattr(value, "__name__", ascii(value)[:50])
+)
 def test_configuration_that_cannot_be_is_refused_in_one_short_line(read: Any, change: Any, word: str) -> None:
     with pytest.raises(CheckpointError, match=word) as refused:
         read(CONTENTS | {"architectures": ["AlbertForSequenceClassification"]} | change, "config.json")

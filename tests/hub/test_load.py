@@ -1,7 +1,5 @@
 """A path leads to a model's files, and they to a model, a task's model or first weights, whole or refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

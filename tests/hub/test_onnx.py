@@ -1,7 +1,5 @@
 """A model written as ONNX gives PyTorch's numbers in onnxruntime at any batch and length, and holds weights once."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Weight files of strangers: read, or refused in one short line, in bounded time, and nothing in them is ever run."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """What is saved opens in stock transformers with the keys it should, and gives our numbers, labels and ids."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource

@@ -1,7 +1,5 @@
 """Stock ALBERT, BERT and ELECTRA folders of every class, form and precision give the numbers of the stock class."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable

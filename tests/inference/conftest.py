@@ -1,7 +1,5 @@
 """A run's two folders as stock writes them, with random weights and a tokenizer trained here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

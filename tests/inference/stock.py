@@ -1,7 +1,5 @@
 """Stock models of a few thousand numbers in folders, and what stock gives for a text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

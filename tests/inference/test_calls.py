@@ -1,7 +1,5 @@
 """The calls of `load_model`: stock's numbers for the same folder, whatever is asked together."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Loading: folders whose token table has rows for no token, and what `load_model` and its calls refuse in one line."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Rewriting text: the choices and draws of pretraining, spliced into the user's own characters."""
 
-from __future__ import annotations
-
 import unicodedata
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Scores of text and of minimal pairs: stock's numbers, nothing that depends on the batch, damaged files refused."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

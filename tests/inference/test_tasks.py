@@ -1,7 +1,5 @@
 """A fine-tuned model in a program: what stock gives for the same folder, of any head, one text or many at once."""
 
-from __future__ import annotations
-
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every head gives the outputs of its stock twin and their gradients, whatever is shared or masked (law 1)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial

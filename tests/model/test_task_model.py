@@ -1,7 +1,5 @@
 """A task's model computes what its stock twin does, whatever the padding; its learning rates fall with depth."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -4,8 +4,6 @@ Sizes are all different and odd where they can be, so that no transposed or swap
 Dimensions: B rows, L length, V vocabulary, D hidden.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 

@@ -3,8 +3,6 @@
 Sizes are all different and odd where they can be. Dimensions: B rows, L length, K slots, V vocabulary.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

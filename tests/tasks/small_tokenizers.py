@@ -1,7 +1,5 @@
 """Small tokenizers of five kinds, each made once, and strategies for text that is hard on them."""
 
-from __future__ import annotations
-
 import tempfile
 from functools import cache
 from pathlib import Path

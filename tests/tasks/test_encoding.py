@@ -1,7 +1,5 @@
 """Text to ids: stock's on ordinary text, no special token out of text, offsets of the text as it was given."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Sequences, choices and tagged words: what their rows hold, what is counted, and what comes back from outputs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Questions on passages: windows, labels, and the best span, against plain restatements."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st

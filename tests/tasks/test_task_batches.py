@@ -1,7 +1,5 @@
 """Bucketed batches: a pure function of the step, the same units for every split, little padding."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import islice
 

@@ -4,8 +4,6 @@ python -m tests.training.faults kill FOLDER        one run after the other, kill
 python -m tests.training.faults rank FOLDER NAME   one rank (torchrun's environment); NAME is a program below
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

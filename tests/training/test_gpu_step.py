@@ -1,7 +1,5 @@
 """On a GPU an update waits for nothing, and compiled code trains to the same losses (law 11). Skipped without one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

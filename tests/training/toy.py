@@ -3,8 +3,6 @@
 Dimensions: B rows, L length, V vocabulary, D hidden; all different primes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Several sweeps: all tasks of GLUE with the averages over them, and two sweeps of one task compared."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The work of one fine-tuning sweep: the model to begin with, the task's rows, the model's head, the training steps."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import math

@@ -1,7 +1,5 @@
 """Options and entry points of `electra-albert finetune`: defaults < published recipe < --config < flags."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A fine-tuned model's outputs: scores on evaluation sets, labels for new text, submission files."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

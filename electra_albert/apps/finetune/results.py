@@ -1,7 +1,5 @@
 """The folder of a sweep: settings, results.json (fractions), tables (times 100), predictions, a model and its card."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import string

@@ -1,7 +1,5 @@
 """Held-out rows scored during pretraining, the same numbers on all ranks, and held-out sentences with a word masked."""
 
-from __future__ import annotations
-
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ It is trained by the one loop as a run of its own in the folder generator_warmup
 other. The tables it shares with the discriminator stay as they are: an untrained generator would spoil them.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Everything a pretraining run trains with: corpus, models and batches, composed and checked."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Start-of-run plan and closing report of a pretraining run, with tables of scores next to their baselines."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 The job's weights change on the way: it is of no use for training afterwards.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing

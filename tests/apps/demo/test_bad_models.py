@@ -1,7 +1,5 @@
 """Hostile and damaged models through whole commands: one line, exit code 4, nothing run, bounded time and memory."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """LM_DEMO.py: the fill-mask pipeline's answers and rewritten text from any model, named or not; JSON, tables, files."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

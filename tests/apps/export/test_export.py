@@ -1,7 +1,5 @@
 """The export command finds out what a folder holds, writes it as a stock folder, and touches nothing of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The model that ships is small, opens in stock and is as its card says; half precision works wherever a run does."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A small sweep that the tests of folders and of seeds look at: made once for all of pytest's workers."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The model, head, recipe, data and tasks that fine-tuning may be given: the user's own table, all of GLUE, nothing."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import traceback

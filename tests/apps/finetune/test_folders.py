@@ -1,7 +1,5 @@
 """The folder of a sweep: it is never overwritten by something else, and its model is always the best seed's."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

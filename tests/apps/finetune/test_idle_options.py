@@ -1,7 +1,5 @@
 """Options of Finetuning.py that would do nothing, or something else than is meant, are refused or reported."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -162,7 +160,7 @@ def test_text_is_labelled_by_fine_tuned_models_only(finished: Finished, hardly: 
     assert_refused(call(finetune.main, "--predict", "test"), 2, "--predict test needs --task")
     assert_refused(call(finetune.main, *label), 2, "needs a fine-tuned model: name it by --model")
     for words in ((), ("--task", "custom", *SCORE_ONLY)):
-        assert_refused(call(finetune.main, *label, *words, "--model", finished.folder), 4, "fine-tune it first")
+        assert_refused(call(finetune.main, *label, *words, "--model", finished.folder), 4, "fine-tune it")
     cola_model = ("--model", hardly, "--output_dir", "out")
     assert_refused(call(finetune.main, *label, *cola_model, "--task", "sst2"), 4, "was fine-tuned on cola, not on sst2")
     for idle in (QUICK, ("--unknown_labels", "skip"), ("--max_seq_length", 8)):

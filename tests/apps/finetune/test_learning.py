@@ -1,7 +1,5 @@
 """Finetuning.py from its command line: every kind of task learnt, the files it leaves, and their model."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

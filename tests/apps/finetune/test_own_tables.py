@@ -1,7 +1,5 @@
 """The user's own tables: their folders, classes of unequal size, the metric that decides, and a part held out."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A user's mistake in fine-tuning ends in one line and the documented exit code, or is counted and reported."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """A model that was fine-tuned elsewhere, as stock saved it, labels new text here."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

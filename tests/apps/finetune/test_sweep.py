@@ -1,7 +1,5 @@
 """A sweep over seeds: the meaning of its numbers, that it resumes where it was killed, and that two can be compared."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

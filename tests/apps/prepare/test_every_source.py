@@ -1,7 +1,5 @@
 """From corpora of several sources, and every kind of tokenizer, to a token store and a run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Preparing a corpus, also by several jobs: made once, reused while nothing changed, never when something did."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import logging

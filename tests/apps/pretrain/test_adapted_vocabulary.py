@@ -1,7 +1,5 @@
 """Going on from a stock folder: its vocabulary with new words, and what cannot be begun with, in one line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

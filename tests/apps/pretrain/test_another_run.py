@@ -3,8 +3,6 @@
 The settings of a run are those its checkpoints record; the files beside them are for people.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

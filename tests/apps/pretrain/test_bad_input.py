@@ -1,7 +1,5 @@
 """What a user gets wrong when pretraining ends in one line (what, why, what to do) and the documented exit code."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
@@ -163,7 +161,7 @@ def test_a_resume_that_was_meant_never_becomes_a_fresh_start(finished: Finished,
     for checkpoint in (run / "checkpoints").iterdir():
         (checkpoint / "MANIFEST.json").unlink(missing_ok=True)
     before = written(run)
-    assert_refused(call(pretrain.main, *finished.options(run)), 4, "holds no whole checkpoint", "start anew")
+    assert_refused(call(pretrain.main, *finished.options(run)), 4, "holds no whole checkpoint", "start again")
     assert written(run) == before
 
 

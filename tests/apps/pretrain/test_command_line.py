@@ -1,7 +1,5 @@
 """Options: which of two wins, what a file may say, and that asking for help costs nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path

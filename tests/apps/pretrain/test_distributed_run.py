@@ -1,7 +1,5 @@
 """Law 2 and law 3 through the script: two ranks, accumulation 2 and one big batch are the same training."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import socket

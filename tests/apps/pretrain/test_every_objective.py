@@ -1,7 +1,5 @@
 """Every objective and every way to train, through the script: it ends, goes on exactly, splits exactly, and loads."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

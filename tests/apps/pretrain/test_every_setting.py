@@ -3,8 +3,6 @@
 A new field needs one line below: another value for it, or the reason why none is tried.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The objective and the attention kind of docs/extending.md, added as the document says, are trained and used."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A generator that a stock folder does not bring is trained alone first; all else stays bit for bit until then."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from pathlib import Path

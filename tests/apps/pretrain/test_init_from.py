@@ -1,7 +1,5 @@
 """Going on from a run of ours with another corpus: its weights, shape and tokenizer, a schedule of its own."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

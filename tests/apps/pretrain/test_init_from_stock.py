@@ -1,7 +1,5 @@
 """Going on from a stock folder: at step 0 the run computes what stock does, and what is new is built and said."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A machine that cannot compile or has too little memory is told of in one line, and nothing else is hidden by it."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

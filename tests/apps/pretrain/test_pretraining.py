@@ -1,7 +1,5 @@
 """Raw text in, encoder out: what one run of Pretraining.py leaves behind, and that it repeats."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

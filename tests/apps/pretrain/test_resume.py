@@ -1,7 +1,5 @@
 """Law 8 through the script: a run killed or stopped and started again ends as one that never was, but times."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

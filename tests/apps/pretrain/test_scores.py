@@ -1,7 +1,5 @@
 """Tables of scores: every objective's own, each beside its floor, and nothing that was not measured."""
 
-from __future__ import annotations
-
 import pytest
 
 from electra_albert.apps.pretrain.summary import format_forgetting, format_scores

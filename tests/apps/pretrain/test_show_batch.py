@@ -1,7 +1,5 @@
 """show_batch: any step of a run, rebuilt from nothing but the step."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`electra-albert score`: prints and writes what the functions give, and writes over nothing of the user's."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
