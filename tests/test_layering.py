@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "apps": READING | {"corpus", "hub", "inference", "model", "objectives", "tasks", "training"},
     "cli": FOUNDATION | {"__init__", "apps"},
     "__init__": {"apps", "inference"},
+    "__main__": {"cli"},
     "scripts": {"cli"},
 }
 

@@ -81,10 +81,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
 ]
 
 
-SHOWN = {"ids": lambda value: getattr(value, "__name__", ascii(value)[:50])}
-
-
-@pytest.mark.parametrize(("read", "change", "word"), WRONG, **SHOWN)
+@pytest.mark.parametrize(
     ("read", "change", "word"), WRONG, ids=lambda value: getattr(value, "__name__", ascii(value)[:50])
 )
 def test_configuration_that_cannot_be_is_refused_in_one_short_line(read: Any, change: Any, word: str) -> None:
