@@ -59,8 +59,7 @@ def open_stream(path: str | Path, *, takes_pipes: bool = False) -> Iterator[io.B
         except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # of the disk
-            reason = " ".join(str(error).split())
-            raise DataError(f"{path}: damaged or incomplete {method} data ({reason}); fetch it again") from error
+            raise DataError(f"{path}: damaged or incomplete {method} data ({error}); fetch it again") from error
 
 
 def compression(beginning: bytes) -> str | None:
