@@ -14,7 +14,7 @@ import torch
 from benchmarks import data_path, fill_mask, step, timing
 from benchmarks.__main__ import main
 from benchmarks.config import BenchConfig, bench_job, pretraining
-from benchmarks.stock import StockPair, check_same_function, draw
+from benchmarks.stock import StockPair, check_same_function
 from benchmarks.timing import OURS, STOCK, compare, in_turns
 from electra_albert.apps.pretrain.trial import step_flops
 from electra_albert.config import ModelConfig, RtdConfig, TrainingConfig
@@ -96,14 +96,6 @@ def test_stock_trains_each_parameter_at_the_learning_rate_of_ours(ours: Replaced
         assert all((parameter == group["rate_scale"]).all() for parameter in group["params"])
 
 
-def test_stock_draws_follow_the_softmax() -> None:
-    logits = torch.tensor([2.0, 0.0, -1.0, 0.5])
-    torch.manual_seed(SEED)
-    drawn = draw(logits.expand(20_000, 4), temperature=2.0).bincount(minlength=4) / 20_000
-    # Five standard deviations of the most uncertain share; a temperature left out is off by .2.
-    assert torch.allclose(drawn, (logits / 2.0).softmax(-1), atol=5 * 0.5 / 20_000**0.5)
-
-
 def test_ratios_are_those_of_timings_side_by_side() -> None:
     times, order = {OURS: iter([1.0, 2.0, 4.0]), STOCK: iter([2.0, 4.0, 2.0])}, []
 
@@ -125,16 +117,10 @@ def test_implementations_share_no_weights_and_flops_are_those_of_the_shapes(give
     assert list(found) == [OURS, *step.COMPILED, STOCK, step.TUNED, step.TUNED_COMPILED]
     weights = [parameter.data_ptr() for one in found.values() for parameter in one.module.parameters()]
     assert len(set(weights)) == len(weights)
-    before, batch = copy.deepcopy(job.objective.state_dict()), job.batches.micro_batches(1)[0]
-    found[STOCK].update(batch)
-    assert all(torch.equal(before[name], weight) for name, weight in job.objective.state_dict().items())
-    assert step._flops_per_example(job.objective, batch) == step_flops(job.config, 1)
-    assert all(parameter.grad is None for parameter in job.objective.parameters())
+    assert step._flops_per_example(job.objective, job.batches.micro_batches(1)[0]) == step_flops(job.config, 1)
 
 
-def test_step_gives_ratios_to_stock_and_writes_them(
-    given: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_step_gives_ratios_to_stock_and_writes_them(given: dict[str, Any], tmp_path: Path) -> None:
     run("step", given, objective="rtd,mlm_sop", output=tmp_path / "out" / "bench.json")
     records = json.loads((tmp_path / "out" / "bench.json").read_text(encoding="utf-8"))["step"]
     assert [list(record["results"]) for record in records] == [[OURS, STOCK, step.TUNED], [OURS]]
@@ -144,7 +130,6 @@ def test_step_gives_ratios_to_stock_and_writes_them(
             rate = record["flops_per_step"] / result["seconds"]["median"]
             assert result["MFU"] == pytest.approx(rate / record["matrix_flops_per_second"])
         assert 0 < record["tokens_per_step"] <= 4 * 32
-    assert "x stock" in capsys.readouterr().out
 
 
 def test_other_proposals_and_impossible_options_are_refused(given: dict[str, Any]) -> None:
