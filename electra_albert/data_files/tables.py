@@ -73,7 +73,7 @@ def csv_rows(lines: Iterable[str], delimiter: str, position: Position) -> Iterat
             yield number, row
             number = rows.line_num + 1
     except csv.Error as error:
-        advice = "mend its quotes (a quote within quotes is doubled), or give .jsonl"
+        advice = "correct its quotes (a quote within quotes is doubled), or give .jsonl"
         raise DataError(f"{position(number)}: not a row of a table ({error}); {advice}") from error
 
 

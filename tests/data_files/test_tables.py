@@ -97,6 +97,7 @@ DAMAGED: list[tuple[str, bytes, str]] = [
     ("t.jsonl", b"[1]\n", "not an object"),
     ("t.jsonl", b"[" * 200_000, "recursion"),
     ("{0}t.csv", b'a,b\n"x"y,1\n', r"t\.csv:2: not a row of a table"),
+    ("t.csv", b'"a"b,c\n1,2\n', r"t\.csv:1: not a row of a table"),
     ("t.parquet", b"PAR1 but not really PAR1", "damaged"),
 ]
 

@@ -96,7 +96,7 @@ def test_a_file_is_rewritten_line_for_line_and_counted_and_pipes_give_the_same(
     assert re.findall(r"\d+", lines) == ["4", "1", "2"]  # rewritten, with nothing to mask, blank
     masked_count = len(first["replaced"]) + len(last["replaced"])
     assert re.findall(r"\d+", tokens) == [str(masked_count), str(len(changed)), "4"]
-    assert f"{sum(changed) / len(changed):.1%}" in scores
+    assert f"{sum(changed) / len(changed):.1%} at changed" in scores
     assert where.endswith(str(tmp_path / "new" / "out.txt"))
     text.write_bytes(b"\xef\xbb\xbf" + TEXT.encode())  # the byte order mark is not text
     with text.open() as stdin:
@@ -217,7 +217,7 @@ def ship(finished: Finished, folder: Path, name: str = "little") -> Path:
 def test_without_a_run_the_demo_takes_the_shipped_model_from_any_folder(
     finished: Finished, in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of several the last by name, and says so."""
+    """Of several the last by name, which is logged."""
     (in_folder / "data" / "models" / "z").mkdir(parents=True)
     placed = [ship(finished, in_folder, name) for name in ("b", "c", "a")][1]
     ended = call(demo.main)
