@@ -16,13 +16,8 @@ SAMPLE_TASK = SHIPPED / "topics"
 MODELS = SHIPPED / "models"
 
 
-def name_beside(path: Path) -> Path:
-    """A name in the same folder that nobody else takes; process numbers repeat on other machines of a cluster."""
-    return path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-
-
 def sync(path: Path) -> None:
-    """Have a file or folder reach the disk; Windows syncs no folder, and files only where they may be written."""
+    """Flush a file or folder to the disk; Windows syncs no folder, and files only where they may be written."""
     if os.name == "nt" and path.is_dir():
         return
     descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
@@ -35,13 +30,13 @@ def sync(path: Path) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A new binary file that takes the name `path` when all of it is written; on failure nothing of it remains."""
-    beside = name_beside(path)
+    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")  # process numbers repeat on machines of a cluster
     try:
-        with beside.open("xb") as file:
+        with part.open("xb") as file:
             yield file
-        os.replace(beside, path)
+        part.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -72,7 +67,7 @@ class Written(NamedTuple):
 
 
 class HashedFile:
-    """Writes to an open file and hashes what it was given, whatever then arrives on the disk."""
+    """Writes to an open file and hashes the bytes it is given, not those that arrive on the disk."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._size, self._digest = file, 0, hashlib.sha256()
@@ -83,7 +78,7 @@ class HashedFile:
         self._size += len(content)
 
     def finish(self) -> Written:
-        """Have the file reach the disk."""
+        """Flush the file to the disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
         return Written(self._size, self._digest.hexdigest())
@@ -95,9 +90,9 @@ def sha256(path: Path) -> str:
 
 
 def find_damage(folder: Path, files: Mapping[str, Written], note: Path) -> str | None:
-    """Which of `files`, by names in `folder`, is not as it was written, in one line; None if all are.
+    """A line on the first of `files`, by names in `folder`, that is not as it was written; None if all are.
 
-    A file is hashed only where its size or times differ from those that the file `note` has of the last check.
+    A file is hashed only where its size or times differ from those of the last check, in the file `note`.
     """
     checked, found = read_json(note), {}
     for name, written in files.items():

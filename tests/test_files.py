@@ -9,7 +9,10 @@ from electra_albert.files import HashedFile, find_damage, read_json, replacing, 
 
 
 def test_a_file_is_replaced_whole_or_left_alone(tmp_path: Path) -> None:
-    write_json(path := tmp_path / "a.json", {"ä": 1})
+    path = tmp_path / "a.json"
+    with replacing(path) as one, replacing(path) as other:  # as on two machines of a cluster
+        assert one.name != other.name
+    write_json(path, {"ä": 1})
     with pytest.raises(TypeError), replacing(path) as file:
         file.writelines([b"half", None])
     assert (read_json(path), [*tmp_path.iterdir()]) == ({"ä": 1}, [path])

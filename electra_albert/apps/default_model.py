@@ -14,10 +14,7 @@ _NO_RUN = f"{RUNS}/ holds no finished run; train one first: python Pretraining.p
 
 
 def default_model(option: str) -> Path:
-    """The newest run in RUNS that finished its plan and is clear of the baselines, else the shipped model; logged.
-
-    `option` names a model, for the notice of a run that is passed over.
-    """
+    """The newest run in RUNS that finished and learned, else the shipped model; logged. `option` names a model."""
     runs = _finished_runs()
     for run in runs:
         if not (flaw := _flaw(run)):
@@ -41,13 +38,13 @@ def newest_run() -> Path:
 
 
 def _finished_runs() -> list[Path]:
-    """The runs that have exported a generator, the last written first; a model that was copied there is none."""
+    """The runs that exported a generator, the last written first; a model copied there has no CONFIG and is none."""
     exported = [path for path in RUNS.glob("*/generator/config.json") if (path.parents[1] / CONFIG).is_file()]
     return [path.parents[1] for path in sorted(exported, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
 
 
 def _flaw(run: Path) -> str:
-    """Why a run is not taken where none is named, by its config.yaml and metrics.jsonl; empty where it is."""
+    """Why a run is not taken by default, by its config.yaml and metrics.jsonl; empty where it is."""
     from electra_albert.objectives.evaluation import has_learned
 
     try:

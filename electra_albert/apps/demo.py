@@ -61,6 +61,7 @@ _JSON_HELP = f"""Print one JSON array, one element a line of text: with {MASK}s 
 "is_changed"}}, ...]}}, start and end in characters of the original, the probability null without a discriminator."""
 _LIMITS, _COLOURS = (0.3, 0.6), ("\x1b[32m", "\x1b[33m", "\x1b[31m")  # probability of a replacement: green to red
 _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
+_NO_SENTENCE = f"--input {{}} holds no sentence; write one a line, with or without {MASK} for a word"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -75,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     lines = enumerate(map(str.strip, _read_lines(options.input) if options.input else SENTENCES), 1)
     numbered = [(number, text) for number, text in lines if text]
     if not numbered:
-        raise _no_sentence(options.input)
+        raise DataError(_NO_SENTENCE.format(options.input))
     model = _load(options)
     results = rewrite(model, numbered, draw)
     proposals = iter(model.fill_mask([result.original for result in results if result.is_filled], options.top_k))
@@ -139,9 +140,6 @@ def _load(options: Namespace) -> InferenceModel:
     return model
 
 
-# Files.
-
-
 def _read_lines(source: str) -> Iterator[str]:
     """Lines of a UTF-8 file, or of stdin, with their endings, giant ones in parts; only a line feed ends one."""
     name = "stdin" if source == PIPE else source
@@ -153,10 +151,6 @@ def _read_lines(source: str) -> Iterator[str]:
         raise DataError(f"{name} is not UTF-8 text; convert it first") from None
     except OSError as error:
         raise UsageError(f"cannot read {name} ({error.strerror}); name a text file, one sentence a line") from None
-
-
-def _no_sentence(source: str) -> DataError:
-    return DataError(f"--input {source} holds no sentence; write one a line, with or without {MASK} for a word")
 
 
 @contextmanager
@@ -178,24 +172,9 @@ def _open_output(target: str) -> Iterator[TextIO]:
 
 
 def _use_utf8(stream: TextIO) -> None:
-    """Write UTF-8 from here on, whatever the terminal's encoding: for text and JSON that another program reads."""
+    """Write UTF-8, whatever the terminal's encoding: for text and JSON that another program reads."""
     if isinstance(stream, TextIOWrapper):
         stream.reconfigure(encoding="utf-8", errors="strict", newline="")
-
-
-def _count(result: Rewritten) -> Counter[str]:
-    """Counts of a line for the report, and sums of the discriminator's probabilities at new and old tokens."""
-    found: Counter[str] = Counter(lines=1, blank=not result.original.strip(), rewritten=bool(result.replaced))
-    found["lost"] = sum(max(0, it.after.count(LOST) - it.before.count(LOST)) for it in result.replaced)
-    if result.is_filled:
-        found["filled"] = len(result.replaced)
-        return found
-    found["masked"] = len(result.replaced)
-    found["changed"] = sum(it.is_changed for it in result.replaced)
-    for _, probability, is_changed in result.scores:
-        found["new" if is_changed else "old"] += 1
-        found["p new" if is_changed else "p old"] += probability  # type: ignore[assignment]
-    return found
 
 
 def _rewrite_file(model: InferenceModel, source: str, target: str, draw: Draw) -> None:
@@ -205,18 +184,27 @@ def _rewrite_file(model: InferenceModel, source: str, target: str, draw: Draw) -
     from electra_albert.inference.rewrite import rewrite_lines
 
     counts: Counter[str] = Counter()
+    scored, total = [0, 0], [0.0, 0.0]  # tokens and the sum of their probabilities: kept ones, changed ones
     with _open_output(target) as stream:
         lines = tqdm(_read_lines(source), unit=" lines", disable=None, leave=False)
-        for text, result in rewrite_lines(model, lines, draw):
-            counts.update(_count(result))
+        for text, (original, replaced, is_filled, scores) in rewrite_lines(model, lines, draw):
             stream.write(text)
+            counts.update(lines=1, blank=not original.strip(), rewritten=bool(replaced))
+            counts["lost"] += sum(max(0, it.after.count(LOST) - it.before.count(LOST)) for it in replaced)
+            if is_filled:
+                counts["filled"] += len(replaced)
+                continue
+            counts.update(masked=len(replaced), changed=sum(it.is_changed for it in replaced))
+            for _, probability, is_changed in scores:
+                scored[is_changed] += 1
+                total[is_changed] += probability
         if counts["lines"] == counts["blank"]:
-            raise _no_sentence(source)
+            raise DataError(_NO_SENTENCE.format(source))
     untouched = counts["lines"] - counts["blank"] - counts["rewritten"]
     report = f"""lines: {counts["rewritten"]:,} rewritten, {untouched:,} left as they are, {counts["blank"]:,} blank
 tokens masked: {counts["masked"]:,}, of which changed: {counts["changed"]:,}; {MASK}s filled: {counts["filled"]:,}"""
     if model.discriminator is not None:
-        new, old = (counts[f"p {name}"] / max(1, counts[name]) for name in ("new", "old"))
+        old, new = (sum_of / max(1, count) for sum_of, count in zip(total, scored, strict=True))
         report += f"\nmean probability of a replacement: {new:.1%} at changed tokens, {old:.1%} elsewhere"
     if counts["lost"]:
         report += f"\nwritten as {LOST}, a drawn token being only a part of a character: {counts['lost']:,}"
@@ -224,9 +212,6 @@ tokens masked: {counts["masked"]:,}, of which changed: {counts["changed"]:,}; {M
         print(report, file=sys.stderr)
     else:
         print(f"{report}\nwritten to {target}")
-
-
-# Printing.
 
 
 def format_proposals(text: str, answer: list[list[Proposal]], *, colours: bool) -> str:
@@ -240,7 +225,7 @@ def format_proposals(text: str, answer: list[list[Proposal]], *, colours: bool) 
 
 
 def format_rewritten(rewritten: Rewritten, *, colours: bool) -> str:
-    """A text before and after, and each masked word: what it became, and the discriminator's score."""
+    """A text before and after, and each masked word before and after with the discriminator's score."""
     from electra_albert.inference.engine import printable
     from electra_albert.inference.rewrite import splice
 
@@ -262,7 +247,7 @@ def format_rewritten(rewritten: Rewritten, *, colours: bool) -> str:
 
 
 def format_scored(scores: Iterable[tuple[Piece, float]], *, colours: bool) -> str:
-    """How likely each token is a replacement: coloured in a terminal, in per cent everywhere."""
+    """Each token with its probability of being a replacement."""
     from electra_albert.inference.engine import shown
 
     text = "    replaced?"

@@ -1,8 +1,4 @@
-"""How good a pretrained model is before it is fine-tuned: on masked tokens of new text, and on minimal pairs.
-
-electra-albert score --model runs/mine --text unseen.txt
-electra-albert score --model runs/mine --text unseen.txt --pairs blimp --output scores.json
-"""
+"""Score a pretrained model before it is fine-tuned: on masked tokens of new text, and on minimal pairs."""
 
 from __future__ import annotations
 
@@ -20,7 +16,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-_OPTIONS = ("text", "pairs", "max_seq_length", "text_column", "max_pairs", "device")
 _COLUMNS = {  # of a text: the key of the number, and how it is written
     "tokens": ("tokens", "{:,}"),
     "words": ("words", "{:,}"),
@@ -45,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
 def score(**options: Any) -> dict[str, Any]:
     """Score a pretrained model as it is: `options` are those of `electra-albert score` by name, text a list of files.
 
-    Returns what --output writes. Raises UsageError, DataError or CheckpointError.
+    Returns the content of --output. Raises UsageError, DataError or CheckpointError.
     """
     from electra_albert.training.run_log import console_log
 
@@ -76,14 +71,13 @@ def _score(options: Namespace) -> dict[str, Any]:
         left_out += ["--pairs without detection: the model has no detection head"] * (not has_detection)
     for notice in left_out:
         LOG.info(f"notice: {notice}")
-    texts = texts if has_mlm else []
     content = {
         "model": options.model,
         "weights": {str(file): sha256(file) for weights in model.weights for file in all_files(weights)},
         "tokenizer": fingerprint(model.tokenizer),
-        "options": {name: options[name] for name in _OPTIONS},
+        "options": {name: value for name, value in options.as_dict().items() if name not in ("model", "output")},
         "left_out": left_out,
-        "text": [score_text(model, file, options.max_seq_length, options.text_column) for file in texts],
+        "text": [score_text(model, file, options.max_seq_length, options.text_column) for file in texts * has_mlm],
         "pairs": score_pairs(model, Path(options.pairs), options.max_pairs) if options.pairs is not None else None,
     }
     if options.output is not None:
@@ -136,7 +130,7 @@ def format_texts(scores: Sequence[dict[str, Any]]) -> str:
 
 
 def format_pairs(scores: dict[str, dict[str, Any]]) -> str:
-    """A table of the sets, of their terms, and of the mean with its standard error."""
+    """A table of the sets, their terms, and the mean with its standard error."""
     ways = list(scores.values())
     sets, terms = ways[0]["sets"], ways[0]["terms"]
     lines = [

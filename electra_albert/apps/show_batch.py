@@ -1,9 +1,6 @@
-"""Show what a step trained on: tokens, masks, what the generator drew, and the discriminator's labels.
+"""Show the batch of a step: tokens, masks, the generator's draws and the discriminator's labels.
 
-    electra-albert show-batch --run runs/sample-tiny --step 100
-
-Batches and masks are a pure function of the step, so any of them is rebuilt exactly. What the generator draws depends
-on its weights: the last checkpoint before the step is taken, which gives the very draws if it is that of step - 1.
+Batches and masks depend on the step alone and are rebuilt exactly; draws are those of the last checkpoint before it.
 """
 
 from collections.abc import Sequence
@@ -33,10 +30,11 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("--step and --rows count from 1")
     if not (folder / CONFIG).is_file():
         raise UsageError(f"{folder} holds no run (no {CONFIG}); name a run's folder")
-    return _show(folder, options.step, options.rows)
+    _show(folder, options.step, options.rows)
+    return 0
 
 
-def _show(folder: Path, step: int, rows: int) -> int:
+def _show(folder: Path, step: int, rows: int) -> None:
     import torch
 
     from electra_albert.apps.pretrain.job import job_settings, make_job
@@ -67,11 +65,10 @@ def _show(folder: Path, step: int, rows: int) -> int:
         order = _ORDERS[int(batch.sentence_order_label[row])] if has_order else ""
         print(f"\nexample {int(batch.example_id[row])}{order}")
         print(_format_row(batch, corruption, row, job.prepared.tokenizer))
-    return 0
 
 
 def _format_row(batch: Batch, corruption: Any, row: int, tokenizer: Any) -> str:
-    """One line a token: position, segment, token, what the model saw; what a discriminator saw, and its label."""
+    """One line a token: position, segment, token, what generator and discriminator saw, and its label."""
     targets = set(corruption.targets.positions[row][corruption.targets.weight[row] > 0].tolist())
     shown = {"token": batch.input_ids, "generator saw": corruption.masked_ids}
     labels = [""] * batch.input_ids.shape[1]

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Literal
 
 from electra_albert.contracts import DataError, UsageError
@@ -36,11 +37,11 @@ _CONTROL = bytes(c for c in range(32) if not chr(c).isspace() and c not in (8, 2
 
 
 def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[Path]:
-    """The files that a name means, each once, in a fixed order; what is left out is added to `counts`.
+    """The text files of `corpus`, each once, in a fixed order; `counts` gets the number of those left out.
 
-    A name is that of a file, of a folder (all below it), of a folder that `datasets` wrote, a glob, a URL of any of
-    these, or, where nothing here is called so, OWNER/NAME or OWNER/NAME:CONFIG of a dataset of the hub. Raises
-    UsageError where there is nothing of that name or it cannot be read, DataError where it is no text.
+    `corpus` is a file, a folder (with all below it), a folder that `datasets` wrote, a glob, a URL of any of these, or
+    else OWNER/NAME or OWNER/NAME:CONFIG of a dataset of the hub. Raises UsageError where it is missing or cannot be
+    read, DataError where it is not text.
     """
     if not os.path.lexists(corpus):
         corpus = os.path.expanduser(corpus)  # a shell leaves the ~ of --corpus=~/text as it is
@@ -68,7 +69,7 @@ def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[
 
 
 def _files_below(folder: Path, visited: set[Path], counts: Counter[str]) -> Iterator[Path]:
-    """Without hidden files and those that are no text; a link that leads back up is not followed again."""
+    """All but hidden files and those that are not text; a link that leads back up is not followed again."""
     if folder.resolve() in visited:
         return
     visited.add(folder.resolve())
@@ -94,14 +95,13 @@ def _files_below(folder: Path, visited: set[Path], counts: Counter[str]) -> Iter
 
 
 def _saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
-    """The Arrow files of a dataset written by `save_to_disk`; of several splits those of train, the others counted."""
+    """The Arrow files of a dataset written by `save_to_disk`; of several splits those of train."""
     import datasets
 
     try:
         found = datasets.load_from_disk(str(folder))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, datasets.exceptions.DatasetsError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{folder}: a damaged dataset ({reason}); save it again") from error
+        raise DataError(f"{folder}: a damaged dataset ({shorten(str(error), 200)}); save it again") from error
     if isinstance(found, datasets.DatasetDict):
         if _TRAIN not in found:
             raise UsageError(f"{folder}: a dataset without a split {_TRAIN!r}; give one of its folders: {[*found]}")
@@ -114,11 +114,8 @@ def _saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
     return files
 
 
-# The content of a file.
-
-
 def format_of(path: Path) -> Format | None:
-    """The format by a file's name, with or without .gz, .bz2, .xz or .zst after it; None where it is no text."""
+    """The format by a file's name, without .gz, .bz2, .xz or .zst; None where it is not text."""
     name = Path(path.name.lower())
     if name.suffix in COMPRESSED_SUFFIXES:
         name = name.with_suffix("")
@@ -126,7 +123,7 @@ def format_of(path: Path) -> Format | None:
 
 
 def read_sample(path: Path) -> tuple[bytes, bool]:
-    """The first bytes of the content, decompressed, and whether there are no others."""
+    """The first SAMPLE_BYTES of the content, decompressed, and whether that is all of it."""
     with open_stream(path) as file:
         sample = file.read(SAMPLE_BYTES)
         return sample, not file.read(1)
@@ -144,7 +141,7 @@ def _is_blank(path: Path, encoding: str) -> bool:
 
 
 def _refuse_foreign(path: Path, sample: bytes, encoding: str) -> None:
-    """Raise DataError where a sample from the start of a file is no text, or in another encoding, but for few bytes."""
+    """Raise DataError where the sample is not text, or, but for a few bytes, not so encoded."""
     if path.name.lower().endswith(".json"):
         raise DataError(f"{path}: JSON; give one object a line in a file named .jsonl")
     if sample.startswith(b"version https://git-lfs"):
@@ -164,13 +161,10 @@ def _refuse_foreign(path: Path, sample: bytes, encoding: str) -> None:
         raise DataError(f"{path}: not UTF-8; {encoding_hint(sample)}")
 
 
-# Whether files are still the same.
-
-
 def identity(files: list[Path], *recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """State on disk and a hash of the content of each file, in order.
+    """State on disk and hash of the content of each file, in order.
 
-    A file whose state is as in one of the identities `recorded` before is not read; a damaged one of them is ignored.
+    The hash is taken from an identity in `recorded` that has the same state; a damaged one of them is ignored.
     """
     known: dict[tuple[Any, ...], str] = {}
     for before in recorded:

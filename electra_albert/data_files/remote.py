@@ -5,6 +5,7 @@ import logging
 import re
 import shutil
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from electra_albert.contracts import UsageError
@@ -16,14 +17,14 @@ _WEB_SECONDS = 60  # to wait for the next bytes of a file
 
 
 def is_url(name: str) -> bool:
-    """Whether a name is that of a file elsewhere: https://…, s3://bucket/…, hf://datasets/… and the like."""
+    """Whether a name is a URL, of any scheme: https://…, s3://bucket/…, hf://datasets/…."""
     return re.match(r"[a-z][a-z0-9+.-]*://", name, re.IGNORECASE) is not None
 
 
 def fetch(url: str, option: str) -> list[Path]:
-    """Local copies of the file, the folder, or the files of a pattern with a star that `url` names, in order.
+    """Local copies of the file, the folder, or the files of a pattern with a star at `url`, in order.
 
-    A copy is kept and used again until its server gives another size, time or tag for it, or cannot be reached.
+    A copy is used again until its server gives another size, time or tag; it is also used where none is reached.
     """
     import aiohttp
     import fsspec
@@ -40,7 +41,7 @@ def fetch(url: str, option: str) -> list[Path]:
     except UsageError:
         raise
     except Exception as error:  # every file system raises the errors of a library of its own
-        reason = " ".join(str(error.__cause__ or error).split())[:200] or type(error).__name__
+        reason = shorten(str(error.__cause__ or error), 200) or type(error).__name__
         raise UsageError(f"--{option} {url}: cannot be fetched ({reason}); check the URL and the network") from error
     if not copies:
         raise UsageError(f"--{option} {url}: no file matches it; check the URL")
@@ -48,20 +49,19 @@ def fetch(url: str, option: str) -> list[Path]:
 
 
 def _copy(system: Any, name: str, kept: Path) -> Path:
-    """The copy of a file or folder in one of the folders `kept` holds, each for one state of it."""
+    """The copy of a file or folder below `kept`, in a folder for each state of it."""
     from filelock import FileLock
 
     try:  # not the cache of fsspec: to it the files of web servers never change, and none is there without a network
         state = system.info(name)
-        is_folder = state["type"] == "directory"
-        if is_folder:
+        if is_folder := state["type"] == "directory":
             state = system.find(name, detail=True)
     except OSError as error:
         copies = sorted(kept.glob("*/*"), key=lambda copy: copy.stat().st_mtime_ns)
         reason = error.__cause__ or error  # a web server that is not reached is FileNotFoundError too
         if not copies or isinstance(reason, FileNotFoundError):
             raise
-        LOG.warning(f"{name}: not reached ({' '.join(str(reason).split())[:100]}); reading the copy fetched before")
+        LOG.warning(f"{name}: not reached ({shorten(str(reason), 100)}); reading the copy fetched before")
         return copies[-1]
     last = re.split(r"[?#]", name)[0].rstrip("/").rpartition("/")[2]
     if last in ("", ".", "..") or (is_folder and any(".." in Path(entry).parts for entry in state)):
@@ -87,7 +87,7 @@ def _digest(*content: object) -> str:
 
 
 def load_from_hub(name: str, config: str | None, split: str | None, what: str) -> Any:
-    """A dataset, downloaded or from the cache, or one split of it; `what` begins the message where there is none."""
+    """A dataset, or one split of it, from the hub or the cache; `what` begins the message where there is none."""
     import datasets
 
     settings = datasets.config
@@ -106,7 +106,7 @@ def load_from_hub(name: str, config: str | None, split: str | None, what: str) -
 
 
 def _answers(url: str) -> bool:
-    """Whether a server answers in time, be it with a refusal; through a proxy where the environment names one."""
+    """Whether a server answers in time, even with a refusal, through the environment's proxy if it names one."""
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 

@@ -49,15 +49,17 @@ def open_regular(path: str | Path, *, takes_pipes: bool = False) -> Iterator[io.
 
 @contextmanager
 def open_stream(path: str | Path, *, takes_pipes: bool = False) -> Iterator[io.BufferedReader]:
-    """The content of a file, decompressed where it is compressed, whatever its name."""
+    """The content of a file, decompressed where it is compressed, whatever its name; DataError where it is damaged."""
     with open_regular(path, takes_pipes=takes_pipes) as file:
         method = compression(file.peek(_MAGIC_BYTES)[:_MAGIC_BYTES])
-        if method is not None:
-            yield io.BufferedReader(_Decompressed(path, method, file), _COMPRESSED_BYTES)
-        elif Path(path).suffix.lower() in COMPRESSED_SUFFIXES and file.peek(1):
+        if method is None and Path(path).suffix.lower() in COMPRESSED_SUFFIXES and file.peek(1):
             raise DataError(f"{path}: named {Path(path).suffix}, but not compressed; fetch it again or rename it")
-        else:
-            yield file
+        try:
+            yield file if method is None else io.BufferedReader(_decompressed(method, file), _COMPRESSED_BYTES)
+        except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # of the disk
+            raise DataError(f"{path}: damaged or incomplete {method} data ({error}); fetch it again") from error
 
 
 def compression(beginning: bytes) -> str | None:
@@ -67,56 +69,41 @@ def compression(beginning: bytes) -> str | None:
     return next((name for magic, name in _MAGIC.items() if beginning.startswith(magic)), None)
 
 
-class _Decompressed(io.RawIOBase):
-    """The decompressed bytes of a file; DataError where it is damaged or its end is missing."""
+def _decompressed(method: str, file: BinaryIO) -> Any:
+    if method == "gzip":
+        return gzip.GzipFile(fileobj=file)
+    if method == "zstd":
+        import pyarrow
 
-    def __init__(self, path: str | Path, method: str, file: BinaryIO) -> None:
-        self._name, self._read = f"{path}: damaged or incomplete {method} data", _reader(method, file)
+        return pyarrow.CompressedInputStream(file, "zstd")
+    return _Members(file, bz2.BZ2Decompressor if method == "bzip2" else lzma.LZMADecompressor)
+
+
+class _Members(io.RawIOBase):
+    """Decompressed members of bzip2 or xz; the standard library's files silently end at damage after a first one."""
+
+    def __init__(self, file: BinaryIO, new: Callable[[], Any]) -> None:
+        self._file, self._new, self._member = file, new, new()
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        try:
-            block = self._read(len(buffer))
-        except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise  # of the disk
-            raise DataError(f"{self._name} ({' '.join(str(error).split())}); fetch it again") from error
-        buffer[: len(block)] = block
-        return len(block)
-
-
-def _reader(method: str, file: BinaryIO) -> Callable[[int], bytes]:
-    """Reads up to so many decompressed bytes. The standard library's files of xz and bzip2 are not used: they end in
-    silence at a damaged stream that follows another."""
-    if method == "gzip":
-        return gzip.GzipFile(fileobj=file).read
-    if method == "zstd":
-        import pyarrow
-
-        return pyarrow.CompressedInputStream(file, "zstd").read
-    new: Callable[[], Any] = bz2.BZ2Decompressor if method == "bzip2" else lzma.LZMADecompressor
-    member = new()
-
-    def read(size: int) -> bytes:
-        nonlocal member
         found = b""
         while not found:
             block = b""
-            if member.eof:
-                block = member.unused_data.lstrip(b"\0")
-                while not block and (padding := file.read(_COMPRESSED_BYTES)):
+            if self._member.eof:
+                block = self._member.unused_data.lstrip(b"\0")
+                while not block and (padding := self._file.read(_COMPRESSED_BYTES)):
                     block = padding.lstrip(b"\0")
                 if not block:
                     break
-                member = new()
-            elif member.needs_input and not (block := file.read(_COMPRESSED_BYTES)):
+                self._member = self._new()
+            elif self._member.needs_input and not (block := self._file.read(_COMPRESSED_BYTES)):
                 raise EOFError("it ends too early")
-            found = member.decompress(block, size)
-        return found
-
-    return read
+            found = self._member.decompress(block, len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
 
 
 def text_lines(path: Path, encoding: str = UTF8) -> Iterator[str]:

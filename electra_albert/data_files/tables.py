@@ -6,11 +6,12 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.contracts import DataError, UsageError, UserError
@@ -33,7 +34,7 @@ Position = Callable[[int], str]  # file and line, by the number of a line
 def json_objects(
     lines: Iterable[tuple[int, str]], position: Position, unique: Collection[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The object of each numbered line that is not blank; no key may be there twice, or none of those in `unique`."""
+    """The object of each numbered line that is not blank; no key (of those in `unique`, if given) may be repeated."""
     repeated: list[str] = []
 
     def as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def json_objects(
         try:
             record = json.loads(line, object_pairs_hook=as_object)
         except (ValueError, RecursionError) as error:
-            reason = " ".join(str(error).split())[:100]
+            reason = shorten(str(error), 100)
             raise DataError(f"{position(number)}: not JSON ({reason}); give one JSON object a line") from error
         if repeated:
             raise DataError(f"{position(number)}: key {repeated[0]!r} is there twice in one object; keep one")
@@ -66,33 +67,28 @@ def json_kind(value: object) -> str:
 def csv_rows(lines: Iterable[str], delimiter: str, position: Position) -> Iterator[tuple[int, list[str]]]:
     """The rows of CSV with the number of the line that each begins at, from 1. Raises DataError for bad quotes."""
     csv.field_size_limit(_LONGEST_FIELD)  # of the process, and left so: another reader may be under way
-    rows = csv.reader(lines, delimiter=delimiter, strict=True)
-    number = 1
+    rows, number = csv.reader(lines, delimiter=delimiter, strict=True), 1
     try:
         for row in rows:
             yield number, row
             number = rows.line_num + 1
     except csv.Error as error:
-        advice = "mend its quotes (a quote within quotes is doubled), or give .jsonl"
+        advice = "correct its quotes (a quote within quotes is doubled), or give .jsonl"
         raise DataError(f"{position(number)}: not a row of a table ({error}); {advice}") from error
 
 
 def csv_delimiter(lines: Iterable[str], wanted: Collection[str] = (), widths: Collection[int] = ()) -> str:
-    """The separator of a file named .csv: a comma, unless only another one fits.
+    """The separator of a file named .csv: the one that gives a `wanted` column, or else the most, in the first line.
 
-    The best one gives a column that is `wanted` in the first line, or else the most columns. Of a file without a header
-    it gives one of these `widths` in most of its first lines: text may hold any sign, so one line would not do.
+    Without a header, the one that gives a number of columns in `widths` in most lines. A comma where several fit.
     """
     sample = list(islice(lines, _SEPARATED_LINES if widths else 1))
 
-    def fields(line: str, delimiter: str) -> list[str]:
-        try:
-            return next(csv.reader([line], delimiter=delimiter, strict=True), [])
-        except csv.Error:
-            return []
-
     def fit(delimiter: str) -> tuple[int, int]:
-        rows = [fields(line, delimiter) for line in sample]
+        rows: list[list[str]] = []
+        for line in sample:
+            with suppress(csv.Error):
+                rows += csv.reader([line], delimiter=delimiter, strict=True)
         if widths:
             return sum(len(row) in widths for row in rows), 0
         return any(name in wanted for row in rows for name in row), sum(map(len, rows))
@@ -100,15 +96,12 @@ def csv_delimiter(lines: Iterable[str], wanted: Collection[str] = (), widths: Co
     return max(SEPARATORS, key=fit)  # the first of those that fit alike
 
 
-# Parquet and Arrow.
-
-
 class Columnar(NamedTuple):
-    """An open Parquet or Arrow file: its columns, its parts, and batches of rows from some of the parts."""
+    """An open Parquet or Arrow file of several parts."""
 
     schema: pyarrow.Schema
     sizes: list[int]  # bytes of each row group (Parquet) or record batch (Arrow), about
-    batches: Callable[[int, int, list[str]], Iterator[tuple[int, pyarrow.RecordBatch]]]  # with their first row
+    batches: Callable[[int, int, list[str]], Iterator[tuple[int, pyarrow.RecordBatch]]]  # of some parts, and first row
 
 
 @contextmanager
@@ -122,7 +115,7 @@ def open_columnar(path: str | Path) -> Iterator[Columnar]:
         except (pyarrow.ArrowException, OSError, EOFError, ValueError, LookupError) as error:
             if isinstance(error, UserError) or (isinstance(error, OSError) and error.errno is not None):
                 raise  # ours, or of the disk
-            reason = " ".join(str(error).split())[:200]
+            reason = shorten(str(error), 200)
             raise DataError(f"{path}: damaged, changed, or not as its name says ({reason}); write it again") from error
 
 
@@ -163,9 +156,6 @@ def _arrow(path: str, regular: Any) -> Columnar:
             raise DataError(f"{path}: became shorter while it was read; leave it alone and start again")
 
     return Columnar(opened().schema, [batch.get_total_buffer_size() for batch in parts()], batches)
-
-
-# Tables of any of these formats.
 
 
 class Row(NamedTuple):
@@ -292,25 +282,22 @@ def _columnar_table(path: Path) -> Table:
 
 
 def dataset_table(dataset: Any, place: str) -> Table:
-    """A split of a dataset of the hub; class numbers become the names that the dataset gives them, -1 nothing."""
-    names = tuple(dataset.column_names)
-    spelled = {name: _spelling(dataset.features[name]) for name in names}
+    """A split of a dataset of the hub; class numbers, also in lists, become the dataset's names of them, -1 None."""
 
     def read(wanted: list[str]) -> Iterator[Row]:
-        batches = dataset.select_columns(wanted).iter(_ROWS)
-        rows = (cells for batch in batches for cells in zip(*(map(spelled[n], batch[n]) for n in wanted), strict=True))
-        return (Row(cells, f"{place}, row {number}") for number, cells in enumerate(rows, start=1))
+        features = [dataset.features[name] for name in wanted]
+        classes = [getattr(getattr(feature, "feature", feature), "names", None) for feature in features]
+        numbers = count(1)
+        for batch in dataset.select_columns(wanted).iter(_ROWS):
+            for cells in zip(*(batch[name] for name in wanted), strict=True):
+                yield Row(tuple(map(_class_name, cells, classes)), f"{place}, row {next(numbers)}")
 
-    return Table(place, names, read)
+    return Table(place, tuple(dataset.column_names), read)
 
 
-def _spelling(feature: Any) -> Callable[[Any], Any]:
-    """Turns class numbers, also in lists, into names."""
-    names: Any = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
-
-    def spelled(cell: Any) -> Any:
-        if isinstance(cell, list):
-            return [spelled(one) for one in cell]
-        return names[cell] if isinstance(cell, int) and 0 <= cell < len(names) else None
-
-    return spelled if names else lambda cell: cell
+def _class_name(cell: Any, names: list[str] | None) -> Any:
+    if not names:
+        return cell
+    if isinstance(cell, list):
+        return [_class_name(one, names) for one in cell]
+    return names[cell] if isinstance(cell, int) and 0 <= cell < len(names) else None

@@ -14,9 +14,8 @@ import torch
 from benchmarks import data_path, fill_mask, step, timing
 from benchmarks.__main__ import main
 from benchmarks.config import BenchConfig, bench_job, pretraining
-from benchmarks.stock import StockPair, check_same_function, draw
+from benchmarks.stock import StockPair, check_same_function
 from benchmarks.timing import OURS, STOCK, compare, in_turns
-from electra_albert.apps.pretrain.job import Job
 from electra_albert.apps.pretrain.trial import step_flops
 from electra_albert.config import ModelConfig, RtdConfig, TrainingConfig
 from electra_albert.contracts import Batch, SpecialIds, UsageError, UserError
@@ -25,7 +24,6 @@ from electra_albert.training.distributed import World
 from tests.apps.tiny_run import english
 
 B, L, V, SEED = 3, 23, 61, 5
-WORLD = World(0, 1, 0, torch.device("cpu"))
 # Weights far from where every loss is at chance, so that they show in it.
 SPECIAL = SpecialIds(0, 1, 2, 3, 4, never_masked=(0, 1, 2, 3, 4))
 SHAPE = ModelConfig(V, embedding_size=13, hidden_size=28, num_hidden_layers=2, initializer_range=0.2)
@@ -37,41 +35,38 @@ def ours() -> ReplacedTokenDetection:
     return ReplacedTokenDetection(SHAPE, RtdConfig(mask_rate=0.3), SPECIAL, SEED)
 
 
-@pytest.fixture(autouse=True)
-def _small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure the matrix rate and batches in no time, and no store by several processes."""
-    monkeypatch.setattr(data_path, "_EXAMPLES_PER_TIMING", 64)
-    monkeypatch.setattr(timing, "_MATRIX_SIZE", {"cpu": 64, "cuda": 1024})
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
-
-
 @pytest.fixture
 def batch() -> Batch:
     ids = torch.randint(5, V, (B, L), generator=torch.Generator().manual_seed(SEED))
     mask = torch.arange(L) < torch.tensor([[L], [17], [11]])
-    segments = ((torch.arange(L) > 7) & mask).long()
-    return Batch(ids * mask, mask, segments, torch.full((B,), -100), torch.arange(B))
+    return Batch(ids * mask, mask, ((torch.arange(L) > 7) & mask).long(), torch.full((B,), -100), torch.arange(B))
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("bench") / "tales.txt"
-    file.write_text(english(150), encoding="utf-8")
-    return file
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Options of a tiny comparison; the matrix rate and batches are measured in no time, by one process."""
+    monkeypatch.setattr(data_path, "_EXAMPLES_PER_TIMING", 64)
+    monkeypatch.setattr(timing, "_MATRIX_SIZE", {"cpu": 64, "cuda": 1024})
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    (tmp_path / "tales.txt").write_text(english(150), encoding="utf-8")
+    folders = {"corpus": str(tmp_path / "tales.txt"), "prepared_dir": str(tmp_path / "prepared")}
+    shape = {"preset": "tiny", "max_seq_length": 32, "per_device_train_batch_size": "4", "precision": "fp32"}
+    return {**folders, **shape, "vocab_size": 300, "repeats": 1, "examples": 16, "device": "cpu"}
 
 
-def options(corpus: Path, **changes: object) -> dict[str, Any]:
-    given = {"preset": "tiny", "max_seq_length": 32, "per_device_train_batch_size": "4", "precision": "fp32"}
-    given |= {"corpus": str(corpus), "prepared_dir": str(corpus.parent / "prepared")}
-    return {**given, "vocab_size": 300, "repeats": 1, "examples": 16, "device": "cpu", **changes}
+def run(part: str, given: dict[str, Any], **changes: object) -> None:
+    assert main([part, *(f"--{name}={value}" for name, value in {**given, **changes}.items())]) == 0
 
 
-def job_of(corpus: Path) -> Job:
-    config = BenchConfig(**options(corpus))
-    return bench_job(config, pretraining(config), WORLD, 4, "fp32")
+# A weight that differs shows in a loss; a lost tie leaves every loss as it is and shows in the gradient's norm alone.
+DIFFERENCES = {
+    "discriminator_predictions.dense.weight": "discriminator_loss",
+    "generator.predictions.decoder.weight": "gradient norm after generator_loss",
+    "discriminator.embeddings": "gradient norm after discriminator_loss",
+}
 
 
-def test_stock_pair_with_our_weights_computes_our_losses_and_gradient(
+def test_stock_computes_our_losses_and_gradient_and_another_weight_or_a_lost_tie_is_refused(
     ours: ReplacedTokenDetection, batch: Batch
 ) -> None:
     for is_tuned, attention in ((False, "sdpa"), (True, "eager")):
@@ -79,37 +74,20 @@ def test_stock_pair_with_our_weights_computes_our_losses_and_gradient(
         pair.use_attention(attention)
         check_same_function(ours, pair, batch)
     assert sum(p.numel() for p in pair.parameters()) == sum(p.numel() for p in ours.parameters())
-
-
-# A weight that differs shows in a loss; a lost tie leaves every loss as it is and shows in the gradient's norm alone.
-@pytest.mark.parametrize(
-    ("part", "shows_in"),
-    [
-        ("discriminator_predictions.dense.weight", "discriminator_loss"),
-        ("generator.predictions.decoder.weight", "gradient norm after generator_loss"),
-        ("discriminator.embeddings", "gradient norm after discriminator_loss"),
-    ],
-)
-def test_another_weight_and_a_lost_tie_are_refused(
-    ours: ReplacedTokenDetection, batch: Batch, part: str, shows_in: str
-) -> None:
-    pair = StockPair(ours, is_tuned=False)
-    place, _, name = part.rpartition(".")
-    module = pair.get_submodule(place)
-    setattr(module, name, copy.deepcopy(getattr(module, name)))
-    if shows_in == "discriminator_loss":
-        with torch.no_grad():
-            getattr(module, name)[0, 0] += 0.1
-    with pytest.raises(UserError, match=f"do not compute the same: {shows_in}"):
-        check_same_function(ours, pair, batch)
+    for part, shows_in in DIFFERENCES.items():
+        pair, (path, _, name) = StockPair(ours, is_tuned=False), part.rpartition(".")
+        setattr(pair.get_submodule(path), name, own := copy.deepcopy(getattr(pair.get_submodule(path), name)))
+        if shows_in == "discriminator_loss":
+            own.data[0, 0] += 0.1
+        with pytest.raises(UserError, match=f"do not compute the same: {shows_in}"):
+            check_same_function(ours, pair, batch)
 
 
 def test_stock_trains_each_parameter_at_the_learning_rate_of_ours(ours: ReplacedTokenDetection) -> None:
-    """Found in review: stock's generator had a quarter of the rate of the run that it was compared with."""
+    """Regression: stock's generator had a quarter of the learning rate of ours."""
     ours.rtd = replace(ours.rtd, generator_rate=4.0, discriminator_rate=0.5)
     scales = ours.rate_scales
-    assert scales is not None
-    assert set(scales.values()) == {0.5, 1.0, 4.0}
+    assert {*scales.values()} == {0.5, 1.0, 4.0}
     with torch.no_grad():
         for name, parameter in ours.named_parameters():
             parameter.fill_(scales[name])
@@ -118,102 +96,71 @@ def test_stock_trains_each_parameter_at_the_learning_rate_of_ours(ours: Replaced
         assert all((parameter == group["rate_scale"]).all() for parameter in group["params"])
 
 
-def test_stock_draws_follow_the_softmax() -> None:
-    logits = torch.tensor([2.0, 0.0, -1.0, 0.5])
-    torch.manual_seed(SEED)
-    drawn = draw(logits.expand(20_000, 4), temperature=2.0).bincount(minlength=4) / 20_000
-    # Five standard deviations of the most uncertain share; a temperature left out is off by .2.
-    assert torch.allclose(drawn, (logits / 2.0).softmax(-1), atol=5 * 0.5 / 20_000**0.5)
-
-
 def test_ratios_are_those_of_timings_side_by_side() -> None:
-    times = {OURS: iter([1.0, 2.0, 4.0]), STOCK: iter([2.0, 4.0, 2.0])}
-    order: list[str] = []
+    times, order = {OURS: iter([1.0, 2.0, 4.0]), STOCK: iter([2.0, 4.0, 2.0])}, []
 
     def seconds_of(name: str) -> float:
         order.append(name)
         return next(times[name])
 
-    seconds = in_turns({name: partial(seconds_of, name) for name in times}, 3)
+    results = compare(in_turns({name: partial(seconds_of, name) for name in times}, 3), work=8)
     assert order == [OURS, STOCK] * 3
-    results = compare(seconds, work=8)
     assert results[OURS]["rate"] == {"median": 4.0, "lowest": 2.0, "highest": 8.0, "values": [8.0, 4.0, 2.0]}
     assert results[OURS]["ratio"]["values"] == [2.0, 2.0, 0.5]
     assert results[STOCK]["ratio"]["values"] == [1.0, 1.0, 1.0]
 
 
-def test_implementations_begin_with_the_same_weights_and_share_none(corpus: Path) -> None:
-    job = job_of(corpus)
-    found = step.implementations(job, WORLD, is_compiled=True)
+def test_implementations_share_no_weights_and_flops_are_those_of_the_shapes(given: dict[str, Any]) -> None:
+    config, world = BenchConfig(**given), World(0, 1, 0, torch.device("cpu"))
+    job = bench_job(config, pretraining(config), world, 4, "fp32")
+    found = step.implementations(job, world, is_compiled=True)
     assert list(found) == [OURS, *step.COMPILED, STOCK, step.TUNED, step.TUNED_COMPILED]
     weights = [parameter.data_ptr() for one in found.values() for parameter in one.module.parameters()]
     assert len(set(weights)) == len(weights)
-    before = copy.deepcopy(job.objective.state_dict())
-    found[STOCK].update(job.batches.micro_batches(1)[0])
-    assert all(torch.equal(before[name], weight) for name, weight in job.objective.state_dict().items())
+    assert step._flops_per_example(job.objective, job.batches.micro_batches(1)[0]) == step_flops(job.config, 1)
 
 
-def test_flops_of_the_counter_are_those_of_the_shapes(corpus: Path) -> None:
-    job = job_of(corpus)
-    counted = step._flops_per_example(job.objective, job.batches.micro_batches(1)[0])
-    assert counted == step_flops(job.config, 1)
-    assert all(parameter.grad is None for parameter in job.objective.parameters())
-
-
-def test_step_gives_ratios_to_stock_and_writes_them(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    output = tmp_path / "out" / "bench.json"
-    words = [f"--{name}={value}" for name, value in options(corpus, objective="rtd,mlm_sop", output=output).items()]
-    assert main(["step", *words]) == 0
-    records = json.loads(output.read_text(encoding="utf-8"))["step"]
+def test_step_gives_ratios_to_stock_and_writes_them(given: dict[str, Any], tmp_path: Path) -> None:
+    run("step", given, objective="rtd,mlm_sop", output=tmp_path / "out" / "bench.json")
+    records = json.loads((tmp_path / "out" / "bench.json").read_text(encoding="utf-8"))["step"]
     assert [list(record["results"]) for record in records] == [[OURS, STOCK, step.TUNED], [OURS]]
     for record in records:
         for result in record["results"].values():
             assert result["ratio"]["lowest"] > 0
-            seconds = result["seconds"]["median"]
-            assert result["MFU"] == pytest.approx(
-                record["flops_per_step"] / seconds / record["matrix_flops_per_second"]
-            )
+            rate = record["flops_per_step"] / result["seconds"]["median"]
+            assert result["MFU"] == pytest.approx(rate / record["matrix_flops_per_second"])
         assert 0 < record["tokens_per_step"] <= 4 * 32
-    assert "x stock" in capsys.readouterr().out
 
 
-def test_other_proposals_are_refused() -> None:
+def test_other_proposals_and_impossible_options_are_refused(given: dict[str, Any]) -> None:
     likely = {"token": 7, "token_str": "owl", "score": 0.5, "sequence": "the owl left ."}
     last = {"token": 8, "token_str": "cat", "score": 0.1, "sequence": "the cat left ."}
     fill_mask.check_same_proposals([[likely, last]], [[likely, {**last, "token": 9}]])  # which is tied
     for change in ({"score": 0.51}, {"sequence": "the Owl left."}):
         with pytest.raises(UserError, match="do not propose the same"):
             fill_mask.check_same_proposals([[{**likely, **change}, last]], [[likely, last]])
+    wrong = {"preset": "small,huge", "repeats": 0, "per_device_train_batch_size": "8,x", "max_seq_length": 1024}
+    for option, value in wrong.items():
+        with pytest.raises(UsageError, match=option):
+            run("step", given, **{option: value})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [("store", "batches"), ("fill_mask",), ("finetune",)])
-def test_each_other_part_is_measured_beside_stock(
-    parts: tuple[str, ...], corpus: Path, capsys: pytest.CaptureFixture
+def test_each_other_part_is_measured_and_compared_with_stock(
+    parts: tuple[str, ...], given: dict[str, Any], capsys: pytest.CaptureFixture
 ) -> None:
-    for what in parts:
-        assert main([what, *(f"--{name}={value}" for name, value in options(corpus).items())]) == 0
+    for part in parts:
+        run(part, given)
         assert {OURS, STOCK} <= {line.split("  ")[0] for line in capsys.readouterr().out.splitlines()}
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("preset", "small,huge"), ("repeats", 0), ("per_device_train_batch_size", "8,x"), ("max_seq_length", 1024)],
-)
-def test_impossible_options_are_refused_before_anything_is_measured(corpus: Path, option: str, value: object) -> None:
-    with pytest.raises(UsageError, match=option):
-        main(["step", *(f"--{name}={given}" for name, given in options(corpus, **{option: value}).items())])
 
 
 @pytest.mark.gpu
 @pytest.mark.timeout(900)  # the step as one graph takes minutes
-def test_step_is_measured_compiled_on_a_gpu(corpus: Path, tmp_path: Path) -> None:
+def test_step_is_measured_compiled_on_a_gpu(given: dict[str, Any], tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    given = options(corpus, device="cuda", precision="bf16", torch_compile=True, output=tmp_path / "bench.json")
-    assert main(["step", *(f"--{name}={value}" for name, value in given.items())]) == 0
+    run("step", given, device="cuda", precision="bf16", torch_compile=True, output=tmp_path / "bench.json")
     (record,) = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["step"]
     assert len(record["results"]) == 6
     assert all(result["memory GB"] > 0 for result in record["results"].values())

@@ -25,7 +25,6 @@ from electra_albert.corpus.tokenizer import save_tokenizer
 from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.data_files.finding import find_files
 from electra_albert.data_files.streams import MAX_LINE_BYTES
-from electra_albert.files import name_beside, write_json
 from tests.corpus.reading import build, document, plan_parts, stored_bytes, write, write_corpus
 
 ROOT = Path(__file__).parents[2]
@@ -150,14 +149,6 @@ def test_damage_that_size_and_times_do_not_tell_is_found(tokenizer: Any, tmp_pat
 
 
 # Parts: written once, by any number of processes, stopped at any time.
-
-
-def test_names_of_files_beside_never_repeat(tmp_path: Path) -> None:
-    # Regression: the names held the number of the process alone, which repeats on other machines of a cluster.
-    names = {name_beside(tmp_path / "a.json") for _ in range(100)}
-    assert (len(names), {name.parent for name in names}) == (100, {tmp_path})
-    write_json(tmp_path / "a.json", {"text": "é"})
-    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
 def write_long(folder: Path, *names: str) -> None:

@@ -18,7 +18,6 @@ from experiments.running import OTHERWISE, check_recipes, is_done, run_stages, t
 from tests.apps.tiny_run import english, finish, start
 from tests.apps.tiny_tasks import cola
 
-ROOT = Path(__file__).parents[2]
 PLAN = """
 pretraining: {preset: tiny, objective: rtd}
 arms: {a: {seeds: [1, 2]}, r: {like: a, weights: random}, s: {like: a, weights: stock}}
@@ -33,6 +32,8 @@ def stages_of(folder: Path, plan: str = PLAN, **given: Any) -> list[Stage]:
 
 
 def test_each_arm_becomes_commands_in_the_order_they_need(tmp_path: Path) -> None:
+    for file in Path(__file__).parents[2].glob("experiments/*.yaml"):
+        assert stages_of(tmp_path, file.read_text(encoding="utf-8"), data_dir="glue")
     stages = stages_of(tmp_path, data_dir="glue", text=["t.txt"])
     names = [(stage.arm, stage.name) for stage in stages]
     made = [("a", "pretraining-1"), ("a", "pretraining-2"), ("s", "pretraining-1"), ("s", "pretraining-2")]
@@ -53,26 +54,26 @@ def test_equal_flops_give_each_arm_its_updates(tmp_path: Path) -> None:
         assert config.training.warmup_steps == round(0.1 * config.training.max_steps)
 
 
-def test_plans_that_come_along_are_understood(tmp_path: Path) -> None:
-    for file in sorted((ROOT / "experiments").glob("*.yaml")):
-        assert stages_of(tmp_path, file.read_text(encoding="utf-8"), data_dir="glue")
+REFUSED = {
+    "twice": "{arms: {a: {}, a: {}}}",
+    "task": "{arms: {a: {}}, finetuning: {task: {cola: }}}",
+    "learning_rat": "{arms: {a: {learning_rat: 1.0e-3}}}",
+    "output_dir": "{arms: {a: {output_dir: x}}}",
+    "no options": "{arms: {a: {}, b: {like: a, weights: random, seeds: [3]}}}",
+    "rtd": "{arms: {a: {objective: mlm}, b: {like: a, weights: stock}}}",
+    "folder": "{arms: {a b: {}, a/b: {}}}",
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("{arms: {a: {}, a: {}}}", "twice"),
-        ("{arms: {a: {}}, finetuning: {task: {cola: }}}", "task"),
-        ("{arms: {a: {learning_rat: 1.0e-3}}}", "learning_rat"),
-        ("{arms: {a: {output_dir: x}}}", "output_dir"),
-        ("{arms: {a: {}, b: {like: a, weights: random, seeds: [3]}}}", "no options"),
-        ("{arms: {a: {objective: mlm}, b: {like: a, weights: stock}}}", "rtd"),
-        ("{arms: {a b: {}, a/b: {}}}", "folder"),
-    ],
-)
-def test_wrong_plan_is_refused(tmp_path: Path, text: str, word: str) -> None:
-    with pytest.raises(UsageError, match=word):
-        stages_of(tmp_path, text)
+def test_wrong_plan_and_an_arm_without_the_one_it_is_like_are_refused(tmp_path: Path) -> None:
+    for word, text in REFUSED.items():
+        with pytest.raises(UsageError, match=word):
+            stages_of(tmp_path, text)
+    stages_of(tmp_path)
+    options = ["--plan", str(tmp_path / "plan.yaml"), "--corpus", "c.txt", "--output_dir", str(tmp_path / "out")]
+    for arm, word in (("s", "name a too"), ("z", "no arm")):
+        with pytest.raises(UsageError, match=word):
+            main([*options, "--arms", arm])
 
 
 SCRIPT = """
@@ -100,7 +101,7 @@ def test_only_stages_that_failed_are_run_again(tmp_path: Path, monkeypatch: pyte
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     for _ in range(2):
-        assert run_stages([stage for stage in (done, failing) if not is_done(stage)], 2) in ([5], [5])
+        assert run_stages([stage for stage in (done, failing) if not is_done(stage)], 2) == [5]
     assert "exit code 5" in str(trouble(failing))
     assert done.record.with_suffix(".log").read_text(encoding="utf-8") == "work 4\n"
     assert failing.record.with_suffix(".log").read_text(encoding="utf-8") == "fail 4\n" * 2
@@ -133,31 +134,17 @@ def test_output_of_other_options_or_weights_is_not_mixed(tmp_path: Path, monkeyp
         trouble(task)
 
 
-def test_arm_without_the_one_it_is_like_is_refused(tmp_path: Path) -> None:
-    stages_of(tmp_path)
-    words = ["--plan", tmp_path / "plan.yaml", "--corpus", "c.txt", "--output_dir", tmp_path / "out", "--arms"]
-    for arm, word in (("s", "name a too"), ("z", "no arm")):
-        with pytest.raises(UsageError, match=word):
-            main([*map(str, words), arm])
-
-
-def note(stage: Stage, exit_code: int | None = 0) -> None:
-    """A record as if the stage had been run now, and the folder of its output."""
-    write_json(stage.record, {"recipe": stage.recipe, "exit_code": exit_code})
-    folder = stage.output.parent if stage.output.suffix else stage.output
-    folder.mkdir(parents=True, exist_ok=True)
-
-
-def test_report_tells_what_was_found_of_each_arm_and_what_is_missing(tmp_path: Path) -> None:
+def test_report_has_the_results_of_each_arm_and_what_is_missing(tmp_path: Path) -> None:
     stages = stages_of(tmp_path, data_dir="glue", text=["t.txt"])
     rows = [{"step": 2, "tokens": 600, "tokens_per_second": 10.0}, {"step": 4, "tokens": 900, "tokens_per_second": 5.0}]
     rows.append({"step": 4, "eval_generator_loss": 2.5, "eval_discriminator_auc": 0.75})
-    for stage, code in ((stages[0], 0), (stages[1], None), (stages[2], 5)):
-        note(stage, code)
-        (stage.output / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
     scores, task = stages[4], stages[5]
-    for stage in (scores, task):
-        note(stage)
+    for stage, code in zip((*stages[:3], scores, task), (0, None, 5, 0, 0), strict=True):
+        write_json(stage.record, {"recipe": stage.recipe, "exit_code": code})
+        if stage is not scores:
+            stage.output.mkdir(parents=True)
+    for stage in stages[:3]:
+        (stage.output / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
     write_json(scores.output, {"text": [{"file": "t.txt", "nats_per_token": 3.25}], "pairs": None})
     metric = {"main_metric": "matthews", "metrics": {"matthews": {"values": [0.25, 0.75]}}, "collapsed_seeds": [2]}
     write_json(task.output / "results.json", metric)
@@ -184,10 +171,9 @@ finetuning: {options: {max_seq_length: 32, max_steps: 2, device: cpu}, tasks: {c
 def test_experiment_of_every_kind_of_arm_is_run(tmp_path: Path) -> None:
     (tmp_path / "plan.yaml").write_text(TINY, encoding="utf-8")
     (tmp_path / "c.txt").write_text(english(130), encoding="utf-8")
-    words = [
-        *("--plan", "plan.yaml", "--corpus", "c.txt", "--prepared_dir", "prep", "--jobs", "2", "--output_dir", "out")
-    ]
-    ended = finish(start(["-m", "experiments", *words, "--data_dir", cola(tmp_path / "glue").folder], tmp_path))
+    folders = ("--corpus", "c.txt", "--prepared_dir", "prep", "--output_dir", "out")
+    words = ("--plan", "plan.yaml", "--jobs", "2", *folders, "--data_dir", cola(tmp_path / "glue").folder)
+    ended = finish(start(["-m", "experiments", *words], tmp_path))
     assert ended.code == 0, ended.err + ended.out
     found = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))["arms"]
     assert [name for name, arm in found.items() if arm["tasks"]] == ["ours", "random", "stock"]

@@ -61,20 +61,17 @@ def test_json_gives_each_replacement_or_what_the_library_gives_also_from_a_check
         assert first["replaced"] != last["replaced"]  # another line, other draws
 
 
-@pytest.mark.parametrize(("name", "has_scores"), [("generator", True), ("mine", False)])
 def test_a_discriminator_is_found_next_to_a_folder_named_generator_alone(
-    finished: Finished, text: Path, tmp_path: Path, name: str, has_scores: bool
+    finished: Finished, text: Path, tmp_path: Path
 ) -> None:
     """A regression: ../discriminator was taken from wherever the file was, whatever it belonged to."""
-    model = shutil.copytree(finished.folder / "generator", tmp_path / name)
     shutil.copytree(finished.folder / "discriminator", tmp_path / "discriminator")
-    for path in (model, model / "model.safetensors"):
-        ended = run_demo(path, "--input", text)
-        assert ("replaced?" in ended.out, "no discriminator" in ended.err) == (has_scores, not has_scores)
-    assert {found["probability"] is None for found in ask(model, text)[0]["replaced"]} == {not has_scores}
-
-
-# Files.
+    for name, has_scores in (("generator", True), ("mine", False)):
+        model = shutil.copytree(finished.folder / "generator", tmp_path / name)
+        for path in (model, model / "model.safetensors"):
+            ended = run_demo(path, "--input", text)
+            assert ("replaced?" in ended.out, "no discriminator" in ended.err) == (has_scores, not has_scores)
+        assert {found["probability"] is None for found in ask(model, text)[0]["replaced"]} == {not has_scores}
 
 
 def rewrite_to(model: Path, text: Path, target: Path, *more: object) -> tuple[str, Ended]:
@@ -82,8 +79,8 @@ def rewrite_to(model: Path, text: Path, target: Path, *more: object) -> tuple[st
     return target.read_bytes().decode(), ended
 
 
-def test_a_file_is_rewritten_line_for_line_and_what_was_done_is_counted(
-    finished: Finished, text: Path, tmp_path: Path
+def test_a_file_is_rewritten_line_for_line_and_counted_and_pipes_give_the_same(
+    finished: Finished, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same text as in JSON, in the spaces and line ends of the input."""
     written, ended = rewrite_to(finished.folder, text, tmp_path / "new" / "out.txt")
@@ -99,22 +96,18 @@ def test_a_file_is_rewritten_line_for_line_and_what_was_done_is_counted(
     assert re.findall(r"\d+", lines) == ["4", "1", "2"]  # rewritten, with nothing to mask, blank
     masked_count = len(first["replaced"]) + len(last["replaced"])
     assert re.findall(r"\d+", tokens) == [str(masked_count), str(len(changed)), "4"]
-    assert f"{sum(changed) / len(changed):.1%}" in scores
+    assert f"{sum(changed) / len(changed):.1%} at changed" in scores
     assert where.endswith(str(tmp_path / "new" / "out.txt"))
-    half = Replacement(0, 1, "a", demo.LOST, None, True)  # of a character
-    assert demo._count(Rewritten("a", [half], False, []))["lost"] == 1
-
-
-def test_pipes_give_what_files_give(
-    finished: Finished, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written, by_file = rewrite_to(finished.folder, text, tmp_path / "out.txt")
-    text.write_bytes(b"\xef\xbb\xbf" + TEXT.encode())  # without a byte order mark
+    text.write_bytes(b"\xef\xbb\xbf" + TEXT.encode())  # the byte order mark is not text
     with text.open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
-        ended = run_demo(finished.folder, "--input", "-", "--output", "-")
-    assert ended.out == written
-    assert ended.err.splitlines() == by_file.out.splitlines()[:-1]
+        piped = run_demo(finished.folder, "--input", "-", "--output", "-")
+    assert (piped.out, piped.err.splitlines()) == (written, [lines, tokens, scores])
+    half = Rewritten("a", [Replacement(0, 1, "a", demo.LOST, None, True)], False, [])  # of a character
+    monkeypatch.setattr("electra_albert.inference.rewrite.rewrite_lines", lambda *_: [(demo.LOST, half)])
+    assert re.search(
+        f"{demo.LOST}.*: 1$", rewrite_to(finished.folder, text, tmp_path / "half.txt")[1].out, re.MULTILINE
+    )
 
 
 def test_the_scored_text_is_the_written_text(finished: Finished, tmp_path: Path) -> None:
@@ -191,9 +184,6 @@ def test_a_giant_line_is_rewritten_part_by_part(finished: Finished, tmp_path: Pa
     assert 0.9 * len(line) < len(written) < 1.1 * len(line)
 
 
-# What is printed.
-
-
 @pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_failure(finished: Finished, tmp_path: Path) -> None:
     """As `| head` does. A regression: text left in a buffer met the closed pipe only when the interpreter ended."""
@@ -204,8 +194,7 @@ def test_a_reader_that_leaves_early_is_no_failure(finished: Finished, tmp_path: 
     assert finish(process)[::2] == (0, "")
 
 
-def test_a_table_shows_what_was_replaced_and_no_control_character(finished: Finished, tmp_path: Path) -> None:
-    """No mark of a tokenizer is shown either."""
+def test_a_table_shows_replacements_and_no_control_character_or_word_mark(finished: Finished, tmp_path: Path) -> None:
     (file := tmp_path / "text.txt").write_text("The quiet owl left\x07 the \x1b[31m river.\nThe [MASK] left\x07.\n")
     shown = run_demo(finished.folder, "--input", file, "--mask_rate", 0.5).out
     assert not {"\x07", "\x1b", "▁"} & set(shown)
@@ -213,8 +202,6 @@ def test_a_table_shows_what_was_replaced_and_no_control_character(finished: Fini
     assert re.search(r"replaced\? \d+%", shown)
     assert re.search(r"replaced\? .*\(\d+%\)", shown)
 
-
-# The model that is taken where none is named: the newest finished run, else the one that comes with the toolkit.
 
 LOGGED = "which comes with the toolkit (runs/ holds no finished run)"
 
@@ -230,7 +217,7 @@ def ship(finished: Finished, folder: Path, name: str = "little") -> Path:
 def test_without_a_run_the_demo_takes_the_shipped_model_from_any_folder(
     finished: Finished, in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of several the last by name, and says so."""
+    """Of several the last by name, which is logged."""
     (in_folder / "data" / "models" / "z").mkdir(parents=True)
     placed = [ship(finished, in_folder, name) for name in ("b", "c", "a")][1]
     ended = call(demo.main)
@@ -256,27 +243,21 @@ def test_with_runs_the_newest_is_taken_and_not_the_shipped_model(finished: Finis
     assert default_model.newest_run().name == "older"
 
 
-def unfinished(run: Path) -> None:
-    config = run / "config.yaml"
-    config.write_text(config.read_text().replace("max_steps: 20", "max_steps: 40"))
-
-
-def unlearned(run: Path) -> None:
-    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (run / "metrics.jsonl").write_text("".join(lines[:-1]))
-
-
 @pytest.mark.parametrize(
     ("spoil", "flaw"),
-    [(unfinished, "stopped at step 20 of 40"), (unlearned, "not clear of the baselines after 20 steps")],
+    [
+        (("config.yaml", "max_steps: 20", "max_steps: 40"), "stopped at step 20 of 40"),
+        (("metrics.jsonl", r".*\n\Z", ""), "not clear of the baselines after 20 steps"),
+    ],
 )
 def test_a_run_that_did_not_finish_or_learn_is_passed_over_and_named(
-    finished: Finished, in_folder: Path, caplog: pytest.LogCaptureFixture, spoil: Any, flaw: str
+    finished: Finished, in_folder: Path, caplog: pytest.LogCaptureFixture, spoil: tuple[str, str, str], flaw: str
 ) -> None:
     caplog.set_level("INFO", logger="electra_albert")
     ship(finished, in_folder)
     learned = copy_as_learned(finished.folder, in_folder / "runs" / "learned")
-    spoil(copy_as_learned(finished.folder, in_folder / "runs" / "newer"))
+    file = copy_as_learned(finished.folder, in_folder / "runs" / "newer") / spoil[0]
+    file.write_text(re.sub(*spoil[1:], file.read_text()))
     assert default_model.default_model("--gen") == Path("runs/learned")
     notice = f"notice: not taken by default: runs/newer ({flaw}); to take it: --gen runs/newer"
     assert caplog.messages == [notice, "model: runs/learned, the newest run"]
