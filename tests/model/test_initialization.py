@@ -10,7 +10,7 @@ from torch import Tensor
 from electra_albert.apps.pretrain.job import START_TOLERANCE
 from electra_albert.config import ModelConfig
 from electra_albert.keyed_random import Stream, bits
-from electra_albert.model.electra import Discriminator, Electra, masked_language_model
+from electra_albert.model.electra import Discriminator, Electra, Generator, initialize_models
 from electra_albert.model.heads import RtdHead
 from electra_albert.model.initialization import HEAD_OFFSETS, initialize
 from electra_albert.presets import PRESETS
@@ -80,7 +80,8 @@ def test_local_heads_start_at_logits_of_zero_and_each_of_many_blocks_adds_its_sh
 
 
 def test_normal_start_is_the_published_one() -> None:
-    alone = masked_language_model(NORMAL, with_sentence_order=True)
+    alone = Generator(NORMAL, with_sentence_order=True)
+    initialize_models(alone)
     for name, parameter in (*make_pair(NORMAL).named_parameters(), *alone.named_parameters()):
         if parameter.ndim == 2:
             # The deviation of n normal draws has a relative error of about 1 / sqrt(2 n).

@@ -17,7 +17,7 @@ from electra_albert.contracts import Batch
 from electra_albert.hub.config import stock_config
 from electra_albert.hub.names import to_stock
 from electra_albert.keyed_random import Stream, bits
-from electra_albert.model.electra import Discriminator, Electra, Generator, masked_language_model
+from electra_albert.model.electra import Discriminator, Electra, Generator, initialize_models
 from electra_albert.model.encoder import Body
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -65,7 +65,12 @@ def make_pair(config: ModelConfig, seed: int = 5, *, with_sentence_order: bool =
 
 
 def make_masked_lm(config: ModelConfig, seed: int = 5, *, with_sentence_order: bool = True) -> Generator:
-    return drawn(lambda: masked_language_model(config, with_sentence_order=with_sentence_order), seed)
+    def make() -> Generator:
+        generator = Generator(config, with_sentence_order=with_sentence_order)
+        initialize_models(generator)
+        return generator
+
+    return drawn(make, seed)
 
 
 def make_body(config: ModelConfig, seed: int = 5, *, with_pooler: bool) -> Body:

@@ -11,7 +11,7 @@ from torch import Tensor
 from electra_albert.config import MlmConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds, UsageError
 from electra_albert.keyed_random import Stream, bits
-from electra_albert.objectives.masking import Targets, choose_targets, other_tokens, show_masked, show_others
+from electra_albert.objectives.masking import Targets, choose_targets, other_tokens, show_masked
 from electra_albert.objectives.mlm import CrossEntropy, MaskedLanguageModeling
 from tests.model.twins import assert_same_gradients, gradients, pretraining_twin
 from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, STEP, build, make_batch, ordered
@@ -83,9 +83,8 @@ def test_check_of_random_tokens_rejects_a_draw(fault: Draw, words: str) -> None:
 def assert_shown_in_shares(mlm: MlmConfig, shares: tuple[float, float]) -> None:
     """AssertionError unless those shares of the targets are [MASK] and random, and all else is as it was."""
     ids, targets = targets_of(SPECIAL)
-    masked, is_shown_masked = show_masked(ids, targets, MASK, mlm.mask_token_share, SEED, KEYS)
-    others = other_tokens(targets, SPECIAL, VOCAB, SEED, KEYS)
-    shown = show_others(masked, targets, others, mlm.random_token_share, SEED, KEYS)
+    others = other_tokens(targets, SPECIAL, VOCAB, SEED, KEYS), mlm.random_token_share
+    shown, is_shown_masked = show_masked(ids, targets, MASK, mlm.mask_token_share, SEED, KEYS, others)
     used = targets.weight > 0
     tokens = shown.gather(1, targets.positions)
     is_mask, is_kept = (tokens == MASK) & used, (tokens == targets.labels) & used
