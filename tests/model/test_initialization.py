@@ -27,9 +27,7 @@ NORMAL = ModelConfig(
 )
 LOCAL = replace(NORMAL, initialization="local")
 ROWS, LENGTH = 5, 64
-# Words disturb the agreement of positions; still most queries, and most of the attention of each, must go to the head's
-# own offset. Chance gives it one in LENGTH.
-LEAST_SHARE = 0.5
+LEAST_SHARE = 0.5  # of the queries, and of the attention of each, at the head's own offset; by chance one in LENGTH
 
 
 def make_pair(config: ModelConfig) -> Electra:
@@ -64,7 +62,7 @@ def test_heads_look_at_their_own_offsets_from_the_start(kind: str, group: int) -
 
 
 def test_check_of_offsets_rejects_normal_weights_and_heads_that_look_the_other_way() -> None:
-    # Planted: the published start, and queries turned by the offset of another head.
+    # Planted: the published start, and the heads in reverse order.
     with pytest.raises(AssertionError, match="head 0"):
         assert_heads_look_at_their_offsets(first_attention(make_pair(NORMAL).discriminator))
     with pytest.raises(AssertionError, match="head 0, offset -1: 0"):

@@ -36,9 +36,9 @@ SPECIAL_IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 LENGTHS = (L, 8, 3)
 
 
-def padded_batch(config: ModelConfig = SHAPE) -> Batch:
+def padded_batch() -> Batch:
     """Rows of different lengths, two segments each, ids that are never the padding."""
-    return make_batch(LENGTHS, L, config.vocab_size)
+    return make_batch(LENGTHS, L, SHAPE.vocab_size)
 
 
 def drawn(make: Callable[[], Module], seed: int = 5) -> Module:
@@ -119,7 +119,7 @@ def stock_detector(discriminator: Discriminator) -> nn.Module:
 
 
 def gradients(module: nn.Module) -> dict[str, Tensor]:
-    """Gradients of ours or its twin under the same names: query, key and value in one matrix, poolers after the body."""
+    """Gradients of ours or of its twin under the same names, query, key and value in one matrix."""
     found = {name: parameter.grad for name, parameter in module.named_parameters()}
     ours: dict[str, Tensor] = {}
     for stock_name, gradient in found.items():

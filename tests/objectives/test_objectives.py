@@ -24,8 +24,10 @@ WITH_ORDER = ("rtd_sop", "mlm_sop")
 COUNTS = np.arange(MODEL.vocab_size)
 
 
-def total(objective: PretrainingObjective, terms: dict[str, Term]) -> Tensor:
-    return torch.stack([weight * terms[name].sum for name, weight in objective.weights.items()]).sum()
+def total(objective: PretrainingObjective, terms: dict[str, Term], counts: dict[str, int] | None = None) -> Tensor:
+    """The weighted sum of the losses, each divided by its count where counts are given."""
+    scales = {name: weight / counts[name] if counts else weight for name, weight in objective.weights.items()}
+    return torch.stack([scale * terms[name].sum for name, scale in scales.items()]).sum()
 
 
 def means(objective: PretrainingObjective, batch: Batch) -> dict[str, float]:
@@ -38,9 +40,7 @@ def gradients(objective: PretrainingObjective, batches: list[Batch], counts: dic
     """Gradients of the total over `batches`, each term divided by its count over all of them."""
     objective.zero_grad()
     for batch in batches:
-        terms = objective(batch, STEP)
-        scaled = {name: Term(terms[name].sum / counts[name], terms[name].count) for name in objective.weights}
-        total(objective, scaled).backward()
+        total(objective, objective(batch, STEP), counts).backward()
     return {name: p.grad.clone() for name, p in objective.named_parameters() if p.grad is not None}
 
 
