@@ -34,7 +34,7 @@ class Batch(NamedTuple):
         return Batch(*(None if field is None else change(field) for field in self))  # type: ignore[arg-type]
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on `device`; host tensors in pinned memory are copied to a CUDA GPU without waiting."""
+        """The batch on `device`; pinned host tensors are copied to a CUDA GPU without waiting."""
         return self.map(lambda field: field.to(device, non_blocking=device.type == "cuda"))
 
 

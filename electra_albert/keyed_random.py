@@ -19,29 +19,11 @@ _FEISTEL_ROUNDS = 6
 
 
 class Stream(IntEnum):
-    """The purpose of a draw. No two streams share a number."""
+    """The purpose of a draw. No two streams share a number, and none ever gets another one."""
 
-    ORDER = 1
-    SHORT_ROW = 2
-    ONE_SEGMENT = 3
-    SEGMENT_CUT = 4
-    SWAP = 5
-    MASK = 6
-    MASK_KIND = 7
-    INITIAL_WEIGHTS = 8
-    SAMPLE_BLOCK = 9
-    SAMPLE_TOKEN = 10
-    HELD_OUT = 11
-    TOKENIZER_SAMPLE = 12
-    DROPOUT = 13
-    EXAMPLE = 14
-    RANDOM_TOKEN = 15
-    SOURCE = 16
-    BUCKET = 17
-    TASK_ORDER = 18
-    TASK_EXAMPLES = 19
-    RESAMPLE = 20
-    VALIDATION = 21
+    ORDER, SHORT_ROW, ONE_SEGMENT, SEGMENT_CUT, SWAP, MASK, MASK_KIND = range(1, 8)
+    INITIAL_WEIGHTS, SAMPLE_BLOCK, SAMPLE_TOKEN, HELD_OUT, TOKENIZER_SAMPLE, DROPOUT, EXAMPLE = range(8, 15)
+    RANDOM_TOKEN, SOURCE, BUCKET, TASK_ORDER, TASK_EXAMPLES, RESAMPLE, VALIDATION = range(15, 22)
 
 
 def _signed(word: int) -> int:

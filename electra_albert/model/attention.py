@@ -1,4 +1,4 @@
-"""Self-attention: projections written once around an exchangeable mixing of (q, k, v).
+"""Self-attention: projections around an exchangeable mixing of (q, k, v).
 
 Dimensions: B batch, L length, D hidden, N heads, H head size.
 """
@@ -30,27 +30,25 @@ class SoftmaxMixing(nn.Module):
 
     @staticmethod
     def flops(config: ModelConfig, length: int) -> int:
-        """Operations over one row: scores, and the values they weigh."""
         return 2 * 2 * length * length * config.hidden_size
 
 
 def _attend_in_three_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) -> Tensor:
-    """The same attention written out: in bfloat16 PyTorch's fused CPU kernel takes twice the time, in training more."""
+    """The same as three products: in bfloat16 PyTorch's fused CPU kernel takes twice the time, in training more."""
     batch, heads, length, size = q.shape
     q, k, v = (part.reshape(batch * heads, length, size) for part in (q, k, v))  # each [BN, L, H]
     bias = torch.zeros(mask.shape, dtype=q.dtype).masked_fill(~mask, torch.finfo(q.dtype).min)  # [B, L]
-    every_query = bias.repeat_interleave(heads, dim=0)[:, None, :].expand(-1, length, -1)  # [BN, L, L]
-    scores = torch.baddbmm(every_query, q, k.transpose(1, 2), alpha=size**-0.5)  # [BN, L, L]
+    bias = bias.repeat_interleave(heads, dim=0)[:, None, :].expand(-1, length, -1)  # [BN, L, L]
+    scores = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=size**-0.5)  # [BN, L, L]
     weights = F.dropout(scores.softmax(-1), dropout, training=dropout > 0)
     return (weights @ v).view(batch, heads, length, size)  # [B, N, L, H]
 
 
 TRAINING_PASSES = 3  # forward, and backward, which makes two products of that size; checkpointing's are not counted
-# A kind is called with the model's shape and its own options by name. It has
+# Modules called with the model's config and their own options by name, each with
 #   forward(q, k, v, mask)  as SoftmaxMixing
 #   is_stock                whether stock transformers computes the same
-#   flops(config, length)   operations of the matrix products in one forward pass over one row: a multiply and an add
-#                           are two; softmax, LayerNorm and table look-ups, which hardly compute, are left out
+#   flops(config, length)   operations of the matrix products in a forward pass over one row, multiply and add counted
 ATTENTION: dict[str, Any] = {"softmax": SoftmaxMixing}
 
 

@@ -1,4 +1,4 @@
-"""Generator and discriminator, what the two share, and a masked language model on its own.
+"""Generator, discriminator, and the pair that shares its tables.
 
 Dimensions: B batch, L length, M masked, V vocab, E embedding, D hidden.
 """
@@ -12,10 +12,7 @@ from electra_albert.model.initialization import initialize
 
 
 class Generator(Backbone):
-    """A masked language model: an encoder with an MLM head tied to its token table.
-
-    `sentence_order` is there only where it is trained or was loaded. A `pooler` is kept for export only.
-    """
+    """An encoder with an MLM head tied to its token table. A pooler is kept for export only."""
 
     def __init__(
         self,
@@ -35,7 +32,7 @@ class Generator(Backbone):
 
 
 class Discriminator(Backbone):
-    """An encoder with a replaced-token head; `sentence_order` only where it is trained or was loaded."""
+    """An encoder with a replaced-token head."""
 
     def __init__(
         self, config: ModelConfig, embeddings: Embeddings | None = None, *, with_sentence_order: bool = False
@@ -62,17 +59,10 @@ class Electra(nn.Module):
         embeddings = Embeddings(discriminator)
         self.generator = Generator(generator, embeddings)
         self.discriminator = Discriminator(discriminator, embeddings, with_sentence_order=with_sentence_order)
-        _initialize(self.generator, self.discriminator)
+        initialize_models(self.generator, self.discriminator)
 
 
-def masked_language_model(config: ModelConfig, *, with_sentence_order: bool = False) -> Generator:
-    """A masked language model that is trained on its own: tables and initial weights are its own too."""
-    model = Generator(config, with_sentence_order=with_sentence_order)
-    _initialize(model)
-    return model
-
-
-def _initialize(*models: Generator | Discriminator) -> None:
+def initialize_models(*models: Generator | Discriminator) -> None:
     """Draw the weights of models that share their embeddings; the order of the draws decides what a seed gives."""
     initialize(models[-1].embeddings, models[-1].config)
     for model in models:

@@ -1,4 +1,4 @@
-"""The ALBERT encoder: factorised embeddings, and blocks whose parameters are shared between passes.
+"""The ALBERT encoder: factorised embeddings, and blocks whose parameters are shared between layers.
 
 Parameter names are those of stock AlbertModel but for the fused query, key and value (see hub/names.py).
 Dimensions: B batch, L length, V vocab, E embedding, D hidden.
@@ -63,7 +63,7 @@ class Block(nn.Module):
 
 
 class Group(nn.Module):
-    """The blocks of one group, applied one after the other at each of its passes."""
+    """The blocks of one group, applied one after the other in each of its layers."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -76,14 +76,14 @@ class Group(nn.Module):
 
 
 def pass_through(group: nn.Module, hidden_states: Tensor, mask: Tensor) -> Tensor:
-    """One pass: hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
+    """One layer: hidden_states any float [B, L, D], mask bool [B, L]; returns [B, L, D]."""
     return group(hidden_states, mask)
 
 
 class Encoder(nn.Module):
-    """From embeddings to hidden states: the mapping E to D, then the passes through the groups.
+    """From embeddings to hidden states: the mapping E to D, then `num_hidden_layers` layers with the groups' weights.
 
-    With gradient_checkpointing, training keeps only what enters each pass and computes the rest again when it is due.
+    With gradient_checkpointing, training keeps only the input of each layer and computes the rest again.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -97,17 +97,15 @@ class Encoder(nn.Module):
     def forward(self, embedded: Tensor, mask: Tensor) -> Tensor:
         """embedded any float [B, L, E], mask bool [B, L] (True = take part); returns hidden states [B, L, D]."""
         hidden_states = self.embedding_hidden_mapping_in(embedded)  # [B, L, D]
+        is_training = self.training and torch.is_grad_enabled()
+        run = self.training_pass if is_training else pass_through
         for group in self.albert_layer_groups:
             for _ in range(self.config.num_hidden_layers // self.config.num_hidden_groups):
-                hidden_states = self._pass(group, hidden_states, mask)
+                if is_training and self.gradient_checkpointing:
+                    hidden_states = checkpoint(run, group, hidden_states, mask, use_reentrant=False)
+                else:
+                    hidden_states = run(group, hidden_states, mask)
         return hidden_states
-
-    def _pass(self, group: nn.Module, hidden_states: Tensor, mask: Tensor) -> Tensor:
-        if not (self.training and torch.is_grad_enabled()):
-            return pass_through(group, hidden_states, mask)
-        if self.gradient_checkpointing:
-            return checkpoint(self.training_pass, group, hidden_states, mask, use_reentrant=False)
-        return self.training_pass(group, hidden_states, mask)
 
     @staticmethod
     def flops(config: ModelConfig, length: int) -> int:
@@ -128,9 +126,9 @@ def set_gradient_checkpointing(module: nn.Module) -> None:
 def compile_for_training(objective: nn.Module, what: Compilation) -> None:
     """Compile training steps: blocks, each group for itself, in seconds; step, the forward pass whole, in minutes."""
     if what != "none":
-        # DDP would have graphs cut so that gradients leave early, but a shared block's are whole after its last pass.
         import torch._dynamo
 
+        # DDP would cut graphs so that gradients leave early, but a shared block's are whole after its last layer.
         torch._dynamo.config.optimize_ddp = False
     if what == "blocks":
         for part in objective.modules():
@@ -141,7 +139,7 @@ def compile_for_training(objective: nn.Module, what: Compilation) -> None:
 
 
 class Backbone(nn.Module):
-    """The part below every head: embeddings, its own or shared ones, the encoder and, where asked for, a pooler."""
+    """Embeddings, its own or those given, the encoder and a pooler where it has one."""
 
     def __init__(self, config: ModelConfig, embeddings: Embeddings | None = None, *, with_pooler: bool = False) -> None:
         super().__init__()

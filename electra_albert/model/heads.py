@@ -29,7 +29,6 @@ class MlmHead(nn.Module):
 
     @staticmethod
     def flops(config: ModelConfig, predicted: int) -> int:
-        """Operations of the logits at so many tokens of a row."""
         return 2 * predicted * config.embedding_size * (config.hidden_size + config.vocab_size)
 
 

@@ -2,7 +2,7 @@
 
 From normal weights a small model stays at the unigram entropy until it has learned where a token's neighbours are. In
 the local form positions are sinusoids in a few dimensions of the table, and each head's query turns them by an offset
-of its own, so that key and query agree best at that distance. Only initial values differ.
+of its own, so that key and query agree best at that distance. Embeddings and encoder must have the same form.
 Dimensions: E embedding, D hidden, N heads, H head size, P positions, W the dimensions that hold a position.
 """
 
@@ -26,10 +26,7 @@ _PUBLISHED_LOGIT_WIDTH = 256  # up to this width the detection head starts as pu
 
 
 def initialize(module: nn.Module, config: ModelConfig) -> None:
-    """Fill embeddings, an encoder or a head: normal weights, zero biases and LayerNorm at one as published, or local.
-
-    The local form of an encoder expects embeddings that were filled by it too.
-    """
+    """Fill embeddings, an encoder or a head: normal weights and zero biases as published, or local ones."""
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
             nn.init.normal_(part.weight, std=config.initializer_range)

@@ -65,7 +65,7 @@ class TaskHead:
 
 
 class TaskModel(Backbone):
-    """An encoder with a task's head; style electra has no dense layer, as replaced-token detection trains none."""
+    """An encoder with a task's head. Style electra has no pooler, as replaced-token detection trains none."""
 
     def __init__(self, config: ModelConfig, head: TaskHead) -> None:
         super().__init__(config, with_pooler=head.has_pooler)
@@ -78,13 +78,13 @@ class TaskModel(Backbone):
         return cast(nn.Linear, self.get_submodule(self.head.output_name))
 
     def initialize(self) -> None:
-        """Draw every weight from torch's generator: the head first, so that a seed gives it whatever lies below."""
+        """Draw every weight from torch's stream, the head first, so that it depends on the seed alone."""
         self.initialize_head()
         initialize(self.embeddings, self.config)
         initialize(self.encoder, self.config)
 
     def initialize_head(self, *, with_pooler: bool = True) -> None:
-        """Draw the weights of the linear layer, and of the pooler where there is one and it is asked for."""
+        """Draw the weights of the linear layer and, where there is one and it is asked for, of the pooler."""
         # Differs from ELECTRA's code: normal weights as in BERT and ALBERT, TensorFlow's default was Glorot's there.
         initialize(self.output, self.config)
         if self.pooler is not None and with_pooler:
@@ -100,8 +100,7 @@ class TaskModel(Backbone):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, samples: int = 1) -> Tensor:
         """Outputs of a batch of rows under `samples` dropout masks on one pass of the encoder; arguments as for encode.
 
-        Returns at least float32: sequence [S, B, C], choice [S, B, 1], span [S, B, L, 2] (start and end), token
-        [S, B, L, C].
+        Returns at least float32: sequence [S, B, C], choice [S, B, 1], span [S, B, L, 2], token [S, B, L, C].
         """
         features = self.features(self.encode(input_ids, attention_mask, token_type_ids))  # [B, (L,) D]
         outputs = self.output(self.dropout(features.expand(samples, *features.shape)))  # [S, B, (L,) C]
@@ -109,19 +108,15 @@ class TaskModel(Backbone):
 
 
 def depth_scales(names: Iterable[str], config: ModelConfig, decay: float) -> dict[str, float]:
-    """The factor of each parameter's learning rate: decay to the power of its depth.
+    """The factor of each parameter's learning rate: decay to the power of its depth. ValueError for an unknown name.
 
-    Depth counts sets of parameters, not passes: the head 0, the blocks from the last, 1, to the first, then the
-    mapping E to D, then the embeddings. Raises ValueError for an unknown name.
+    Depth counts sets of parameters: the head 0, the blocks from the last, 1, to the first, the mapping, the embeddings.
     """
     # Differs from ELECTRA's code: it counts layers, and one head deeper than meant; a shared block has no one layer.
     groups, inner = range(config.num_hidden_groups), range(config.inner_group_num)
     blocks = [f"encoder.albert_layer_groups.{group}.albert_layers.{block}." for group in groups for block in inner]
     parts: list[str | tuple[str, ...]] = [_HEAD_PARTS, *reversed(blocks), *_BELOW_BLOCKS]
-    scales = {}
-    for name in names:
-        depth = next((depth for depth, start in enumerate(parts) if name.startswith(start)), None)
-        if depth is None:
-            raise ValueError(f"{name} is no parameter of a task model of {len(blocks)} blocks")
-        scales[name] = decay**depth
-    return scales
+    depths = {name: [depth for depth, start in enumerate(parts) if name.startswith(start)] for name in names}
+    if unknown := [name for name, found in depths.items() if not found]:
+        raise ValueError(f"{unknown[0]} is no parameter of a task model of {len(blocks)} blocks")
+    return {name: decay ** found[0] for name, found in depths.items()}

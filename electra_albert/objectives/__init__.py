@@ -1,15 +1,10 @@
-"""The objectives one can pretrain with, by their names on the command line.
-
-The command line is derived from this, so nothing heavy is imported, not even for types: jsonargparse would follow.
-"""
+"""The pretraining objectives by name. Help is derived from this table: import nothing heavy, not even for types."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from electra_albert.config import MlmConfig, ModelConfig, PretrainConfig, RtdConfig, SopConfig
-from electra_albert.contracts import SpecialIds
 
 
 @dataclass(frozen=True)
@@ -41,27 +36,15 @@ class ObjectiveSpec:
 
 _RTD = "electra_albert.objectives.rtd:ReplacedTokenDetection"
 _MLM = "electra_albert.objectives.mlm:MaskedLanguageModeling"
-_DETECTION, _MASKING = "replaced-token detection", "masked language modelling"
+_DETECTION, _MASKING, _ORDER = "replaced-token detection", "masked language modelling", " and sentence order"
 OBJECTIVES = {
     "rtd": ObjectiveSpec(_RTD, _DETECTION, {"rtd": RtdConfig}, has_discriminator=True, has_stock_pair=True),
-    "rtd_sop": ObjectiveSpec(
-        _RTD, f"{_DETECTION} and sentence order", {"rtd": RtdConfig, "sop": SopConfig}, True, has_sentence_order=True
-    ),
+    "rtd_sop": ObjectiveSpec(_RTD, _DETECTION + _ORDER, {"rtd": RtdConfig, "sop": SopConfig}, True, True),
     "mlm": ObjectiveSpec(_MLM, _MASKING, {"mlm": MlmConfig}),
-    "mlm_sop": ObjectiveSpec(
-        _MLM, f"{_MASKING} and sentence order", {"mlm": MlmConfig, "sop": SopConfig}, has_sentence_order=True
-    ),
+    "mlm_sop": ObjectiveSpec(_MLM, _MASKING + _ORDER, {"mlm": MlmConfig, "sop": SopConfig}, has_sentence_order=True),
 }
 
 
 def spec_of(config: PretrainConfig) -> ObjectiveSpec:
     """The entry of the objective that config.run.objective names."""
     return OBJECTIVES[config.run.objective]
-
-
-def make_objective(config: PretrainConfig, special: SpecialIds) -> Any:
-    """The PretrainingObjective that config.run.objective names, with initial weights from torch's stream."""
-    spec = spec_of(config)
-    module, _, name = spec.built_by.partition(":")
-    build = getattr(import_module(module), name)
-    return build(model=config.model, special=special, seed=config.training.seed, **spec.groups(config))

@@ -80,24 +80,23 @@ def detection_scores(scores: NDArray[np.float32], is_replaced: NDArray[np.bool_]
 
 def has_learned(metrics: Metrics) -> bool | None:
     """Whether the scores are clearly above their baselines; None where the objective has no score with a bar."""
-    predicted = [metrics[name] for name in ("mlm_accuracy", "generator_accuracy") if name in metrics]
-    # A score, and how many times its baseline it must reach.
-    bars = [(accuracy, 2.5, metrics.get("most_frequent_accuracy")) for accuracy in predicted]
+    # The least of each score: a multiple of its baseline.
+    accuracy = 2.5 * _number(metrics, "most_frequent_accuracy")
+    least: dict[str, float] = {name: accuracy for name in ("mlm_accuracy", "generator_accuracy") if name in metrics}
     if "replaced_fraction" in metrics:  # a term of detection: there is a discriminator
-        bars.append((metrics.get("discriminator_auc"), 1.3, 0.5))
-        bars.append((metrics.get("discriminator_average_precision"), 1.5, metrics["replaced_fraction"]))
-    return all(_reaches(*bar) for bar in bars) if bars else None
+        precision = 1.5 * _number(metrics, "replaced_fraction")
+        least |= {"discriminator_auc": 1.3 * 0.5, "discriminator_average_precision": precision}
+    scores = {name: _number(metrics, name) for name in least}
+    return all(0 < score < math.inf and score >= least[name] for name, score in scores.items()) if least else None
 
 
 def is_discriminator_idle(metrics: Metrics) -> bool:
     """Whether the discriminator is at chance although the generator has learned from context."""
-    auc, loss, floor = (metrics.get(name) for name in ("discriminator_auc", "generator_loss", "unigram_loss"))
-    if auc is None or loss is None or floor is None:
-        return False
-    return auc < _IDLE_AUC and loss < floor - _LEARNED_NATS
+    is_learned = _number(metrics, "generator_loss") < _number(metrics, "unigram_loss") - _LEARNED_NATS
+    return is_learned and _number(metrics, "discriminator_auc") < _IDLE_AUC
 
 
-def _reaches(score: float | None, times: float, baseline: float | None) -> bool:
-    if score is None or baseline is None:
-        return False
-    return math.isfinite(score) and math.isfinite(baseline) and score > 0 and score >= times * baseline
+def _number(metrics: Metrics, name: str) -> float:
+    """A metric, NaN where there is none: no comparison with it holds."""
+    value = metrics.get(name)
+    return math.nan if value is None else float(value)

@@ -57,12 +57,24 @@ def choose_targets(input_ids: Tensor, is_maskable: Tensor, rate: float, seed: in
 
 
 def show_masked(
-    input_ids: Tensor, targets: Targets, mask_id: int, mask_share: float, seed: int, example_id: Tensor
+    input_ids: Tensor,
+    targets: Targets,
+    mask_id: int,
+    mask_share: float,
+    seed: int,
+    example_id: Tensor,
+    others: tuple[Tensor, float] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """[MASK] over a share of the targets: ids [B, L], and which show it, bool [B, K]. Paper: ELECTRA's code."""
+    """Replace a share of the targets by [MASK] and, of the rest, a share by `others` [B, K] where they are given.
+
+    Returns ids int64 [B, L] and which targets are [MASK], bool [B, K]. Papers: ELECTRA's code, BERT section 3.1.
+    """
     noise = uniform(bits(seed, Stream.MASK_KIND, example_id[:, None], targets.positions))  # [B, K]
-    is_shown_masked = (noise < mask_share) & (targets.weight > 0)
+    is_used = targets.weight > 0
+    is_shown_masked = (noise < mask_share) & is_used
     shown = torch.where(is_shown_masked, mask_id, targets.labels)
+    if others is not None:  # from the upper end of the noise, as [MASK] has the lower one
+        shown = torch.where((noise >= 1 - others[1]) & is_used & ~is_shown_masked, others[0], shown)
     return input_ids.scatter(1, targets.positions, shown), is_shown_masked
 
 
@@ -80,29 +92,19 @@ def other_tokens(targets: Targets, special: SpecialIds, vocab_size: int, seed: i
     return drawn
 
 
-def show_others(
-    shown_ids: Tensor, targets: Targets, others: Tensor, share: float, seed: int, example_id: Tensor
-) -> Tensor:
-    """`others` [B, K] over a share of the targets that `show_masked` left in shown_ids. Paper: BERT section 3.1."""
-    noise = uniform(bits(seed, Stream.MASK_KIND, example_id[:, None], targets.positions))  # [B, K]
-    shown = shown_ids.gather(1, targets.positions)
-    # [MASK] took its share from the lower end of the same noise, so the upper end is unchanged.
-    is_other = (noise >= 1 - share) & (targets.weight > 0) & (shown == targets.labels)
-    return shown_ids.scatter(1, targets.positions, torch.where(is_other, others, shown))
-
-
 def sample(logits: Tensor, temperature: float, seed: int, example_id: Tensor, position: Tensor) -> Tensor:
     """Draw a token from softmax(logits / temperature): hard Gumbel-softmax, detached. Paper: ELECTRA section 2.
 
     logits any float [M, V]; example_id and position int64 [M] key the noise; returns int64 [M].
     """
-    # In two levels: a block's perturbed logsumexp decides the block, a perturbed score within it the token. The
-    # distribution is the same, with about 2 sqrt(V) noises a token instead of V.
-    scores = logits.detach().float()
-    scores = scores if temperature == 1 else scores / temperature
+    # A block by its perturbed logsumexp, then a token in it: the same distribution with about 2 sqrt(V) noises, not V.
+    scores = logits.detach().float() if temperature == 1 else logits.detach().float() / temperature
     vocab = scores.shape[-1]
     size = 1 << max(1, math.isqrt(max(vocab - 1, 1))).bit_length()  # the power of two nearest above sqrt(V)
-    block_scores = _block_scores(scores, size)  # [M, blocks]
+    whole = vocab // size * size
+    block_scores = scores[:, :whole].unflatten(-1, (-1, size)).logsumexp(-1)  # [M, whole blocks]
+    if whole < vocab:
+        block_scores = torch.cat([block_scores, scores[:, whole:].logsumexp(-1, keepdim=True)], dim=1)  # [M, blocks]
     noise = _noise(seed, Stream.SAMPLE_BLOCK, example_id, position, block_scores.shape[-1])
     block = (block_scores + noise).argmax(-1, keepdim=True)  # [M, 1]
     token = block * size + torch.arange(size, device=block.device)  # [M, size]
@@ -110,15 +112,6 @@ def sample(logits: Tensor, temperature: float, seed: int, example_id: Tensor, po
     within = scores.gather(1, token.clamp(max=vocab - 1)).masked_fill(token >= vocab, -math.inf)
     best = (within + _noise(seed, Stream.SAMPLE_TOKEN, example_id, position, size)).argmax(-1, keepdim=True)
     return token.gather(1, best).squeeze(1)
-
-
-def _block_scores(scores: Tensor, size: int) -> Tensor:
-    """The logsumexp of each run of `size` scores, the last of which may be shorter. [M, V] to [M, blocks] float32."""
-    whole = scores.shape[-1] // size * size
-    block_scores = scores[:, :whole].unflatten(-1, (-1, size)).logsumexp(-1)  # [M, whole blocks]
-    if whole == scores.shape[-1]:
-        return block_scores
-    return torch.cat([block_scores, scores[:, whole:].logsumexp(-1, keepdim=True)], dim=1)
 
 
 def _noise(seed: int, stream: Stream, example_id: Tensor, position: Tensor, count: int) -> Tensor:

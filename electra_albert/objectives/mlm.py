@@ -1,7 +1,5 @@
 """Masked language modelling, 80/10/10, alone or with sentence order. Papers: BERT section 3.1, ALBERT section 3.1.
 
-The functions are those of every objective that predicts masked tokens or the order of segments. The corpus swaps the
-segments and labels the rows: 0 in order, 1 swapped, IGNORED_LABEL where there is no order.
 Dimensions: B batch, L length, K slots a row, M any number of predicted tokens, V vocab, D hidden.
 """
 
@@ -14,7 +12,7 @@ from torch import Tensor, nn
 
 from electra_albert.config import MlmConfig, ModelConfig, RtdConfig, SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds, Term, UsageError
-from electra_albert.model.electra import Discriminator, Generator, masked_language_model
+from electra_albert.model.electra import Discriminator, Generator, initialize_models
 from electra_albert.model.heads import SentenceOrderHead
 from electra_albert.objectives import masking
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
@@ -31,7 +29,7 @@ class Prediction(NamedTuple):
 
 
 class MaskedLanguageModeling(nn.Module):
-    """Masked tokens predicted by the generator given or a new one and, where `sop` is given, sentence order."""
+    """Masked tokens predicted by `generator`, by default a new one, and, where `sop` is given, sentence order."""
 
     discriminator: Discriminator | None = None
     rate_scales: dict[str, float] | None = None
@@ -48,19 +46,20 @@ class MaskedLanguageModeling(nn.Module):
         super().__init__()
         ordinary = model.vocab_size - len(special.never_masked)
         if mlm.random_token_share and ordinary < 2:
-            raise UsageError(
-                f"the vocabulary has {ordinary} tokens that are not special, so none can be shown for another; "
-                "set --mlm.random_token_share 0 or take a larger vocabulary"
-            )
+            why = f"none of the {ordinary} tokens that are not special can be replaced by another"
+            raise UsageError(f"{why}; set --mlm.random_token_share 0 or take a larger vocabulary")
         self.mlm, self.special, self.seed, self.sop = mlm, special, seed, sop
         self.weights, self.guessing = {"mlm_loss": 1.0}, {"mlm_loss": math.log(model.vocab_size)}
         if sop is not None:
             self.weights["sop_loss"], self.guessing["sop_loss"] = sop.weight, math.log(2)
-        self.generator = generator or masked_language_model(model, with_sentence_order=sop is not None)
+        if generator is None:
+            generator = Generator(model, with_sentence_order=sop is not None)
+            initialize_models(generator)
+        self.generator = generator
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Predicted tokens, and rows with an order, found on the host."""
-        return {"mlm_loss": prediction_count(batch, self.mlm.mask_rate, self.special)} | order_counts(batch, self.sop)
+        return count_targets(batch, "mlm_loss", self.mlm.mask_rate, self.special, self.sop)
 
     def corrupt(self, batch: Batch) -> Prediction:
         """Mask the batch and let the model fill it."""
@@ -78,8 +77,7 @@ class MaskedLanguageModeling(nn.Module):
     def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
         """All terms of a held-out batch and of its baselines; there is nothing to add to `detections`."""
         prediction = self.corrupt(batch)
-        baselines = baseline_terms(prediction.targets, prediction.is_shown_masked, unigram)
-        return self.terms(batch, prediction) | baselines
+        return self.terms(batch, prediction) | baseline_terms(prediction.targets, prediction.is_shown_masked, unigram)
 
 
 def predict(
@@ -89,19 +87,24 @@ def predict(
     ids, keys = batch.input_ids, (seed, batch.example_id)
     is_maskable = masking.maskable(ids, batch.attention_mask, special)
     targets = masking.choose_targets(ids, is_maskable, options.mask_rate, *keys)
-    masked_ids, is_shown_masked = masking.show_masked(ids, targets, special.mask, options.mask_token_share, *keys)
+    others = None
     if isinstance(options, MlmConfig) and options.random_token_share:
-        others = masking.other_tokens(targets, special, generator.config.vocab_size, *keys)
-        masked_ids = masking.show_others(masked_ids, targets, others, options.random_token_share, *keys)
+        others = masking.other_tokens(targets, special, generator.config.vocab_size, *keys), options.random_token_share
+    shown = masking.show_masked(ids, targets, special.mask, options.mask_token_share, *keys, others)
+    masked_ids, is_shown_masked = shown
     hidden_states = generator(masked_ids, batch.attention_mask, batch.token_type_ids)  # [B, L, D]
     index = targets.positions[:, :, None].expand(-1, -1, hidden_states.shape[-1])
     logits = generator.logits(hidden_states.gather(1, index)).float()  # [B, K, V]
     return Prediction(masked_ids, targets, is_shown_masked, hidden_states, logits)
 
 
-def prediction_count(batch: Batch, mask_rate: float, special: SpecialIds) -> int:
-    """Tokens of the batch that `predict` chooses, found on the host."""
-    return int(masking.quota(masking.maskable(batch.input_ids, batch.attention_mask, special), mask_rate).sum())
+def count_targets(
+    batch: Batch, name: str, mask_rate: float, special: SpecialIds, sop: SopConfig | None
+) -> dict[str, int]:
+    """Tokens that `predict` chooses, under `name`, and rows with an order where `sop` is given, found on the host."""
+    is_maskable = masking.maskable(batch.input_ids, batch.attention_mask, special)
+    counts = {name: int(masking.quota(is_maskable, mask_rate).sum())}
+    return counts if sop is None else counts | {"sop_loss": int((batch.sentence_order_label != IGNORED_LABEL).sum())}
 
 
 def prediction_terms(logits: Tensor, targets: masking.Targets, is_shown_masked: Tensor, name: str) -> dict[str, Term]:
@@ -133,11 +136,6 @@ class CrossEntropy(torch.autograd.Function):
         error = logits.softmax(-1)  # [M, V]
         error.scatter_add_(1, labels[:, None], error.new_full((1, 1), -1.0).expand(len(labels), 1))
         return error.mul_(gradient[:, None]), None
-
-
-def order_counts(batch: Batch, sop: SopConfig | None) -> dict[str, int]:
-    """Rows with an order, found on the host, where it is trained."""
-    return {} if sop is None else {"sop_loss": int((batch.sentence_order_label != IGNORED_LABEL).sum())}
 
 
 def order_terms(head: SentenceOrderHead | None, hidden_states: Tensor, batch: Batch) -> dict[str, Term]:

@@ -4,16 +4,17 @@ Dimensions: B batch, L length, K slots a row, V vocab, D hidden.
 """
 
 import math
+from importlib import import_module
 from typing import NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from electra_albert.config import ModelConfig, RtdConfig, SopConfig
+from electra_albert.config import ModelConfig, PretrainConfig, RtdConfig, SopConfig
 from electra_albert.contracts import Batch, SpecialIds, Term
 from electra_albert.model.electra import Discriminator, Electra, Generator
-from electra_albert.objectives import mlm
+from electra_albert.objectives import mlm, spec_of
 from electra_albert.objectives.evaluation import Detections, Unigram, baseline_terms
 from electra_albert.objectives.masking import Targets, sample
 
@@ -58,14 +59,13 @@ class ReplacedTokenDetection(nn.Module):
         if generator == discriminator == 1.0:
             return None
         own = {"electra.generator.embeddings.": 1.0, "electra.generator.": generator, "electra.": discriminator}
-        names = [name for name, _ in self.named_parameters()]
+        names = (name for name, _ in self.named_parameters())
         return {name: next(rate for start, rate in own.items() if name.startswith(start)) for name in names}
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Predicted tokens, tokens that are not padding, and rows with an order, found on the host."""
-        predicted = mlm.prediction_count(batch, self.rtd.mask_rate, self.special)
-        counts = {"generator_loss": predicted, "discriminator_loss": int(batch.attention_mask.sum())}
-        return counts | mlm.order_counts(batch, self.sop)
+        counts = mlm.count_targets(batch, "generator_loss", self.rtd.mask_rate, self.special, self.sop)
+        return counts | {"discriminator_loss": int(batch.attention_mask.sum())}
 
     def corrupt(self, batch: Batch) -> Corruption:
         """Mask the batch, let the generator fill it, and mark what changed. Draws are keyed by batch.example_id."""
@@ -90,8 +90,18 @@ class ReplacedTokenDetection(nn.Module):
 
     def terms(self, batch: Batch, corruption: Corruption, hidden_states: Tensor, detected: Tensor) -> dict[str, Term]:
         """Loss and metric terms of a batch that was corrupted; hidden_states and detected as from `detect`."""
+        is_replaced, mask = corruption.is_replaced, batch.attention_mask  # [B, L]
+        nats = F.binary_cross_entropy_with_logits(detected.float(), is_replaced.float(), reduction="none")  # [B, L]
+        is_flagged = (detected.detach() > 0) & mask
+        hits = (is_flagged & is_replaced).sum().float()
+        tokens, replaced = mask.sum(), is_replaced.sum()
         terms = mlm.prediction_terms(corruption.logits, corruption.targets, corruption.is_shown_masked, "generator")
-        terms |= _detection_terms(detected, corruption.is_replaced, batch.attention_mask)
+        terms |= {
+            "discriminator_loss": Term((nats * mask).sum(), tokens),
+            "replaced_fraction": Term(replaced.float(), tokens),
+            "discriminator_precision": Term(hits, is_flagged.sum()),
+            "discriminator_recall": Term(hits, replaced),
+        }
         return terms | mlm.order_terms(self.discriminator.sentence_order, hidden_states, batch)
 
     def score(self, batch: Batch, unigram: Unigram, detections: Detections) -> dict[str, Term]:
@@ -99,30 +109,22 @@ class ReplacedTokenDetection(nn.Module):
         corruption = self.corrupt(batch)
         hidden_states, detected = self.detect(batch, corruption)
         detections.add(detected, corruption.is_replaced, batch.attention_mask)
-        baselines = baseline_terms(corruption.targets, corruption.is_shown_masked, unigram)
-        return self.terms(batch, corruption, hidden_states, detected) | baselines
+        terms = self.terms(batch, corruption, hidden_states, detected)
+        return terms | baseline_terms(corruption.targets, corruption.is_shown_masked, unigram)
 
 
-def _detection_terms(detected: Tensor, is_replaced: Tensor, mask: Tensor) -> dict[str, Term]:
-    """detected any float [B, L], is_replaced and mask bool [B, L]."""
-    nats = F.binary_cross_entropy_with_logits(detected.float(), is_replaced.float(), reduction="none")  # [B, L]
-    is_flagged = (detected.detach() > 0) & mask
-    hits = (is_flagged & is_replaced).sum().float()
-    tokens, replaced = mask.sum(), is_replaced.sum()
-    return {
-        "discriminator_loss": Term((nats * mask).sum(), tokens),
-        "replaced_fraction": Term(replaced.float(), tokens),
-        "discriminator_precision": Term(hits, is_flagged.sum()),
-        "discriminator_recall": Term(hits, replaced),
-    }
-
-
-# All are a contracts.Objective with
-#   seed, special  the key of its draws and the special ids
-#   guessing       nats a count of each weighted term at chance level
-#   generator      the model that fills masks
-#   discriminator  the model that finds what was filled in, or None
-#   rate_scales    multiples of the learning rate by parameter name, or None
-#   corrupt(batch) the masked batch: masked_ids, targets, is_shown_masked, logits at the targets, …
-#   score(batch, unigram, detections)  the terms of a held-out batch and of its baselines
+# Each is a contracts.Objective with
+#   seed, special, guessing     key of its draws, special ids, nats a count of each weighted term at chance level
+#   generator, discriminator    the model that fills masks, and the one that detects replaced tokens or None
+#   rate_scales                 multiples of the learning rate by parameter name, or None
+#   corrupt(batch)              masked_ids, targets, is_shown_masked, logits at the targets, …
+#   score(batch, unigram, detections)   terms of a held-out batch and of its baselines
 PretrainingObjective: TypeAlias = mlm.MaskedLanguageModeling | ReplacedTokenDetection
+
+
+def make_objective(config: PretrainConfig, special: SpecialIds) -> PretrainingObjective:
+    """The objective that config.run.objective names, with initial weights from torch's stream."""
+    spec = spec_of(config)
+    module, _, name = spec.built_by.partition(":")
+    build: type[PretrainingObjective] = getattr(import_module(module), name)
+    return build(model=config.model, special=special, seed=config.training.seed, **spec.groups(config))

@@ -10,7 +10,7 @@ from torch import Tensor
 from electra_albert.apps.pretrain.job import START_TOLERANCE
 from electra_albert.config import ModelConfig
 from electra_albert.keyed_random import Stream, bits
-from electra_albert.model.electra import Discriminator, Electra, masked_language_model
+from electra_albert.model.electra import Discriminator, Electra, Generator, initialize_models
 from electra_albert.model.heads import RtdHead
 from electra_albert.model.initialization import HEAD_OFFSETS, initialize
 from electra_albert.presets import PRESETS
@@ -27,9 +27,7 @@ NORMAL = ModelConfig(
 )
 LOCAL = replace(NORMAL, initialization="local")
 ROWS, LENGTH = 5, 64
-# Words disturb the agreement of positions; still most queries, and most of the attention of each, must go to the head's
-# own offset. Chance gives it one in LENGTH.
-LEAST_SHARE = 0.5
+LEAST_SHARE = 0.5  # of the queries, and of the attention of each, at the head's own offset; by chance one in LENGTH
 
 
 def make_pair(config: ModelConfig) -> Electra:
@@ -64,7 +62,7 @@ def test_heads_look_at_their_own_offsets_from_the_start(kind: str, group: int) -
 
 
 def test_check_of_offsets_rejects_normal_weights_and_heads_that_look_the_other_way() -> None:
-    # Planted: the published start, and queries turned by the offset of another head.
+    # Planted: the published start, and the heads in reverse order.
     with pytest.raises(AssertionError, match="head 0"):
         assert_heads_look_at_their_offsets(first_attention(make_pair(NORMAL).discriminator))
     with pytest.raises(AssertionError, match="head 0, offset -1: 0"):
@@ -80,7 +78,8 @@ def test_local_heads_start_at_logits_of_zero_and_each_of_many_blocks_adds_its_sh
 
 
 def test_normal_start_is_the_published_one() -> None:
-    alone = masked_language_model(NORMAL, with_sentence_order=True)
+    alone = Generator(NORMAL, with_sentence_order=True)
+    initialize_models(alone)
     for name, parameter in (*make_pair(NORMAL).named_parameters(), *alone.named_parameters()):
         if parameter.ndim == 2:
             # The deviation of n normal draws has a relative error of about 1 / sqrt(2 n).

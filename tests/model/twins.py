@@ -16,9 +16,9 @@ from electra_albert.config import ModelConfig
 from electra_albert.contracts import Batch
 from electra_albert.hub.config import stock_config
 from electra_albert.hub.names import to_stock
-from electra_albert.keyed_random import Stream, bits
-from electra_albert.model.electra import Discriminator, Electra, Generator, masked_language_model
+from electra_albert.model.electra import Discriminator, Electra, Generator, initialize_models
 from electra_albert.model.encoder import Body
+from tests.objectives.toy import make_batch
 
 Module = TypeVar("Module", bound=nn.Module)
 B, L = 3, 13
@@ -36,13 +36,9 @@ SPECIAL_IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 LENGTHS = (L, 8, 3)
 
 
-def padded_batch(config: ModelConfig = SHAPE) -> Batch:
+def padded_batch() -> Batch:
     """Rows of different lengths, two segments each, ids that are never the padding."""
-    row, place = torch.arange(B), torch.arange(L)
-    input_ids = 1 + bits(1, Stream.EXAMPLE, row[:, None], place) % (config.vocab_size - 1)  # [B, L]
-    attention_mask = place < torch.tensor(LENGTHS)[:, None]  # [B, L]
-    token_type_ids = ((place >= torch.tensor(LENGTHS)[:, None] // 2) & attention_mask).long()  # [B, L]
-    return Batch(torch.where(attention_mask, input_ids, 0), attention_mask, token_type_ids, torch.full((B,), -100), row)
+    return make_batch(LENGTHS, L, SHAPE.vocab_size)
 
 
 def drawn(make: Callable[[], Module], seed: int = 5) -> Module:
@@ -65,7 +61,12 @@ def make_pair(config: ModelConfig, seed: int = 5, *, with_sentence_order: bool =
 
 
 def make_masked_lm(config: ModelConfig, seed: int = 5, *, with_sentence_order: bool = True) -> Generator:
-    return drawn(lambda: masked_language_model(config, with_sentence_order=with_sentence_order), seed)
+    def make() -> Generator:
+        generator = Generator(config, with_sentence_order=with_sentence_order)
+        initialize_models(generator)
+        return generator
+
+    return drawn(make, seed)
 
 
 def make_body(config: ModelConfig, seed: int = 5, *, with_pooler: bool) -> Body:
@@ -95,11 +96,9 @@ def stock(config: ModelConfig, **changes: Any) -> Any:
 
 
 def masked_lm_twin(generator: Generator, **changes: Any) -> nn.Module:
-    return load_twin(transformers.AlbertForMaskedLM(stock(generator.config, **changes)), generator)
-
-
-def pretraining_twin(generator: Generator) -> nn.Module:
-    return load_twin(transformers.AlbertForPreTraining(stock(generator.config)), generator)
+    """Stock AlbertForMaskedLM or, with a sentence-order head, AlbertForPreTraining."""
+    kind = transformers.AlbertForMaskedLM if generator.sentence_order is None else transformers.AlbertForPreTraining
+    return load_twin(kind(stock(generator.config, **changes)), generator)
 
 
 def body_twin(body: Body) -> nn.Module:
@@ -120,12 +119,12 @@ def stock_detector(discriminator: Discriminator) -> nn.Module:
 
 
 def gradients(module: nn.Module) -> dict[str, Tensor]:
-    """Gradients under the names of our modules: a stock query, key and value in one matrix, the order's head whole."""
+    """Gradients of ours or of its twin under the same names, query, key and value in one matrix."""
     found = {name: parameter.grad for name, parameter in module.named_parameters()}
     ours: dict[str, Tensor] = {}
     for stock_name, gradient in found.items():
-        name = stock_name.removeprefix("albert.").replace("sop_classifier.", "sentence_order.")
-        name = f"sentence_order.{name}" if name.startswith("pooler.") else name
+        name = stock_name.removeprefix("albert.").removeprefix("electra.").replace("sop_classifier.", "sentence_order.")
+        name = name.replace("sentence_order.pooler.", "pooler.")
         assert gradient is not None, f"{name} has no gradient"
         if "attention.query." in name:
             parts = [found[stock_name.replace("query", part)] for part in ("query", "key", "value")]

@@ -120,18 +120,10 @@ def after_noise(logits: Tensor, temperature: float, seed: int, example: Tensor, 
     return ((logits + noise) / temperature).argmax(-1)
 
 
-def by_maximum(logits: Tensor, temperature: float, seed: int, example: Tensor, position: Tensor) -> Tensor:
-    """Blocks chosen by their maximum in the place of their logsumexp, which favours those with one likely token."""
-    blocks = logits.view(len(logits), 8, -1)
-    block = after_noise(blocks.amax(-1), temperature, seed + 1, example, position)
-    return block * blocks.shape[-1] + after_noise(blocks[example, block], temperature, seed, example, position)
-
-
-def test_check_of_draws_rejects_a_temperature_after_the_noise_and_blocks_chosen_by_their_best_token() -> None:
+def test_check_of_draws_rejects_a_temperature_after_the_noise() -> None:
     logits = make_logits(64)
     assert chi_squared(draw(after_noise, logits, 1.0), logits) > ACCEPTED
     assert chi_squared(draw(after_noise, logits, 2.0), logits, 2.0) < REJECTED
-    assert chi_squared(draw(by_maximum, logits, 1.0), logits) < REJECTED
 
 
 @pytest.mark.parametrize(("token", "others"), [(6e4, 0.0), (0.0, -6e4)])

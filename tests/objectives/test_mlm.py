@@ -10,30 +10,27 @@ from torch import Tensor
 
 from electra_albert.config import MlmConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds, UsageError
-from electra_albert.keyed_random import Stream, bits
-from electra_albert.objectives.masking import Targets, choose_targets, other_tokens, show_masked, show_others
+from electra_albert.objectives.masking import Targets, choose_targets, other_tokens, show_masked
 from electra_albert.objectives.mlm import CrossEntropy, MaskedLanguageModeling
-from tests.model.twins import assert_same_gradients, gradients, pretraining_twin
+from tests.model.twins import assert_same_gradients, gradients, masked_lm_twin
 from tests.objectives.toy import MASK, MODEL, SEED, SPECIAL, STEP, build, make_batch, ordered
 
 ACCEPTED = 1e-3  # least p-value; draws are keyed, so a test holds on every run or on none
 VOCAB = 37
 SPREAD = SPECIAL._replace(mask=36, never_masked=(36, 0, 17, 18, 5))
 KEYS = torch.arange(1500)
-Draw = Callable[[Targets, SpecialIds, int, int, Tensor], Tensor]
 
 
 def targets_of(special: SpecialIds) -> tuple[Tensor, Targets]:
     """Ids [B, L] with every ordinary token equally often, and targets in them."""
     ordinary = torch.tensor([token for token in range(VOCAB) if token not in special.never_masked])
     ids = ordinary[torch.arange(len(KEYS) * 41) % len(ordinary)].view(len(KEYS), 41)
-    return ids, choose_targets(ids, torch.ones_like(ids, dtype=torch.bool), 0.5, SEED, KEYS)
+    is_maskable = torch.arange(41) < 21 + KEYS[:, None] % 21  # so that some slots are unused
+    return ids, choose_targets(ids, is_maskable, 0.5, SEED, KEYS)
 
 
-def assert_uniform_over_others(draw: Draw, special: SpecialIds) -> None:
+def assert_uniform_over_others(others: Tensor, targets: Targets, special: SpecialIds) -> None:
     """AssertionError unless every token but the target itself and special ones is drawn equally often."""
-    _, targets = targets_of(special)
-    others = draw(targets, special, VOCAB, SEED, KEYS)
     assert not (others == targets.labels).any(), "a token is shown for itself"
     assert not torch.isin(others, torch.tensor(special.never_masked)).any(), "a special token is shown"
     for label in sorted(set(range(VOCAB)) - set(special.never_masked)):
@@ -43,49 +40,28 @@ def assert_uniform_over_others(draw: Draw, special: SpecialIds) -> None:
         assert stats.chisquare(found[allowed].numpy()).pvalue > ACCEPTED / VOCAB, f"not all alike for {label}"
 
 
+# Planted: a special token, the token itself, and another ordinary one, each in the place of an ordinary token.
+FAULTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "special token": lambda labels: torch.full_like(labels, 17),
+    "for itself": lambda labels: labels,
+    "not all alike": lambda labels: torch.where(labels == 4, 3, 4),
+}
+
+
 def test_random_tokens_are_uniform_over_all_but_the_token_itself_and_special_ones() -> None:
-    assert_uniform_over_others(other_tokens, SPREAD)
-
-
-def from_the_whole_vocabulary(targets: Targets, special: SpecialIds, vocab: int, seed: int, key: Tensor) -> Tensor:
-    """As in ALBERT's own code, but for the token itself."""
-    drawn = bits(seed, Stream.RANDOM_TOKEN, key[:, None], targets.positions) % (vocab - 1)
-    return drawn + (drawn >= targets.labels).long()
-
-
-def with_the_token_itself(targets: Targets, special: SpecialIds, vocab: int, seed: int, key: Tensor) -> Tensor:
-    """As if each target were the last token: any ordinary token but that one."""
-    return other_tokens(targets._replace(labels=torch.full_like(targets.labels, vocab)), special, vocab, seed, key)
-
-
-def moved_on_by_one(targets: Targets, special: SpecialIds, vocab: int, seed: int, key: Tensor) -> Tensor:
-    """The next token in the place of one that may not be shown: shown twice as often."""
-    drawn = with_the_token_itself(targets, special, vocab, seed, key)
-    others = sorted(set(range(vocab)) - set(special.never_masked))
-    following = torch.tensor([next((o for o in others if o > token), others[0]) for token in range(vocab)])
-    return torch.where(drawn == targets.labels, following[drawn], drawn)
-
-
-# Planted: each usual way to draw a random token wrongly.
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        (from_the_whole_vocabulary, "special token"),
-        (with_the_token_itself, "for itself"),
-        (moved_on_by_one, "not all alike"),
-    ],
-)
-def test_check_of_random_tokens_rejects_a_draw(fault: Draw, words: str) -> None:
-    with pytest.raises(AssertionError, match=words):
-        assert_uniform_over_others(fault, SPREAD)
+    _, targets = targets_of(SPREAD)
+    others = other_tokens(targets, SPREAD, VOCAB, SEED, KEYS)
+    assert_uniform_over_others(others, targets, SPREAD)
+    for words, fault in FAULTS.items():
+        with pytest.raises(AssertionError, match=words):
+            assert_uniform_over_others(torch.where(others == 3, fault(targets.labels), others), targets, SPREAD)
 
 
 def assert_shown_in_shares(mlm: MlmConfig, shares: tuple[float, float]) -> None:
     """AssertionError unless those shares of the targets are [MASK] and random, and all else is as it was."""
     ids, targets = targets_of(SPECIAL)
-    masked, is_shown_masked = show_masked(ids, targets, MASK, mlm.mask_token_share, SEED, KEYS)
-    others = other_tokens(targets, SPECIAL, VOCAB, SEED, KEYS)
-    shown = show_others(masked, targets, others, mlm.random_token_share, SEED, KEYS)
+    others = other_tokens(targets, SPECIAL, VOCAB, SEED, KEYS), mlm.random_token_share
+    shown, is_shown_masked = show_masked(ids, targets, MASK, mlm.mask_token_share, SEED, KEYS, others)
     used = targets.weight > 0
     tokens = shown.gather(1, targets.positions)
     is_mask, is_kept = (tokens == MASK) & used, (tokens == targets.labels) & used
@@ -119,7 +95,7 @@ def assert_loss_is_stocks(batch: Batch, stock_order: Tensor) -> None:
     """AssertionError unless loss and gradients are those of stock AlbertForPreTraining given `stock_order`."""
     objective = build("mlm_sop", replace(MODEL, initializer_range=0.3))
     assert isinstance(objective, MaskedLanguageModeling)
-    twin, prediction = pretraining_twin(objective.generator), objective.corrupt(batch)
+    twin, prediction = masked_lm_twin(objective.generator), objective.corrupt(batch)
     targets = prediction.targets
     chosen = targets.labels.masked_fill(targets.weight == 0, IGNORED_LABEL)
     labels = torch.full_like(batch.input_ids, IGNORED_LABEL).scatter(1, targets.positions, chosen)

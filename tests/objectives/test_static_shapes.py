@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from electra_albert.contracts import Batch, SpecialIds, Term
+from electra_albert.contracts import Batch, SpecialIds
 from electra_albert.model.encoder import compile_for_training
-from electra_albert.objectives import masking, rtd
+from electra_albert.objectives import masking, mlm, rtd
 from electra_albert.objectives.masking import sample
-from electra_albert.objectives.rtd import Corruption, PretrainingObjective, ReplacedTokenDetection
+from electra_albert.objectives.rtd import PretrainingObjective
 from tests.model.test_training_passes import compiled
-from tests.objectives.toy import MODEL, OBJECTIVES, SPECIAL, STEP, build, make_batch, make_objective, ordered
+from tests.objectives.toy import MODEL, OBJECTIVES, STEP, build, make_batch, make_objective, ordered
 
 # Operators whose result's shape depends on values, or that hand a value to the host.
 _NAMES = "_local_scalar_dense is_nonzero equal nonzero masked_select unique _unique2 bincount repeat_interleave.Tensor"
@@ -79,45 +79,29 @@ def test_same_operators_and_shapes_whatever_the_batch_holds(name: str) -> None:
         assert shapes == {(5, max(1, round(rate * 21)), MODEL.vocab_size)}
 
 
-# Planted: each usual way to let a value decide a shape or stop the device.
-FAULTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "by a mask": lambda detected, mask: detected[mask].sum(),
-    "by a condition": lambda detected, mask: detected.sum() if mask.any() else detected.sum() * 0,
+def by_list(input_ids: Tensor, attention_mask: Tensor, special: SpecialIds) -> Tensor:
+    return attention_mask & ~torch.isin(input_ids, torch.tensor(special.never_masked, device=input_ids.device))
+
+
+# Planted: each usual way to let a value decide a shape or stop the device. "meta" is a second device on any machine.
+FAULTS: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
+    "by a mask": (mlm, "order_terms", lambda head, states, batch: states[batch.attention_mask], "reads values"),
+    "by a condition": (
+        mlm,
+        "order_terms",
+        lambda head, states, batch: {"any": states} if states.any() else {},
+        "reads values",
+    ),
+    "special ids": (masking, "maskable", by_list, "makes a tensor of a list"),
+    "draws sent elsewhere": (rtd, "sample", lambda *given: sample(*given).to("meta"), "from one device to another"),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_trace_rejects_a_loss(fault: str) -> None:
-    class Planted(ReplacedTokenDetection):
-        def terms(self, batch: Batch, corruption: Corruption, *found: Tensor) -> dict[str, Term]:
-            terms = super().terms(batch, corruption, *found)
-            wrong = FAULTS[fault](found[1], batch.attention_mask)
-            return terms | {"discriminator_loss": Term(wrong, terms["discriminator_loss"].count)}
-
-    with pytest.raises(AssertionError, match="reads values"):
-        trace(make_objective(kind=Planted), contents()[1])
-
-
-def test_trace_rejects_special_ids_made_a_tensor_at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Planted: the ids in a tensor of the host, for one comparison in the place of five.
-    def by_list(input_ids: Tensor, attention_mask: Tensor, special: SpecialIds) -> Tensor:
-        return attention_mask & ~torch.isin(input_ids, torch.tensor(special.never_masked, device=input_ids.device))
-
-    batch = contents()[1]
-    ids, mask = batch.input_ids, batch.attention_mask
-    assert torch.equal(by_list(ids, mask, SPECIAL), masking.maskable(ids, mask, SPECIAL))
-    monkeypatch.setattr(masking, "maskable", by_list)
-    with pytest.raises(AssertionError, match="makes a tensor of a list"):
-        trace(make_objective(), batch)
-
-
-def test_trace_rejects_a_tensor_that_changes_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Planted: draws sent elsewhere; the device "meta" is a second one on a machine without a GPU.
-    def elsewhere(logits: Tensor, *keys: Any) -> Tensor:
-        return sample(logits, *keys).to("meta")
-
-    monkeypatch.setattr(rtd, "sample", elsewhere)
-    with pytest.raises(AssertionError, match="from one device to another"):
+def test_trace_rejects_what_stops_the_device(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, name, planted, words = FAULTS[fault]
+    monkeypatch.setattr(module, name, planted)
+    with pytest.raises(AssertionError, match=words):
         trace(make_objective(), contents()[1])
 
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from electra_albert import config as options
-from electra_albert import objectives
 from electra_albert.config import ModelConfig, RtdConfig, SopConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds
 from electra_albert.keyed_random import Stream, bits
+from electra_albert.objectives import rtd as objectives
 from electra_albert.objectives.rtd import PretrainingObjective, ReplacedTokenDetection
 
 PAD, UNKNOWN, CLS, SEP, MASK = range(5)

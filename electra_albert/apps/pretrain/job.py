@@ -19,9 +19,9 @@ from electra_albert.corpus.store import Store
 from electra_albert.corpus.tokenizer import fingerprint, special_ids
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import Compilation, compile_for_training, set_gradient_checkpointing
-from electra_albert.objectives import make_objective, spec_of
+from electra_albert.objectives import spec_of
 from electra_albert.objectives.evaluation import Unigram
-from electra_albert.objectives.rtd import PretrainingObjective
+from electra_albert.objectives.rtd import PretrainingObjective, make_objective
 from electra_albert.training.distributed import World, main_first
 from electra_albert.training.optimizer import check_groups, parameter_groups
 
