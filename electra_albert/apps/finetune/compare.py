@@ -14,7 +14,7 @@ from electra_albert.apps.finetune.job import Start, find_start, with_recipe
 from electra_albert.apps.finetune.results import RESULTS, markdown_table, percent
 from electra_albert.apps.run_folder import ENVIRONMENT, recorded_settings, writing
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.files import write_json, write_text
+from electra_albert.files import read_json, write_json, write_text
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig
 from electra_albert.tasks import metrics, reading
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, TASKS
@@ -96,7 +96,7 @@ def glue_tasks(
 
 
 class GlueAverage(NamedTuple):
-    """A mean over GLUE tasks, None where none has a score, the tasks in it, and those or their metrics that lack."""
+    """A mean over GLUE tasks, None where none has a score, its tasks, and the tasks or metrics that are missing."""
 
     average: float | None
     used: tuple[str, ...]
@@ -118,8 +118,7 @@ def glue_average(scores: Mapping[str, Mapping[str, float]], convention: str) -> 
 
 def write_glue(folder: Path, names: Sequence[str]) -> str:
     """Write results.json over all tasks and a table with the median over seeds of every metric; returns the table."""
-    sweeps = {name: folder / name / RESULTS for name in names}
-    found = {name: files.read_results(file) for name, file in sweeps.items() if file.is_file()}
+    found = {name: content for name in names if (content := read_json(folder / name / RESULTS))}
     rows = [
         [name, metric, *(percent(one["metrics"][metric][key]) for key in ("median", "std")), str(len(one["seeds"]))]
         for name, one in found.items()
@@ -144,9 +143,9 @@ def _read(folder: Path) -> tuple[dict[str, Any], list[files.SeedResult], str]:
     """The results of a finished sweep, those of its seeds, and a phrase that names its task."""
     if not (folder / RESULTS).is_file():
         raise UsageError(f"{folder / RESULTS} does not exist; name the folder of a finished sweep")
-    results = files.read_results(folder / RESULTS)
+    results = read_json(folder / RESULTS)
     if not results.keys() >= {*_NEEDED.split()}:
-        raise CheckpointError(f"{folder / RESULTS} is not the result of a sweep over one task")
+        raise CheckpointError(f"{folder / RESULTS} is damaged or not of a sweep over one task; run that again")
     seeds = [files.read_result(folder / f"seed-{seed}") for seed in results["seeds"]]
     done = [*filter(None, seeds)]
     if len(done) < len(seeds):

@@ -17,7 +17,7 @@ from electra_albert.apps.finetune.job import TaskJob, data_fingerprint
 from electra_albert.apps.run_folder import CARD, COMMAND, CONFIG, ENVIRONMENT, writing
 from electra_albert.contracts import CheckpointError, Metrics, UsageError
 from electra_albert.corpus.tokenizer import fingerprint
-from electra_albert.files import read_json, write_json, write_text
+from electra_albert.files import write_json, write_text
 from electra_albert.finetuning_config import CUSTOM, FinetuneConfig, table_name
 from electra_albert.hub import card
 from electra_albert.hub.save import save_model
@@ -69,13 +69,6 @@ def read_result(folder: Path) -> SeedResult | None:
         raise CheckpointError(f"{file} cannot be read ({error}); remove {folder} to train this seed again") from None
 
 
-def read_results(file: Path) -> dict[str, Any]:
-    """The contents of a results.json; CheckpointError where it cannot be read."""
-    if content := read_json(file):
-        return content
-    raise CheckpointError(f"{file} cannot be read; run the sweep again")
-
-
 def check_is_ours(folder: Path) -> None:
     """UsageError where the folder holds files that a sweep would overwrite and was not made by one."""
     if any((folder / name).exists() for name in ("checkpoints", "generator")):
@@ -102,7 +95,7 @@ def open_folder(job: TaskJob, folder: Path, command: Sequence[str]) -> list[str]
     recorded, changes = run_folder.recorded_settings(folder), []
     if recorded and job.config.tuning.resume == "never":
         raise UsageError(f"--resume never, but {folder} holds a sweep; choose another --output_dir")
-    # A scoring replaces a scoring.
+    # A sweep that only scores may replace another one.
     if recorded and (job.train is not None or recorded.get("is_trained") is not False):
         then = {**FinetuneConfig().options(), **recorded}  # an older version did not record all options
         same_data = {name: value for name, value in then.items() if name not in _OF_THE_CALL}
@@ -114,7 +107,7 @@ def open_folder(job: TaskJob, folder: Path, command: Sequence[str]) -> list[str]
             raise CheckpointError(f"{folder} was made with other data ({files[1]} {was}); choose another --output_dir")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        # First of all: a folder that holds it is known to be a sweep's.
+        # First: check_is_ours recognises a sweep by this file.
         write_json(folder / ENVIRONMENT, {**run_folder.environment(), "settings": settings})
         write_text(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
         write_text(folder / COMMAND, shlex.join(["python", *command]) + "\n")
@@ -274,9 +267,8 @@ def format_results(results: Mapping[str, Any]) -> str:
 def shown_metrics(results: Mapping[str, Any]) -> list[str]:
     """The official metrics and ELECTRA's, on every evaluation set."""
     wanted = dict.fromkeys([results["main_metric"], *results["official_metrics"]])
-    sets = [name for name in results["evaluation_examples"] if name != results["deciding_set"]]
-    names = [*wanted, *(f"{set_name}_{name}" for set_name in sets for name in wanted)]
-    return [name for name in names if name in results["metrics"]]
+    prefixes = ["" if name == results["deciding_set"] else f"{name}_" for name in results["evaluation_examples"]]
+    return [prefix + name for prefix in prefixes for name in wanted if prefix + name in results["metrics"]]
 
 
 def percent(value: float | None) -> str:
@@ -295,8 +287,7 @@ def predictions_table(examples: Sequence[Any], predictions: Sequence[Any], proba
     lines = [f"{PREDICTIONS_HEADER}{'no_answer' if is_of_none else 'probability'}\ttext"]
     for example, predicted, found in zip(examples, predictions, probabilities or [None] * len(examples), strict=True):
         gold, text = _gold_and_text(example)
-        is_choice = isinstance(example, ChoiceExample)
-        shown = string.ascii_uppercase[predicted] if is_choice else _spelled(predicted)
+        shown = string.ascii_uppercase[predicted] if isinstance(example, ChoiceExample) else _spelled(predicted)
         score = "" if found is None else f"{found if isinstance(found, float) else max(found):.4f}"
         cells = (" ".join(cell.split()) for cell in (example.identity, gold, shown, score, text))
         lines.append("\t".join(c if len(c) <= _SHOWN_CHARACTERS else f"{c[:_SHOWN_CHARACTERS]} …" for c in cells))

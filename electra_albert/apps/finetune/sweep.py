@@ -216,8 +216,7 @@ class Sweep:
             objective, _ = load_objective(job, job.start.files, self.world.device)
             with inference(objective, job):
                 scored = score(job, objective, self.world, self.stop)
-            self.is_stopped = scored is None
-            self.results = {} if scored is None else {scored.seed: scored}
+            self.is_stopped, self.results = scored is None, {scored.seed: scored} if scored else {}
         if not self.is_stopped:
             with main_first(self.world):
                 if self.world.is_main:
@@ -227,15 +226,15 @@ class Sweep:
 
     def _write(self) -> RunResult:
         """Write results and predictions; the summary holds the table and the files that were written."""
-        job, folder, done, lines = self.job, self.folder, [*self.results.values()], []
-        result = RunResult(folder, {}, 0)
+        job, folder, done = self.job, self.folder, [*self.results.values()]
+        result, lines = RunResult(folder, {}, 0), list[str]()
         if done:
             best, file = files.best_of(job, done), folder / files.MODEL / TASK_FILE
             found = read_json(file).get("seed") if file.is_file() else None
             if job.train is not None and found != best.seed:
                 state = "is gone or damaged" if found is None else f"is that of seed {found}"
-                way_out = f"remove {folder / f'seed-{best.seed}'} to train it again"
-                raise CheckpointError(f"{folder / files.MODEL} {state}, the best seed is {best.seed}; {way_out}")
+                way_out = f"the best seed is {best.seed}; remove {folder / f'seed-{best.seed}'} to train it again"
+                raise CheckpointError(f"{folder / files.MODEL} {state}, {way_out}")
             lines = [files.write_results(job, folder, done, best)]
             result = RunResult(folder, best.metrics, best.step)
         if job.config.tuning.predict is not None:
