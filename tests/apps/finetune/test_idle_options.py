@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.apps.finetune.conftest import Tuned
 from tests.apps.tiny_run import Ended, assert_refused, call
 from tests.apps.tiny_tasks import MAKERS, Tiny, mnli, options, results, rte, stories, stsb, tune
 
+Plan = Callable[..., Ended]
 QUICK: tuple[object, ...] = ("--max_steps", 2)
 SCORE_ONLY = ("--num_train_epochs", 0)
 ONCE, TWICE = ("--double_unordered", "false"), ("--double_unordered",)  # ELECTRA's settings are twice for two tasks
@@ -46,8 +48,10 @@ def diagnostic(folder: Path) -> Path:
     return shutil.copy(mnli(folder).folder / "test_matched.tsv", folder / "diagnostic" / "diagnostic.tsv")
 
 
-def plan(finished: Finished, tiny: Tiny, tmp_path: Path, *more: object) -> Ended:
-    return call(finetune.main, *tiny.options(finished.folder, tmp_path / "out", "--dry_run", *more))
+@pytest.fixture
+def plan(finished: Finished, tmp_path: Path) -> Plan:
+    """Plans to train the tiny run on a task, into `out`."""
+    return lambda tiny, *more: call(finetune.main, *tiny.options(finished.folder, tmp_path / "out", "--dry_run", *more))
 
 
 def updates(ended: Ended) -> dict[str, int]:
@@ -77,9 +81,9 @@ def test_options_without_effect_are_refused_by_name(in_folder: Path, words: tupl
 
 
 @pytest.mark.parametrize("task", ["mrpc", "stsb"])
-def test_texts_whose_order_means_nothing_are_exchanged(finished: Finished, tmp_path: Path, task: str) -> None:
+def test_texts_whose_order_means_nothing_are_exchanged(plan: Plan, tmp_path: Path, task: str) -> None:
     tiny = small(task, tmp_path / "tasks")
-    once, twice = (updates(plan(finished, tiny, tmp_path, *more)) for more in (ONCE, TWICE))
+    once, twice = (updates(plan(tiny, *more)) for more in (ONCE, TWICE))
     assert twice[task] == 2 * once[task]
 
 
@@ -92,17 +96,13 @@ def test_texts_whose_order_means_nothing_are_exchanged(finished: Finished, tmp_p
         ("squad", ("--dropout_samples", 4)),
     ],
 )
-def test_what_the_head_of_a_task_has_not_is_refused(
-    finished: Finished, tmp_path: Path, task: str, words: tuple[object, ...]
-) -> None:
-    assert_refused(plan(finished, MAKERS[task](tmp_path), tmp_path, *words), 2, task, str(words[0]))
+def test_what_the_head_of_a_task_lacks_is_refused(plan: Plan, tmp_path: Path, task: str, words: list[object]) -> None:
+    assert_refused(plan(MAKERS[task](tmp_path), *words), 2, task, str(words[0]))
 
 
 @pytest.mark.parametrize(("steps", "is_reported"), [(1, False), (2, True), (9, True)])
-def test_a_warm_up_that_never_ends_is_reported(
-    finished: Finished, tiny: Tiny, tmp_path: Path, steps: int, is_reported: bool
-) -> None:
-    ended = plan(finished, tiny, tmp_path, "--max_steps", 2, "--warmup_steps", steps)
+def test_a_warm_up_that_never_ends_is_reported(plan: Plan, tiny: Tiny, steps: int, is_reported: bool) -> None:
+    ended = plan(tiny, "--max_steps", 2, "--warmup_steps", steps)
     assert ended.code == 0, ended.err
     assert (f"notice: --warmup_steps {steps} of 2 updates" in ended.err) == is_reported
 
