@@ -100,7 +100,7 @@ def _sets() -> dict[str, list[Story]]:
     return {name: stories(size, seed) for seed, (name, size) in enumerate(_SIZES.items())}
 
 
-def _write(file: Path, content: str | Sequence[Sequence[object]]) -> None:
+def write(file: Path, content: str | Sequence[Sequence[object]]) -> None:
     """Write a text, or the rows of a table."""
     lines = content if isinstance(content, str) else ("\t".join(map(str, row)) + "\n" for row in content)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -112,15 +112,15 @@ def _write_pairs(folder: Path, label: str, sets: dict[str, list[tuple[str, str, 
     for name, rows in sets.items():
         table = [("index", "sentence1", "sentence2", label), *((i, *row) for i, row in enumerate(rows))]
         for suffix in ("",) if name == "train" else suffixes or ("",):
-            _write(folder / f"{name}{suffix}.tsv", [row[: 3 if name == "test" else 4] for row in table])
+            write(folder / f"{name}{suffix}.tsv", [row[: 3 if name == "test" else 4] for row in table])
     return [row[-1] for row in sets["test"]]
 
 
 def cola(folder: Path) -> Tiny:
     """One text; files without a header, but for the test set."""
     for name, found in _sets().items():
-        _write(folder / "CoLA" / f"{name}.tsv", [("made", one.is_early, "", one.text) for one in found])
-    _write(folder / "CoLA" / "test.tsv", [("index", "sentence"), *((i, one.text) for i, one in enumerate(found))])
+        write(folder / "CoLA" / f"{name}.tsv", [("made", one.is_early, "", one.text) for one in found])
+    write(folder / "CoLA" / "test.tsv", [("index", "sentence"), *((i, one.text) for i, one in enumerate(found))])
     return Tiny("cola", folder / "CoLA", "matthews_correlation", 0.9, [str(story.is_early) for story in found])
 
 
@@ -166,7 +166,7 @@ def _squad(name: str, folder: Path, version: str, *extra: object) -> Tiny:
             paragraphs.append({"context": context, "qas": [question | flags]})
             gold.append("" if is_impossible else story.place)
         content = {"version": "1", "data": [{"title": "tales", "paragraphs": paragraphs}]}
-        _write(folder / f"{set_name}-v{version}.json", json.dumps(content))
+        write(folder / f"{set_name}-v{version}.json", json.dumps(content))
     return Tiny(name, folder, "f1", 0.8, gold, extra)
 
 
@@ -199,7 +199,7 @@ def race(folder: Path) -> Tiny:
             }
             gold += letters if name == "test" else []
             level = "middle" if i < len(found) / 2 else "high"
-            _write(folder / "RACE" / name / level / f"{i:03}.txt", json.dumps(content))
+            write(folder / "RACE" / name / level / f"{i:03}.txt", json.dumps(content))
     return Tiny("race", folder / "RACE", "accuracy", 0.8, gold, ("--num_train_epochs", 8))
 
 
@@ -208,7 +208,7 @@ def ner(folder: Path) -> Tiny:
     for name, found in _sets().items():
         tagged = [[*_tagged(story), *(_tagged(found[i - 1]) if i % 3 == 0 else ())] for i, story in enumerate(found)]
         text = "".join("".join(f"{word}\t{tag}\n" for word, tag in words) + "\n" for words in tagged)
-        _write(folder / "ner" / f"{name}.conll", text)
+        write(folder / "ner" / f"{name}.conll", text)
     return Tiny("ner", folder / "ner", "f1", 0.8, [[tag for _, tag in words] for words in tagged])
 
 

@@ -105,11 +105,6 @@ def test_recipes_follow_model_and_task_and_yield_to_flags(
         assert (config["learning_rate"], config["layer_decay"]) == wanted
 
 
-def test_a_stock_folder_learns_a_task(stock: Path, tiny: Tiny, tmp_path: Path) -> None:
-    tune(*tiny.options(stock, tmp_path / "out", "--learning_rate", 0.001))
-    assert results(tmp_path / "out")["metrics"][tiny.main_metric]["median"] >= tiny.good_score
-
-
 def test_a_recorded_configuration_repeats_the_sweep(train: Train, tmp_path: Path) -> None:
     folder = train("out", "--hidden_dropout_prob", 0.1)
     tune("--config", folder / "config.yaml", "--output_dir", tmp_path / "again")
