@@ -62,8 +62,8 @@ class DataConfig:
         require_within(self, "[1, inf)", "max_train_examples max_eval_examples")
         require_within(self, "(0, 1)", "validation_split")
         require_filled(self, "task data_dir train_file validation_file test_file prepared_dir")
-        has_both = self.validation_split is not None and self.validation_file is not None
-        require(not has_both, "give validation_split or validation_file, not both")
+        is_one = self.validation_split is None or self.validation_file is None
+        require(is_one, "give validation_split or validation_file, not both")
         object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
         names = [name.strip() for name in (self.column_names or "column").split(",")]
         is_whole = all(names) and len(set(names)) == len(names)
@@ -142,8 +142,7 @@ class TuningConfig:
         require_filled(self, "model output_dir predict")
         counts = "seeds evals_per_epoch dropout_samples max_answer_length doc_stride max_steps early_stopping_patience"
         require_within(self, "[1, inf)", counts)
-        dropout = "classifier_dropout_prob hidden_dropout_prob attention_probs_dropout_prob"
-        require_within(self, "[0, 1)", dropout)
+        require_within(self, "[0, 1)", "classifier_dropout_prob hidden_dropout_prob attention_probs_dropout_prob")
         require_within(self, "[0, 1_000_000]", "num_train_epochs")
         require_within(self, "[0, 1]", "warmup_ratio")
         require_within(self, "[0, inf)", "warmup_steps")
@@ -189,11 +188,8 @@ class FinetuneConfig:
     def with_defaults(self, defaults: dict[str, Any]) -> FinetuneConfig:
         """The settings with these values, by name, for every option that was not chosen."""
         free = {name: value for name, value in defaults.items() if name not in (self.chosen or ())}
-        parts = {}
-        for part in PARTS:
-            mine = {name: free[name] for name in option_names(part) if name in free}
-            parts[part] = replace(getattr(self, part), **mine)
-        return replace(self, **parts)
+        parts = {part: {name: free[name] for name in option_names(part) if name in free} for part in PARTS}
+        return replace(self, **{part: replace(getattr(self, part), **own) for part, own in parts.items()})
 
     @property
     def only_predicts(self) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from electra_albert.apps.run_folder import read_options
-from electra_albert.contracts import UsageError, UserError
+from electra_albert.contracts import STOPPED_BY_SIGNAL, RunResult, UsageError, UserError
 from electra_albert.training.run_log import console_log, is_main_process
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def run_app(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
         with console_log():
             code = main(argv)
         sys.stdout.flush()  # while a reader that has left can still be told from a failure
-        return code
+        return _leave(code)
     except UserError as error:
-        return report(error)
+        return _leave(report(error))
     except BrokenPipeError:  # the reader of our output left, as `| head` does
         _write(sys.stdout)
         return 0
@@ -72,6 +72,15 @@ def run_app(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
         _write(sys.stderr)
 
 
+def _leave(exit_code: int) -> int:
+    """The exit code; where torchrun has started many processes, one that has joined the others ends here."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return exit_code
+    from electra_albert.training.distributed import leave
+
+    return leave(exit_code)
+
+
 def _write(stream: TextIO, text: str = "") -> str:
     """Write out `text` and what the stream holds; why that failed, if it did. A failed stream leads nowhere."""
     try:
@@ -82,10 +91,11 @@ def _write(stream: TextIO, text: str = "") -> str:
     return ""
 
 
-def print_results(text: str) -> None:
-    """Print the closing report of a finished run, which log.txt has too; a stdout that fails is only a warning."""
-    if text and (failure := _write(sys.stdout, f"{text}\n")):
+def print_results(result: RunResult) -> int:
+    """Print a run's closing report, which log.txt has too, and return its exit code; if stdout fails, only warn."""
+    if result.summary and (failure := _write(sys.stdout, f"{result.summary}\n")):
         LOG.warning(f"{failure}; the same is in the run's folder")
+    return STOPPED_BY_SIGNAL if result.is_stopped else 0
 
 
 def format_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:

@@ -100,14 +100,14 @@ def stop(world: World) -> None:
         dist.destroy_process_group()
 
 
-def leave(world: World, exit_code: int) -> int:
-    """The last call of a program that called `start`: its exit code, or, with other ranks, the end of the process."""
-    if world.world_size == 1:
+def leave(exit_code: int) -> int:
+    """The last call of a program: its exit code, or, where `start` has joined other ranks, the end of the process."""
+    if not dist.is_initialized():
         return exit_code
     # DDP keeps gloo's threads alive, and an interpreter that is torn down under them aborts now and then.
     if exit_code in (0, STOPPED_BY_SIGNAL):  # else others may be waiting for this rank, and leaving in turn would hang
-        stop(world)
-    elif not world.is_main:
+        dist.destroy_process_group()
+    elif dist.get_rank():
         time.sleep(_GRACE_SECONDS)  # torchrun ends the others with the first that leaves; the main rank has the word
     sys.stdout.flush()
     sys.stderr.flush()

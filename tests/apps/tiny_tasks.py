@@ -12,20 +12,17 @@ from electra_albert.apps.finetune import main as finetune
 from tests.apps import tiny_run
 from tests.apps.tiny_run import Ended, call, finish, start
 
-# Words that the tiny run has met too.
+# Words of the tiny run's corpus.
 ANIMALS = ("cat", "dog", "owl", "fox", "hen", "bear", "wolf", "frog")
 PLACES = ("river", "garden", "market", "forest", "bridge", "tower")
 DEEDS = ("crossed", "watched", "left", "reached", "painted", "searched")
 KINDS = ("old", "quiet", "small", "bright", "clever", "tired")
 THINGS = ("lamp", "key", "letter", "basket", "candle", "bottle")
 SEED = 3
-ENTAILMENT = ("not_entailment", "entailment")
 _SETTINGS = """--max_seq_length 48 --num_train_epochs 16 --learning_rate 0.003 --layer_decay 1.0
 --hidden_dropout_prob 0.0 --attention_probs_dropout_prob 0.0 --classifier_dropout_prob 0.0 --evals_per_epoch 1
 --per_device_train_batch_size 16 --per_device_eval_batch_size 32 --logging_steps 10 --precision fp32 --device cpu"""
-_FILES = ("train", "dev", "test")
 _SIZES = {"train": 160, "dev": 48, "test": 24}
-_MORE_PASSES = ("--num_train_epochs", 24)  # where the rule takes longer to be found
 
 
 class Tiny(NamedTuple):
@@ -78,7 +75,7 @@ def interrupt(argv: Sequence[str], log: Path, count: int, number: signal.Signals
 
 
 class Story(NamedTuple):
-    """A made-up sentence and what it is about."""
+    """A made-up sentence and its words."""
 
     text: str
     kind: str
@@ -86,77 +83,74 @@ class Story(NamedTuple):
     deed: str
     place: str
 
+    @property
+    def is_early(self) -> int:
+        """The rule of classes: whether the animal is in the first half of the list."""
+        return int(ANIMALS.index(self.animal) < len(ANIMALS) // 2)
+
 
 def stories(count: int, seed: int) -> list[Story]:
     """The same for the same seed."""
     draw = random.Random(seed)
-    found = []
-    for _ in range(count):
-        kind, animal, deed, place = (draw.choice(words) for words in (KINDS, ANIMALS, DEEDS, PLACES))
-        found.append(Story(f"The {kind} {animal} {deed} the {place} today.", kind, animal, deed, place))
-    return found
+    drawn = ([draw.choice(words) for words in (KINDS, ANIMALS, DEEDS, PLACES)] for _ in range(count))
+    return [Story("The {} {} {} the {} today.".format(*words), *words) for words in drawn]
 
 
 def _sets() -> dict[str, list[Story]]:
-    return {name: stories(_SIZES[name], seed) for seed, name in enumerate(_FILES)}
+    return {name: stories(size, seed) for seed, (name, size) in enumerate(_SIZES.items())}
 
 
-def _write_table(file: Path, rows: Sequence[Sequence[object]], columns: Sequence[str] = ()) -> None:
-    """Write the columns of a table that its rows fill, and the rows after their number, or else the rows alone."""
-    table = [columns[: len(rows[0]) + 1], *((i, *row) for i, row in enumerate(rows))] if columns else rows
+def write(file: Path, content: str | Sequence[Sequence[object]]) -> None:
+    """Write a text, or the rows of a table."""
+    lines = content if isinstance(content, str) else ("\t".join(map(str, row)) + "\n" for row in content)
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join("\t".join(map(str, row)) + "\n" for row in table), encoding="utf-8")
+    file.write_text("".join(lines), encoding="utf-8")
 
 
-def is_early(story: Story) -> int:
-    """The rule of classes: whether the animal is in the first half of the list."""
-    return int(ANIMALS.index(story.animal) < len(ANIMALS) // 2)
+def _write_pairs(folder: Path, label: str, sets: dict[str, list[tuple[str, str, Any]]], *suffixes: str) -> list[Any]:
+    """Write tables of two texts and a label, which that of the test set lacks; returns its labels."""
+    for name, rows in sets.items():
+        table = [("index", "sentence1", "sentence2", label), *((i, *row) for i, row in enumerate(rows))]
+        for suffix in ("",) if name == "train" else suffixes or ("",):
+            write(folder / f"{name}{suffix}.tsv", [row[: 3 if name == "test" else 4] for row in table])
+    return [row[-1] for row in sets["test"]]
 
 
 def cola(folder: Path) -> Tiny:
     """One text; files without a header, but for the test set."""
     for name, found in _sets().items():
-        if name == "test":
-            _write_table(folder / "CoLA" / "test.tsv", [(story.text,) for story in found], ("index", "sentence"))
-        else:
-            _write_table(folder / "CoLA" / f"{name}.tsv", [("made", is_early(one), "", one.text) for one in found])
-    return Tiny("cola", folder / "CoLA", "matthews_correlation", 0.9, [str(is_early(story)) for story in found])
+        write(folder / "CoLA" / f"{name}.tsv", [("made", one.is_early, "", one.text) for one in found])
+    write(folder / "CoLA" / "test.tsv", [("index", "sentence"), *((i, one.text) for i, one in enumerate(found))])
+    return Tiny("cola", folder / "CoLA", "matthews_correlation", 0.9, [str(story.is_early) for story in found])
 
 
 def rte(folder: Path) -> Tiny:
     """Two texts of which the second holds what decides."""
-    for name, found in _sets().items():
-        gold = [ENTAILMENT[is_early(story)] for story in found]
-        pairs = zip(found[1:] + found[:1], found, gold, strict=True)
-        rows = [(other.text, story.text, label)[: 2 if name == "test" else 3] for other, story, label in pairs]
-        _write_table(folder / "RTE" / f"{name}.tsv", rows, ("index", "sentence1", "sentence2", "label"))
-    return Tiny("rte", folder / "RTE", "accuracy", 0.9, gold, _MORE_PASSES)
+    labels = ("not_entailment", "entailment")
+    sets = {
+        name: [(found[i - len(found) + 1].text, one.text, labels[one.is_early]) for i, one in enumerate(found)]
+        for name, found in _sets().items()
+    }
+    gold = _write_pairs(folder / "RTE", "label", sets)
+    return Tiny("rte", folder / "RTE", "accuracy", 0.9, gold, ("--num_train_epochs", 24))
 
 
 def mnli(folder: Path) -> Tiny:
     """Three classes that the second text gives away, and two evaluation sets."""
-    seconds = {"contradiction": "The lamp.", "entailment": "The key.", "neutral": "The letter."}
+    seconds, sets = {"contradiction": "The lamp.", "entailment": "The key.", "neutral": "The letter."}, {}
     for name, found in _sets().items():
-        gold = random.Random(name).choices(list(seconds), k=len(found))
-        shown = ["-"] * len(gold) if name == "test" else gold
-        rows = [(one.text, seconds[label], mark) for one, label, mark in zip(found, gold, shown, strict=True)]
-        for suffix in ("",) if name == "train" else ("_matched", "_mismatched"):
-            columns = ("index", "sentence1", "sentence2", "gold_label")
-            _write_table(folder / "MNLI" / f"{name}{suffix}.tsv", rows, columns)
+        drawn = zip(found, random.Random(name).choices(list(seconds), k=len(found)), strict=True)
+        sets[name] = [(story.text, seconds[label], label) for story, label in drawn]
+    gold = _write_pairs(folder / "MNLI", "gold_label", sets, "_matched", "_mismatched")
     # Through the untrained pooler three classes are learnt from some seeds only.
     return Tiny("mnli", folder / "MNLI", "accuracy", 0.9, gold, ("--head", "electra"))
 
 
 def stsb(folder: Path) -> Tiny:
     """A number: how far down the list the place is."""
-    for name, found in _sets().items():
-        gold = [PLACES.index(story.place) for story in found]
-        rows = [
-            (story.text, "The same was said before.", float(score))[: 2 if name == "test" else 3]
-            for story, score in zip(found, gold, strict=True)
-        ]
-        _write_table(folder / "STS-B" / f"{name}.tsv", rows, ("index", "sentence1", "sentence2", "score"))
-    return Tiny("stsb", folder / "STS-B", "spearman", 0.75, gold)
+    second, score = "The same was said before.", PLACES.index
+    sets = {name: [(one.text, second, float(score(one.place))) for one in found] for name, found in _sets().items()}
+    return Tiny("stsb", folder / "STS-B", "spearman", 0.75, _write_pairs(folder / "STS-B", "score", sets))
 
 
 def _squad(name: str, folder: Path, version: str, *extra: object) -> Tiny:
@@ -168,13 +162,11 @@ def _squad(name: str, folder: Path, version: str, *extra: object) -> Tiny:
             context = f"It was told before. {text} {found[i - 1].kind} nights came."
             answers = [] if is_impossible else [{"text": story.place, "answer_start": context.index(story.place)}]
             flags = {"is_impossible": is_impossible} if version == "2.0" else {}
-            identity = f"{set_name}-v{version}-{i}"
-            question = {"id": identity, "question": "Which place was it?", "answers": answers, **flags}
-            paragraphs.append({"context": context, "qas": [question]})
+            question = {"id": f"{set_name}-v{version}-{i}", "question": "Which place was it?", "answers": answers}
+            paragraphs.append({"context": context, "qas": [question | flags]})
             gold.append("" if is_impossible else story.place)
-        folder.mkdir(parents=True, exist_ok=True)
         content = {"version": "1", "data": [{"title": "tales", "paragraphs": paragraphs}]}
-        (folder / f"{set_name}-v{version}.json").write_text(json.dumps(content), encoding="utf-8")
+        write(folder / f"{set_name}-v{version}.json", json.dumps(content))
     return Tiny(name, folder, "f1", 0.8, gold, extra)
 
 
@@ -206,9 +198,8 @@ def race(folder: Path) -> Tiny:
                 "id": f"{i:03}.txt",
             }
             gold += letters if name == "test" else []
-            file = folder / "RACE" / name / ("middle" if i < len(found) / 2 else "high") / f"{i:03}.txt"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(content), encoding="utf-8")
+            level = "middle" if i < len(found) / 2 else "high"
+            write(folder / "RACE" / name / level / f"{i:03}.txt", json.dumps(content))
     return Tiny("race", folder / "RACE", "accuracy", 0.8, gold, ("--num_train_epochs", 8))
 
 
@@ -217,8 +208,7 @@ def ner(folder: Path) -> Tiny:
     for name, found in _sets().items():
         tagged = [[*_tagged(story), *(_tagged(found[i - 1]) if i % 3 == 0 else ())] for i, story in enumerate(found)]
         text = "".join("".join(f"{word}\t{tag}\n" for word, tag in words) + "\n" for words in tagged)
-        (folder / "ner").mkdir(parents=True, exist_ok=True)
-        (folder / "ner" / f"{name}.conll").write_text(text, encoding="utf-8")
+        write(folder / "ner" / f"{name}.conll", text)
     return Tiny("ner", folder / "ner", "f1", 0.8, [[tag for _, tag in words] for words in tagged])
 
 

@@ -174,7 +174,7 @@ def rank(folder: Path, name: str) -> None:
     """Join the other ranks and run a program with them."""
     world = distributed.start("cpu")
     {"gradients": _gradients, "resume": _resume, "stop": _stop, "overflow": _overflow}[name](folder, world)
-    distributed.leave(world, 0)
+    distributed.leave(0)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def test_without_torchrun_there_is_one_process_which_agrees_with_itself(monkeypa
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     assert distributed.start("cpu") == ALONE
-    assert distributed.leave(ALONE, 5) == 5
+    assert distributed.leave(5) == 5
     tensor = torch.tensor([1, 2])
     with distributed.main_first(ALONE):
         assert distributed.sum_over_ranks(tensor, ALONE) is tensor

@@ -11,13 +11,12 @@ import numpy as np
 
 from electra_albert.apps.finetune import results as files
 from electra_albert.apps.finetune.job import Start, find_start, with_recipe
-from electra_albert.apps.finetune.results import RESULTS, markdown_table, percent, shown_metrics
+from electra_albert.apps.finetune.results import RESULTS, markdown_table, percent
 from electra_albert.apps.run_folder import ENVIRONMENT, recorded_settings, writing
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.files import write_json, write_text
+from electra_albert.files import read_json, write_json, write_text
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig
-from electra_albert.tasks.metrics import Comparison, compare
-from electra_albert.tasks.reading import locate
+from electra_albert.tasks import metrics, reading
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, TASKS
 from electra_albert.tasks.task import Report, Task
 from electra_albert.training.distributed import World
@@ -35,15 +34,14 @@ _CONVENTIONS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         | {"mnli": ("accuracy", "mismatched_accuracy")},
     ),
 }
-_NEEDED = {"measure", "task", "seeds", "metrics", "main_metric", "official_metrics"}
-_NEEDED |= {"deciding_set", "evaluation_examples"}
+_NEEDED = "measure task seeds metrics main_metric official_metrics deciding_set evaluation_examples"
 _ENOUGH_SEEDS = 5  # with these, simulated, one test in fourteen finds a difference that is none; with two, one in six
 _SEED = 42  # of the resampling: the same two folders give the same interval
 
 
 def find_glue(config: FinetuneConfig) -> list[str]:
     """The tasks whose folders are there, MNLI first; UsageError for none, and for options of single tasks."""
-    asked, tuning = config.data, config.tuning
+    asked, tuning, folder = config.data, config.tuning, Path(config.data.data_dir or "")
     if asked.data_dir is None or asked.train_file or asked.validation_file or asked.test_file:
         raise UsageError("--task glue reads whole folders: give --data_dir and none of the single files")
     if tuning.class_weights != "none" or tuning.metric_for_best_model or asked.validation_split:
@@ -52,7 +50,6 @@ def find_glue(config: FinetuneConfig) -> list[str]:
         raise UsageError("--num_train_epochs 0 scores one fine-tuned model on one task; name it by --task")
     if tuning.predict not in (None, PREDICT_TEST):
         raise UsageError(f"--predict {tuning.predict} needs one --task; glue takes only --predict test")
-    folder = Path(asked.data_dir)
     if not folder.is_dir():
         raise UsageError(f"--data_dir {folder} is no folder; give the one that holds CoLA, SST-2 and the others")
     names = [name for name in GLUE if any((folder / own).is_dir() for own in TASKS[name].files.folders)]
@@ -84,24 +81,22 @@ def glue_tasks(
         if follows:  # MNLI's weights are taken even in a sweep from scratch: they were learned there
             begin = find_start(str(folder / _FIRST), config.data.prepared_dir, world)
             changes |= {"from_scratch": False, "model": str(folder / _FIRST)}
-        if task.trained_by:
-            changes |= {"num_train_epochs": 0, "max_steps": None, "seeds": 1}
-        if not task.is_symmetric:
-            changes["double_unordered"] = False
+        changes |= {"num_train_epochs": 0, "max_steps": None, "seeds": 1} if task.trained_by else {}
+        changes |= {} if task.is_symmetric else {"double_unordered": False}
         mine = with_recipe(config, name, begin)
         mine = replace(mine, data=replace(mine.data, task=name), tuning=replace(mine.tuning, **changes))
-        is_training = mine.tuning.is_training
-        asked = {"needs_test": False, "is_trained": is_training}
-        if mine.tuning.predict and not locate(task, mine.data, Report(), **asked)["test"]:
+        trains = mine.tuning.is_training
+        found = reading.locate(task, mine.data, Report(), needs_test=False, is_trained=trains)
+        if mine.tuning.predict and not found["test"]:
             LOG.info(f"notice: {name} has no test set in {mine.data.data_dir}; nothing is predicted for it")
             mine = replace(mine, tuning=replace(mine.tuning, predict=None))
-        if follows and is_training and recorded_settings(own).get("weights", begin.fingerprint) != begin.fingerprint:
+        if follows and trains and recorded_settings(own).get("weights", begin.fingerprint) != begin.fingerprint:
             raise CheckpointError(f"{own} began with another model than MNLI's best seed; remove it to train it again")
         yield task, mine, begin, own
 
 
 class GlueAverage(NamedTuple):
-    """A mean over GLUE tasks, None where none has a score, the tasks in it, and those or their metrics that lack."""
+    """A mean over GLUE tasks, None where none has a score, its tasks, and the tasks or metrics that are missing."""
 
     average: float | None
     used: tuple[str, ...]
@@ -112,24 +107,22 @@ def glue_average(scores: Mapping[str, Mapping[str, float]], convention: str) -> 
     """The mean over GLUE of scores {task: {metric: value}}; a task that lacks a metric is named as missing."""
     found: dict[str, float] = {}
     missing: list[str] = []
-    for name, metrics in _CONVENTIONS[convention][1].items():
-        absent = [metric for metric in metrics if metric not in scores.get(name, {})]
-        if not absent:
-            found[name] = math.fsum(scores[name][metric] for metric in metrics) / len(metrics)
-        else:
+    for name, wanted in _CONVENTIONS[convention][1].items():
+        if absent := [metric for metric in wanted if metric not in scores.get(name, {})]:
             missing += [f"{name} {metric}" for metric in absent] if name in scores else [name]
+        else:
+            found[name] = math.fsum(scores[name][metric] for metric in wanted) / len(wanted)
     average = math.fsum(found.values()) / len(found) if found else None
     return GlueAverage(average, tuple(found), tuple(missing))
 
 
 def write_glue(folder: Path, names: Sequence[str]) -> str:
     """Write results.json over all tasks and a table with the median over seeds of every metric; returns the table."""
-    sweeps = {name: folder / name / RESULTS for name in names}
-    found = {name: files.read_results(file) for name, file in sweeps.items() if file.is_file()}
+    found = {name: content for name in names if (content := read_json(folder / name / RESULTS))}
     rows = [
         [name, metric, *(percent(one["metrics"][metric][key]) for key in ("median", "std")), str(len(one["seeds"]))]
         for name, one in found.items()
-        for metric in shown_metrics(one)
+        for metric in files.shown_metrics(one)
     ]
     lines = [*markdown_table(("task", "metric", "median x 100", "std", "seeds"), rows), ""]
     scores = {name: {key: metric["median"] for key, metric in one["metrics"].items()} for name, one in found.items()}
@@ -150,11 +143,11 @@ def _read(folder: Path) -> tuple[dict[str, Any], list[files.SeedResult], str]:
     """The results of a finished sweep, those of its seeds, and a phrase that names its task."""
     if not (folder / RESULTS).is_file():
         raise UsageError(f"{folder / RESULTS} does not exist; name the folder of a finished sweep")
-    results = files.read_results(folder / RESULTS)
-    if not results.keys() >= _NEEDED:
-        raise CheckpointError(f"{folder / RESULTS} is not the result of a sweep over one task")
+    results = read_json(folder / RESULTS)
+    if not results.keys() >= {*_NEEDED.split()}:
+        raise CheckpointError(f"{folder / RESULTS} is damaged or not of a sweep over one task; run that again")
     seeds = [files.read_result(folder / f"seed-{seed}") for seed in results["seeds"]]
-    done = [result for result in seeds if result is not None]
+    done = [*filter(None, seeds)]
     if len(done) < len(seeds):
         raise CheckpointError(f"{folder} lacks the result of a seed; run the sweep again")
     settings = recorded_settings(folder)
@@ -168,33 +161,25 @@ def compare_folders(first: Path, second: Path) -> str:
     seeds, described = [done, others_done], f"{of_first}, {of_second}"
     if any(results[key] != others[key] for key in ("task", "measure")):
         raise UsageError(f"{described}; compare sweeps of one task")
-    rows = []
-    for name in shown_metrics(results):
-        if name in others["metrics"]:
-            try:
-                found = _compare(name, results, seeds)
-            except DataError as error:
-                raise DataError(f"{described}: {error}") from None
-            means = [percent(side["metrics"][name]["mean"]) for side in (results, others)]
-            stds = "-" if found.difference_in_stds is None else f"{found.difference_in_stds:+.1f}"
-            interval = f"{100 * found.low:+.2f} to {100 * found.high:+.2f}"
-            rows.append([name, *means, f"{100 * found.difference:+.2f}", interval, f"{found.p_value:.3f}", stds])
+    rows, deciding = [], results["deciding_set"]
+    further = [name for name in results["evaluation_examples"] if name != deciding]
+    for name in (name for name in files.shown_metrics(results) if name in others["metrics"]):
+        set_name = next((other for other in further if name.startswith(f"{other}_")), deciding)  # else of a further set
+        metric = name if set_name == deciding else name.removeprefix(f"{set_name}_")
+        tables = [[np.asarray(result.values[set_name], dtype=np.float64) for result in side] for side in seeds]
+        try:
+            found = metrics.compare(tables[0], tables[1], results["measure"], metric, _SEED)
+        except DataError as error:
+            raise DataError(f"{described}: {error}") from None
+        means = [percent(side["metrics"][name]["mean"]) for side in (results, others)]
+        stds = "-" if found.difference_in_stds is None else f"{found.difference_in_stds:+.1f}"
+        interval = f"{100 * found.low:+.2f} to {100 * found.high:+.2f}"
+        rows.append([name, *means, f"{100 * found.difference:+.2f}", interval, f"{found.p_value:.3f}", stds])
     header = ("metric, x 100", "first", "second", "difference", "95 % interval", "p", "in standard deviations")
-    counts = [len(side) for side in seeds]
-    lines = [f"{results['task']}: {first} ({counts[0]} seeds) against {second} ({counts[1]} seeds)", ""]
-    lines += [*markdown_table(header, rows), ""]
+    against = f"{first} ({len(done)} seeds) against {second} ({len(others_done)} seeds)"
+    lines = [f"{results['task']}: {against}", "", *markdown_table(header, rows), ""]
     lines.append("The interval resamples examples, the same for both, and seeds; p is two-sided.")
-    if min(counts) < _ENOUGH_SEEDS:
-        lines.append(
-            f"notice: p and interval can be trusted from {_ENOUGH_SEEDS} seeds a side; with fewer p is too low"
-        )
+    if min(map(len, seeds)) < _ENOUGH_SEEDS:
+        enough = f"can be trusted from {_ENOUGH_SEEDS} seeds a side"
+        lines.append(f"notice: p and interval {enough}; with fewer p is too low")
     return "\n".join(lines)
-
-
-def _compare(name: str, results: dict[str, Any], seeds: list[list[files.SeedResult]]) -> Comparison:
-    """The comparison by one metric, which may be that of a further evaluation set: `set_metric`."""
-    further = [other for other in results["evaluation_examples"] if other != results["deciding_set"]]
-    set_name = next((other for other in further if name.startswith(f"{other}_")), results["deciding_set"])
-    metric = name.removeprefix(f"{set_name}_") if set_name in further else name
-    tables = [[np.asarray(result.values[set_name], dtype=np.float64) for result in side] for side in seeds]
-    return compare(tables[0], tables[1], results["measure"], metric, _SEED)

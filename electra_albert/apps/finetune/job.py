@@ -1,10 +1,11 @@
-"""The work of one fine-tuning sweep: the model to begin with, the task's rows, the model's head, the training steps."""
+"""The work of one fine-tuning sweep: the pretrained model, the encoded task, the model's head, the training steps."""
 
 import hashlib
 import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,16 +20,14 @@ from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import Tokenizer, load_tokenizer
 from electra_albert.files import sha256
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, TuningConfig
-from electra_albert.hub import load
-from electra_albert.hub.config import are_unnamed, name_the_labels
-from electra_albert.hub.weights import all_files
+from electra_albert.hub import config as hub_config
+from electra_albert.hub import load, weights
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.model.task_model import TaskHead
 from electra_albert.presets import PRESETS
-from electra_albert.tasks import reading, recipes, registry, token
-from electra_albert.tasks.encoding import EncodePlan, Encoding, trained_plan
-from electra_albert.tasks.kinds import KINDS, TaskObjective
+from electra_albert.tasks import encoding, kinds, reading, recipes, registry, token
+from electra_albert.tasks.encoding import EncodePlan
 from electra_albert.tasks.rows import Rows
 from electra_albert.tasks.task import Report, Task, TaskData
 from electra_albert.training.distributed import World, main_first
@@ -36,7 +35,7 @@ from electra_albert.training.distributed import World, main_first
 LOG = logging.getLogger(__name__)
 
 _SAVE_STEPS = 500  # at most this many updates are lost where a run is killed
-_BARE_PRESET = "tiny"
+_BARE_PRESET = "tiny"  # the shape where there is no pretrained model
 _SMALL = 256  # hidden size up to which ALBERT published no settings, and ELECTRA did
 
 
@@ -56,33 +55,28 @@ def find_start(model: str | None, prepared_dir: str, world: World) -> Start:
     try:
         path = default_model("--model") if model is None else Path(model)
     except UsageError as error:
-        return _bare(prepared_dir, world, str(error))
+        from electra_albert.apps.prepare import prepare
+
+        LOG.info(f"notice: this begins with random weights and learns from the task alone: {error}")
+        preset = PRESETS[_BARE_PRESET]
+        corpus = CorpusConfig(vocab_size=preset.corpus.vocab_size, prepared_dir=prepared_dir)
+        with main_first(world):
+            tokenizer = prepare(corpus, preset.training.seed).tokenizer
+        shape = replace(preset.model, vocab_size=len(tokenizer))
+        return Start(_BARE_PRESET, None, shape, tokenizer, "electra", "")
     files = load.locate(path)
     config, tokenizer = load.read_config(files), load_tokenizer(files.tokenizer)
     if len(tokenizer) > config.vocab_size:
         found = f"the tokenizer in {files.tokenizer} has {len(tokenizer)} tokens, the model only {config.vocab_size}"
         raise UsageError(f"{found}; give the tokenizer it was trained with")
-    was_detector = "discriminator_predictions" in load.read_stored(files).parts
-    was_detector = was_detector or load.read_details(files).get("family") == "electra"
-    fingerprint = " ".join([*map(sha256, all_files(files.weights)), *([files.part] if files.part else [])])
+    of_electra = "discriminator_predictions" in load.read_stored(files).parts
+    of_electra = of_electra or load.read_details(files).get("family") == "electra" or config.hidden_size <= _SMALL
+    fingerprint = " ".join(filter(None, [*map(sha256, weights.all_files(files.weights)), files.part]))
     path = path.resolve()
     name = path.parent.name if path.name in ("generator", "discriminator", "model") else path.name
     if path.parent.name == "checkpoints":
         name = f"{path.parents[1].name}-{name}"
-    is_small = was_detector or config.hidden_size <= _SMALL
-    return Start(name, files, config, tokenizer, "electra" if is_small else "albert", fingerprint)
-
-
-def _bare(prepared_dir: str, world: World, why: str) -> Start:
-    from electra_albert.apps.prepare import prepare
-
-    LOG.info(f"notice: this begins with random weights and learns from the task alone: {why}")
-    preset = PRESETS[_BARE_PRESET]
-    corpus = CorpusConfig(vocab_size=preset.corpus.vocab_size, prepared_dir=prepared_dir)
-    with main_first(world):
-        tokenizer = prepare(corpus, preset.training.seed).tokenizer
-    shape = replace(preset.model, vocab_size=len(tokenizer))
-    return Start(_BARE_PRESET, None, shape, tokenizer, "electra", "")
+    return Start(name, files, config, tokenizer, "electra" if of_electra else "albert", fingerprint)
 
 
 def with_recipe(config: FinetuneConfig, task_name: str, start: Start) -> FinetuneConfig:
@@ -92,7 +86,7 @@ def with_recipe(config: FinetuneConfig, task_name: str, start: Start) -> Finetun
 
 
 class TaskJob(NamedTuple):
-    """Everything a sweep trains and scores with, ready to start."""
+    """All that a sweep trains and scores with."""
 
     task: Task
     config: FinetuneConfig
@@ -136,17 +130,13 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
     if not config.only_predicts:
         data = reading.read_data(task, config.data, needs_test=needs_test, seed=training.seed, is_trained=is_trained)
     task = _with_metrics(task, data.labels, tuning.metric_for_best_model)
-    plan, encode = _encode_plan(task, tuning, start, details), KINDS[task.kind].encode
-    encoding = Encoding(TextEncoder(start.tokenizer), data.labels, plan, data.report, "train", is_training=True)
-    train = encode(data.train, encoding) if is_trained else None
+    plan, encode = _encode_plan(task, tuning, start, details), kinds.KINDS[task.kind].encode
+    scored = encoding.Encoding(TextEncoder(start.tokenizer), data.labels, plan, data.report, "")
+    train = encode(data.train, replace(scored, where="train", is_training=True)) if is_trained else None
     if train is not None and not train.unit_count:
         raise DataError(f"{task.name}: no example is left to train on; {'; '.join(data.report.lines())}")
-    evaluation = {
-        name: encode(examples, replace(encoding, where=name, is_training=False))
-        for name, examples in data.evaluation.items()
-    }
-    new_text = Report()  # apart: it is no part of what the scores are of
-    to_label = data.test if needs_test else {}
+    evaluation = {name: encode(examples, replace(scored, where=name)) for name, examples in data.evaluation.items()}
+    new_text, to_label = Report(), data.test if needs_test else {}  # the scores are not of new text
     if tuning.predict is not None and not needs_test:
         to_label = {Path(tuning.predict).name: reading.read_unlabelled(task, tuning.predict, config.data, new_text)}
     for line in (*data.report.lines(), *new_text.lines()):
@@ -157,9 +147,9 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
     form = {"kind": task.kind, "labels": [*data.labels], "style": tuning.head, "is_regression": task.is_regression}
     head = load.head_of(details or form, 0.0 if details else tuning.classifier_dropout_prob)
     training = _with_steps(tuning, training, train.unit_count, batch) if train else training
-    arithmetic = choose_arithmetic(training.precision, world.device)
+    encoded = data, plan, train, evaluation, to_label
     return TaskJob(
-        task, config, training, start, shape, head, data, plan, train, evaluation, to_label, arithmetic, batch
+        task, config, training, start, shape, head, *encoded, choose_arithmetic(training.precision, world.device), batch
     )
 
 
@@ -168,16 +158,14 @@ def _check_options(task: Task, tuning: TuningConfig, *, is_trained: bool) -> Non
     is_weighted, has_classes = tuning.class_weights != "none", task.kind == "sequence" and not task.is_regression
     one_model = not is_trained and (tuning.seeds > 1 or tuning.from_scratch or is_weighted)
     is_symmetric = task.is_symmetric or (task.name == "custom" and task.takes_pairs)
-    is_exchanged = tuning.double_unordered and not is_symmetric
-    has_no_pooler = tuning.head == "electra" and task.kind in ("span", "token")
+    has_no_pooler, is_span = task.kind in ("span", "token"), is_trained and task.kind == "span"
     drops_out = tuning.dropout_samples > 1 or tuning.classifier_dropout_prob > 0
-    no_dropout = is_trained and task.kind == "span" and drops_out
     for is_idle, why, options in (
         (one_model, "is only scored, with a fine-tuned model", "seeds, --from_scratch and --class_weights"),
         (is_weighted and not has_classes, "has no classes of whole texts", "class_weights"),
-        (is_exchanged, "has no pairs whose order means nothing", "double_unordered"),
-        (has_no_pooler, "has a head without a pooler", "head electra"),
-        (no_dropout, "has a head without dropout", "classifier_dropout_prob and --dropout_samples"),
+        (tuning.double_unordered and not is_symmetric, "has no pairs whose order means nothing", "double_unordered"),
+        (tuning.head == "electra" and has_no_pooler, "has a head without a pooler", "head electra"),
+        (is_span and drops_out, "has a head without dropout", "classifier_dropout_prob and --dropout_samples"),
     ):
         if is_idle:
             raise UsageError(f"{task.name} {why}; leave out --{options}")
@@ -190,16 +178,16 @@ def _model_details(task: Task, start: Start) -> dict[str, Any]:
         raise UsageError(f"{task.name} is only scored: name a model fine-tuned on {wanted} by --model")
     _, details = load.load_task_model(start.files)
     labels, found = tuple(details["labels"]), details.get("task", wanted)  # which a stock folder does not record
-    flags = [(name, getattr(task, name)) for name in ("is_regression", "has_null_answer")]
-    fits = details["kind"] == task.kind and all(bool(details.get(name)) == value for name, value in flags)
-    if fits and found == wanted and (not task.labels or labels == task.labels):
-        return details
-    if fits and found == wanted and are_unnamed(labels) and len(labels) == len(task.labels):
-        raise CheckpointError(f"{start.files.config.parent}: {name_the_labels(labels)}")
+    flags = all(bool(details.get(name)) == getattr(task, name) for name in ("is_regression", "has_null_answer"))
     if found == wanted:
+        if details["kind"] == task.kind and flags:
+            if not task.labels or labels == task.labels:
+                return details
+            if hub_config.are_unnamed(labels) and len(labels) == len(task.labels):
+                raise CheckpointError(f"{start.files.config.parent}: {hub_config.name_the_labels(labels)}")
         found = f"{details['kind']} with labels {', '.join(labels[:5]) or 'none'}"
-    way_out = "name another --model or --task"
-    raise CheckpointError(f"{start.files.weights} was fine-tuned on {found}, not on {wanted}; {way_out}")
+    which = f"{start.files.weights} was fine-tuned on {found}, not on {wanted}"
+    raise CheckpointError(f"{which}; name another --model or --task")
 
 
 def _with_metrics(task: Task, labels: Sequence[str], asked: str | None) -> Task:
@@ -215,7 +203,7 @@ def _with_metrics(task: Task, labels: Sequence[str], asked: str | None) -> Task:
 def _encode_plan(task: Task, tuning: TuningConfig, start: Start, details: Mapping[str, Any]) -> EncodePlan:
     positions, lengths = start.config.max_position_embeddings, (tuning.max_seq_length, tuning.doc_stride)
     flags = task.has_null_answer, task.is_regression, tuning.double_unordered
-    plan = trained_plan(EncodePlan(*lengths, tuning.max_answer_length, *flags, positions), details)
+    plan = encoding.trained_plan(EncodePlan(*lengths, tuning.max_answer_length, *flags, positions), details)
     if plan.max_seq_length > positions:
         raise UsageError(f"--max_seq_length {plan.max_seq_length} is longer than the model's {positions} positions")
     return plan
@@ -230,40 +218,35 @@ def _with_steps(tuning: TuningConfig, training: TrainingConfig, unit_count: int,
     return replace(training, max_steps=steps, warmup_steps=warmup_steps, eval_steps=eval_steps, **saved)
 
 
-def build_objective(job: TaskJob, seed: int, device: torch.device) -> tuple[TaskObjective, list[str]]:
-    """The model with its head on the device, and the names of its parts that begin with random weights."""
-    tuning = job.config.tuning
+def build_objective(job: TaskJob, seed: int, device: torch.device) -> tuple[kinds.TaskObjective, list[str]]:
+    """The model with its head on the device, and the names of its parts that begin with random weights.
+
+    DataError where all classes are to count alike and one has no example to train on.
+    """
+    tuning, class_weights = job.config.tuning, None
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     model, new = load.build_task_model(job.shape, job.head, None if tuning.from_scratch else job.start.files)
     if job.training.gradient_checkpointing:
         set_gradient_checkpointing(model)
-    is_regression, samples, weights = job.plan.is_regression, tuning.dropout_samples, _class_weights(job)
-    objective = TaskObjective(model, is_regression=is_regression, dropout_samples=samples, class_weights=weights)
-    return objective.to(device), new
+    if tuning.class_weights == "balanced" and job.train is not None and job.train.labels is not None:
+        from sklearn.utils.class_weight import compute_class_weight
 
-
-def _class_weights(job: TaskJob) -> torch.Tensor | None:
-    """float32 [classes] that make all classes count alike; DataError where one has no example to train on."""
-    if job.config.tuning.class_weights == "none" or job.train is None or job.train.labels is None:
-        return None
-    from sklearn.utils.class_weight import compute_class_weight
-
-    classes = np.arange(len(job.data.labels))
-    if missing := sorted({*classes} - {*job.train.labels}):
-        label = job.data.labels[missing[0]]
-        raise DataError(f"--class_weights balanced: label {label!r} has no example to train on; leave it out")
-    return torch.from_numpy(compute_class_weight("balanced", classes=classes, y=job.train.labels)).float()
+        classes = np.arange(len(job.data.labels))
+        if missing := sorted({*classes} - {*job.train.labels}):
+            label = job.data.labels[missing[0]]
+            raise DataError(f"--class_weights balanced: label {label!r} has no example to train on; leave it out")
+        class_weights = torch.from_numpy(compute_class_weight("balanced", classes=classes, y=job.train.labels)).float()
+    options: dict[str, Any] = {"is_regression": job.plan.is_regression, "dropout_samples": tuning.dropout_samples}
+    return kinds.TaskObjective(model, **options, class_weights=class_weights).to(device), new
 
 
 def data_fingerprint(job: TaskJob) -> str:
     """A hash of all rows and labels: results are only put together where they come from the same."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(repr((job.data.labels, list(job.evaluation))).encode())
-    for rows in (job.train, *job.evaluation.values()):
-        for array in () if rows is None else (rows.ids, rows.starts, rows.first_lengths, rows.examples, rows.labels):
-            if array is not None:
-                digest.update(array.tobytes())
-    for examples in job.data.evaluation.values():  # which hold more than their rows: all answers, the level
-        for example in examples:
-            digest.update(repr(example).encode())
+    for rows in filter(None, (job.train, *job.evaluation.values())):
+        for array in (rows.ids, rows.starts, rows.first_lengths, rows.examples, rows.labels):
+            digest.update(b"" if array is None else array.tobytes())
+    for example in chain(*job.data.evaluation.values()):  # which holds more than its rows: all answers, the level
+        digest.update(repr(example).encode())
     return digest.hexdigest()

@@ -8,7 +8,7 @@ from typing import Any
 
 from electra_albert.apps import command_line
 from electra_albert.config import TrainingConfig
-from electra_albert.contracts import STOPPED_BY_SIGNAL, RunResult, UsageError, UserError
+from electra_albert.contracts import RunResult, UsageError
 from electra_albert.finetuning_config import DERIVED, GLUE, PARTS, FinetuneConfig, option_names
 from electra_albert.tasks.registry import find_task
 
@@ -44,16 +44,9 @@ def main(argv: Sequence[str]) -> int:
         print(compare_folders(*map(Path, config.tuning.compare)))
         return 0
     from electra_albert.apps.finetune.sweep import run_finetuning
-    from electra_albert.training.distributed import leave, start
+    from electra_albert.training.distributed import start
 
-    world = start(config.tuning.device)
-    try:
-        result = run_finetuning(config, world, ["Finetuning.py", *argv])
-        command_line.print_results(result.summary)
-        code = STOPPED_BY_SIGNAL if result.is_stopped else 0
-    except UserError as error:
-        code = command_line.report(error)
-    return leave(world, code)
+    return command_line.print_results(run_finetuning(config, start(config.tuning.device), ["Finetuning.py", *argv]))
 
 
 def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
@@ -79,7 +72,7 @@ def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
         with console_log():
             result = run_finetuning(config, world, ["Finetuning.py", *argv])
             LOG.info(result.summary)
-        return result
+            return result
     finally:
         stop(world)
 

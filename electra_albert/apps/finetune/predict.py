@@ -20,10 +20,8 @@ from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.files import write_text
 from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfig
 from electra_albert.hub.load import ModelFiles, load_task_model, locate, read_task
-from electra_albert.tasks.encoding import Encoding, trained_plan
+from electra_albert.tasks import encoding, metrics, registry
 from electra_albert.tasks.kinds import KINDS, TaskObjective, write_submission
-from electra_albert.tasks.metrics import MEASURES, is_collapsed
-from electra_albert.tasks.registry import TASKS, find_task, task_of_model
 from electra_albert.tasks.rows import Rows, eval_batches, outputs_by_unit
 from electra_albert.tasks.task import Report
 from electra_albert.training.distributed import World, gather_objects, main_first
@@ -60,21 +58,20 @@ def score(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal
         values = decoded.values
         if values is None:
             raise ValueError(f"evaluation set {name} has no labels to score by")
-        for metric, value in {"loss": found[1], **MEASURES[job.measure](values)}.items():
+        for metric, value in {"loss": found[1], **metrics.MEASURES[job.measure](values)}.items():
             result.metrics[metric if is_deciding else f"{name}_{metric}"] = value
         result.values[name], result.predictions[name] = values.tolist(), decoded.predictions
         result.probabilities[name] = decoded.probabilities
         if is_deciding:
-            result = result._replace(is_collapsed=is_collapsed(job.measure, values))
+            result = result._replace(is_collapsed=metrics.is_collapsed(job.measure, values))
     return result
 
 
 def model_outputs(
     rows: Rows, objective: TaskObjective, batch_size: int, world: World, stop: StopSignal
 ) -> tuple[list[np.ndarray], float | None] | None:
-    """An array of outputs a unit, cut to its row, and the mean loss (None without labels); None if stopped."""
-    device = next(objective.parameters()).device
-    mine: dict[int, np.ndarray] = {}
+    """An array of outputs per unit, cut to its row, and the mean loss (None without labels); None if stopped."""
+    device, mine = next(objective.parameters()).device, dict[int, np.ndarray]()
     loss, count = 0.0, 0
     for on_host in eval_batches(rows, max(1, batch_size // rows.rows_per_unit), world.rank, world.world_size):
         if world.world_size == 1 and stop.requested:
@@ -94,14 +91,14 @@ def model_outputs(
 def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunResult:
     """Label the file of --predict into --output_dir, else the folder of the model's sweep, or the model's own."""
     tuning, data = config.tuning, config.data
-    asked = None if data.task is None else find_task(data.task)
+    asked = None if data.task is None else registry.find_task(data.task)
     start = None if tuning.model is None else find_start(tuning.model, data.prepared_dir, world)
     if start is None or start.files is None:
         way_out = "name it by --model, or give --task and its data to train one"
         raise UsageError(f"--predict {tuning.predict} needs a fine-tuned model: {way_out}")
     (details, _), model = read_task(start.files), start.files.config.parent
-    task = task_of_model(details, asked)
-    if "columns" not in details and task.columns == TASKS[CUSTOM].columns and data.text_pair_column is None:
+    task, custom = registry.task_of_model(details, asked), registry.TASKS[CUSTOM]
+    if "columns" not in details and task.columns == custom.columns and data.text_pair_column is None:
         one_text = f"notice: {model} does not record the columns it was fine-tuned on, so one text an example is read"
         LOG.info(f"{one_text}; --text_pair_column names that of a second one")
     if "max_seq_length" in details and "max_seq_length" in (config.chosen or ()):
@@ -123,11 +120,9 @@ def label_text(config: FinetuneConfig, world: World, stop: StopSignal) -> RunRes
     named = f" with labels {labels}{', ...' * (len(job.data.labels) > 5)}" if labels else ""
     length = f"in sequences of at most {job.plan.max_seq_length} tokens"
     LOG.info(f"{job.task.name}: {count:,} examples of {tuning.predict} to label by {model}{named}, {length}")
-    if tuning.dry_run:
-        return RunResult(folder, {}, 0)
     written: list[Path] | None = []
     with main_first(world):
-        if world.is_main:
+        if world.is_main and not tuning.dry_run:
             with writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
             written = predict(job, folder, world.device, stop)
@@ -141,14 +136,13 @@ def predict(job: TaskJob, folder: Path, device: torch.device, stop: StopSignal) 
     if model is None:
         raise CheckpointError("a model with random weights predicts nothing; fine-tune it first")
     objective, details = load_objective(job, model, device)
-    plan, labels, kind = trained_plan(job.plan, details), tuple(details["labels"]), KINDS[job.task.kind]
-    encoder, world = TextEncoder(job.start.tokenizer), World(0, 1, 0, device)
-    written = []
+    plan, labels, kind = encoding.trained_plan(job.plan, details), tuple(details["labels"]), KINDS[job.task.kind]
+    encoder, alone, written = TextEncoder(job.start.tokenizer), World(0, 1, 0, device), list[Path]()
     for name, examples in job.to_label.items():
         report = Report()
-        rows = kind.encode(examples, Encoding(encoder, labels, plan, report, name))
+        rows = kind.encode(examples, encoding.Encoding(encoder, labels, plan, report, name))
         with inference(objective, job):
-            found = model_outputs(rows, objective, job.training.per_device_eval_batch_size, world, stop)
+            found = model_outputs(rows, objective, job.training.per_device_eval_batch_size, alone, stop)
         if found is None:
             return None
         decoded, file = kind.decode(found[0], rows, examples, labels, plan), folder / files.PREDICTED

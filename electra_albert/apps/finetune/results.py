@@ -3,6 +3,7 @@
 import json
 import shlex
 import string
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -16,14 +17,13 @@ from electra_albert.apps.finetune.job import TaskJob, data_fingerprint
 from electra_albert.apps.run_folder import CARD, COMMAND, CONFIG, ENVIRONMENT, writing
 from electra_albert.contracts import CheckpointError, Metrics, UsageError
 from electra_albert.corpus.tokenizer import fingerprint
-from electra_albert.files import read_json, write_json, write_text
+from electra_albert.files import write_json, write_text
 from electra_albert.finetuning_config import CUSTOM, FinetuneConfig, table_name
 from electra_albert.hub import card
-from electra_albert.hub.load import TASK_FILE
 from electra_albert.hub.save import save_model
 from electra_albert.model.attention import stock_computes
+from electra_albert.tasks import metrics as scoring
 from electra_albert.tasks.kinds import TaskObjective
-from electra_albert.tasks.metrics import LEVEL, LOWER_IS_BETTER, MEASURES, bootstrap_intervals, summarize
 from electra_albert.tasks.task import ChoiceExample, SequenceExample, SpanExample, TokenExample
 from electra_albert.training.run_log import LOG_FILE
 
@@ -53,8 +53,8 @@ class SeedResult(NamedTuple):
     new_parts: list[str]  # of the model, that began with random weights
 
 
-def best_of(job: TaskJob, results: Sequence[SeedResult]) -> SeedResult:
-    """The result with the best score in ELECTRA's convention; of equal ones the first."""
+def best_of(job: TaskJob, results: Iterable[SeedResult]) -> SeedResult:
+    """The result with the best score in the metric that decides; of equal ones the first."""
     return max(results, key=lambda result: result.metrics[job.task.main])
 
 
@@ -69,25 +69,18 @@ def read_result(folder: Path) -> SeedResult | None:
         raise CheckpointError(f"{file} cannot be read ({error}); remove {folder} to train this seed again") from None
 
 
-def read_results(file: Path) -> dict[str, Any]:
-    """The contents of a results.json; CheckpointError where it cannot be read."""
-    if content := read_json(file):
-        return content
-    raise CheckpointError(f"{file} cannot be read; run the sweep again")
-
-
 def check_is_ours(folder: Path) -> None:
-    """UsageError where the folder holds what a sweep would overwrite and was not made by one."""
-    if any((folder / taken).exists() for taken in ("checkpoints", "generator")):
+    """UsageError where the folder holds files that a sweep would overwrite and was not made by one."""
+    if any((folder / name).exists() for name in ("checkpoints", "generator")):
         raise UsageError(f"{folder} is the folder of a pretraining run; choose another --output_dir")
-    taken_names = [name for name in (*_WRITTEN, MODEL) if (folder / name).exists()]
-    if taken_names and not (folder / ENVIRONMENT).is_file():
-        raise UsageError(f"{folder} is not of Finetuning.py and holds {taken_names[0]}; choose another --output_dir")
+    taken = [name for name in (*_WRITTEN, MODEL) if (folder / name).exists()]
+    if taken and not (folder / ENVIRONMENT).is_file():
+        raise UsageError(f"{folder} is not of Finetuning.py and holds {taken[0]}; choose another --output_dir")
 
 
 def open_folder(job: TaskJob, folder: Path, command: Sequence[str]) -> list[str]:
     """Record the sweep in its folder; returns what changed since it began."""
-    options = _lasting(job.config.options())
+    options = {name: value for name, value in job.config.options().items() if name not in _OF_THE_CALL}
     settings = {
         **options,
         "task": job.task.name,  # in whatever spelling it was given
@@ -102,10 +95,11 @@ def open_folder(job: TaskJob, folder: Path, command: Sequence[str]) -> list[str]
     recorded, changes = run_folder.recorded_settings(folder), []
     if recorded and job.config.tuning.resume == "never":
         raise UsageError(f"--resume never, but {folder} holds a sweep; choose another --output_dir")
-    # A scoring replaces a scoring.
+    # A sweep that only scores may replace another one.
     if recorded and (job.train is not None or recorded.get("is_trained") is not False):
-        then = _lasting({**FinetuneConfig().options(), **recorded})  # an older version did not record all options
-        same_data = {**then, "data": settings["data"]}
+        then = {**FinetuneConfig().options(), **recorded}  # an older version did not record all options
+        same_data = {name: value for name, value in then.items() if name not in _OF_THE_CALL}
+        same_data["data"] = settings["data"]
         changes = run_folder.compare_settings(same_data, settings, folder, _MAY_CHANGE)
         if then.get("data") != settings["data"]:
             files = [", ".join(str(side[name]) for name in DATA_FILES if side.get(name)) for side in (then, settings)]
@@ -113,70 +107,51 @@ def open_folder(job: TaskJob, folder: Path, command: Sequence[str]) -> list[str]
             raise CheckpointError(f"{folder} was made with other data ({files[1]} {was}); choose another --output_dir")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        # First of all: a folder that holds it is known to be a sweep's.
+        # First: check_is_ours recognises a sweep by this file.
         write_json(folder / ENVIRONMENT, {**run_folder.environment(), "settings": settings})
         write_text(folder / CONFIG, yaml.safe_dump(options, sort_keys=False))
         write_text(folder / COMMAND, shlex.join(["python", *command]) + "\n")
     return changes
 
 
-def _lasting(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name not in _OF_THE_CALL}
-
-
 def export_best(job: TaskJob, objective: TaskObjective, result: SeedResult, folder: Path) -> None:
     """Write the fine-tuned model of a seed as a stock folder that records its task and scores."""
-    recorded = ("is_regression", "has_null_answer", "max_seq_length", "doc_stride", "max_answer_length")
+    recorded = "is_regression has_null_answer max_seq_length doc_stride max_answer_length"
     details = {
         "task": job.task.name,
         "family": job.start.family,
         "seed": result.seed,
         "labels": list(job.data.labels),
         "columns": {"text": list(job.task.columns.text), "pair": list(job.task.columns.pair)},
-        **{name: getattr(job.plan, name) for name in recorded},
+        **{name: getattr(job.plan, name) for name in recorded.split()},
     }
-    facts = task_facts(job, result.metrics, f"seed {result.seed}")
+    facts = _task_facts(job, result.metrics, f"seed {result.seed}")
     save_model(objective.model.cpu(), job.start.tokenizer, folder / MODEL, details, facts)
 
 
-def check_model(folder: Path, seed: int) -> None:
-    """CheckpointError unless the model in the folder is that of a seed."""
-    file = folder / MODEL / TASK_FILE
-    found = read_json(file).get("seed") if file.is_file() else None
-    if found != seed:
-        state = "is gone or damaged" if found is None else f"is that of seed {found}"
-        way_out = f"remove {folder / f'seed-{seed}'} to train it again"
-        raise CheckpointError(f"{folder / MODEL} {state}, the best seed is {seed}; {way_out}")
-
-
-def task_facts(job: TaskJob, metrics: Metrics, of: str) -> card.Facts:
+def _task_facts(job: TaskJob, metrics: Metrics, of: str) -> card.Facts:
     """The card's facts on a fine-tuned model; `of` names the run or runs that were scored, such as one seed."""
     from huggingface_hub import EvalResult
 
-    data, examples = job.config.data, len(job.data.evaluation[job.deciding_set])
-    name = table_name(data) if job.task.name == CUSTOM else job.task.name
-    own = (data.train_file, data.validation_file, data.validation_split, data.max_eval_examples)
-    hub = None if any(own) else job.task.hub  # scores on other data than the task's own, or a part, do not compare
-    base = None if job.is_from_scratch else job.start.name
-    scores = {metric: metrics[metric] for metric in job.task.metrics if metrics.get(metric) is not None}
-    dataset: dict[str, Any] = {
-        "dataset_type": hub.dataset if hub else name,
-        "dataset_name": name,
-        "dataset_config": hub.config if hub else None,
-        "dataset_split": hub.evaluation.get(job.deciding_set) if hub else None,
-    }
-    task_type = card.HUB_TASKS[job.task.kind]
+    data, task, deciding = job.config.data, job.task, job.deciding_set
+    name = table_name(data) if task.name == CUSTOM else task.name
+    is_own = any((data.train_file, data.validation_file, data.validation_split, data.max_eval_examples))
+    hub = None if is_own else task.hub  # scores on other data than the task's own, or a part, do not compare
+    dataset_type, config, splits = (hub.dataset, hub.config, hub.evaluation) if hub else (name, None, {})
+    scores = {metric: metrics[metric] for metric in task.metrics if metrics.get(metric) is not None}
+    dataset: dict[str, Any] = {"dataset_config": config, "dataset_split": splits.get(deciding)}
     results = [
-        EvalResult(task_type, metric_type=metric, metric_value=value, metric_name=f"{metric} ({of})", **dataset)
-        for metric, value in scores.items()
+        EvalResult(card.HUB_TASKS[task.kind], dataset_type, name, *score, metric_name=f"{score[0]} ({of})", **dataset)
+        for score in scores.items()
     ]
+    base = None if job.is_from_scratch else job.start.name
     begun = "with random weights" if base is None else f"with the weights of `{base}`"
     made = f"Fine-tuned on `{name}` ({len(job.data.train):,} examples), beginning {begun}."
     if job.train is None:
         made = f"Scores of `{base}`, which was not trained any further, on `{name}`."
     labels = f" Labels: {', '.join(f'`{label}`' for label in job.data.labels)}." if job.data.labels else ""
     reached = ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items())
-    text = f"{made}{labels} On {examples:,} examples of {job.deciding_set} ({of}): {reached}."
+    text = f"{made}{labels} On {len(job.data.evaluation[deciding]):,} examples of {deciding} ({of}): {reached}."
     known = {"base_model": base, "datasets": [hub.dataset] if hub else None, "metrics": list(scores)}
     return card.Facts({**known, "model_name": f"{job.start.name}-{name}", "eval_results": results}, text)
 
@@ -188,18 +163,19 @@ def summarize_sweep(job: TaskJob, results: Sequence[SeedResult], best: SeedResul
     for name in best.metrics:
         values = [result.metrics.get(name) for result in results]
         if None not in values:  # else, such as the F1 of a class only some seeds named, it is no metric of the sweep
-            is_lower_better = name.endswith("loss") or name in LOWER_IS_BETTER
-            metrics[name] = summarize(values, is_lower_better=is_lower_better)  # type: ignore[arg-type]
+            is_lower_better = name.endswith("loss") or name in scoring.LOWER_IS_BETTER
+            metrics[name] = scoring.summarize(values, is_lower_better=is_lower_better)  # type: ignore[arg-type]
+    measure, seed = scoring.MEASURES[job.measure], job.config.training.seed
     for set_name in best.values:
         per_seed = [np.asarray(result.values[set_name], dtype=np.float64) for result in results]
         prefix = "" if set_name == job.deciding_set else f"{set_name}_"
-        for name, interval in bootstrap_intervals(per_seed, MEASURES[job.measure], job.config.training.seed).items():
+        for name, interval in scoring.bootstrap_intervals(per_seed, measure, seed).items():
             if f"{prefix}{name}" in metrics:
                 metrics[f"{prefix}{name}"]["interval"] = list(interval)
     commonest_share = None  # the accuracy of always the commonest gold label
     if job.measure in ("classification", "choice"):
-        _, counts = np.unique(np.asarray(best.values[job.deciding_set])[:, 1], return_counts=True)
-        commonest_share = float(counts.max() / counts.sum())
+        counts = Counter(gold for _, gold, *_ in best.values[job.deciding_set])
+        commonest_share = max(counts.values()) / counts.total()
     return {
         "task": job.task.name,
         "model": tuning.model or job.start.name,
@@ -214,7 +190,7 @@ def summarize_sweep(job: TaskJob, results: Sequence[SeedResult], best: SeedResul
         "official_metrics": list(job.task.metrics),
         "measure": job.measure,
         "deciding_set": job.deciding_set,
-        "interval_level": LEVEL,
+        "interval_level": scoring.LEVEL,
         "updates": [result.step for result in results],
         "train_examples": len(job.data.train),
         "evaluation_examples": {name: len(examples) for name, examples in job.data.evaluation.items()},
@@ -229,12 +205,11 @@ def write_results(job: TaskJob, folder: Path, done: Sequence[SeedResult], best: 
     table = format_results(results)
     with writing(folder):
         for name, examples in job.data.evaluation.items():
-            suffix = "" if name == job.deciding_set else f"_{name}"
-            predicted = predictions_table(examples, best.predictions[name], best.probabilities[name])
-            write_text(folder / PREDICTIONS.format(suffix), predicted)
+            suffix, found = "" if name == job.deciding_set else f"_{name}", best.predictions[name]
+            shown = predictions_table(examples, found, best.probabilities[name])
+            write_text(folder / PREDICTIONS.format(suffix), shown)
             if job.measure in ("classification", "token"):
-                confusion = confusion_table(job.data.labels, examples, best.predictions[name])
-                write_text(folder / CONFUSION.format(suffix), confusion)
+                write_text(folder / CONFUSION.format(suffix), confusion_table(job.data.labels, examples, found))
         write_text(folder / TABLE, table + "\n")
         _write_card(job, folder, results, table)
         write_json(folder / RESULTS, results)
@@ -249,57 +224,51 @@ def _write_card(job: TaskJob, folder: Path, results: Mapping[str, Any], table: s
     if job.train is None and job.start.files is not None:
         own_path = str(job.start.files.weights.parent)
         path, choice = f'"{own_path}"', "the model was fine-tuned elsewhere and only scored here."
-    code = card.OWN_CODE.replace("THIS_FOLDER", own_path)
-    fields: dict[str, Any] = {"tags": ["albert", "electra", job.task.name]}
+    code, library = card.OWN_CODE.replace("THIS_FOLDER", own_path), None
     if stock_computes(job.shape):
+        library = "transformers"
         code = card.stock_code(job.head.architecture, path, with_pooler=job.head.has_pooler)
-        fields["library_name"] = "transformers"
     medians = {name: metric["median"] for name, metric in results["metrics"].items()}
-    facts = task_facts(job, medians, f"median of {len(results['seeds'])} seed(s)")
+    facts = _task_facts(job, medians, f"median of {len(results['seeds'])} seed(s)")
+    fields = {"library_name": library, "tags": ["albert", "electra", job.task.name], **facts.fields}
     note = f"Fractions of the same numbers, with every seed, are in results.json; {choice}"
-    text = f"{facts.text}\n\n{table}\n\n{note}"
     command = (folder / COMMAND).read_text(encoding="utf-8").strip()
-    card.write_card(folder, card.Facts({**fields, **facts.fields}, text), code, command)
+    card.write_card(folder, card.Facts(fields, f"{facts.text}\n\n{table}\n\n{note}"), code, command)
 
 
 def format_results(results: Mapping[str, Any]) -> str:
     """The results as a Markdown table: the official metrics and ELECTRA's, for every evaluation set."""
     sizes = ", ".join(f"{count:,} {name}" for name, count in results["evaluation_examples"].items())
-    begun = " with random weights" if results["from_scratch"] else ""
-    lines = [
-        f"{results['task']}, {results['model']}{begun}: {results['train_examples']:,} examples to train on, "
-        f"{sizes} to score, {len(results['seeds'])} seed(s)",
-        "",
-    ]
+    begun = f"{results['task']}, {results['model']}{' with random weights' * results['from_scratch']}"
+    counts = f"{results['train_examples']:,} examples to train on, {sizes} to score, {len(results['seeds'])} seed(s)"
     rows = []
     for name in shown_metrics(results):
         found = results["metrics"][name]
         title = f"**{name}**" if name == results["main_metric"] else name
         summary = [percent(found[key]) for key in ("median", "mean", "std", "best")]
-        low, high = map(percent, found["interval"])
-        rows.append([title, *summary, f"{low} to {high}", " ".join(map(percent, found["values"]))])
+        interval = " to ".join(map(percent, found["interval"]))
+        rows.append([title, *summary, interval, " ".join(map(percent, found["values"]))])
     header = ("metric, x 100", "median", "mean", "std", "best", "95 % interval of the mean", "each seed")
-    lines += markdown_table(header, rows)
+    lines = [f"{begun}: {counts}", "", *markdown_table(header, rows)]
     if results["commonest_share"] is not None:
         lines += ["", f"always the commonest label: accuracy {percent(results['commonest_share'])}"]
     if len(results["seeds"]) == 1:
         lines += ["", "one seed shows nothing of the spread between seeds: --seeds 5"]
     if results["collapsed_seeds"]:
         seeds = ", ".join(map(str, results["collapsed_seeds"]))
-        collapsed = f"warning: collapsed, the same answer for every example: seed {seeds}"
-        advice = "; try a lower --learning_rate" if any(results["updates"]) else ""  # of a model trained here
-        if advice and results["measure"] == "classification" and results["class_weights"] == "none":
-            advice += ", or --class_weights balanced where one label is far more frequent than the others"
-        lines += ["", collapsed + advice]
+        lines += ["", f"warning: collapsed, the same answer for every example: seed {seeds}"]
+        if any(results["updates"]):  # trained here
+            lines[-1] += "; try a lower --learning_rate"
+            if results["measure"] == "classification" and results["class_weights"] == "none":
+                lines[-1] += ", or --class_weights balanced where one label is far more frequent than the others"
     return "\n".join(lines)
 
 
 def shown_metrics(results: Mapping[str, Any]) -> list[str]:
     """The official metrics and ELECTRA's, on every evaluation set."""
     wanted = dict.fromkeys([results["main_metric"], *results["official_metrics"]])
-    sets = [name for name in results["evaluation_examples"] if name != results["deciding_set"]]
-    names = [*wanted, *(f"{set_name}_{name}" for set_name in sets for name in wanted)]
-    return [name for name in names if name in results["metrics"]]
+    prefixes = ["" if name == results["deciding_set"] else f"{name}_" for name in results["evaluation_examples"]]
+    return [prefix + name for prefix in prefixes for name in wanted if prefix + name in results["metrics"]]
 
 
 def percent(value: float | None) -> str:
@@ -318,8 +287,7 @@ def predictions_table(examples: Sequence[Any], predictions: Sequence[Any], proba
     lines = [f"{PREDICTIONS_HEADER}{'no_answer' if is_of_none else 'probability'}\ttext"]
     for example, predicted, found in zip(examples, predictions, probabilities or [None] * len(examples), strict=True):
         gold, text = _gold_and_text(example)
-        is_choice = isinstance(example, ChoiceExample)
-        shown = string.ascii_uppercase[predicted] if is_choice else _spelled(predicted)
+        shown = string.ascii_uppercase[predicted] if isinstance(example, ChoiceExample) else _spelled(predicted)
         score = "" if found is None else f"{found if isinstance(found, float) else max(found):.4f}"
         cells = (" ".join(cell.split()) for cell in (example.identity, gold, shown, score, text))
         lines.append("\t".join(c if len(c) <= _SHOWN_CHARACTERS else f"{c[:_SHOWN_CHARACTERS]} …" for c in cells))

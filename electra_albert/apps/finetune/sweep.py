@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,22 +23,16 @@ from electra_albert.apps.finetune.predict import inference, label_text, load_obj
 from electra_albert.apps.finetune.results import SeedResult
 from electra_albert.apps.machine import one_line_errors
 from electra_albert.apps.run_folder import writing
-from electra_albert.contracts import Metrics, RunResult, UsageError
-from electra_albert.files import SAMPLE_TASK, replacing, write_text
+from electra_albert.contracts import CheckpointError, Metrics, RunResult, UsageError
+from electra_albert.files import SAMPLE_TASK, read_json, replacing, write_text
 from electra_albert.finetuning_config import CUSTOM, GLUE, PREDICT_TEST, TOPICS, DataConfig, FinetuneConfig, table_name
+from electra_albert.hub.load import TASK_FILE
 from electra_albert.model.attention import stock_computes
 from electra_albert.model.task_model import depth_scales
-from electra_albert.tasks.kinds import TaskObjective
-from electra_albert.tasks.reading import locate
-from electra_albert.tasks.registry import find_task
-from electra_albert.tasks.rows import TaskBatches
+from electra_albert.tasks import kinds, reading, registry, rows
 from electra_albert.tasks.task import Report, Task
-from electra_albert.training.checkpoint import find_checkpoint, read_state
+from electra_albert.training import checkpoint, guards, loop, monitor, run_log
 from electra_albert.training.distributed import World, gather_objects, main_first
-from electra_albert.training.guards import StopSignal, run_lock
-from electra_albert.training.loop import Outcome, train
-from electra_albert.training.monitor import EVALUATION_PREFIX, Monitor, read_metrics
-from electra_albert.training.run_log import RunLog, log_shown
 from electra_albert.training.step import RunSettings
 
 LOG = logging.getLogger(__name__)
@@ -47,15 +42,14 @@ _BEST_WEIGHTS = "best.safetensors"
 
 def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str]) -> RunResult:
     """Train and score every seed of a task, or of all of GLUE, or label new text. `command` is what folders record."""
-    with StopSignal() as stop, RunLog() as log:
+    with guards.StopSignal() as stop, run_log.RunLog() as log:
         if config.only_predicts:
             return label_text(config, world, stop)
         names = find_glue(config) if config.data.task == GLUE else []
         task, data = (None, config.data) if names else _find_task(config)  # missing data is refused before a model
         start = jobs.find_start(config.tuning.model, config.data.prepared_dir, world)
         folder = _output_folder(config, task.name if task else GLUE, start)
-        tasks: Iterable[tuple[Task, FinetuneConfig, Start, Path]]
-        tasks = glue_tasks(config, names, start, folder, world)
+        tasks: Iterable[tuple[Task, FinetuneConfig, Start, Path]] = glue_tasks(config, names, start, folder, world)
         if task is not None:
             tasks = [(task, replace(jobs.with_recipe(config, task.name, start), data=data), start, folder)]
         result = RunResult(folder, {}, 0)
@@ -65,7 +59,7 @@ def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str])
             with ExitStack() as stack:
                 with main_first(world):
                     if world.is_main:
-                        stack.enter_context(run_lock(own))
+                        stack.enter_context(guards.run_lock(own))
                         changes = files.open_folder(job, own, command)
                         log.open(own)
                         for change in changes:
@@ -73,9 +67,9 @@ def run_finetuning(config: FinetuneConfig, world: World, command: Sequence[str])
                 sweep = Sweep(job, own, world, stop)
                 for seed in sweep.seeds_left():
                     with sweep.open_seed(seed) as run:
-                        sweep.close_seed(run, train(run.objective, run.batches, run.evaluate, run.settings))
+                        sweep.close_seed(run, loop.train(run.objective, run.batches, run.evaluate, run.settings))
                 result = sweep.finish()
-            log_shown(result.summary)
+            run_log.log_shown(result.summary)
             if result.is_stopped:
                 LOG.info(f"stopped; run the same command to resume {own}")
                 return result
@@ -91,8 +85,8 @@ def _find_task(config: FinetuneConfig) -> tuple[Task, DataConfig]:
     data, tuning = config.data, config.tuning
     own = "task train_file validation_file test_file text_column text_pair_column label_column column_names regression"
     if any(getattr(data, name) for name in own.split()):
-        task = find_task(data.task or CUSTOM)
-        locate(task, data, Report(), needs_test=tuning.predict == PREDICT_TEST, is_trained=tuning.is_training)
+        task = registry.find_task(data.task or CUSTOM)
+        reading.locate(task, data, Report(), needs_test=tuning.predict == PREDICT_TEST, is_trained=tuning.is_training)
         return task, data
     if data.data_dir is not None:
         raise UsageError(f"--data_dir {data.data_dir} needs --task, the name of the task whose data it holds")
@@ -101,7 +95,7 @@ def _find_task(config: FinetuneConfig) -> tuple[Task, DataConfig]:
     if tuning.predict == PREDICT_TEST:
         raise UsageError("--predict test needs --task, the name of the task whose test set is to be labelled")
     train, dev = (str(SAMPLE_TASK / f"{name}.csv") for name in ("train", "dev"))
-    return replace(find_task(CUSTOM), name=TOPICS), replace(data, train_file=train, validation_file=dev)
+    return replace(registry.find_task(CUSTOM), name=TOPICS), replace(data, train_file=train, validation_file=dev)
 
 
 def _output_folder(config: FinetuneConfig, name: str, start: Start) -> Path:
@@ -129,9 +123,9 @@ def _plan(task: Task, config: FinetuneConfig, start: Start, folder: Path, world:
         f"learning rate {training.learning_rate:g}, layer decay {config.tuning.layer_decay:g}, {job.head.style} head, "
         f"{length}, on {world.world_size} x {world.device.type} in {job.arithmetic}"
     )
-    if training.warmup_steps >= training.max_steps:
-        warmup = f"notice: --warmup_steps {training.warmup_steps:,} of {training.max_steps:,} updates"
-        LOG.info(f"{warmup}: the full learning rate is never reached")
+    if (warmup := training.warmup_steps) >= training.max_steps:
+        of = f"--warmup_steps {warmup:,} of {training.max_steps:,} updates"
+        LOG.info(f"notice: {of}: the full learning rate is never reached")
     jobs.build_objective(job, training.seed, world.device)  # a model that does not fit is refused here
     return job, folder
 
@@ -143,7 +137,7 @@ class Sweep:
     job: TaskJob
     folder: Path
     world: World
-    stop: StopSignal
+    stop: guards.StopSignal
     results: dict[int, SeedResult] = field(default_factory=dict)
     is_stopped: bool = False
 
@@ -151,9 +145,8 @@ class Sweep:
         """The seeds without a result, until one is stopped; results of earlier commands are read."""
         if self.job.train is None:
             return
-        first = self.job.config.training.seed
+        first, begun = self.job.config.training.seed, set[int]()
         asked = set(range(first, first + self.job.config.tuning.seeds))
-        begun: set[int] = set()
         with main_first(self.world):
             if self.world.is_main:
                 begun = {int(path.name[5:]) for path in self.folder.glob("seed-*") if path.name[5:].isdecimal()}
@@ -172,29 +165,33 @@ class Sweep:
         job, folder, world = self.job, self.folder / f"seed-{seed}", self.world
         objective, new = jobs.build_objective(job, seed, world.device)
         training = replace(job.training, seed=seed)
-        with Monitor(folder, training.max_steps, is_main=world.is_main) as monitor, one_line_errors(training, "none"):
-            found = find_checkpoint(folder / "checkpoints", "auto")
+        watch = monitor.Monitor(folder, training.max_steps, is_main=world.is_main)
+        with watch, one_line_errors(training, "none"):
+            found = checkpoint.find_checkpoint(folder / "checkpoints", "auto")
             LOG.info(f"{job.task.name}, seed {seed}: {training.max_steps:,} updates, {', '.join(new)} with new weights")
             assert job.train is not None
-            step, name = read_state(found)["step"] if found else 0, f"{EVALUATION_PREFIX}{job.task.main}"
-            rows = read_metrics(folder / "metrics.jsonl") if world.is_main else []
+            step = checkpoint.read_state(found)["step"] if found else 0
+            name = f"{monitor.EVALUATION_PREFIX}{job.task.main}"
+            log = monitor.read_metrics(folder / "metrics.jsonl") if world.is_main else []
             # The evaluation at the step of the checkpoint is made again.
-            scores = [row[name] for row in rows if row.get(name) is not None and row["step"] < step]
+            scores = [row[name] for row in log if row.get(name) is not None and row["step"] < step]
             sizes = training.per_device_train_batch_size, training.gradient_accumulation_steps
             ends, pin_memory = (seed, training.max_steps), world.device.type == "cuda"
-            batches = TaskBatches(job.train, *sizes, *ends, world.rank, world.world_size, pin_memory)
-            scales, decay = None, job.config.tuning.layer_decay
-            if decay != 1:
+            batches = rows.TaskBatches(job.train, *sizes, *ends, world.rank, world.world_size, pin_memory)
+            scales, tuning = None, job.config.tuning
+            if tuning.layer_decay != 1:
                 names = [name for name, _ in objective.model.named_parameters()]
-                scales = {f"model.{name}": scale for name, scale in depth_scales(names, job.shape, decay).items()}
+                by_name = depth_scales(names, job.shape, tuning.layer_decay)
+                scales = {f"model.{name}": scale for name, scale in by_name.items()}
             recorded = {"seed": seed, "data": jobs.data_fingerprint(job)}
-            shared = (training, world, monitor, self.stop, job.arithmetic, found)
+            shared = (training, world, watch, self.stop, job.arithmetic, found)
             settings = RunSettings(folder, *shared, rate_scales=scales, settings=recorded)
-            run = SeedRun(job, objective, batches, settings, new, gather_objects(scores, world)[0])
+            scores, patience = gather_objects(scores, world)[0], tuning.early_stopping_patience or math.inf
+            run = SeedRun(job, objective, batches, settings, new, scores, patience)
             run.settings = replace(settings, is_enough=run.is_enough)
             yield run
 
-    def close_seed(self, run: SeedRun, outcome: Outcome) -> None:
+    def close_seed(self, run: SeedRun, outcome: loop.Outcome) -> None:
         """Write a seed's result, and export its model where no seed that is done has a better one."""
         result = None if outcome.is_stopped else run.final_result(outcome.step)
         if result is None:
@@ -204,7 +201,7 @@ class Sweep:
         with main_first(self.world):
             if self.world.is_main:
                 folder = run.settings.folder
-                if files.best_of(self.job, [*self.results.values()]) is result:
+                if files.best_of(self.job, self.results.values()) is result:
                     files.export_best(self.job, run.objective, result, self.folder)
                 with writing(folder):
                     write_text(folder / files.RESULT, json.dumps(result._asdict()) + "\n")
@@ -219,8 +216,7 @@ class Sweep:
             objective, _ = load_objective(job, job.start.files, self.world.device)
             with inference(objective, job):
                 scored = score(job, objective, self.world, self.stop)
-            self.is_stopped = scored is None
-            self.results = {} if scored is None else {scored.seed: scored}
+            self.is_stopped, self.results = scored is None, {scored.seed: scored} if scored else {}
         if not self.is_stopped:
             with main_first(self.world):
                 if self.world.is_main:
@@ -229,13 +225,16 @@ class Sweep:
         return result if self.world.is_main else result._replace(summary="")
 
     def _write(self) -> RunResult:
-        """Write the results and the predictions asked for; the summary holds the table and what was written."""
-        job, folder, done, lines = self.job, self.folder, [*self.results.values()], []
-        result = RunResult(folder, {}, 0)
+        """Write results and predictions; the summary holds the table and the files that were written."""
+        job, folder, done = self.job, self.folder, [*self.results.values()]
+        result, lines = RunResult(folder, {}, 0), list[str]()
         if done:
-            best = files.best_of(job, done)
-            if job.train is not None:
-                files.check_model(folder, best.seed)
+            best, file = files.best_of(job, done), folder / files.MODEL / TASK_FILE
+            found = read_json(file).get("seed") if file.is_file() else None
+            if job.train is not None and found != best.seed:
+                state = "is gone or damaged" if found is None else f"is that of seed {found}"
+                way_out = f"the best seed is {best.seed}; remove {folder / f'seed-{best.seed}'} to train it again"
+                raise CheckpointError(f"{folder / files.MODEL} {state}, {way_out}")
             lines = [files.write_results(job, folder, done, best)]
             result = RunResult(folder, best.metrics, best.step)
         if job.config.tuning.predict is not None:
@@ -258,16 +257,13 @@ class SeedRun:
     """One seed while it is trained. Where it may stop early, its best weights are kept."""
 
     job: TaskJob
-    objective: TaskObjective
-    batches: TaskBatches  # this rank's share of the training rows
+    objective: kinds.TaskObjective
+    batches: rows.TaskBatches  # this rank's share of the training rows
     settings: RunSettings
     new_parts: list[str]
     scores: list[float]  # of the deciding metric, one an evaluation
+    patience: float  # evaluations without a better score; inf: it does not stop early
     last: SeedResult | None = None
-
-    @property
-    def _patience(self) -> int | None:
-        return self.job.config.tuning.early_stopping_patience
 
     def evaluate(self, step: int) -> Metrics | None:
         """Score the evaluation sets, as the loop asks for; None where it was stopped."""
@@ -276,7 +272,7 @@ class SeedRun:
         if self.last is None:
             return None
         current = self.last.metrics[self.job.task.main]
-        if self._patience is not None and all(current > past for past in self.scores):
+        if self.patience < math.inf and all(current > past for past in self.scores):
             weights = {name: tensor.contiguous() for name, tensor in self.objective.state_dict().items()}
             with main_first(world):
                 if world.is_main:
@@ -287,17 +283,15 @@ class SeedRun:
 
     def is_enough(self) -> bool:
         """Whether the last evaluations, as many as the patience, were no better than the best before."""
-        if self._patience is None:
-            return False
-        return len(self.scores) - 1 - self.scores.index(max(self.scores)) >= self._patience
+        since_best = len(self.scores) - 1 - self.scores.index(max(self.scores)) if self.patience < math.inf else 0
+        return since_best >= self.patience
 
     def final_result(self, step: int) -> SeedResult | None:
         """The evaluation of the weights that are kept, which the objective holds afterwards; None if stopped."""
-        if self._patience is not None:
+        if self.patience < math.inf:
             with main_first(self.settings.world):  # the others read what the main rank has written
                 self.objective.load_state_dict(safetensors.load_file(self.settings.folder / _BEST_WEIGHTS))
             with inference(self.objective, self.job):
                 self.last = score(self.job, self.objective, self.settings.world, self.settings.stop)
-        if self.last is None:
-            return None
-        return self.last._replace(seed=self.settings.config.seed, step=step, new_parts=self.new_parts)
+        seed = self.settings.config.seed
+        return self.last and self.last._replace(seed=seed, step=step, new_parts=self.new_parts)

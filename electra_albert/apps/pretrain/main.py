@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra_albert.apps import run_folder as files
-from electra_albert.apps.command_line import check_can_write, print_results, report
+from electra_albert.apps.command_line import check_can_write, print_results
 from electra_albert.apps.pretrain.options import parse_pretraining, refuse_idle_options
 from electra_albert.config import PretrainConfig
-from electra_albert.contracts import STOPPED_BY_SIGNAL, RunResult, UsageError, UserError
+from electra_albert.contracts import RunResult, UsageError
 
 if TYPE_CHECKING:
     from electra_albert.apps.pretrain.job import Job
@@ -35,16 +35,9 @@ _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 def main(argv: Sequence[str]) -> int:
     """Entry point of `electra-albert pretrain`; returns the exit code."""
     preset, config = parse_pretraining(argv)
-    from electra_albert.training.distributed import leave, start
+    from electra_albert.training.distributed import start
 
-    world = start(config.run.device)
-    try:
-        result = run_pretraining(preset, config, world, ["Pretraining.py", *argv])
-        print_results(result.summary)
-        code = STOPPED_BY_SIGNAL if result.is_stopped else 0
-    except UserError as error:
-        code = report(error)
-    return leave(world, code)
+    return print_results(run_pretraining(preset, config, start(config.run.device), ["Pretraining.py", *argv]))
 
 
 def pretrain(config: PretrainConfig | None = None, **options: Any) -> RunResult:

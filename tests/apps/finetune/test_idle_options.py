@@ -1,6 +1,8 @@
 """Options of Finetuning.py that would do nothing, or something else than is meant, are refused or reported."""
 
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,16 +11,13 @@ from electra_albert.apps.finetune import main as finetune
 from tests.apps.conftest import Finished
 from tests.apps.finetune.conftest import Tuned
 from tests.apps.tiny_run import Ended, assert_refused, call
-from tests.apps.tiny_tasks import MAKERS, Tiny, mnli, options, results, rte, stories, stsb, tune
+from tests.apps.tiny_tasks import MAKERS, Tiny, mnli, options, results, rte, stories, stsb, tune, write
 
+Plan = Callable[..., Ended]
 QUICK: tuple[object, ...] = ("--max_steps", 2)
 SCORE_ONLY = ("--num_train_epochs", 0)
 ONCE, TWICE = ("--double_unordered", "false"), ("--double_unordered",)  # ELECTRA's settings are twice for two tasks
-COLUMNS = {
-    "mrpc": ("MRPC", "Quality", "#1 String", "#2 String"),
-    "qqp": ("QQP", "is_duplicate", "question1", "question2"),
-    "sst2": ("SST-2", "label", "sentence"),
-}
+COLUMNS = {"mrpc": ("MRPC", "Quality", "#1 String", "#2 String"), "sst2": ("SST-2", "label", "sentence")}
 
 
 @pytest.fixture(scope="session")
@@ -32,24 +31,22 @@ def small(task: str, folder: Path) -> Tiny:
     if task == "stsb":
         return stsb(folder)
     name, *columns = COLUMNS[task]
-    (folder / name).mkdir(parents=True)
+    rows = [columns, *([str(i % 2), *[story.text] * (len(columns) - 1)] for i, story in enumerate(stories(32, 1)))]
     for set_name in ("train", "dev"):
-        rows = [columns, *([str(i % 2), *[story.text] * (len(columns) - 1)] for i, story in enumerate(stories(32, 1)))]
-        (folder / name / f"{set_name}.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+        write(folder / name / f"{set_name}.tsv", rows)
     return Tiny(task, folder / name, "accuracy", 0.0, [])
 
 
 def diagnostic(folder: Path) -> Path:
     """AX as GLUE has it: the texts of MNLI without labels."""
-    rows = (mnli(folder).folder / "test_matched.tsv").read_text(encoding="utf-8").splitlines()
-    (folder / "diagnostic").mkdir()
-    file = folder / "diagnostic" / "diagnostic.tsv"
-    file.write_text("".join(row.rpartition("\t")[0] + "\n" for row in rows), encoding="utf-8")
-    return file
+    (folder / "diagnostic").mkdir(parents=True)
+    return shutil.copy(mnli(folder).folder / "test_matched.tsv", folder / "diagnostic" / "diagnostic.tsv")
 
 
-def plan(finished: Finished, tiny: Tiny, tmp_path: Path, *more: object) -> Ended:
-    return call(finetune.main, *tiny.options(finished.folder, tmp_path / "out", "--dry_run", *more))
+@pytest.fixture
+def plan(finished: Finished, tmp_path: Path) -> Plan:
+    """Plans to train the tiny run on a task, into `out`."""
+    return lambda tiny, *more: call(finetune.main, *tiny.options(finished.folder, tmp_path / "out", "--dry_run", *more))
 
 
 def updates(ended: Ended) -> dict[str, int]:
@@ -79,9 +76,9 @@ def test_options_without_effect_are_refused_by_name(in_folder: Path, words: tupl
 
 
 @pytest.mark.parametrize("task", ["mrpc", "stsb"])
-def test_texts_whose_order_means_nothing_are_exchanged(finished: Finished, tmp_path: Path, task: str) -> None:
+def test_texts_whose_order_means_nothing_are_exchanged(plan: Plan, tmp_path: Path, task: str) -> None:
     tiny = small(task, tmp_path / "tasks")
-    once, twice = (updates(plan(finished, tiny, tmp_path, *more)) for more in (ONCE, TWICE))
+    once, twice = (updates(plan(tiny, *more)) for more in (ONCE, TWICE))
     assert twice[task] == 2 * once[task]
 
 
@@ -92,19 +89,16 @@ def test_texts_whose_order_means_nothing_are_exchanged(finished: Finished, tmp_p
         ("rte", ("--double_unordered",)),
         ("squad", ("--classifier_dropout_prob", 0.5)),
         ("squad", ("--dropout_samples", 4)),
+        ("stsb", ("--class_weights", "balanced")),
     ],
 )
-def test_what_the_head_of_a_task_has_not_is_refused(
-    finished: Finished, tmp_path: Path, task: str, words: tuple[object, ...]
-) -> None:
-    assert_refused(plan(finished, MAKERS[task](tmp_path), tmp_path, *words), 2, task, str(words[0]))
+def test_what_the_head_of_a_task_lacks_is_refused(plan: Plan, tmp_path: Path, task: str, words: list[object]) -> None:
+    assert_refused(plan(MAKERS[task](tmp_path), *words), 2, task, str(words[0]))
 
 
 @pytest.mark.parametrize(("steps", "is_reported"), [(1, False), (2, True), (9, True)])
-def test_a_warm_up_that_never_ends_is_reported(
-    finished: Finished, tiny: Tiny, tmp_path: Path, steps: int, is_reported: bool
-) -> None:
-    ended = plan(finished, tiny, tmp_path, "--max_steps", 2, "--warmup_steps", steps)
+def test_a_warm_up_that_never_ends_is_reported(plan: Plan, tiny: Tiny, steps: int, is_reported: bool) -> None:
+    ended = plan(tiny, "--max_steps", 2, "--warmup_steps", steps)
     assert ended.code == 0, ended.err
     assert (f"notice: --warmup_steps {steps} of 2 updates" in ended.err) == is_reported
 
@@ -142,13 +136,13 @@ def test_what_is_odd_in_new_text_is_reported_and_is_no_part_of_the_results(
     assert len((tmp_path / "out" / "predicted.tsv").read_text().splitlines()) == 1 + 3
 
 
-@pytest.mark.parametrize("name", ["nowhere.txt", "broken.tsv"])
+@pytest.mark.parametrize(("name", "code", "word"), [("nowhere.txt", 2, ": no such file"), ("broken.tsv", 3, "")])
 def test_new_text_that_cannot_be_read_is_refused_before_anything_is_trained(
-    finished: Finished, tiny: Tiny, tmp_path: Path, name: str
+    finished: Finished, tiny: Tiny, tmp_path: Path, name: str, code: int, word: str
 ) -> None:
     (tmp_path / "broken.tsv").write_text("made\t0\nmade\t0\t\tThe owl left.\n")
     ended = call(finetune.main, *tiny.options(finished.folder, tmp_path / "out", *QUICK, "--predict", tmp_path / name))
-    assert_refused(ended, 2 if name == "nowhere.txt" else 3, f"{name}: no such file" if name == "nowhere.txt" else name)
+    assert_refused(ended, code, f"{name}{word}")
     assert not (tmp_path / "out").exists()
 
 

@@ -21,23 +21,19 @@ LABELS = ("bad", "good", "odd")
 @pytest.fixture
 def stock(finished: Finished, tmp_path: Path) -> Path:
     """A stock BERT of three labels with the tokenizer of a run."""
-    folder, size = tmp_path / "stock", len(load_tokenizer(finished.folder / "tokenizer"))
-    names = dict(enumerate(LABELS))
-    config = config_of("bert", vocab_size=size, max_position_embeddings=64, id2label=names)
-    config.label2id = {name: number for number, name in names.items()}
+    folder = shutil.copytree(finished.folder / "tokenizer", tmp_path / "stock")
+    names = {"id2label": dict(enumerate(LABELS)), "label2id": {name: i for i, name in enumerate(LABELS)}}
+    config = config_of("bert", vocab_size=len(load_tokenizer(folder)), max_position_embeddings=64, **names)
     make("bert", "BertForSequenceClassification", config).save_pretrained(folder)
-    for file in (finished.folder / "tokenizer").iterdir():
-        shutil.copy(file, folder)
     return folder
 
 
 def label(stock: Path, tmp_path: Path, *more: object) -> Ended:
     (tmp_path / "known.csv").write_text("text,label\n" + "".join(f"{text},good\n" for text in TEXTS))
-    (tmp_path / "new.csv").write_text("text\n" + "".join(f"{text}\n" for text in TEXTS))
-    known = tmp_path / "known.csv"
-    argv = ["--model", stock, "--train_file", known, "--validation_file", known, "--text_column", "text"]
-    argv += ["--label_column", "label", "--num_train_epochs", 0, "--predict", tmp_path / "new.csv"]
-    return call(finetune.main, *argv, "--output_dir", tmp_path / "out", "--device", "cpu", *more)
+    (tmp_path / "new.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    argv = ["--model", stock, "--train_file", tmp_path / "known.csv", "--validation_file", tmp_path / "known.csv"]
+    argv += ["--num_train_epochs", 0, "--predict", tmp_path / "new.txt", "--output_dir", tmp_path / "out"]
+    return call(finetune.main, *argv, "--device", "cpu", *more)
 
 
 def test_its_labels_are_those_stock_gives(stock: Path, tmp_path: Path) -> None:
@@ -50,9 +46,8 @@ def test_its_labels_are_those_stock_gives(stock: Path, tmp_path: Path) -> None:
     with torch.no_grad():
         rows = [tokenizer(text, return_tensors="pt", return_token_type_ids=True) for text in TEXTS]
         wanted = [LABELS[int(model(**row).logits.argmax())] for row in rows]
-    told = next((tmp_path / "out").rglob("predicted*")).read_text()
-    found = [next(word for word in line.split("\t") if word in LABELS) for line in told.splitlines()[1:]]
-    assert found == wanted
+    written = (tmp_path / "out" / "predicted.tsv").read_text()
+    assert [line.split("\t")[2] for line in written.splitlines()[1:]] == wanted
 
 
 def test_labels_without_names_are_reported_with_where_to_name_them(stock: Path, tmp_path: Path) -> None:
@@ -63,12 +58,11 @@ def test_labels_without_names_are_reported_with_where_to_name_them(stock: Path, 
     assert_refused(label(stock, tmp_path, "--regression"), 4, "sequence with labels LABEL_0, LABEL_1, LABEL_2")
     wanted = "its labels have no names (LABEL_0, LABEL_1, ...); write id2label into its config.json"
     assert_refused(label(stock, tmp_path), 4, "label 'good'", wanted)
-    asked = ("--task", "mnli", "--predict", tmp_path / "new.csv", "--output_dir", tmp_path / "out")
+    asked = ("--task", "mnli", "--predict", tmp_path / "new.txt", "--output_dir", tmp_path / "out")
     assert_refused(call(finetune.main, "--model", stock, *asked), 4, wanted)
 
 
 def test_its_folder_and_new_text_suffice(stock: Path, tmp_path: Path) -> None:
-    (tmp_path / "new.txt").write_text("".join(f"{text}\n" for text in TEXTS))
     assert label(stock, tmp_path, "--precision", "fp32").code == 0
     ended = tune("--model", stock, "--predict", tmp_path / "new.txt", "--precision", "fp32")
     wanted, found = ((folder / "predicted.tsv").read_text() for folder in (tmp_path / "out", stock))
