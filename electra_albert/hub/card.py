@@ -1,30 +1,21 @@
 """Model cards by one template: of exported models, of runs and of fine-tunings, with the front matter the hub reads."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import torch
+
+from electra_albert.config import ModelConfig
 from electra_albert.files import write_text
-
-if TYPE_CHECKING:
-    import torch
-
-    from electra_albert.config import ModelConfig
-    from electra_albert.hub.onnx import Model
+from electra_albert.hub.onnx import Model
+from electra_albert.model.task_model import ARCHITECTURES
 
 LOG = logging.getLogger(__name__)
 
 CARD = "README.md"
-HUB_TASKS = {  # the hub's name of a task, by the kind of head
-    "sequence": "text-classification",
-    "choice": "multiple-choice",
-    "token": "token-classification",
-    "span": "question-answering",
-}
 _TEMPLATE = """---
 {{ card_data }}
 ---
@@ -47,12 +38,13 @@ _MARK = "<!-- card by ELECTRA-ALBERT, written again with the model unless it is 
 _PURPOSES = {  # by stock class: the hub's task, and the model's purpose
     "AlbertForMaskedLM": ("fill-mask", "fills in masked tokens"),
     "AlbertForPreTraining": ("fill-mask", "fills in masked tokens and predicts whether two segments changed places"),
-    "AlbertForSequenceClassification": (HUB_TASKS["sequence"], "labels a text or a pair of texts"),
-    "AlbertForMultipleChoice": (HUB_TASKS["choice"], "chooses among several texts"),
-    "AlbertForTokenClassification": (HUB_TASKS["token"], "labels each token"),
-    "AlbertForQuestionAnswering": (HUB_TASKS["span"], "finds an answer in a text"),
+    "AlbertForSequenceClassification": ("text-classification", "labels a text or a pair of texts"),
+    "AlbertForMultipleChoice": ("multiple-choice", "chooses among several texts"),
+    "AlbertForTokenClassification": ("token-classification", "labels each token"),
+    "AlbertForQuestionAnswering": ("question-answering", "finds an answer in a text"),
     "AlbertModel": ("feature-extraction", "gives a vector for each token"),
 }
+HUB_TASKS = {kind: _PURPOSES[architecture][0] for kind, architecture in ARCHITECTURES.items()}
 _ASIDE = {  # heads that AlbertModel does not have, by our names
     "discriminator_predictions": "`discriminator_predictions`, the head of stock ELECTRA that detects replaced tokens",
     "sentence_order": "`sop_classifier`, the head of `AlbertForPreTraining` that predicts the order of two segments",

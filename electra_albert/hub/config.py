@@ -9,30 +9,16 @@ from electra_albert.contracts import CheckpointError
 from electra_albert.hub.names import RELATIVES
 from electra_albert.model.attention import make_mixing
 from electra_albert.model.encoder import ACTIVATIONS
-from electra_albert.model.task_model import DEFAULT_DROPOUT
+from electra_albert.model.task_model import ARCHITECTURES, DEFAULT_DROPOUT
 
 _OURS = ("initialization", "attention", "attention_options")  # fields that no stock config.json has
 _NAMES = tuple(field.name for field in fields(ModelConfig) if field.name not in _OURS)
 NATIVE, _FORMAT = "electra_albert", 1  # model_type and version of folders that only this package loads
 _LONGEST_SHOWN = 60
 _LARGEST_INTEGER = (1 << 31) - 1  # above it, sizes overflow before they can be compared with the weights
-# Settings with which stock computes something else than an encoder of ours, or other code than stock's.
-_ALWAYS: dict[str, tuple[Any, ...]] = {
-    "position_embedding_type": ("absolute", None),
-    "is_decoder": (False, None),
-    "add_cross_attention": (False, None),
-    "tie_word_embeddings": (True, None),
-    "quantization_config": (None,),
-    "auto_map": (None, {}),
-    "custom_pipelines": (None, {}),
-}
-_KINDS = {
-    "ForSequenceClassification": "sequence",
-    "ForMultipleChoice": "choice",
-    "ForTokenClassification": "token",
-    "ForQuestionAnswering": "span",
-}
-_UNNAMED = {"0": "LABEL_0", "1": "LABEL_1"}  # which transformers fills in where no label is named
+# The one value of settings whose other values mean another computation than ours, or code that is not stock's.
+_ALWAYS: dict[str, Any] = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
+_ALWAYS |= {"tie_word_embeddings": True, "quantization_config": None, "auto_map": {}, "custom_pipelines": {}}
 
 
 def stock_config(config: ModelConfig, architecture: str, special_ids: Mapping[str, int]) -> dict[str, Any]:
@@ -60,8 +46,8 @@ def model_config(contents: Mapping[str, Any], origin: str) -> ModelConfig:
         raise CheckpointError(f"{origin} describes a model of type {shown(kind)}; albert, electra and bert can be read")
     if kind == NATIVE and contents.get("format") != _FORMAT:
         raise CheckpointError(f"{origin} is of format {shown(contents.get('format'))}, this version reads {_FORMAT}")
-    for name, allowed in _ALWAYS.items():
-        if contents.get(name) not in allowed:
+    for name, only in _ALWAYS.items():
+        if contents.get(name) not in (None, only):
             raise CheckpointError(f"{name}={shown(contents[name])} in {origin} is another model than can be read here")
     values = _values(contents, kind, origin)
     if kind in RELATIVES:
@@ -110,17 +96,15 @@ def stock_details(contents: Mapping[str, Any], origin: str) -> dict[str, Any]:
     """Kind, labels and style of a fine-tuned stock model's head, in the form of TASK_FILE; else CheckpointError."""
     named = contents.get("architectures")
     architecture = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
-    kind = next((kind for ending, kind in _KINDS.items() if architecture.endswith(ending)), None)
-    if kind is None:
-        raise CheckpointError(
-            f"{origin} names no fine-tuned model but architecture {shown(architecture)}; fine-tune it"
-        )
+    kinds = (kind for kind, ours in ARCHITECTURES.items() if architecture.endswith(ours.removeprefix("Albert")))
+    if (kind := next(kinds, None)) is None:
+        raise CheckpointError(f"{origin} has architecture {shown(architecture)}, no fine-tuned model; fine-tune it")
     problem = contents.get("problem_type")
     if problem not in (None, "regression", "single_label_classification"):
         raise CheckpointError(f"problem_type={shown(problem)} in {origin} is another task than can be read here")
     labels: list[Any] = []
     if kind in ("sequence", "token"):
-        names = contents.get("id2label", _UNNAMED)
+        names = contents.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
         labels = [names.get(str(number)) for number in range(len(names))] if isinstance(names, dict) else []
         if not labels or not all(isinstance(label, str) for label in labels):
             raise CheckpointError(f"id2label in {origin} does not name the labels 0 to {max(0, len(labels) - 1)}")
@@ -130,14 +114,11 @@ def stock_details(contents: Mapping[str, Any], origin: str) -> dict[str, Any]:
     return {"kind": kind, "style": "albert", "labels": [] if is_regression else labels, "is_regression": is_regression}
 
 
-def are_unnamed(labels: Sequence[str]) -> bool:
-    """Whether the labels are those that transformers fills in where nobody names them."""
-    return bool(labels) and list(labels) == [f"LABEL_{number}" for number in range(len(labels))]
-
-
-def name_the_labels(labels: Sequence[str]) -> str:
-    """The end of a message on a model whose labels have no names."""
-    return f"its labels have no names ({', '.join(labels[:2])}, ...); write id2label into its config.json"
+def require_named(labels: Sequence[str], origin: str) -> None:
+    """Raise CheckpointError, in a message that begins with `origin`, where labels are those transformers fills in for unnamed ones."""
+    if labels and list(labels) == [f"LABEL_{number}" for number in range(len(labels))]:
+        shortened = ", ".join(labels[:2])
+        raise CheckpointError(f"{origin}: its labels have no names ({shortened}, ...); write id2label into config.json")
 
 
 def classifier_dropout(contents: Mapping[str, Any]) -> Any:

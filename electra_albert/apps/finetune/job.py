@@ -20,7 +20,7 @@ from electra_albert.corpus.tokenizer import Tokenizer, load_tokenizer
 from electra_albert.files import sha256
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, TuningConfig
 from electra_albert.hub import load
-from electra_albert.hub.config import are_unnamed, name_the_labels
+from electra_albert.hub.config import require_named
 from electra_albert.hub.weights import all_files
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
@@ -194,8 +194,8 @@ def _model_details(task: Task, start: Start) -> dict[str, Any]:
     fits = details["kind"] == task.kind and all(bool(details.get(name)) == value for name, value in flags)
     if fits and found == wanted and (not task.labels or labels == task.labels):
         return details
-    if fits and found == wanted and are_unnamed(labels) and len(labels) == len(task.labels):
-        raise CheckpointError(f"{start.files.config.parent}: {name_the_labels(labels)}")
+    if fits and found == wanted and len(labels) == len(task.labels):
+        require_named(labels, str(start.files.config.parent))
     if found == wanted:
         found = f"{details['kind']} with labels {', '.join(labels[:5]) or 'none'}"
     way_out = "name another --model or --task"
