@@ -95,39 +95,32 @@ def write_card(folder: Path, facts: Facts, code: str, command: str = "") -> None
 
 
 def _marked(body: str) -> str:
-    """A card with a last line by which it is known as written here, unless it is changed."""
+    """The card with its hash on a last line."""
     return body + _MARK.format(hashlib.sha256(body.encode()).hexdigest()[:16])
 
 
-def describe(
-    model: Model, architecture: str, file_format: str, dtype: torch.dtype, facts: Facts | None
-) -> tuple[Facts, str]:
+def describe(model: Model, architecture: str, file_format: str, dtype: torch.dtype, facts: Facts) -> tuple[Facts, str]:
     """The card of one exported model: what it is, what the file holds besides, and the code that loads it.
 
     `file_format` is safetensors, pt, onnx, or native, safetensors of a model that stock classes do not compute.
     """
     tag, purpose = _PURPOSES[architecture]
-    facts = facts or Facts()
     is_stock, parts = file_format == "safetensors", {name for name, _ in model.named_modules()}
     has_pooler = not parts.isdisjoint({"pooler", "sentence_order.pooler"})
     notes = [_NOTES[file_format]] if file_format in _NOTES else []
     if architecture == "AlbertModel" and file_format != "onnx":
-        notes += [
-            f"The weights also hold {head}. Stock ALBERT classes report it as unexpected; `electra_albert` computes it."
-            for part, head in _ASIDE.items()
-            if part in parts
-        ]
+        aside = "The weights also hold {}. Stock ALBERT classes report it as unexpected; `electra_albert` computes it."
+        notes += [aside.format(head) for part, head in _ASIDE.items() if part in parts]
     if is_stock and architecture == "AlbertForMaskedLM" and has_pooler:
         notes.append("The weights also hold a pooler, which `AutoModel` loads and `AlbertForMaskedLM` ignores.")
     if is_stock and architecture == "AlbertModel" and not has_pooler:
         notes.append("It has no pooler, since nothing trained one: load it with `add_pooling_layer=False`.")
     stored = "" if file_format == "onnx" else f", stored in {str(dtype).removeprefix('torch.')}"
     text = f"An ALBERT encoder that {purpose}: {describe_shape(model.config)}{stored}."
-    library = "transformers" if is_stock else None
-    fields = {"library_name": library, "pipeline_tag": tag, "tags": ["albert", "electra"], **facts.fields}
-    code = stock_code(architecture, with_pooler=has_pooler) if is_stock else OWN_CODE
-    text = "\n\n".join(filter(None, [text, *notes, facts.text]))
-    return Facts(fields, text), _ONNX_CODE if file_format == "onnx" else code
+    fields = {"library_name": "transformers" if is_stock else None, "pipeline_tag": tag, "tags": ["albert", "electra"]}
+    code = _ONNX_CODE if file_format == "onnx" else OWN_CODE
+    code = stock_code(architecture, with_pooler=has_pooler) if is_stock else code
+    return Facts({**fields, **facts.fields}, "\n\n".join(filter(None, [text, *notes, facts.text]))), code
 
 
 def describe_shape(shape: ModelConfig) -> str:

@@ -12,7 +12,7 @@ from electra_albert.contracts import DataError, UsageError
 from electra_albert.data_files.streams import text_lines
 from electra_albert.data_files.tables import Table, open_table
 from electra_albert.finetuning_config import DataConfig
-from electra_albert.hub.config import require_named
+from electra_albert.hub.formats import require_named
 from electra_albert.tasks.task import Report, Task
 
 _SHOWN_LABELS = 20

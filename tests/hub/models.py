@@ -12,8 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.hub.config import stock_config
-from electra_albert.hub.names import to_stock
+from electra_albert.hub.formats import stock_config, to_stock
 from electra_albert.hub.save import save_model
 from electra_albert.model.electra import Generator
 from electra_albert.model.task_model import TaskHead, TaskModel

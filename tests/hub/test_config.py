@@ -9,7 +9,7 @@ import pytest
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
-from electra_albert.hub.config import model_config, native_config, stock_config, stock_details
+from electra_albert.hub.formats import model_config, native_config, stock_config, stock_details
 from electra_albert.hub.weights import read_json
 from tests.model.twins import SHAPE, SPECIAL_IDS
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.hub import load
 from electra_albert.hub.find import ModelFiles, locate
-from electra_albert.hub.names import TABLE, to_stock
+from electra_albert.hub.formats import TABLE, to_stock
 from electra_albert.model.electra import Generator
 from electra_albert.model.task_model import TaskHead, TaskModel
 from tests.hub.models import assert_same_tensors, make, write

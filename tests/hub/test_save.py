@@ -17,7 +17,7 @@ from torch import Tensor
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import load_tokenizer, save_tokenizer
 from electra_albert.corpus.tokenizer_training import train_tokenizer
-from electra_albert.hub import names
+from electra_albert.hub import formats
 from electra_albert.hub.load import load_task_model, locate
 from electra_albert.hub.onnx import outputs
 from electra_albert.hub.save import save_model
@@ -149,7 +149,7 @@ def test_a_fine_tuned_folder_is_loaded_here_with_head_and_details(tokenizer: Any
 def test_weights_in_half_precision_are_rounded_once_or_refused(tokenizer: Any, tmp_path: Path) -> None:
     half = torch.float16
     model = save("discriminator with order", tokenizer, tmp_path / "half", dtype=half)
-    exact = names.to_stock(model.state_dict())  # the model keeps its own weights
+    exact = formats.to_stock(model.state_dict())  # the model keeps its own weights
     assert any(not torch.equal(tensor, tensor.to(half).float()) for tensor in exact.values())
     found = read_tensors(weights := tmp_path / "half" / "model.safetensors")
     assert found.keys() == exact.keys()
@@ -201,8 +201,8 @@ def test_a_folder_that_stock_reads_otherwise_is_never_written(
     tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     name, change, refusal = FAULTS[fault]
-    to_stock = names.to_stock
-    monkeypatch.setattr(names, "to_stock", lambda state: change(to_stock(state)))
+    to_stock = formats.to_stock
+    monkeypatch.setattr(formats, "to_stock", lambda state: change(to_stock(state)))
     with pytest.raises(CheckpointError, match=refusal):
         save(name, tokenizer, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from electra_albert.contracts import CheckpointError
+from electra_albert.hub.formats import NATIVE, for_order_head, from_file, to_native, to_stock
 from electra_albert.hub.load import ModelFiles, build, load_task_model, locate, read_stored
-from electra_albert.hub.names import for_order_head, from_native, from_stock, to_native, to_stock
 from electra_albert.hub.onnx import outputs
 from electra_albert.hub.weights import all_files
 from electra_albert.model.electra import Discriminator, Generator
@@ -189,7 +189,8 @@ GROUPED = replace(SHAPE, num_hidden_groups=2, inner_group_num=2)
 def test_going_to_stock_or_native_names_and_back_changes_no_bit(kind: str) -> None:
     model = getattr(make_pair(GROUPED, with_sentence_order=True), kind)
     state = dict(model.state_dict())
-    for found in (from_stock(to_stock(state), "albert", GROUPED, "file")[0], from_native(to_native(state))):
+    for family, renamed in (("albert", to_stock(state)), (NATIVE, to_native(state))):
+        found, _ = from_file(renamed, family, GROUPED, "file")
         assert_same_tensors(for_order_head(found) if model.sentence_order is not None else found, state)
 
 

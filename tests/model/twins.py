@@ -14,8 +14,7 @@ from transformers.models.electra.modeling_electra import ElectraDiscriminatorPre
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import Batch
-from electra_albert.hub.config import stock_config
-from electra_albert.hub.names import to_stock
+from electra_albert.hub.formats import stock_config, to_stock
 from electra_albert.keyed_random import Stream, bits
 from electra_albert.model.electra import Discriminator, Electra, Generator, masked_language_model
 from electra_albert.model.encoder import Body

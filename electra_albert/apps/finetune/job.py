@@ -20,7 +20,7 @@ from electra_albert.corpus.tokenizer import Tokenizer, load_tokenizer
 from electra_albert.files import sha256
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, TuningConfig
 from electra_albert.hub import load
-from electra_albert.hub.config import require_named
+from electra_albert.hub.formats import require_named
 from electra_albert.hub.weights import all_files
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
