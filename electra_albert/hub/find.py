@@ -18,13 +18,9 @@ from electra_albert.hub.weights import WEIGHT_FILES, read_json, read_tensors
 
 CONFIG_FILE = "config.json"
 ENCODER_FOLDERS = ("discriminator", "generator", "model")
-_FOLDERS = {  # of a run or of a fine-tuning, by the kind of model that is asked for; the first that exists is meant
-    "generator": ("generator",),
-    "discriminator": ("discriminator",),
-    "task": ("model",),
-    "encoder": ENCODER_FOLDERS,
-    "any": ("generator", "model", "discriminator"),
-}
+# Of a run or of a fine-tuning, by the kind of model that is asked for; the first that exists is meant.
+_FOLDERS: dict[str, tuple[str, ...]] = {name: (name,) for name in ("generator", "discriminator")}
+_FOLDERS |= {"task": ("model",), "encoder": ENCODER_FOLDERS, "any": ("generator", "model", "discriminator")}
 _STATE, _MANIFEST, _WEIGHTS = "state.json", "MANIFEST.json", "model.safetensors"  # of training/checkpoint.py
 _OF_A_MODEL = re.compile(r"(?:.+\.)?(generator|discriminator)\.(.+)")  # a name in a checkpoint
 

@@ -1,7 +1,4 @@
-"""From the files of a model to the model: our folders and checkpoints, stock folders, bare weight files.
-
-Dimensions: V vocab, E embedding.
-"""
+"""From the files of a model to the model: of ours or stock, checkpoints, bare weights. V vocab, E embedding."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -145,10 +142,10 @@ def head_of(details: Mapping[str, Any], dropout: float) -> TaskHead:
 def fill(
     model: nn.Module, state: Mapping[str, Tensor], origin: str, spared: tuple[str, ...] = (), *, in_place: bool = False
 ) -> None:
-    """Fill a model from tensors under our names, except names that begin with a `spared` one.
+    """Fill a model from tensors under our names, except names that begin with a `spared` one; other heads are left out.
 
-    The tensors become the model's own, or are copied `in_place`; heads of other kinds are left out. Raises
-    CheckpointError where a part lacks something, has more or has another shape.
+    The tensors become the model's own, or are copied `in_place`. Raises CheckpointError where a part lacks something,
+    has more or has another shape.
     """
     if getattr(model, _IN_TWO, None) is not None:
         state = formats.for_order_head(state)
@@ -161,8 +158,8 @@ def fill(
         raise CheckpointError(f"{origin} holds {extra[0]}, which its configuration has no place for")
     for name, tensor in wanted.items():
         if state[name].shape != tensor.shape:
-            sizes = f"has shape {list(state[name].shape)}, its configuration or an option says {list(tensor.shape)}"
-            raise CheckpointError(f"{name} in {origin} {sizes}")
+            found, size = list(state[name].shape), list(tensor.shape)
+            raise CheckpointError(f"{name} in {origin} has shape {found}, its configuration or an option says {size}")
     tensors = {name: state[name].contiguous() for name in wanted}
     model.load_state_dict(tensors, assign=not in_place, strict=not spared)
 

@@ -30,7 +30,6 @@ LOG = logging.getLogger(__name__)
 
 _PT_FILE, _READ_BY_STOCK_AS = "weights.pt", "pytorch_model.bin"
 _SPECIAL_TOKENS = {"pad": "pad", "bos": "cls", "eos": "sep"}  # ours by the names of config.json
-_NUMBER_LABEL = "score"  # the one output of a regression
 _CHECKED_LENGTH = 24
 _Head = tuple[str, nn.Module, Callable[[Any, Tensor, Any], Tensor]]
 
@@ -69,21 +68,19 @@ def save_model(
             written = sorted(apart.iterdir(), key=lambda file: file == weights)  # the weights last
             for file in written:
                 os.replace(file, folder / file.name)
-        for other in {folder / name for name in (*WEIGHT_FILES, ONNX_FILE, DATA_FILE)} & {*folder.iterdir()}:
-            if other.name not in {file.name for file in written}:
-                other.unlink()
-                LOG.warning(f"removed {other}, which was of another model or format")
+        for other in sorted({*WEIGHT_FILES, ONNX_FILE, DATA_FILE} - {file.name for file in written}):
+            if (folder / other).exists():
+                (folder / other).unlink()
+                LOG.warning(f"removed {folder / other}, which was of another model or format")
         if details is None:
             (folder / TASK_FILE).unlink(missing_ok=True)  # of a fine-tuned model that was here
-        write_card(
-            folder, *describe(model, architecture, file_format if is_stock else "native", dtype, facts or Facts())
-        )
+        form = file_format if is_stock else "native"
+        write_card(folder, *describe(model, architecture, form, dtype, facts or Facts()))
     except OSError as error:
         raise UsageError(f"cannot write the model into {folder} ({error.strerror or error}); make room") from None
 
 
 def _architecture(model: Model) -> str:
-    """The stock class that computes the most of a model."""
     if isinstance(model, Generator):
         return "AlbertForMaskedLM" if model.sentence_order is None else "AlbertForPreTraining"
     return model.head.architecture if isinstance(model, TaskModel) else "AlbertModel"
@@ -99,7 +96,7 @@ def _task_settings(model: Model, details: Mapping[str, Any] | None) -> tuple[dic
         raise ValueError(f"labels {details['labels']} are none of a head of kind {head.kind} with {head.num_labels}")
     settings: dict[str, Any] = {"classifier_dropout_prob": head.dropout}
     if head.kind in ("sequence", "token"):
-        labels = details["labels"] or [_NUMBER_LABEL]
+        labels = details["labels"] or ["score"]  # the one output of a regression
         settings["id2label"] = {str(number): label for number, label in enumerate(labels)}
         settings["label2id"] = {label: number for number, label in enumerate(labels)}
     if head.kind == "sequence":
@@ -131,10 +128,7 @@ def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> 
 
 
 def _check_against_stock(model: Model, written: Mapping[str, Tensor], folder: Path, refusal: str) -> None:
-    """CheckpointError unless the stock class loads all of its weights and computes what `model` does.
-
-    The file may hold nothing else but heads that the class has no place for, which stock's own layers compute.
-    """
+    """CheckpointError unless the stock class, with stock's layers for heads it lacks, computes what `model` does."""
     import transformers
 
     architecture = _architecture(model)
@@ -164,9 +158,9 @@ def _check_against_stock(model: Model, written: Mapping[str, Tensor], folder: Pa
 
 
 def _heads_aside(model: Model, config: Any) -> dict[str, _Head]:
-    """Stock's own layers for heads that the stock class lacks, by their names in the file.
+    """Stock's own layers for heads that the stock class lacks, by their names in the file: output, layer, its use.
 
-    Each with the name of its output, computed from the last hidden states [B, L, D] and the stock pooler's output [B, D].
+    An output is computed from the last hidden states [B, L, D] and the output of the stock pooler [B, D].
     """
     from transformers import ElectraConfig
     from transformers.models.albert.modeling_albert import AlbertSOPHead
@@ -176,13 +170,12 @@ def _heads_aside(model: Model, config: Any) -> dict[str, _Head]:
     if isinstance(model, Generator) and model.pooler is not None:
         heads["albert.pooler"] = ("pooler_output", nn.Linear(width, width), lambda h, last, _: h(last[:, 0]).tanh())
     if isinstance(model, TaskModel) and model.head.output_name == "electra_classifier":
-        layer = nn.Linear(width, model.head.num_labels)
-        heads[model.head.output_name] = ("logits", layer, lambda head, last, _: head(last[:, 0]))
+        linear = nn.Linear(width, model.head.num_labels)
+        heads[model.head.output_name] = ("logits", linear, lambda head, last, _: head(last[:, 0]))
     if isinstance(model, Discriminator):
-        detection = ElectraDiscriminatorPredictions(
-            ElectraConfig(hidden_size=width, hidden_act=model.config.hidden_act)
-        )
-        heads["discriminator_predictions"] = ("logits", detection, lambda head, last, _: head(last))
+        electra = ElectraConfig(hidden_size=width, hidden_act=model.config.hidden_act)
+        layer = ElectraDiscriminatorPredictions(electra)
+        heads["discriminator_predictions"] = ("logits", layer, lambda head, last, _: head(last))
         if model.sentence_order is not None:
             heads["sop_classifier"] = ("sop_logits", AlbertSOPHead(config), lambda head, _, pooled: head(pooled))
     return heads

@@ -18,7 +18,7 @@ from torch import Tensor
 from electra_albert.contracts import CheckpointError
 
 _INDEX = ".index.json"
-WEIGHT_FILES = ("model.safetensors", f"model.safetensors{_INDEX}")
+WEIGHT_FILES: tuple[str, ...] = ("model.safetensors", f"model.safetensors{_INDEX}")
 WEIGHT_FILES += ("weights.pt", "pytorch_model.bin", f"pytorch_model.bin{_INDEX}")
 DIGEST = "electra_albert_sha256"  # of the tensors, in the metadata of files we write
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -117,8 +117,8 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
             written = (opened.metadata() or {}).get(DIGEST)
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, no mapping
     except (SafetensorError, OSError) as error:
-        problem = f"{file} cannot be read as safetensors ({_reason(error)})"
-        raise CheckpointError(f"{problem}; fetch it again, a pointer by git lfs pull") from None
+        way_out = "fetch it again, a pointer by git lfs pull"
+        raise CheckpointError(f"{file} cannot be read as safetensors ({_reason(error)}); {way_out}") from None
     if written is not None and written != digest(tensors):
         raise CheckpointError(f"{file} is not as it was written: its hash is another; fetch or export it again")
     return tensors
