@@ -156,8 +156,8 @@ def stock_details(contents: Mapping[str, Any], origin: str) -> dict[str, Any]:
 def require_named(labels: Sequence[str], origin: str) -> None:
     """Raise CheckpointError, in a message that begins with `origin`, where none of the labels has a name."""
     if labels and list(labels) == [f"LABEL_{number}" for number in range(len(labels))]:
-        shortened = ", ".join(labels[:2])
-        raise CheckpointError(f"{origin}: its labels have no names ({shortened}, ...); write id2label into config.json")
+        first = ", ".join(labels[:2])
+        raise CheckpointError(f"{origin}: its labels have no names ({first}, ...); write id2label into its config.json")
 
 
 def classifier_dropout(contents: Mapping[str, Any]) -> Any:
