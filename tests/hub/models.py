@@ -47,18 +47,15 @@ def _task(*head: Any) -> Callable[[ModelConfig], TaskModel]:
     return lambda config: make_task_model(TaskHead(*head, dropout=0.25), config)
 
 
-def _discriminator(**options: Any) -> Callable[[ModelConfig], Any]:
-    return lambda config: make_pair(config, **options).discriminator
-
-
 _DETECTION = "discriminator_predictions"
 FORMS = {
     "generator": Form(lambda shape: make_pair(shape).generator, "AlbertForMaskedLM"),
     "generator with pooler": Form(generator_with_pooler, "AlbertForMaskedLM", ("albert.pooler",)),
     "generator with order": Form(make_masked_lm, "AlbertForPreTraining"),
-    "discriminator": Form(_discriminator(), "AlbertModel", (_DETECTION,)),
+    "discriminator": Form(lambda shape: make_pair(shape).discriminator, "AlbertModel", (_DETECTION,)),
     "discriminator with order": Form(
-        _discriminator(with_sentence_order=True), "AlbertModel", (_DETECTION, "sop_classifier")
+        lambda shape: make_pair(shape, with_sentence_order=True).discriminator,
+        *("AlbertModel", (_DETECTION, "sop_classifier")),
     ),
     "encoder": Form(lambda shape: make_body(shape, with_pooler=False), "AlbertModel"),
     "encoder with pooler": Form(lambda shape: make_body(shape, with_pooler=True), "AlbertModel"),

@@ -192,9 +192,7 @@ def test_a_folder_that_stock_reads_otherwise_is_never_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_weights_that_are_read_otherwise_than_saved_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_read_otherwise_than_saved_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write_slightly_off(tensors: Tensors, file: Path) -> None:  # by less than the comparison with stock sees
         write_safetensors({name: tensor * (1 + 1e-6) for name, tensor in tensors.items()}, file)
 
