@@ -1,8 +1,6 @@
 """Stock Hugging Face folders and ONNX files of runs, checkpoints and model folders, ours or stock.
 
-electra-albert export --model runs/mine --output_dir exported
 electra-albert export --model runs/mine --kind discriminator --format onnx --output_dir exported
-electra-albert export --model runs/mine --dtype float16 --license mit --output_dir small
 """
 
 import logging

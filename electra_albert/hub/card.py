@@ -100,10 +100,7 @@ def _marked(body: str) -> str:
 
 
 def describe(model: Model, architecture: str, file_format: str, dtype: torch.dtype, facts: Facts) -> tuple[Facts, str]:
-    """The card of one exported model: what it is, what the file holds besides, and the code that loads it.
-
-    `file_format` is safetensors, pt, onnx, or native, safetensors of a model that stock classes do not compute.
-    """
+    """Facts and loading code for an exported model's card; file_format is safetensors, pt, onnx or native."""
     tag, purpose = _PURPOSES[architecture]
     is_stock, parts = file_format == "safetensors", {name for name, _ in model.named_modules()}
     has_pooler = not parts.isdisjoint({"pooler", "sentence_order.pooler"})

@@ -35,10 +35,9 @@ class ModelFiles(NamedTuple):
 
 
 def locate(path: Path, kind: str = "encoder", config: Path | None = None, tokenizer: Path | None = None) -> ModelFiles:
-    """The files that a path means; configuration and tokenizer next to the weights unless given.
+    """The files of a model by a path, of a run's by its `kind`; config and tokenizer next to the weights unless given.
 
-    Of a run `kind` chooses the model: generator, discriminator, task (that of a fine-tuning), encoder (the
-    discriminator's if there is one) or any. Raises UsageError, or CheckpointError for a checkpoint without it.
+    Raises UsageError, or CheckpointError for a checkpoint without such a model.
     """
     if not (os.path.isdir(path) or os.path.isfile(path)):  # no error for a name that is too long
         raise UsageError(f"{str(path)[:200]} does not exist; give a run folder, a model folder or a weights file")

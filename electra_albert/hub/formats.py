@@ -24,7 +24,6 @@ RELATIVES = ("bert", "electra")
 _OURS = ("initialization", "attention", "attention_options")  # fields that no stock config.json has
 _NAMES = tuple(field.name for field in fields(ModelConfig) if field.name not in _OURS)
 NATIVE, _FORMAT = "electra_albert", 1  # model_type and version of folders that only this package loads
-_LONGEST_SHOWN = 60
 _LARGEST_INTEGER = (1 << 31) - 1  # above it, sizes overflow before they can be compared with the weights
 # The one value of settings whose other values mean another computation than ours, or code that is not stock's.
 _ALWAYS: dict[str, Any] = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
@@ -128,7 +127,7 @@ def shown(value: object) -> str:
     """A value from a file as an error line shows it: short, and without line breaks or colours of a terminal."""
     if isinstance(value, dict | list):
         return f"a {type(value).__name__}"
-    return repr(value[:_LONGEST_SHOWN] if isinstance(value, str) else value)
+    return repr(value[:60] if isinstance(value, str) else value)
 
 
 def stock_details(contents: Mapping[str, Any], origin: str) -> dict[str, Any]:
@@ -220,12 +219,7 @@ def from_file(
         raise CheckpointError(f"{origin} holds {_DECODER}, which differs from its token table; only tied ones are read")
     if bias is not None:  # goes before the head's own
         found["predictions.bias"] = bias
-    for name, tensor in found.items():
-        if not name.startswith(_KNOWN) or _FUSED in name:
-            raise CheckpointError(f"{origin} holds {name}, which no {kind} model known here has; name another model")
-        if not tensor.is_floating_point():
-            raise CheckpointError(f"{origin}: {name} is {tensor.dtype}, which no trained weight is; get another file")
-    return _fused(found, origin), left_aside
+    return _fused(found, kind, origin), left_aside
 
 
 def for_order_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -233,10 +227,14 @@ def for_order_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {re.sub(r"^pooler\.", _ORDER_POOLER, name): tensor for name, tensor in state.items()}
 
 
-def _fused(tensors: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
+def _fused(tensors: Mapping[str, Tensor], kind: str, origin: str) -> dict[str, Tensor]:
     """Query, key and value of each block in one matrix, and the order head's linear layer under our name."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
+        if not name.startswith(_KNOWN) or _FUSED in name:
+            raise CheckpointError(f"{origin} holds {name}, which no {kind} model known here has; name another model")
+        if not tensor.is_floating_point():
+            raise CheckpointError(f"{origin}: {name} is {tensor.dtype}, which no trained weight is; get another file")
         part = next((part for part in _PARTS if part in name), None)
         if part is None:
             found[name.replace(_STOCK_ORDER, _ORDER)] = tensor

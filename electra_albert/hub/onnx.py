@@ -96,11 +96,11 @@ def require_packages() -> None:
 
 
 def write_onnx(model: Model, folder: Path) -> Path:
-    """Write `model.onnx`, in float32 and for inference, into a new folder; the model stays as it is.
+    """Write `model.onnx`, in float32, into a new folder, with `model.onnx.data` for a model above 1.5 GiB.
 
     Inputs are INPUTS, int64 [B, L], any B, L up to max_position_embeddings, attention_mask 1 where a token takes part.
-    Outputs are those of `outputs`, last_hidden_state of a Body alone. A model above 1.5 GiB keeps its weights in
-    `model.onnx.data`. Raises UsageError without the packages, CheckpointError where onnxruntime computes other values.
+    Outputs are those of `outputs`, last_hidden_state of a Body alone. Raises UsageError without the packages,
+    CheckpointError where onnxruntime computes other values.
     """
     require_packages()
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
