@@ -56,7 +56,7 @@ def read_config(files: ModelFiles) -> ModelConfig:
 
 
 def build(stored: Stored, model_class: type[_Module], head: TaskHead | None = None) -> _Module:
-    """A model in eval mode, with the pooler and order head of the file; CheckpointError where its own head is missing."""
+    """A model in eval mode, with the pooler and order head of the file; CheckpointError where its own head lacks."""
     has_order, has_pooler = _IN_TWO in stored.parts, "pooler" in stored.parts
     kinds: dict[type[nn.Module], tuple[str, dict[str, Any]]] = {  # the part that must be there, and options
         Body: ("encoder", {"with_pooler": has_pooler}),
