@@ -183,6 +183,7 @@ def test_going_to_stock_or_native_names_and_back_changes_no_bit(kind: str) -> No
     state = dict(model.state_dict())
     for family, renamed in (("albert", to_stock(state)), (NATIVE, to_native(state))):
         found, _ = from_file(renamed, family, GROUPED, "file")
+        assert "sentence_order.pooler.weight" not in found
         assert_same_tensors(for_order_head(found) if model.sentence_order is not None else found, state)
 
 
@@ -200,6 +201,9 @@ def test_tensor_of_no_module_or_under_two_names_is_refused_by_name(tmp_path: Pat
         save_file({**sound, name: torch.zeros(size)}, files.weights)
         with pytest.raises(CheckpointError, match=name.removeprefix("albert.").replace(".", r"\.")):
             load(files)
+    save_file({**sound, "predictions.bias": torch.zeros(SHAPE.vocab_size, dtype=torch.int64)}, files.weights)
+    with pytest.raises(CheckpointError, match="int64"):
+        load(files)
 
 
 def test_false_width_of_a_relative_takes_no_memory(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The export command finds out what a folder holds, writes it as a stock folder, and touches nothing of a run."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,14 @@ def test_export_of_a_run_or_its_last_checkpoint_is_the_folder_that_the_run_wrote
     ended = run(model, folder, *(("--kind", kind) if kind == "discriminator" else ()))
     assert (ended.code, ended.err, ended.out) == (0, "", f"wrote the {kind} to {folder}\n")
     assert files_in(folder) == files_in(finished.folder / kind)
+
+
+def test_a_checkpoint_that_is_not_as_it_was_written_is_refused(finished: Finished, tmp_path: Path) -> None:
+    copied = shutil.copytree(max(finished.folder.glob("checkpoints/step-*")), tmp_path / "checkpoints" / "step-1")
+    content = bytearray((copied / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (copied / "model.safetensors").write_bytes(content)
+    assert_refused(run(copied, tmp_path / "out"), 4, "MANIFEST")
 
 
 FOUND = {  # stock class: the kind that is found, or the one that is named, and what is left aside
