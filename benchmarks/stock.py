@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch, UserError
-from electra_albert.hub.names import to_stock
+from electra_albert.hub.formats import to_stock
 from electra_albert.objectives.masking import choose_targets, maskable, show_masked
 from electra_albert.objectives.rtd import ReplacedTokenDetection
 

@@ -1,8 +1,6 @@
 """Stock Hugging Face folders and ONNX files of runs, checkpoints and model folders, ours or stock.
 
-electra-albert export --model runs/mine --output_dir exported
 electra-albert export --model runs/mine --kind discriminator --format onnx --output_dir exported
-electra-albert export --model runs/mine --dtype float16 --license mit --output_dir small
 """
 
 import logging
@@ -16,11 +14,8 @@ from electra_albert.contracts import CheckpointError, UsageError
 
 LOG = logging.getLogger(__name__)
 
-_KNOWN = {
-    "kind": ("generator", "discriminator", "task", "encoder"),
-    "format": ("safetensors", "pt", "onnx"),
-    "dtype": ("float32", "float16", "bfloat16"),
-}
+_KNOWN: dict[str, tuple[str, ...]] = {"kind": ("generator", "discriminator", "task", "encoder")}
+_KNOWN |= {"format": ("safetensors", "pt", "onnx"), "dtype": ("float32", "float16", "bfloat16")}
 _CHECKPOINTS = "checkpoints"
 _OF_A_RUN = ("generator", "discriminator", "model", "tokenizer", _CHECKPOINTS)
 _KIND_OF = dict.fromkeys(("classifier", "electra_classifier", "qa_outputs"), "task")  # by the first head in the file
@@ -90,8 +85,8 @@ def export(
         onnx.require_packages()
     stored = load.read_stored(files)
     if not stock_computes(stored.config):
-        attention = f"transformers has no attention {stored.config.attention}"
-        raise CheckpointError(f"{attention}, so {files.weights} cannot be exported; copy its run's folder instead")
+        attention = stored.config.attention
+        raise CheckpointError(f"transformers has no attention {attention}, which {files.weights} has; copy its folder")
     tokenizer = load_tokenizer(files.tokenizer)
     if len(tokenizer) > stored.config.vocab_size:
         sizes = f"has {len(tokenizer)} subwords, the model {stored.config.vocab_size}"

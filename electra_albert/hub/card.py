@@ -1,30 +1,21 @@
 """Model cards by one template: of exported models, of runs and of fine-tunings, with the front matter the hub reads."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import torch
+
+from electra_albert.config import ModelConfig
 from electra_albert.files import write_text
-
-if TYPE_CHECKING:
-    import torch
-
-    from electra_albert.config import ModelConfig
-    from electra_albert.hub.onnx import Model
+from electra_albert.hub.onnx import Model
+from electra_albert.model.task_model import ARCHITECTURES
 
 LOG = logging.getLogger(__name__)
 
 CARD = "README.md"
-HUB_TASKS = {  # the hub's name of a task, by the kind of head
-    "sequence": "text-classification",
-    "choice": "multiple-choice",
-    "token": "token-classification",
-    "span": "question-answering",
-}
 _TEMPLATE = """---
 {{ card_data }}
 ---
@@ -47,12 +38,13 @@ _MARK = "<!-- card by ELECTRA-ALBERT, written again with the model unless it is 
 _PURPOSES = {  # by stock class: the hub's task, and the model's purpose
     "AlbertForMaskedLM": ("fill-mask", "fills in masked tokens"),
     "AlbertForPreTraining": ("fill-mask", "fills in masked tokens and predicts whether two segments changed places"),
-    "AlbertForSequenceClassification": (HUB_TASKS["sequence"], "labels a text or a pair of texts"),
-    "AlbertForMultipleChoice": (HUB_TASKS["choice"], "chooses among several texts"),
-    "AlbertForTokenClassification": (HUB_TASKS["token"], "labels each token"),
-    "AlbertForQuestionAnswering": (HUB_TASKS["span"], "finds an answer in a text"),
+    "AlbertForSequenceClassification": ("text-classification", "labels a text or a pair of texts"),
+    "AlbertForMultipleChoice": ("multiple-choice", "chooses among several texts"),
+    "AlbertForTokenClassification": ("token-classification", "labels each token"),
+    "AlbertForQuestionAnswering": ("question-answering", "finds an answer in a text"),
     "AlbertModel": ("feature-extraction", "gives a vector for each token"),
 }
+HUB_TASKS = {kind: _PURPOSES[architecture][0] for kind, architecture in ARCHITECTURES.items()}
 _ASIDE = {  # heads that AlbertModel does not have, by our names
     "discriminator_predictions": "`discriminator_predictions`, the head of stock ELECTRA that detects replaced tokens",
     "sentence_order": "`sop_classifier`, the head of `AlbertForPreTraining` that predicts the order of two segments",
@@ -103,39 +95,29 @@ def write_card(folder: Path, facts: Facts, code: str, command: str = "") -> None
 
 
 def _marked(body: str) -> str:
-    """A card with a last line by which it is known as written here, unless it is changed."""
+    """The card with its hash on a last line."""
     return body + _MARK.format(hashlib.sha256(body.encode()).hexdigest()[:16])
 
 
-def describe(
-    model: Model, architecture: str, file_format: str, dtype: torch.dtype, facts: Facts | None
-) -> tuple[Facts, str]:
-    """The card of one exported model: what it is, what the file holds besides, and the code that loads it.
-
-    `file_format` is safetensors, pt, onnx, or native, safetensors of a model that stock classes do not compute.
-    """
+def describe(model: Model, architecture: str, file_format: str, dtype: torch.dtype, facts: Facts) -> tuple[Facts, str]:
+    """Facts and loading code for an exported model's card; file_format is safetensors, pt, onnx or native."""
     tag, purpose = _PURPOSES[architecture]
-    facts = facts or Facts()
     is_stock, parts = file_format == "safetensors", {name for name, _ in model.named_modules()}
     has_pooler = not parts.isdisjoint({"pooler", "sentence_order.pooler"})
     notes = [_NOTES[file_format]] if file_format in _NOTES else []
     if architecture == "AlbertModel" and file_format != "onnx":
-        notes += [
-            f"The weights also hold {head}. Stock ALBERT classes report it as unexpected; `electra_albert` computes it."
-            for part, head in _ASIDE.items()
-            if part in parts
-        ]
+        aside = "The weights also hold {}. Stock ALBERT classes report it as unexpected; `electra_albert` computes it."
+        notes += [aside.format(head) for part, head in _ASIDE.items() if part in parts]
     if is_stock and architecture == "AlbertForMaskedLM" and has_pooler:
         notes.append("The weights also hold a pooler, which `AutoModel` loads and `AlbertForMaskedLM` ignores.")
     if is_stock and architecture == "AlbertModel" and not has_pooler:
         notes.append("It has no pooler, since nothing trained one: load it with `add_pooling_layer=False`.")
     stored = "" if file_format == "onnx" else f", stored in {str(dtype).removeprefix('torch.')}"
     text = f"An ALBERT encoder that {purpose}: {describe_shape(model.config)}{stored}."
-    library = "transformers" if is_stock else None
-    fields = {"library_name": library, "pipeline_tag": tag, "tags": ["albert", "electra"], **facts.fields}
-    code = stock_code(architecture, with_pooler=has_pooler) if is_stock else OWN_CODE
-    text = "\n\n".join(filter(None, [text, *notes, facts.text]))
-    return Facts(fields, text), _ONNX_CODE if file_format == "onnx" else code
+    fields = {"library_name": "transformers" if is_stock else None, "pipeline_tag": tag, "tags": ["albert", "electra"]}
+    code = _ONNX_CODE if file_format == "onnx" else OWN_CODE
+    code = stock_code(architecture, with_pooler=has_pooler) if is_stock else code
+    return Facts({**fields, **facts.fields}, "\n\n".join(filter(None, [text, *notes, facts.text]))), code
 
 
 def describe_shape(shape: ModelConfig) -> str:

@@ -13,20 +13,15 @@ from torch import Tensor
 from electra_albert.config import RtdConfig
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.files import sha256
-from electra_albert.hub.config import model_config, native_config
+from electra_albert.hub.formats import model_config, native_config
 from electra_albert.hub.weights import WEIGHT_FILES, read_json, read_tensors
 
 CONFIG_FILE = "config.json"
 ENCODER_FOLDERS = ("discriminator", "generator", "model")
-_FOLDERS = {  # of a run or of a fine-tuning, by the kind of model that is asked for; the first that exists is meant
-    "generator": ("generator",),
-    "discriminator": ("discriminator",),
-    "task": ("model",),
-    "encoder": ENCODER_FOLDERS,
-    "any": ("generator", "model", "discriminator"),
-}
-STATE_FILE = "state.json"
-_MANIFEST, _WEIGHTS = "MANIFEST.json", "model.safetensors"  # as training/checkpoint.py writes them
+# Of a run or of a fine-tuning, by the kind of model that is asked for; the first that exists is meant.
+_FOLDERS: dict[str, tuple[str, ...]] = {name: (name,) for name in ("generator", "discriminator")}
+_FOLDERS |= {"task": ("model",), "encoder": ENCODER_FOLDERS, "any": ("generator", "model", "discriminator")}
+_STATE, _MANIFEST, _WEIGHTS = "state.json", "MANIFEST.json", "model.safetensors"  # of training/checkpoint.py
 _OF_A_MODEL = re.compile(r"(?:.+\.)?(generator|discriminator)\.(.+)")  # a name in a checkpoint
 
 
@@ -40,10 +35,9 @@ class ModelFiles(NamedTuple):
 
 
 def locate(path: Path, kind: str = "encoder", config: Path | None = None, tokenizer: Path | None = None) -> ModelFiles:
-    """The files that a path means; configuration and tokenizer next to the weights unless given.
+    """The files of a model by a path, of a run's by its `kind`; config and tokenizer next to the weights unless given.
 
-    Of a run `kind` chooses the model: generator, discriminator, task (that of a fine-tuning), encoder (the
-    discriminator's if there is one) or any. Raises UsageError, or CheckpointError for a checkpoint without it.
+    Raises UsageError, or CheckpointError for a checkpoint without such a model.
     """
     if not (os.path.isdir(path) or os.path.isfile(path)):  # no error for a name that is too long
         raise UsageError(f"{str(path)[:200]} does not exist; give a run folder, a model folder or a weights file")
@@ -54,48 +48,49 @@ def locate(path: Path, kind: str = "encoder", config: Path | None = None, tokeni
         if part is None:
             raise CheckpointError(f"the checkpoint {folder} holds {' and '.join(parts) or 'no model'}, no {kind}")
         run = folder.absolute().parents[1]
-        return ModelFiles(folder / _WEIGHTS, config or folder / STATE_FILE, tokenizer or run / "tokenizer", part)
-    weights = path if path.is_file() else _weights_in(path, kind)
+        return ModelFiles(folder / _WEIGHTS, config or folder / _STATE, tokenizer or run / "tokenizer", part)
+    folder = next((path / name for name in _FOLDERS[kind] if (path / name).is_dir()), path)
+    candidates = [path] if path.is_file() else [folder / name for name in WEIGHT_FILES]
+    weights = next((file for file in candidates if file.is_file()), None)
+    if weights is None:
+        others = [f"{name}/" for name in ENCODER_FOLDERS if (path / name).is_dir()]
+        hint = "; its training has not ended yet" if (path / "checkpoints").is_dir() else ""
+        hint = f", but {' and '.join(others)}" if others else hint
+        raise UsageError(f"{folder} holds none of {', '.join(WEIGHT_FILES)}{hint}; name the folder of a model")
     files = ModelFiles(weights, config or weights.with_name(CONFIG_FILE), tokenizer or weights.parent)
     if not files.config.is_file():
         raise UsageError(f"{files.config} does not exist; put it there (LM_DEMO.py also takes --config FILE)")
     return files
 
 
-def _weights_in(path: Path, kind: str) -> Path:
-    folder = next((path / name for name in _FOLDERS[kind] if (path / name).is_dir()), path)
-    for weights in (folder / name for name in WEIGHT_FILES):
-        if weights.is_file():
-            return weights
-    others = [f"{name}/" for name in ENCODER_FOLDERS if (path / name).is_dir()]
-    is_in_training = not others and (path / "checkpoints").is_dir()
-    hint = f", but {' and '.join(others)}" if others else "; its training has not ended yet" if is_in_training else ""
-    raise UsageError(f"{folder} holds none of {', '.join(WEIGHT_FILES)}{hint}; name the folder of a model")
-
-
 def is_checkpoint(path: Path) -> bool:
     """Whether `path` is the folder of a run's checkpoint, whole or not, or the file of weights in one."""
     folder = path.parent if path.name == _WEIGHTS else path
-    return (folder / STATE_FILE).is_file() or (folder / _MANIFEST).is_file()
+    return (folder / _STATE).is_file() or (folder / _MANIFEST).is_file()
 
 
-def read_checkpoint(weights: Path, part: str) -> dict[str, Tensor]:
-    """The tensors of one model in a checkpoint; CheckpointError where it is not as it was written."""
+def read_weights(files: ModelFiles) -> dict[str, Tensor]:
+    """The tensors of a model as its files name them; CheckpointError where they are not as they were written."""
+    weights = files.weights
+    if not is_checkpoint(weights):
+        return read_tensors(weights)
     with _whole(weights.parent):
         if sha256(weights) != read_json(weights.with_name(_MANIFEST))["files"][_WEIGHTS]["sha256"]:
             raise ValueError(f"{_WEIGHTS} is not what {_MANIFEST} says")
         tensors = read_tensors(weights)
-        tensors |= {name: tensors[tied] for name, tied in read_json(weights.with_name(STATE_FILE))["aliases"].items()}
+        tensors |= {name: tensors[tied] for name, tied in read_json(weights.with_name(_STATE))["aliases"].items()}
     named = ((_OF_A_MODEL.fullmatch(name), tensor) for name, tensor in tensors.items())
-    return {match[2]: tensor for match, tensor in named if match and match[1] == part}
+    return {match[2]: tensor for match, tensor in named if match and match[1] == files.part}
 
 
-def checkpoint_config(state: Path, part: str) -> dict[str, Any]:
-    """The contents of a native config.json for one model, by the settings in the checkpoint's state."""
+def read_contents(files: ModelFiles) -> dict[str, Any]:
+    """The contents of config.json, of a checkpoint's model by its settings; CheckpointError where they are damaged."""
+    if (state := files.config).name != _STATE:
+        return read_json(state)
     with _whole(state.parent):
         settings = read_json(state)["settings"]
         shape = model_config(native_config(settings["model"]), str(state))
-        if part == "generator" and "discriminator" in _parts(state.parent):
+        if files.part == "generator" and "discriminator" in _parts(state.parent):
             known = {name: value for name, value in settings["rtd"].items() if name in RtdConfig.__annotations__}
             shape = RtdConfig(**known).generator(shape)
     return native_config(asdict(shape))

@@ -1,7 +1,4 @@
-"""From the files of a model to the model: our folders and checkpoints, stock folders, bare weight files.
-
-Dimensions: V vocab, E embedding.
-"""
+"""From the files of a model to the model: of ours or stock, checkpoints, bare weights. V vocab, E embedding."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -11,17 +8,16 @@ from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
-from electra_albert.hub.config import NATIVE, classifier_dropout, model_config, shown, stock_details
-from electra_albert.hub.find import STATE_FILE, ModelFiles, checkpoint_config, is_checkpoint, read_checkpoint
+from electra_albert.hub import formats
+from electra_albert.hub.find import ModelFiles, read_contents, read_weights
 from electra_albert.hub.find import locate as locate  # files are located, then loaded: both names are found here
-from electra_albert.hub.names import TABLE, for_order_head, from_native, from_stock
-from electra_albert.hub.weights import read_json, read_tensors
+from electra_albert.hub.weights import read_json
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import Body
 from electra_albert.model.task_model import TaskHead, TaskModel
 
 TASK_FILE = "electra_albert.json"  # the task of a fine-tuned folder of ours
-ROWS_BY_TOKEN = (TABLE, "predictions.bias")  # tensors with a row for each token of the vocabulary
+ROWS_BY_TOKEN = (formats.TABLE, "predictions.bias")  # tensors with a row for each token of the vocabulary
 KINDS = {"generator": Generator, "discriminator": Discriminator, "task": TaskModel, "encoder": Body}
 _Module = TypeVar("_Module", bound=nn.Module)
 _LEAST_LENGTHS = {"max_seq_length": 8, "doc_stride": 1, "max_answer_length": 1}
@@ -46,32 +42,21 @@ class Stored(NamedTuple):
 
 def read_stored(files: ModelFiles) -> Stored:
     """Read and check a model's files. Raises CheckpointError where they are no model that can be read, or damaged."""
-    contents, weights, origin = _contents(files), files.weights, str(files.weights)
-    config, kind = model_config(contents, str(files.config)), contents["model_type"]
-    tensors = read_checkpoint(weights, files.part) if is_checkpoint(weights) else read_tensors(weights)
+    contents, origin = read_contents(files), str(files.weights)
+    config, tensors = formats.model_config(contents, str(files.config)), read_weights(files)
     blocks = config.num_hidden_groups * config.inner_group_num
     if blocks > len(tensors):  # a false configuration must not cost minutes
         raise CheckpointError(f"{origin} holds {len(tensors)} tensors, its configuration {blocks} blocks")
-    renamed = (from_native(tensors), []) if kind == NATIVE else from_stock(tensors, kind, config, origin)
-    return Stored(origin, config, *renamed)
+    return Stored(origin, config, *formats.from_file(tensors, contents["model_type"], config, origin))
 
 
 def read_config(files: ModelFiles) -> ModelConfig:
     """The shape of a model; CheckpointError where its config.json is not one that can be read."""
-    return model_config(_contents(files), str(files.config))
-
-
-def _contents(files: ModelFiles) -> dict[str, Any]:
-    """The contents of config.json, or their equivalent for a model in a checkpoint."""
-    is_state = files.config.name == STATE_FILE
-    return checkpoint_config(files.config, files.part) if is_state else read_json(files.config)
+    return formats.model_config(read_contents(files), str(files.config))
 
 
 def build(stored: Stored, model_class: type[_Module], head: TaskHead | None = None) -> _Module:
-    """A Body, Generator, Discriminator or, with its `head`, TaskModel in eval mode.
-
-    It has the pooler and the sentence-order head that the file holds. Raises CheckpointError where its head is missing.
-    """
+    """A model in eval mode, with the pooler and order head of the file; CheckpointError where its own head lacks."""
     has_order, has_pooler = _IN_TWO in stored.parts, "pooler" in stored.parts
     kinds: dict[type[nn.Module], tuple[str, dict[str, Any]]] = {  # the part that must be there, and options
         Body: ("encoder", {"with_pooler": has_pooler}),
@@ -124,11 +109,11 @@ def read_details(files: ModelFiles) -> dict[str, Any]:
 
 def read_task(files: ModelFiles) -> tuple[dict[str, Any], TaskHead]:
     """What the folder of a fine-tuned model records of its task, and the head; CheckpointError where it is none."""
-    contents, details, origin = _contents(files), read_details(files), files.config.with_name(TASK_FILE)
+    contents, details, origin = read_contents(files), read_details(files), files.config.with_name(TASK_FILE)
     if not details:
-        details, origin = stock_details(contents, str(files.config)), files.config
+        details, origin = formats.stock_details(contents, str(files.config)), files.config
     try:
-        head = head_of(details, float(classifier_dropout(contents)))
+        head = head_of(details, float(formats.classifier_dropout(contents)))
         columns = details.get("columns", {"text": [], "pair": []})
         sides = (columns["text"], columns["pair"])
         is_known = all(isinstance(side, list) and all(isinstance(name, str) for name in side) for side in sides)
@@ -136,7 +121,7 @@ def read_task(files: ModelFiles) -> tuple[dict[str, Any], TaskHead]:
         if not is_known or not all(type(length) is int and length >= least for length, least in lengths):
             raise ValueError("lengths or columns that no fine-tuning has")
     except (KeyError, OverflowError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{origin} describes no task that is known here ({shown(str(error))})") from None
+        raise CheckpointError(f"{origin} describes no task that is known here ({formats.shown(str(error))})") from None
     return details, head
 
 
@@ -154,13 +139,13 @@ def head_of(details: Mapping[str, Any], dropout: float) -> TaskHead:
 def fill(
     model: nn.Module, state: Mapping[str, Tensor], origin: str, spared: tuple[str, ...] = (), *, in_place: bool = False
 ) -> None:
-    """Fill a model from tensors under our names, except names that begin with a `spared` one.
+    """Fill a model from tensors under our names, except names that begin with a `spared` one; other heads are left out.
 
-    The tensors become the model's own, or are copied `in_place`; heads of other kinds are left out. Raises
-    CheckpointError where a part lacks something, has more or has another shape.
+    The tensors become the model's own, or are copied `in_place`. Raises CheckpointError where a part lacks something,
+    has more or has another shape.
     """
     if getattr(model, _IN_TWO, None) is not None:
-        state = for_order_head(state)
+        state = formats.for_order_head(state)
     own = model.state_dict()
     wanted = {name: tensor for name, tensor in own.items() if not name.startswith(spared)}
     parts = tuple({f"{name.split('.')[0]}." for name in wanted})
@@ -170,8 +155,8 @@ def fill(
         raise CheckpointError(f"{origin} holds {extra[0]}, which its configuration has no place for")
     for name, tensor in wanted.items():
         if state[name].shape != tensor.shape:
-            sizes = f"has shape {list(state[name].shape)}, its configuration or an option says {list(tensor.shape)}"
-            raise CheckpointError(f"{name} in {origin} {sizes}")
+            found, size = list(state[name].shape), list(tensor.shape)
+            raise CheckpointError(f"{name} in {origin} has shape {found}, its configuration or an option says {size}")
     tensors = {name: state[name].contiguous() for name in wanted}
     model.load_state_dict(tensors, assign=not in_place, strict=not spared)
 
@@ -183,7 +168,7 @@ def adopt(model: nn.Module, state: Mapping[str, Tensor], origin: str) -> list[st
     be there. Raises as `fill`.
     """
     if getattr(model, _IN_TWO, None) is not None:
-        state = for_order_head(state)
+        state = formats.for_order_head(state)
     paths = (name.split(".") for name in model.state_dict() if name not in state)
     lacking = dict.fromkeys(".".join(path[: 2 if path[0] == _IN_TWO else 1]) for path in paths)
     new = [part for part in lacking if part not in ("embeddings", "encoder")]

@@ -1,7 +1,4 @@
-"""Outputs of every kind of model under stock names, and the ONNX file that gives them in other runtimes.
-
-Dimensions: B batch, L length, V vocabulary, D hidden, C classes.
-"""
+"""Outputs of a model under stock names, and its ONNX file. B batch, L length, V vocabulary, D hidden, C classes."""
 
 import copy
 import logging
@@ -48,12 +45,10 @@ def outputs(model: Model, input_ids: Tensor, attention_mask: Tensor, token_type_
         if model.head.kind == "span":
             return found | dict(zip(("start_logits", "end_logits"), scores.unbind(-1), strict=True))
         return found | {"logits": scores}
-    if isinstance(model, Generator):
-        found["logits"] = model.logits(last)
-    if isinstance(model, Discriminator):
-        found["logits"] = model.discriminator_predictions(last)
-    if isinstance(model, Generator | Discriminator) and model.sentence_order is not None:
-        found["sop_logits"] = model.sentence_order(last)
+    if isinstance(model, Generator | Discriminator):
+        found["logits"] = model.logits(last) if isinstance(model, Generator) else model.discriminator_predictions(last)
+        if model.sentence_order is not None:
+            found["sop_logits"] = model.sentence_order(last)
     if model.pooler is not None:
         found["pooler_output"] = model.pooler(last[:, 0]).tanh()
     return found
@@ -78,7 +73,7 @@ def require_equal(ours: Tensor, theirs: Tensor, refusal: str) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence warnings and progress bars: of heads that a stock class lacks, of coming changes of PyTorch."""
+    """Silence warnings and progress bars."""
     from transformers.utils import logging as stock_logging
 
     disabled, had_bars = logging.root.manager.disable, stock_logging.is_progress_bar_enabled()
@@ -101,22 +96,33 @@ def require_packages() -> None:
 
 
 def write_onnx(model: Model, folder: Path) -> Path:
-    """Write `model.onnx`, in float32 and for inference, into a new folder; the model stays as it is.
+    """Write `model.onnx`, in float32, into a new folder, with `model.onnx.data` for a model above 1.5 GiB.
 
     Inputs are INPUTS, int64 [B, L], any B, L up to max_position_embeddings, attention_mask 1 where a token takes part.
-    Outputs are those of `outputs`, last_hidden_state of a Body alone. A model above 1.5 GiB keeps its weights in
-    `model.onnx.data`. Raises UsageError without the packages, CheckpointError where onnxruntime computes other values.
+    Outputs are those of `outputs`, last_hidden_state of a Body alone. Raises UsageError without the packages,
+    CheckpointError where onnxruntime computes other values.
     """
     require_packages()
-    graph = _Graph(copy.deepcopy(model).cpu().float()).eval()
-    with quiet():
-        _trace(graph).save(folder / ONNX_FILE)
-    _check(graph, folder / ONNX_FILE)
-    return folder / ONNX_FILE
+    from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+    from onnxscript import optimizer
+
+    graph, file = _Graph(copy.deepcopy(model).cpu().float()).eval(), folder / ONNX_FILE
+    inputs = probe(model.config, *_TRACED_SHAPE)
+    length = torch.export.Dim("sequence", max=model.config.max_position_embeddings)
+    shapes = ({0: torch.export.Dim("batch"), 1: length},) * len(inputs)
+    options: Any = {"opset_version": _OPSET, "optimize": False, "verbose": False, "dynamo": True}
+    with quiet(), torch.no_grad():
+        options |= {"input_names": INPUTS, "output_names": list(graph(*inputs)), "dynamic_shapes": shapes}
+        program: Any = torch.onnx.export(graph, inputs, **options)
+        optimizer.optimize(program.model, input_size_limit=_LARGEST_FOLDED, output_size_limit=_LARGEST_FOLDED)
+        ClearMetadataAndDocStringPass()(program.model)  # no trace of where it was made
+        program.save(file)
+    _check(graph, file)
+    return file
 
 
 class _Graph(nn.Module):
-    """The computation of the file: INPUTS in, the model's outputs in a fixed order."""
+    """The computation of the file."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -125,23 +131,6 @@ class _Graph(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> dict[str, Tensor]:
         found = outputs(self.model, input_ids, attention_mask, token_type_ids)
         return {name: t for name, t in found.items() if name != "last_hidden_state" or isinstance(self.model, Body)}
-
-
-def _trace(graph: _Graph) -> Any:
-    """The graph in ONNX for every batch and length, each weight in it once, with no trace of where it was made."""
-    from onnx_ir.passes.common import ClearMetadataAndDocStringPass
-    from onnxscript import optimizer
-
-    inputs = probe(graph.model.config, *_TRACED_SHAPE)
-    length = torch.export.Dim("sequence", max=graph.model.config.max_position_embeddings)
-    shapes = ({0: torch.export.Dim("batch"), 1: length},) * len(inputs)
-    options: Any = {"opset_version": _OPSET, "optimize": False, "verbose": False, "dynamo": True}
-    with torch.no_grad():
-        options |= {"input_names": INPUTS, "output_names": list(graph(*inputs)), "dynamic_shapes": shapes}
-        program: Any = torch.onnx.export(graph, inputs, **options)
-    optimizer.optimize(program.model, input_size_limit=_LARGEST_FOLDED, output_size_limit=_LARGEST_FOLDED)
-    ClearMetadataAndDocStringPass()(program.model)
-    return program
 
 
 def _check(graph: _Graph, file: Path) -> None:

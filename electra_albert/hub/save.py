@@ -1,11 +1,7 @@
-"""Models as folders that stock transformers opens: written apart, loaded again and compared, then moved into place.
-
-A model that stock classes do not compute is written under our own names, with a config.json of our own.
-"""
+"""Models as folders, stock's or with names of our own: written apart, loaded again, compared, moved into place."""
 
 import copy
 import io
-import json
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -19,9 +15,9 @@ from torch import Tensor, nn
 
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.corpus.tokenizer import save_tokenizer
-from electra_albert.hub import names
+from electra_albert.files import write_json
+from electra_albert.hub import formats
 from electra_albert.hub.card import Facts, describe, write_card
-from electra_albert.hub.config import native_config, stock_config
 from electra_albert.hub.find import CONFIG_FILE
 from electra_albert.hub.load import TASK_FILE, head_of
 from electra_albert.hub.onnx import DATA_FILE, ONNX_FILE, Model, outputs, probe, quiet, require_equal, write_onnx
@@ -34,16 +30,8 @@ LOG = logging.getLogger(__name__)
 
 _PT_FILE, _READ_BY_STOCK_AS = "weights.pt", "pytorch_model.bin"
 _SPECIAL_TOKENS = {"pad": "pad", "bos": "cls", "eos": "sep"}  # ours by the names of config.json
-_NUMBER_LABEL = "score"  # the one output of a regression
 _CHECKED_LENGTH = 24
-# Heads that a stock class leaves aside, by their names in the file: the output, computed from the last hidden states
-# [B, L, D] and the stock pooler's output [B, D].
-_ASIDE: dict[str, tuple[str, Callable[[nn.Module, Tensor, Any], Tensor]]] = {
-    "albert.pooler": ("pooler_output", lambda head, last, pooled: head(last[:, 0]).tanh()),
-    "sop_classifier": ("sop_logits", lambda head, last, pooled: head(pooled)),
-    "electra_classifier": ("logits", lambda head, last, pooled: head(last[:, 0])),
-    "discriminator_predictions": ("logits", lambda head, last, pooled: head(last)),
-}
+_Head = tuple[str, nn.Module, Callable[[Any, Tensor, Any], Tensor]]
 
 
 def save_model(
@@ -65,15 +53,16 @@ def save_model(
     architecture, is_stock = _architecture(model), stock_computes(model.config)
     settings, details = _task_settings(model, details)
     ids = {f"{name}_token_id": getattr(tokenizer, f"{own}_token_id") for name, own in _SPECIAL_TOKENS.items()}
-    config = stock_config(model.config, architecture, ids) if is_stock else native_config(asdict(model.config) | ids)
+    config = formats.stock_config(model.config, architecture, ids)
+    config = config if is_stock else formats.native_config(asdict(model.config) | ids)
     model.eval()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".writing-", dir=folder) as temporary:
             apart = Path(temporary)
-            _write_json({**config, **settings}, apart / CONFIG_FILE)
+            write_json(apart / CONFIG_FILE, {**config, **settings})
             if details is not None:
-                _write_json(details, apart / TASK_FILE)
+                write_json(apart / TASK_FILE, details)
             save_tokenizer(tokenizer, apart, model.config.max_position_embeddings)
             weights = write_onnx(model, apart) if file_format == "onnx" else _write(model, apart, file_format, dtype)
             written = sorted(apart.iterdir(), key=lambda file: file == weights)  # the weights last
@@ -85,13 +74,13 @@ def save_model(
                 LOG.warning(f"removed {folder / other}, which was of another model or format")
         if details is None:
             (folder / TASK_FILE).unlink(missing_ok=True)  # of a fine-tuned model that was here
-        write_card(folder, *describe(model, architecture, file_format if is_stock else "native", dtype, facts))
+        form = file_format if is_stock else "native"
+        write_card(folder, *describe(model, architecture, form, dtype, facts or Facts()))
     except OSError as error:
         raise UsageError(f"cannot write the model into {folder} ({error.strerror or error}); make room") from None
 
 
 def _architecture(model: Model) -> str:
-    """The stock class that computes the most of a model."""
     if isinstance(model, Generator):
         return "AlbertForMaskedLM" if model.sentence_order is None else "AlbertForPreTraining"
     return model.head.architecture if isinstance(model, TaskModel) else "AlbertModel"
@@ -107,7 +96,7 @@ def _task_settings(model: Model, details: Mapping[str, Any] | None) -> tuple[dic
         raise ValueError(f"labels {details['labels']} are none of a head of kind {head.kind} with {head.num_labels}")
     settings: dict[str, Any] = {"classifier_dropout_prob": head.dropout}
     if head.kind in ("sequence", "token"):
-        labels = details["labels"] or [_NUMBER_LABEL]
+        labels = details["labels"] or ["score"]  # the one output of a regression
         settings["id2label"] = {str(number): label for number, label in enumerate(labels)}
         settings["label2id"] = {label: number for number, label in enumerate(labels)}
     if head.kind == "sequence":
@@ -115,14 +104,10 @@ def _task_settings(model: Model, details: Mapping[str, Any] | None) -> tuple[dic
     return settings, details
 
 
-def _write_json(contents: Mapping[str, Any], file: Path) -> None:
-    file.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
-
-
 def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> Path:
     """Write the weights into a folder that holds all else, read them again and compare; returns their file."""
     is_stock, refusal = stock_computes(model.config), f"{folder.parent} is not written"
-    renamed = (names.to_stock if is_stock else names.to_native)(model.state_dict())
+    renamed = (formats.to_stock if is_stock else formats.to_native)(model.state_dict())
     tensors = {name: tensor.to(dtype) for name, tensor in renamed.items()}
     if too_large := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
         raise CheckpointError(f"{refusal}: {dtype} cannot hold {too_large[0]}; export as float32")
@@ -143,10 +128,7 @@ def _write(model: Model, folder: Path, file_format: str, dtype: torch.dtype) -> 
 
 
 def _check_against_stock(model: Model, written: Mapping[str, Tensor], folder: Path, refusal: str) -> None:
-    """CheckpointError unless the stock class loads all of its weights and computes what `model` does.
-
-    The file may hold nothing else but heads that the class has no place for, which stock's own layers compute.
-    """
+    """CheckpointError unless the stock class, with stock's layers for heads it lacks, computes what `model` does."""
     import transformers
 
     architecture = _architecture(model)
@@ -157,7 +139,7 @@ def _check_against_stock(model: Model, written: Mapping[str, Tensor], folder: Pa
     with quiet():
         stock, report = getattr(transformers, architecture).from_pretrained(str(folder), **options)
     heads = _heads_aside(model, stock.config)
-    known = {f"{prefix}.{name}" for prefix, head in heads.items() for name in head.state_dict()}
+    known = {f"{prefix}.{name}" for prefix, (_, head, _) in heads.items() for name in head.state_dict()}
     faults = sorted({*report["missing_keys"], *(known - written.keys())} | ({*report["unexpected_keys"]} - known))
     if faults:
         raise CheckpointError(f"{refusal}: its weights and {architecture} do not agree on {faults[0]}")
@@ -167,28 +149,33 @@ def _check_against_stock(model: Model, written: Mapping[str, Tensor], folder: Pa
         ours = outputs(model, *(row.to(device) for row in inputs))
         found = stock.eval()(*(row[None] if is_choice else row for row in inputs), output_hidden_states=True)
         theirs = {"last_hidden_state": found["hidden_states"][-1], "logits": found.get("prediction_logits"), **found}
-        for prefix, head in heads.items():
-            head.load_state_dict({name: written[f"{prefix}.{name}"] for name in head.state_dict()})
-            name, compute = _ASIDE[prefix]
+        for prefix, (name, head, compute) in heads.items():
+            head.load_state_dict({key: written[f"{prefix}.{key}"] for key in head.state_dict()})
             theirs[name] = compute(head.eval(), theirs["last_hidden_state"], found.get("pooler_output"))
     for name, value in ours.items():
         same = theirs[name].view(value.shape) if is_choice else theirs[name]
         require_equal(value.cpu(), same, f"{refusal}: transformers computes other values than we do in {name}")
 
 
-def _heads_aside(model: Model, config: Any) -> dict[str, nn.Module]:
-    """Stock's own layers for the parts of a model that its stock class leaves aside, by their names in the file."""
+def _heads_aside(model: Model, config: Any) -> dict[str, _Head]:
+    """Stock's own layers for heads that the stock class lacks, by their names in the file: output, layer, its use.
+
+    An output is computed from the last hidden states [B, L, D] and the output of the stock pooler [B, D].
+    """
     from transformers import ElectraConfig
     from transformers.models.albert.modeling_albert import AlbertSOPHead
     from transformers.models.electra.modeling_electra import ElectraDiscriminatorPredictions
 
-    width = model.config.hidden_size
-    if isinstance(model, Generator):
-        return {} if model.pooler is None else {"albert.pooler": nn.Linear(width, width)}
+    heads, width = dict[str, _Head](), model.config.hidden_size
+    if isinstance(model, Generator) and model.pooler is not None:
+        heads["albert.pooler"] = ("pooler_output", nn.Linear(width, width), lambda h, last, _: h(last[:, 0]).tanh())
     if isinstance(model, TaskModel) and model.head.output_name == "electra_classifier":
-        return {"electra_classifier": nn.Linear(width, model.head.num_labels)}
-    if not isinstance(model, Discriminator):
-        return {}
-    electra = ElectraConfig(hidden_size=width, hidden_act=model.config.hidden_act)
-    order = {} if model.sentence_order is None else {"sop_classifier": AlbertSOPHead(config)}
-    return {"discriminator_predictions": ElectraDiscriminatorPredictions(electra), **order}
+        linear = nn.Linear(width, model.head.num_labels)
+        heads[model.head.output_name] = ("logits", linear, lambda head, last, _: head(last[:, 0]))
+    if isinstance(model, Discriminator):
+        electra = ElectraConfig(hidden_size=width, hidden_act=model.config.hidden_act)
+        layer = ElectraDiscriminatorPredictions(electra)
+        heads["discriminator_predictions"] = ("logits", layer, lambda head, last, _: head(last))
+        if model.sentence_order is not None:
+            heads["sop_classifier"] = ("sop_logits", AlbertSOPHead(config), lambda head, _, pooled: head(pooled))
+    return heads

@@ -18,13 +18,8 @@ from torch import Tensor
 from electra_albert.contracts import CheckpointError
 
 _INDEX = ".index.json"
-WEIGHT_FILES = (
-    "model.safetensors",
-    f"model.safetensors{_INDEX}",
-    "weights.pt",
-    "pytorch_model.bin",
-    f"pytorch_model.bin{_INDEX}",
-)
+WEIGHT_FILES: tuple[str, ...] = ("model.safetensors", f"model.safetensors{_INDEX}")
+WEIGHT_FILES += ("weights.pt", "pytorch_model.bin", f"pytorch_model.bin{_INDEX}")
 DIGEST = "electra_albert_sha256"  # of the tensors, in the metadata of files we write
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _HEADER_SIZE_BYTES = 8  # of the number a safetensors file begins with
@@ -43,7 +38,7 @@ _DAMAGED += (ValueError,)
 def read_tensors(file: Path) -> dict[str, Tensor]:
     """The tensors of a file, or of those an index names: finite float32 or whole numbers, else CheckpointError."""
     tensors = dict[str, Tensor]()
-    for part, promised in _shards(file).items():
+    for part, promised in all_files(file).items():
         found = _read_safetensors(part) if part.suffix == ".safetensors" else _read_pickled(part)
         if promised is not None and (other := sorted(found.keys() ^ promised)):
             raise CheckpointError(f"{file} and {part.name} disagree on {other[0][:_LONGEST_NAME]!r}; fetch both again")
@@ -60,13 +55,8 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def all_files(file: Path) -> list[Path]:
-    """The files that hold the weights: those next to an index that it names, else the one itself."""
-    return list(_shards(file))
-
-
-def _shards(file: Path) -> dict[Path, set[str] | None]:
-    """The files that hold the weights, each with the names of its tensors where an index gives them."""
+def all_files(file: Path) -> dict[Path, set[str] | None]:
+    """The files that hold the weights, those that an index names or `file` itself; with their names of the tensors."""
     if not file.name.endswith(_INDEX):
         return {file: None}
     weight_map = read_json(file).get("weight_map")
@@ -127,8 +117,8 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
             written = (opened.metadata() or {}).get(DIGEST)
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, no mapping
     except (SafetensorError, OSError) as error:
-        problem = f"{file} cannot be read as safetensors ({_reason(error)})"
-        raise CheckpointError(f"{problem}; fetch it again, a pointer by git lfs pull") from None
+        way_out = "fetch it again, a pointer by git lfs pull"
+        raise CheckpointError(f"{file} cannot be read as safetensors ({_reason(error)}); {way_out}") from None
     if written is not None and written != digest(tensors):
         raise CheckpointError(f"{file} is not as it was written: its hash is another; fetch or export it again")
     return tensors

@@ -74,7 +74,7 @@ class SelfAttention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.num_heads, self.head_size = config.num_attention_heads, config.head_size
-        # One product for query, key and value; a checkpoint for other code splits it (hub/names.py).
+        # One product for query, key and value; a checkpoint for other code splits it (hub/formats.py).
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.mixing = make_mixing(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)

@@ -1,6 +1,6 @@
 """The ALBERT encoder: factorised embeddings, and blocks whose parameters are shared between layers.
 
-Parameter names are those of stock AlbertModel but for the fused query, key and value (see hub/names.py).
+Parameter names are those of stock AlbertModel but for the fused query, key and value (see hub/formats.py).
 Dimensions: B batch, L length, V vocab, E embedding, D hidden.
 """
 

@@ -18,7 +18,7 @@ from electra_albert.model.initialization import initialize
 TaskKind = Literal["sequence", "choice", "span", "token"]
 
 DEFAULT_DROPOUT = 0.1  # before the linear layer, as in ALBERT's and ELECTRA's own code
-_ARCHITECTURES: dict[str, str] = {
+ARCHITECTURES: dict[str, str] = {
     "sequence": "AlbertForSequenceClassification",
     "choice": "AlbertForMultipleChoice",
     "span": "AlbertForQuestionAnswering",
@@ -40,7 +40,7 @@ class TaskHead:
 
     def __post_init__(self) -> None:
         only = {"choice": 1, "span": 2}.get(self.kind, self.num_labels)
-        if self.kind not in _ARCHITECTURES or self.num_labels != only or self.num_labels < 1:
+        if self.kind not in ARCHITECTURES or self.num_labels != only or self.num_labels < 1:
             raise ValueError(f"a head of kind {self.kind!r} with {self.num_labels} labels cannot be")
         if self.style not in ("albert", "electra"):
             raise ValueError(f"style={self.style!r} is neither albert nor electra")
@@ -54,7 +54,7 @@ class TaskHead:
     @property
     def architecture(self) -> str:
         """The stock class that computes the same from our export; of a pooler-less row head, the encoder alone."""
-        return _ARCHITECTURES[self.kind] if self.output_name != "electra_classifier" else "AlbertModel"
+        return ARCHITECTURES[self.kind] if self.output_name != "electra_classifier" else "AlbertModel"
 
     @property
     def output_name(self) -> str:

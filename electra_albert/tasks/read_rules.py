@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
-from electra_albert.contracts import CheckpointError, DataError, UsageError
+from electra_albert.contracts import DataError, UsageError
 from electra_albert.data_files.streams import text_lines
 from electra_albert.data_files.tables import Table, open_table
 from electra_albert.finetuning_config import DataConfig
-from electra_albert.hub.config import are_unnamed, name_the_labels
+from electra_albert.hub.formats import require_named
 from electra_albert.tasks.task import Report, Task
 
 _SHOWN_LABELS = 20
@@ -78,8 +78,8 @@ class Reading:
         if not self.labels or label in self.labels:
             return
         found = f"{place}: label {label[:SHOWN_CHARACTERS]!r} is none of"
-        if self.task.labels and are_unnamed(self.labels):
-            raise CheckpointError(f"{found} the model's: {name_the_labels(self.labels)}")
+        if self.task.labels:
+            require_named(self.labels, f"{found} the model's")
         if self.purpose == "evaluation" and self.config.unknown_labels == "skip":
             self.leave_out("a label that the training data lack", place)
         known = "" if self.task.labels else "those in the training data, "

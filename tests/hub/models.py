@@ -1,5 +1,6 @@
 """Models of every kind at toy size, ours and stock ones of three families, with every parameter drawn."""
 
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -12,18 +13,19 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from electra_albert.config import ModelConfig
-from electra_albert.hub.config import stock_config
-from electra_albert.hub.names import to_stock
+from electra_albert.corpus.tokenizer_training import train_tokenizer
+from electra_albert.hub.formats import stock_config, to_stock
 from electra_albert.hub.save import save_model
 from electra_albert.model.electra import Generator
 from electra_albert.model.task_model import TaskHead, TaskModel
+from tests.corpus.tokenizer_kinds import PROSE
 from tests.model.test_task_model import make_task_model
 from tests.model.twins import SHAPE, SPECIAL_IDS, make_body, make_masked_lm, make_pair, stock
 
 LABELS = ["entailment", "neutral", "contradiction"]
 C = 5
-_SAME = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
-_SIZES = {name: getattr(SHAPE, name) for name in (*_SAME, "initializer_range")} | {"num_hidden_layers": 4}
+_SAME = "vocab_size hidden_size num_attention_heads intermediate_size max_position_embeddings initializer_range"
+_SIZES = {name: getattr(SHAPE, name) for name in _SAME.split()} | {"num_hidden_layers": 4}
 
 
 class Form(NamedTuple):
@@ -45,17 +47,15 @@ def _task(*head: Any) -> Callable[[ModelConfig], TaskModel]:
     return lambda config: make_task_model(TaskHead(*head, dropout=0.25), config)
 
 
+_DETECTION = "discriminator_predictions"
 FORMS = {
     "generator": Form(lambda shape: make_pair(shape).generator, "AlbertForMaskedLM"),
     "generator with pooler": Form(generator_with_pooler, "AlbertForMaskedLM", ("albert.pooler",)),
     "generator with order": Form(make_masked_lm, "AlbertForPreTraining"),
-    "discriminator": Form(
-        lambda shape: make_pair(shape).discriminator, "AlbertModel", aside=("discriminator_predictions",)
-    ),
+    "discriminator": Form(lambda shape: make_pair(shape).discriminator, "AlbertModel", (_DETECTION,)),
     "discriminator with order": Form(
         lambda shape: make_pair(shape, with_sentence_order=True).discriminator,
-        "AlbertModel",
-        aside=("discriminator_predictions", "sop_classifier"),
+        *("AlbertModel", (_DETECTION, "sop_classifier")),
     ),
     "encoder": Form(lambda shape: make_body(shape, with_pooler=False), "AlbertModel"),
     "encoder with pooler": Form(lambda shape: make_body(shape, with_pooler=True), "AlbertModel"),
@@ -69,13 +69,18 @@ FORMS = {
 }
 
 
-def save(name: str, tokenizer: Any, folder: Path, more: Mapping[str, Any] | None = None, **options: Any) -> Any:
+@functools.cache
+def tokenizer() -> Any:
+    return train_tokenizer(PROSE, 120, do_lower_case=True)
+
+
+def save(name: str, folder: Path, more: Mapping[str, Any] | None = None, **options: Any) -> Any:
     """Write a model of one form with groups of its own, and the details of its task with `more`; returns it."""
-    model, details = FORMS[name].make(replace(SHAPE, vocab_size=len(tokenizer), num_hidden_groups=2)), None
+    model, details = FORMS[name].make(replace(SHAPE, vocab_size=len(tokenizer()), num_hidden_groups=2)), None
     if isinstance(model, TaskModel):
         labels = LABELS if model.head.num_labels == len(LABELS) else []
         details = {"labels": labels, "is_regression": name == "regression", **(more or {})}
-    save_model(model, tokenizer, folder, details, **options)
+    save_model(model, tokenizer(), folder, details, **options)
     return model
 
 

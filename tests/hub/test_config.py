@@ -9,7 +9,7 @@ import pytest
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError
-from electra_albert.hub.config import model_config, native_config, stock_config, stock_details
+from electra_albert.hub.formats import model_config, native_config, stock_config, stock_details
 from electra_albert.hub.weights import read_json
 from tests.model.twins import SHAPE, SPECIAL_IDS
 
@@ -71,6 +71,8 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (model_config, {"initializer_range": 10**400}, "initializer_range"),
     (model_config, {"layer_norm_eps": float("nan")}, "layer_norm_eps"),
     (model_config, {"auto_map": {"AutoModel": "evil.Model"}}, "auto_map"),
+    (model_config, {"is_decoder": True}, "is_decoder"),
+    (model_config, {"tie_word_embeddings": False}, "tie_word_embeddings"),
     (model_config, {"position_embedding_type": "relative_key"}, "relative_key"),
     (model_config, {"model_type": "electra_albert", "format": 1, "attention_options": {"a": "b"}}, "attention_options"),
     (stock_details, {"architectures": ["AlbertForMaskedLM"]}, "no fine-tuned model"),

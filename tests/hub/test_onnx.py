@@ -52,19 +52,14 @@ def open_session(file: Path) -> Any:
     return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
 
 
-def run(session: Any, rows: Rows) -> dict[str, Any]:
-    names = [output.name for output in session.get_outputs()]
-    arrays = (row.numpy() for row in rows)
-    return dict(zip(names, session.run(None, dict(zip(INPUTS, arrays, strict=True))), strict=True))
-
-
-def assert_same(found: dict[str, Any], model: Any, rows: Rows) -> None:
-    with torch.no_grad():
-        wanted = outputs(model, *rows)
-    for name, theirs in found.items():
-        ours = wanted[name].numpy()
-        assert theirs.shape == ours.shape, name
-        assert np.abs(theirs - ours).max() <= TOLERANCE * max(1.0, np.abs(ours).max()), name
+@torch.no_grad()
+def assert_same(session: Any, model: Any, rows: Rows) -> None:
+    found = session.run(None, {name: row.numpy() for name, row in zip(INPUTS, rows, strict=True)})
+    wanted = outputs(model, *rows)
+    for output, theirs in zip(session.get_outputs(), found, strict=True):
+        ours = wanted[output.name].numpy()
+        assert theirs.shape == ours.shape, output.name
+        assert np.abs(theirs - ours).max() <= TOLERANCE * max(1.0, np.abs(ours).max()), output.name
 
 
 @pytest.mark.parametrize("name", GIVEN)
@@ -76,8 +71,7 @@ def test_every_kind_gives_our_values_at_any_batch_and_length_and_stores_shared_w
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
     assert [output.name for output in session.get_outputs()] == GIVEN[name]
     for batch, length in BATCHES:
-        rows = make_rows(TOY, batch, length)
-        assert_same(run(session, rows), model, rows)
+        assert_same(session, model, make_rows(TOY, batch, length))
     matrices = [w.dims for w in onnx.load(str(tmp_path / "model.onnx")).graph.initializer if len(w.dims) > 1]
     assert sum(int(np.prod(dims)) for dims in matrices) == sum(p.numel() for p in model.parameters() if p.ndim > 1)
 
@@ -94,22 +88,19 @@ def test_inputs_are_the_stock_ones_and_nothing_is_printed(
     found = [(each.name, each.type, each.shape) for each in session.get_inputs()]
     assert found == [(name, "tensor(int64)", ["batch", "sequence"]) for name in INPUTS]
     with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.Fail):
-        run(session, make_rows(ONE_BLOCK, 2, LONGEST + 1))
+        assert_same(session, None, make_rows(ONE_BLOCK, 2, LONGEST + 1))
 
 
 def test_training_model_in_bfloat16_stays_as_it_was_and_is_written_in_float32(tmp_path: Path) -> None:
     model = make_masked_lm(ONE_BLOCK).to(torch.bfloat16).train()
     compile_for_training(model, "blocks")
-    in_float32 = copy.deepcopy(model).float().eval()
-    before = copy.deepcopy(model.state_dict())
+    in_float32, before = copy.deepcopy(model).float().eval(), copy.deepcopy(model.state_dict())
     training_pass = model.encoder.training_pass
     session = open_session(write_onnx(model, tmp_path))
-    assert model.training
-    assert model.encoder.training_pass is training_pass
+    assert (model.training, model.encoder.training_pass) == (True, training_pass)
     after = model.state_dict()
     assert all(after[name].dtype == torch.bfloat16 and torch.equal(after[name], before[name]) for name in before)
-    rows = make_rows(ONE_BLOCK, 2, 5)
-    assert_same(run(session, rows), in_float32, rows)
+    assert_same(session, in_float32, make_rows(ONE_BLOCK, 2, 5))
 
 
 class OtherWhenTraced(nn.Module):

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from electra_albert.contracts import CheckpointError
+from electra_albert.hub.formats import to_stock
 from electra_albert.hub.load import build, locate, read_stored
-from electra_albert.hub.names import to_stock
 from electra_albert.hub.weights import DIGEST, read_tensors, write_safetensors
 from electra_albert.model.electra import Generator
 from tests.hub.hostile_files import DAMAGED, PICKLES, Harmful, saved, zip_of

@@ -9,7 +9,7 @@ import transformers
 from torch import Tensor
 
 from electra_albert.contracts import Batch
-from electra_albert.hub.names import to_stock
+from electra_albert.hub.formats import to_stock
 from electra_albert.model.task_model import TaskHead, TaskModel, depth_scales
 from tests.model.twins import SHAPE, assert_same_outputs, drawn, padded_batch, stock
 

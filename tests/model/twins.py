@@ -14,8 +14,7 @@ from transformers.models.electra.modeling_electra import ElectraDiscriminatorPre
 
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import Batch
-from electra_albert.hub.config import stock_config
-from electra_albert.hub.names import to_stock
+from electra_albert.hub.formats import stock_config, to_stock
 from electra_albert.model.electra import Discriminator, Electra, Generator, initialize_models
 from electra_albert.model.encoder import Body
 from tests.objectives.toy import make_batch

@@ -20,8 +20,8 @@ from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import Tokenizer, load_tokenizer
 from electra_albert.files import sha256
 from electra_albert.finetuning_config import PREDICT_TEST, FinetuneConfig, TuningConfig
-from electra_albert.hub import config as hub_config
 from electra_albert.hub import load, weights
+from electra_albert.hub.formats import require_named
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.model.task_model import TaskHead
@@ -183,8 +183,8 @@ def _model_details(task: Task, start: Start) -> dict[str, Any]:
         if details["kind"] == task.kind and flags:
             if not task.labels or labels == task.labels:
                 return details
-            if hub_config.are_unnamed(labels) and len(labels) == len(task.labels):
-                raise CheckpointError(f"{start.files.config.parent}: {hub_config.name_the_labels(labels)}")
+            if len(labels) == len(task.labels):
+                require_named(labels, str(start.files.config.parent))
         found = f"{details['kind']} with labels {', '.join(labels[:5]) or 'none'}"
     which = f"{start.files.weights} was fine-tuned on {found}, not on {wanted}"
     raise CheckpointError(f"{which}; name another --model or --task")

@@ -1,5 +1,6 @@
 """The export command finds out what a folder holds, writes it as a stock folder, and touches nothing of a run."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,13 +8,10 @@ import torch
 from huggingface_hub import ModelCard
 
 from electra_albert.apps import export
-from electra_albert.hub.load import KINDS, build, locate, read_stored
+from electra_albert.hub.load import locate, read_stored
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import Ended, assert_refused, call, sha256
 from tests.apps.tiny_stock import write_stock
-
-PARTS = ("generator", "discriminator")
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 
 
 def run(model: Path, folder: Path, *more: object) -> Ended:
@@ -24,18 +22,22 @@ def files_in(folder: Path) -> dict[str, str]:
     return {path.name: sha256(path) for path in folder.iterdir() if path.name != "README.md"}  # which has the scores
 
 
-@pytest.mark.parametrize("kind", PARTS)
-def test_export_of_a_run_is_the_folder_that_the_run_wrote(finished: Finished, tmp_path: Path, kind: str) -> None:
-    ended = run(finished.folder, tmp_path / "a" / "b", *(("--kind", kind) if kind == "discriminator" else ()))
-    assert (ended.code, ended.err) == (0, "")
-    assert ended.out == f"wrote the {kind} to {tmp_path / 'a' / 'b'}\n"
-    assert files_in(tmp_path / "a" / "b") == files_in(finished.folder / kind)
+@pytest.mark.parametrize(("place", "kind"), [("", "generator"), ("", "discriminator"), ("checkpoints", "generator")])
+def test_export_of_a_run_or_its_last_checkpoint_is_the_folder_that_the_run_wrote(
+    finished: Finished, tmp_path: Path, place: str, kind: str
+) -> None:
+    model, folder = max((finished.folder / place).glob("step-*"), default=finished.folder), tmp_path / "a" / "b"
+    ended = run(model, folder, *(("--kind", kind) if kind == "discriminator" else ()))
+    assert (ended.code, ended.err, ended.out) == (0, "", f"wrote the {kind} to {folder}\n")
+    assert files_in(folder) == files_in(finished.folder / kind)
 
 
-def test_a_checkpoint_is_exported_as_the_run_at_that_step(finished: Finished, tmp_path: Path) -> None:
-    (last,) = sorted((finished.folder / "checkpoints").glob("step-*"))[-1:]
-    assert run(last, tmp_path).code == 0
-    assert files_in(tmp_path) == files_in(finished.folder / "generator")
+def test_a_checkpoint_that_is_not_as_it_was_written_is_refused(finished: Finished, tmp_path: Path) -> None:
+    copied = shutil.copytree(max(finished.folder.glob("checkpoints/step-*")), tmp_path / "checkpoints" / "step-1")
+    content = bytearray((copied / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (copied / "model.safetensors").write_bytes(content)
+    assert_refused(run(copied, tmp_path / "out"), 4, "MANIFEST")
 
 
 FOUND = {  # stock class: the kind that is found, or the one that is named, and what is left aside
@@ -71,10 +73,8 @@ def test_a_half_precision_copy_has_the_licence_and_gives_the_numbers_of_its_roun
     assert run(finished.folder, tmp_path, "--dtype", "float16", "--license", "cc-by-sa-4.0").code == 0
     assert files_in(tmp_path) == files_in(shipped / "generator")
     assert ModelCard.load(tmp_path / "README.md").data.to_dict()["license"] == "cc-by-sa-4.0"
-    for kind in PARTS:
-        exact, found = (
-            build(read_stored(locate(path, kind)), KINDS[kind]).state_dict() for path in (finished.folder, shipped)
-        )
+    for kind in ("generator", "discriminator"):
+        exact, found = (read_stored(locate(path, kind)).tensors for path in (finished.folder, shipped))
         assert all(torch.equal(found[name], tensor.half().float()) for name, tensor in exact.items())
 
 

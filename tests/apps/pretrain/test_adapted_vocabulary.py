@@ -10,7 +10,7 @@ import torch
 from electra_albert.apps import show_batch
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.corpus.tokenizer import load_tokenizer
-from electra_albert.hub.names import TABLE
+from electra_albert.hub.formats import TABLE
 from tests.apps.tiny_run import assert_refused, call, succeed, untimed_rows
 from tests.apps.tiny_stock import MLM, NEW_WORDS, PIECES, Desk, adapt, load_stock
 
