@@ -32,8 +32,8 @@ class EncodePlan(NamedTuple):
     @property
     def cut(self) -> str:
         """The phrase by which texts longer than a row are reported."""
-        most = self.max_position_embeddings
-        limit = f", the model reads up to {most}" if most is not None and most > self.max_seq_length else ""
+        most = self.max_position_embeddings or 0
+        limit = f", the model reads up to {most}" if most > self.max_seq_length else ""
         return f"cut to {self.max_seq_length} tokens (--max_seq_length{limit})"
 
 
@@ -84,7 +84,7 @@ class Encoding:
     is_training: bool = False
 
     def note(self, what: str, how: str, example: Any, count: int = 1, *, is_cut: bool = False) -> None:
-        """Count in the report: `what` of this set, such as answers, and what became of them."""
+        """Count in the report: `what` of this set, such as answers, and how they were changed."""
         self.report.note(f"{what} of {self.where} {how}", example.identity, count, is_cut=is_cut)
 
     def gold(self, examples: Sequence[Any], field: str = "label") -> list[Any] | None:

@@ -1,7 +1,6 @@
-"""Encoded examples in flat arrays, their batches for training as a pure function of the step, and for evaluation.
+"""Encoded examples in flat arrays, and their batches for training (a pure function of the step) and evaluation.
 
-A unit is what is drawn and scored as one: a row, or the rows of one multiple-choice question.
-Dimensions: R rows, U units, B batch, L length.
+A unit is drawn and scored as one: a row, or the rows of one multiple-choice question. R rows, U units, B batch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -111,9 +110,7 @@ class TaskBatches:
         size = min(_STEPS_SORTED_TOGETHER, max(1, self.rows.unit_count // self.global_batch_size))
         first = (step - 1) // size * size + 1
         end, border = first + size, self.max_steps + 1
-        if first < border < end:
-            return range(first, border) if step < border else range(border, end)
-        return range(first, end)
+        return range(first, min(border, end)) if step < border else range(max(first, border), end)
 
     def _deal(self, chunk: range) -> Integers:
         """The units of each update of a chunk, sorted by length: [steps, global batch]."""

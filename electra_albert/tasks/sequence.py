@@ -66,10 +66,9 @@ def _stacked(outputs: Outputs, width: int) -> NDArray[np.float64]:
 
 
 def encode_choices(examples: Sequence[ChoiceExample], encoding: Encoding) -> Rows:
-    """Rows `[CLS] passage [SEP] question and option [SEP]`, as many to a unit as there are options.
+    """Rows `[CLS] passage [SEP] question and option [SEP]`, one for each option of a unit; DataError for a misfit.
 
-    The passage is cut first. Question and option get at most half of a row; of longer ones the end, with the option, is
-    kept. DataError where questions differ in their number of options, or a label names none of them.
+    The passage is cut first. Question and option get at most half of a row, of which the end, with the option, is kept.
     """
     encoder, plan, gold = encoding.encoder, encoding.plan, encoding.gold(examples)
     option_count = len(examples[0].options) if examples else 1

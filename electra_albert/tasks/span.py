@@ -31,11 +31,10 @@ class Window(NamedTuple):
 
 
 def encode(examples: Sequence[SpanExample], encoding: Encoding) -> Rows:
-    """Rows `[CLS] question [SEP] window of the passage [SEP]`, such that each token of a passage is in one or more.
+    """Rows `[CLS] question [SEP] window of the passage [SEP]`; every token of a passage is in at least one.
 
     Labels are the first and last token of the first answer in the row; a window without the whole answer has (0, 0).
-    Where every question has an answer, such windows are left out of training. An evaluation set keeps every question,
-    whatever becomes of its answer.
+    Where every question has an answer, such windows are left out of training. Evaluation sets keep every question.
     """
     encoder, plan, answers = encoding.encoder, encoding.plan, encoding.gold(examples, "answers")
     room = plan.max_seq_length - 3
@@ -158,10 +157,9 @@ def search(outputs: Outputs, rows: Rows, examples: Sequence[SpanExample], limit:
 
 
 def decode(outputs: Outputs, rows: Rows, examples: Sequence[SpanExample], labels: Labels, plan: EncodePlan) -> Decoded:
-    """Answers in the passage's own characters; "" where no answer scores higher than every span.
+    """Answers as in the passage, "" for none; probabilities of none. outputs: [L, 2] start and end logits of each unit.
 
-    values: (em, f1, has_answer, null_difference, em_of_span, f1_of_span). probabilities: of there being no answer
-    against the best span, where that can be. outputs: [L, 2] start and end logits of each unit.
+    values: (em, f1, has_answer, null_difference, em_of_span, f1_of_span).
     """
     found = search(outputs, rows, examples, plan.max_answer_length)
     difference = np.zeros(len(examples))
@@ -178,12 +176,11 @@ def decode(outputs: Outputs, rows: Rows, examples: Sequence[SpanExample], labels
     return Decoded(predictions, values, no_answer)
 
 
-# The comparison of SQuAD's script of version 2.0, for both versions. That of 1.1 differs only for answers of which
-# nothing is left once they are normalised, an article or punctuation alone.
+# The comparison of SQuAD's script 2.0, for both versions; that of 1.1 differs only for answers normalised to nothing.
 
 
 def answer_scores(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
-    """Exact match (1.0 or 0.0) up to normalisation, and best F1 of the words, as a bag, against a right answer's.
+    """Exact match (1.0 or 0.0) of the normalised words, and best F1 of the words, as a bag.
 
     Without golds, or where nothing is left of them, the empty answer is right; else a gold without words is ignored.
     """
@@ -193,12 +190,10 @@ def answer_scores(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
 
 
 def normalized_words(text: str) -> list[str]:
-    """The words in lower case, without ASCII punctuation and articles."""
-    # Punctuation goes before articles do, as in the official script: "a-n" becomes an article.
+    """The words in lower case, without ASCII punctuation and then articles, as in the official script ("a-n" is one)."""
     return _ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()
 
 
 def _word_f1(predicted: list[str], gold: list[str]) -> float:
-    if not predicted or not gold:
-        return float(predicted == gold)
-    return 2 * sum((Counter(predicted) & Counter(gold)).values()) / (len(predicted) + len(gold))
+    shared = sum((Counter(predicted) & Counter(gold)).values())
+    return 2 * shared / (len(predicted) + len(gold)) if predicted or gold else 1.0

@@ -1,4 +1,4 @@
-"""A fine-tuning task as data, its examples once they are read, and the report on how they were read."""
+"""A fine-tuning task as data, its examples, and the report on how they were read."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -73,7 +73,7 @@ class SequenceExample(NamedTuple):
 
     text: str
     text_pair: str | None
-    label: str | float | None  # a number where the task is a regression; None where there is none
+    label: str | float | None  # a number of a regression; None: unlabelled
     identity: str  # the example's own index, or else its number, from 0
 
 
