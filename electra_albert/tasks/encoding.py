@@ -1,8 +1,7 @@
 """Token ids to rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`. Dimensions: R rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,17 +91,16 @@ class Encoding:
         found = [getattr(example, field) for example in examples]
         missing = [example.identity for example, label in zip(examples, found, strict=True) if label is None]
         if missing and len(missing) < len(examples):
-            some = f"{len(missing):,} of {len(examples):,} examples have no label (first: {missing[0]})"
-            raise DataError(f"{self.where}: {some}; label all of them, or none")
+            raise DataError(
+                f"{self.where}: {len(missing):,} examples have no label (first: {missing[0]}); label all or none"
+            )
         return None if missing else found
 
-    def class_number(self, label: str, example: Any) -> int:
-        """The number of a class; DataError for one that is not among the labels."""
-        if label not in self._numbers:
-            wanted = f"label {label!r} is none of {', '.join(self.labels)}"
-            raise DataError(f"{self.where}, {example.identity}: {wanted}; mend or remove it")
-        return self._numbers[label]
-
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {label: number for number, label in enumerate(self.labels)}
+    def class_numbers(self, gold: Iterable[tuple[str, Any]]) -> NDArray[np.int64]:
+        """The number of each label of an example, int64 [labels]; DataError for one that is no class."""
+        gold, numbers = [*gold], {label: number for number, label in enumerate(self.labels)}
+        for label, example in gold:
+            if label not in numbers:
+                wanted = f"label {label!r} is none of {', '.join(self.labels)}"
+                raise DataError(f"{self.where}, {example.identity}: {wanted}; mend or remove it")
+        return np.array([numbers[label] for label, _ in gold], dtype=np.int64)

@@ -71,8 +71,9 @@ def _table_items(table: Table, form: _Format, reading: Reading) -> Iterator[Item
             with suppress(LeftOut):
                 reading.leave_out(row.problem, row.place)
             continue
-        *cells, identity = row.cells
-        yield Item(*cells[:3], as_text(index if identity is None else identity, row.place, "id"), row.place, cells[3:])
+        text, second, answer, *others, found = row.cells
+        identity = as_text(index if found is None else found, row.place, "id")
+        yield Item(text, second, answer, identity, row.place, others)
 
 
 # Texts with a label.
@@ -226,7 +227,7 @@ def _answers(found: Any, place: str) -> list[Answer]:
 
 
 def _usable(context: str, answers: list[Answer], item: Item, reading: Reading) -> tuple[Answer, ...]:
-    is_impossible, note, of = item.others[0], reading.report.note, f"answers of {reading.name}"
+    is_impossible, note = item.others[0], reading.report.note
     if is_impossible is True and answers:
         note(f"questions of {reading.name} marked as impossible whose answers are ignored", item.place)
         answers = []
@@ -238,14 +239,12 @@ def _usable(context: str, answers: list[Answer], item: Item, reading: Reading) -
     kept = []
     for text, start in answers:
         found = nearest(context, text, start)
-        if found is None and reading.purpose == "train":
-            note(f"{of} left out: they are not in the passage", item.place)
-            continue
-        if found is None:
-            note(f"{of} that are not in the passage, and still count", item.place)
-        elif found != start:
-            note(f"{of} moved to where their text is", item.place)
-        kept.append(Answer(text, start if found is None else found))
+        if found != start:
+            lost = "left out: they are not in" if reading.purpose == "train" else "that still count, but are not in"
+            changed = f"{lost} the passage" if found is None else "moved to where their text is"
+            note(f"answers of {reading.name} {changed}", item.place)
+        if found is not None or reading.purpose != "train":
+            kept.append(Answer(text, start if found is None else found))
     if answers and not kept:
         reading.leave_out("the answer is not in the passage", item.place)
     return tuple(kept)

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -108,9 +108,8 @@ def locate(
         raise UsageError("--validation_split divides the training data, and nothing is trained; give --validation_file")
     if is_split and task.kind in ("choice", "span"):
         raise UsageError(f"--validation_split: questions of {task.name} share their passages; give --validation_file")
-    wanted: dict[str, Mapping[str, Patterns]] = {"evaluation": task.files.evaluation, "test": task.files.test}
-    if needs_training:
-        wanted["train"] = {"train": task.files.train}
+    train: dict[str, Patterns] = {"train": task.files.train} if needs_training else {}
+    wanted = {"train": train, "evaluation": task.files.evaluation, "test": task.files.test}
     there = _open_data_dir(task, config.data_dir)
     sets: dict[str, dict[str, Path | Table]] = {role: {} for role in _ROLES}
     for role, names in wanted.items():

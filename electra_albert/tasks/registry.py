@@ -147,7 +147,8 @@ def task_of_model(details: Mapping[str, Any], asked: Task | None) -> Task:
         task = replace(task, columns=replace(task.columns, text=tuple(columns["text"]), pair=tuple(columns["pair"])))
     if asked is not None and asked.name != general.name:
         return task
-    return replace(task, **{name: bool(details.get(name)) for name in ("is_regression", "has_null_answer")})
+    is_regression, has_null_answer = (bool(details.get(name)) for name in ("is_regression", "has_null_answer"))
+    return replace(task, is_regression=is_regression, has_null_answer=has_null_answer)
 
 
 def as_configured(task: Task, config: DataConfig) -> Task:
@@ -156,10 +157,10 @@ def as_configured(task: Task, config: DataConfig) -> Task:
         raise UsageError(f"--text_pair_column {config.text_pair_column}: {task.name} has one text; leave it out")
     if config.regression and not task.is_regression and task.name != "custom":
         raise UsageError(f"--regression true: {task.name} has classes; it is for --task custom")
-    if task.kind == "token" and (config.label_column or "").isdecimal():
-        task = replace(task, tag_column=int((config.label_column or "")[:_MOST_DIGITS]))
-        config = replace(config, label_column=None)
-    named = {"text": config.text_column, "pair": config.text_pair_column, "label": config.label_column}
+    label = config.label_column
+    if task.kind == "token" and label is not None and label.isdecimal():
+        task, label = replace(task, tag_column=int(label[:_MOST_DIGITS])), None
+    named = {"text": config.text_column, "pair": config.text_pair_column, "label": label}
     columns = {role: (name,) for role, name in named.items() if name is not None}
     task = replace(task, columns=replace(task.columns, **columns))
     if not config.regression or task.is_regression:

@@ -15,7 +15,6 @@ from electra_albert.tasks.task import ChoiceExample, SequenceExample
 _GAP = re.compile(r"_+")
 _LONGEST_QUESTION = 128  # tokens of question and option, as in the code published for RACE
 GROUPS = {"middle": 0, "high": 1}
-OTHER_GROUP = -1
 
 
 def encode(examples: Sequence[SequenceExample], encoding: Encoding) -> Rows:
@@ -42,8 +41,7 @@ def encode(examples: Sequence[SequenceExample], encoding: Encoding) -> Rows:
     if gold is not None and plan.is_regression:
         labels = np.array(gold, dtype=np.float32)[units]
     elif gold is not None:
-        numbers = [encoding.class_number(label, example) for label, example in zip(gold, examples, strict=True)]
-        labels = np.array(numbers, dtype=np.int64)[units]
+        labels = encoding.class_numbers(zip(gold, examples, strict=True))[units]
     return Rows(*lay_out(encoder, rows), np.array(units, dtype=np.int64), labels, encoder.pad_id)
 
 
@@ -73,10 +71,9 @@ def encode_choices(examples: Sequence[ChoiceExample], encoding: Encoding) -> Row
     encoder, plan, gold = encoding.encoder, encoding.plan, encoding.gold(examples)
     option_count = len(examples[0].options) if examples else 1
     for example in examples:
-        place = f"{encoding.where}, {example.identity}"
-        if len(example.options) != option_count or option_count == 0:
-            counts = f"{len(example.options)} options where the first has {option_count}"
-            raise DataError(f"{place}: {counts}; all questions need the same number, at least one")
+        place, count = f"{encoding.where}, {example.identity}", len(example.options)
+        if count != option_count or not count:
+            raise DataError(f"{place}: {count} options where the first has {option_count}; all need the same, not 0")
         if gold is not None and example.label not in range(option_count):
             raise DataError(f"{place}: answer {example.label} is none of {option_count} options")
     texts = sorted({example.context for example in examples})  # several questions share one
@@ -108,6 +105,6 @@ def decode_choices(
     """The number of the chosen option; values (predicted, gold, group). outputs: [K] a logit an option of each unit."""
     logits = _stacked(outputs, rows.rows_per_unit)  # [U, K]
     chosen = logits.argmax(axis=1)
-    groups = np.array([GROUPS.get(example.group, OTHER_GROUP) for example in examples])
+    groups = np.array([GROUPS.get(example.group, -1) for example in examples])
     values = None if rows.labels is None else np.stack([chosen, rows.labels, groups], axis=1, dtype=np.float64)
     return Decoded(chosen.tolist(), values, softmax(logits, axis=1).tolist())

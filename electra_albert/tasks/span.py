@@ -22,14 +22,6 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 
-class Window(NamedTuple):
-    """A range of a passage's tokens, and which of them have more context here than in any other window."""
-
-    start: int
-    end: int
-    is_max_context: NDArray[np.bool_]
-
-
 def encode(examples: Sequence[SpanExample], encoding: Encoding) -> Rows:
     """Rows `[CLS] question [SEP] window of the passage [SEP]`; every token of a passage is in at least one.
 
@@ -52,21 +44,21 @@ def encode(examples: Sequence[SpanExample], encoding: Encoding) -> Rows:
             encoding.note("questions", f"cut to {longest} tokens", example, is_cut=True)
         answer = _locate(example, example.answers[0], passage, encoding) if example.answers else None
         windows = slide(len(passage.ids), room - len(question), plan)
-        holds = [answer is not None and w.start <= answer[0] and answer[1] < w.end for w in windows]
+        holds = [answer is not None and answer[0] in window and answer[1] in window for window, _ in windows]
         if answer is not None and not any(holds):
             encoding.note("answers", "cut off by every window", example)
         needs_answer = encoding.is_training and not (plan.has_null_answer and (answer or not example.answers))
         if needs_answer and not all(holds):
             encoding.note("windows", "without the answer left out", example, holds.count(False))
         outside = np.tile(np.array([_NO_CONTEXT, _NO_CONTEXT, 0], dtype=np.int32), (len(question) + 2, 1))
-        for window, is_here in zip(windows, holds, strict=True):
+        for (window, is_max_context), is_here in zip(windows, holds, strict=True):
             if needs_answer and not is_here:
                 continue
-            inside, shift = slice(window.start, window.end), len(outside) - window.start
+            inside, shift = slice(window.start, window.stop), len(outside) - window.start
             rows.append((question, passage.ids[inside]))
             sources.append(number)
             gold.append((answer[0] + shift, answer[1] + shift) if answer and is_here else _NULL)
-            tokens = np.stack([passage.starts[inside], passage.ends[inside], window.is_max_context], axis=1)
+            tokens = np.stack([passage.starts[inside], passage.ends[inside], is_max_context], axis=1)
             info += (outside, tokens.astype(np.int32), outside[:1])
     labels = None if answers is None else np.array(gold, dtype=np.int64).reshape(-1, 2)
     token_info = dict(zip(("char_starts", "char_ends", "is_max_context"), np.concatenate(info).T, strict=True))
@@ -80,8 +72,11 @@ def _without_blanks(passage: Subwords) -> Subwords:
     return Subwords(passage.ids, np.where(is_blank, none, passage.starts), np.where(is_blank, none, passage.ends))
 
 
-def slide(token_count: int, room: int, plan: EncodePlan) -> list[Window]:
-    """Windows of `room` tokens, doc_stride apart or nearer: answers are whole where they have most context."""
+def slide(token_count: int, room: int, plan: EncodePlan) -> list[tuple[range, NDArray[np.bool_]]]:
+    """Windows of `room` tokens, doc_stride apart or nearer, and which of their tokens have most context there.
+
+    An answer of up to max_answer_length tokens lies whole in the window where its first token has most context.
+    """
     stride = min(plan.doc_stride, room - min(2 * plan.max_answer_length, room // 2))
     starts = range(0, max(1, token_count - room + stride), stride)
     best = np.full(token_count, -1)
@@ -92,8 +87,8 @@ def slide(token_count: int, room: int, plan: EncodePlan) -> list[Window]:
         score = np.minimum(position - start, position[::-1] - start)
         owner[position[score > best[position]]] = number  # the first of equals
         best[position] = np.maximum(best[position], score)
-    ends = [min(start + room, token_count) for start in starts]
-    return [Window(start, end, owner[start:end] == n) for n, (start, end) in enumerate(zip(starts, ends, strict=True))]
+    windows = [range(start, min(start + room, token_count)) for start in starts]
+    return [(window, owner[window.start : window.stop] == number) for number, window in enumerate(windows)]
 
 
 def _locate(example: SpanExample, answer: Answer, passage: Subwords, encoding: Encoding) -> tuple[int, int] | None:
@@ -190,7 +185,7 @@ def answer_scores(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
 
 
 def normalized_words(text: str) -> list[str]:
-    """The words in lower case, without ASCII punctuation and then articles, as in the official script ("a-n" is one)."""
+    """The words in lower case without ASCII punctuation, then without articles ("a-n" is one, as in the script)."""
     return _ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()
 
 

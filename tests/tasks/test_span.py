@@ -61,15 +61,15 @@ def asked(draw: st.DrawFn, least: int = 1, most: int = 40) -> SpanExample:
 @given(st.integers(0, 90), st.integers(1, 40), plans)
 def test_every_token_lies_in_a_window_and_is_best_in_one(count: int, room: int, plan: EncodePlan) -> None:
     windows = slide(count, room, plan)
-    assert all(window.end - window.start <= room for window in windows)
-    starts = [window.start for window in windows]
+    assert all(len(window) <= room for window, _ in windows)
+    starts = [window.start for window, _ in windows]
     assert starts == sorted(set(starts))
-    best = [window.start + at for window in windows for at in np.flatnonzero(window.is_max_context).tolist()]
+    best = [window[at] for window, is_best in windows for at in np.flatnonzero(is_best).tolist()]
     assert sorted(best) == list(range(count))
     for token in range(count):
-        context = [min(token - w.start, w.end - 1 - token) if w.start <= token < w.end else -1 for w in windows]
-        owner = windows[context.index(max(context))]
-        assert owner.is_max_context[token - owner.start]
+        context = [min(token - window.start, window[-1] - token) if token in window else -1 for window, _ in windows]
+        owner, is_best = windows[context.index(max(context))]
+        assert is_best[token - owner.start]
 
 
 @steady
@@ -78,9 +78,9 @@ def test_an_answer_lies_whole_in_the_window_that_is_best_for_its_beginning(
     count: int, longest: int, spare: int, stride: int
 ) -> None:
     plan = PLAN._replace(max_answer_length=longest, doc_stride=stride)
-    for window in slide(count, 4 * longest + spare, plan):
-        for at in np.flatnonzero(window.is_max_context).tolist():
-            assert min(window.start + at + longest, count) <= window.end
+    for window, is_best in slide(count, 4 * longest + spare, plan):
+        for at in np.flatnonzero(is_best).tolist():
+            assert min(window[at] + longest, count) <= window.stop
 
 
 @thorough
