@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from electra_albert.contracts import IGNORED_LABEL, Batch, DataError, Term
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import sequence, span, token
-from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, Outputs
 from electra_albert.tasks.registry import GLUE
-from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.rows import Decoded, EncodePlan, Encoding, Outputs, Rows
 from electra_albert.tasks.task import Task
 
 NO_ANSWER_FILE = "na_prob.json"

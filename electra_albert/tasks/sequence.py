@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from electra_albert.contracts import DataError
-from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, lay_out, truncate_pair
-from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.rows import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, Rows, lay_out, truncate_pair
 from electra_albert.tasks.task import ChoiceExample, SequenceExample
 
 _GAP = re.compile(r"_+")
@@ -42,7 +41,7 @@ def encode(examples: Sequence[SequenceExample], encoding: Encoding) -> Rows:
         labels = np.array(gold, dtype=np.float32)[units]
     elif gold is not None:
         labels = encoding.class_numbers(zip(gold, examples, strict=True))[units]
-    return Rows(*lay_out(encoder, rows), np.array(units, dtype=np.int64), labels, encoder.pad_id)
+    return lay_out(encoder, rows, units, labels)
 
 
 def decode(
@@ -91,7 +90,7 @@ def encode_choices(examples: Sequence[ChoiceExample], encoding: Encoding) -> Row
         if any(len(question) > longest for question in questions):
             encoding.note("questions", f"with an option cut to {longest} tokens", example, is_cut=True)
     labels = None if gold is None else np.array(gold, dtype=np.int64)
-    return Rows(*lay_out(encoder, rows), np.arange(len(examples)), labels, encoder.pad_id, rows_per_unit=option_count)
+    return lay_out(encoder, rows, range(len(examples)), labels, rows_per_unit=option_count)
 
 
 def fill(question: str, option: str) -> str:

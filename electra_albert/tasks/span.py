@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from electra_albert.corpus.text_encoder import Subwords
-from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, lay_out
-from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.rows import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, Rows, lay_out
 from electra_albert.tasks.task import Answer, SpanExample
 
 _LONGEST_QUESTION = 64  # tokens, as in BERT's and ALBERT's code
@@ -62,8 +61,7 @@ def encode(examples: Sequence[SpanExample], encoding: Encoding) -> Rows:
             info += (outside, tokens.astype(np.int32), outside[:1])
     labels = None if answers is None else np.array(gold, dtype=np.int64).reshape(-1, 2)
     token_info = dict(zip(("char_starts", "char_ends", "is_max_context"), np.concatenate(info).T, strict=True))
-    layout, units = lay_out(encoder, rows), np.array(sources, dtype=np.int64)
-    return Rows(*layout, units, labels, encoder.pad_id, token_info=token_info)
+    return lay_out(encoder, rows, sources, labels, token_info=token_info)
 
 
 def _without_blanks(passage: Subwords) -> Subwords:

@@ -6,8 +6,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from electra_albert.contracts import IGNORED_LABEL, DataError
-from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, lay_out
-from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.rows import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, Rows, lay_out
 from electra_albert.tasks.task import TokenExample
 
 Entity = tuple[int, int, str]  # first word, one past the last word, type
@@ -52,8 +51,7 @@ def encode(examples: Sequence[TokenExample], encoding: Encoding) -> Rows:
         labels = np.full(len(word_numbers), IGNORED_LABEL, dtype=np.int64)
         # Words and windows are in order.
         labels[info["words"] >= 0] = encoding.class_numbers((tag, one) for one in examples for tag in one.tags or ())
-    layout, units = lay_out(encoder, rows), np.array(sources, dtype=np.int64)
-    return Rows(*layout, units, labels, encoder.pad_id, has_token_labels=True, token_info=info)
+    return lay_out(encoder, rows, sources, labels, has_token_labels=True, token_info=info)
 
 
 def _windows(lengths: list[int], room: int) -> list[range]:

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra_albert.corpus.text_encoder import TextEncoder, cover
-from electra_albert.tasks.encoding import lay_out, truncate_pair
-from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.rows import lay_out, truncate_pair
 from tests.corpus.tokenizer_kinds import FAIRSEQ_SPECIALS, PROSE, STOCK_SPECIALS
 from tests.tasks.small_tokenizers import encoder, kinds, plain_texts, steady, texts, thorough, tokenizer
 
@@ -26,8 +25,8 @@ def test_truncation_is_that_of_popping_from_the_longer_text(first: int, second: 
 @pytest.mark.parametrize("kind", ["albert", "bert"])
 def test_rows_equal_those_of_the_stock_tokenizer(kind: str) -> None:
     ids = encoder(kind).encode(PROSE[:6])
-    layout = lay_out(encoder(kind), [*zip(ids[:3], ids[3:], strict=True), (ids[0], None)])
-    batch = Rows(*layout, np.arange(4), None, encoder(kind).pad_id).collate(range(4))
+    pairs = [*zip(ids[:3], ids[3:], strict=True), (ids[0], None)]
+    batch = lay_out(encoder(kind), pairs, range(4), None).collate(range(4))
     found = (batch.input_ids, batch.token_type_ids, batch.attention_mask)
     texts = [*zip(PROSE[:3], PROSE[3:6], strict=True), (PROSE[0],)]
     for row, wanted in enumerate(tokenizer(kind)(*text, return_token_type_ids=True) for text in texts):

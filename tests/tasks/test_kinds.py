@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra_albert.contracts import IGNORED_LABEL, DataError
-from electra_albert.tasks.encoding import Encoding
 from electra_albert.tasks.kinds import KINDS
-from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.rows import Encoding, Rows
 from electra_albert.tasks.sequence import fill
 from electra_albert.tasks.task import ChoiceExample, Report, SequenceExample, TokenExample
 from tests.tasks.small_tokenizers import PLAN, encoder, kinds, steady, texts, thorough, tokenizer, words

@@ -4,9 +4,8 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from electra_albert.tasks.encoding import EncodePlan, Encoding
 from electra_albert.tasks.kinds import KINDS
-from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.rows import EncodePlan, Encoding, Rows
 from electra_albert.tasks.span import slide
 from electra_albert.tasks.task import Answer, Report, SpanExample
 from tests.tasks.small_tokenizers import PLAN, encoder, kinds, steady, texts, thorough

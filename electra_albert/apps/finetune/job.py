@@ -27,9 +27,8 @@ from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.model.task_model import TaskHead
 from electra_albert.presets import PRESETS
 from electra_albert.tasks import reading, recipes, registry, token
-from electra_albert.tasks.encoding import EncodePlan, Encoding, trained_plan
 from electra_albert.tasks.kinds import KINDS, TaskObjective
-from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.rows import EncodePlan, Encoding, Rows, trained_plan
 from electra_albert.tasks.task import Report, Task, TaskData
 from electra_albert.training.distributed import World, main_first
 

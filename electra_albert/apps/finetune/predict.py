@@ -20,11 +20,10 @@ from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.files import write_text
 from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfig
 from electra_albert.hub.load import ModelFiles, load_task_model, locate, read_task
-from electra_albert.tasks.encoding import Encoding, trained_plan
 from electra_albert.tasks.kinds import KINDS, TaskObjective, write_submission
 from electra_albert.tasks.metrics import MEASURES, is_collapsed
 from electra_albert.tasks.registry import TASKS, find_task, task_of_model
-from electra_albert.tasks.rows import Rows, eval_batches, outputs_by_unit
+from electra_albert.tasks.rows import Encoding, Rows, eval_batches, outputs_by_unit, trained_plan
 from electra_albert.tasks.task import Report
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.guards import StopSignal
