@@ -76,9 +76,6 @@ def _table_items(table: Table, form: _Format, reading: Reading) -> Iterator[Item
         yield Item(text, second, answer, identity, row.place, others)
 
 
-# Texts with a label.
-
-
 def _new_texts(path: Path, reading: Reading) -> Iterator[Item] | None:
     """Of new text in a .txt file each line."""
     if path.suffix.lower() != ".txt" or reading.purpose != "test" or reading.task.takes_pairs:
@@ -119,9 +116,6 @@ def _number(label: str, place: str, reading: Reading) -> float:
     if reading.purpose != "train":
         raise DataError(f"{place}: label {label} is not a number {limits}; mend the file")
     reading.leave_out(f"the label is not a number {limits}", place)
-
-
-# Multiple choice: RACE's folders of articles, and tables with a question or an article a row.
 
 
 def _race(path: Path, reading: Reading) -> Iterator[Item] | None:
@@ -182,9 +176,6 @@ def _option(item: Item, option_count: int, reading: Reading) -> int:
     if text not in names:
         raise DataError(f"{item.place}: answer {text!r} is none of {letters[0]} to {letters[-1]}; mend the file")
     return names.index(text) % option_count
-
-
-# Questions on passages: the JSON of SQuAD, and tables with the columns of `datasets`.
 
 
 def _squad(path: Path, reading: Reading) -> Iterator[Item] | None:
@@ -256,9 +247,6 @@ def nearest(context: str, text: str, start: int) -> int | None:
         return start
     found = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)] if text else []
     return min(found, key=lambda position: abs(position - start), default=None)
-
-
-# Words with tags: columns of CoNLL, and tables with lists of words and tags.
 
 
 def _conll(path: Path, reading: Reading) -> Iterator[Item] | None:

@@ -16,7 +16,9 @@ from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.tasks.sequence import GROUPS
 
 Values = NDArray[np.float64]  # [N, columns]
+Runs = Sequence[Values]  # the table of each seed
 Scores = dict[str, float]
+Measure = Callable[[Values], Scores]
 Interval = tuple[float, float]
 
 RESAMPLES = 1000
@@ -123,7 +125,7 @@ def token(values: Values) -> Scores:
 
 
 _ALL = (classification, regression, choice, span, span_with_null, token)
-MEASURES: dict[str, Callable[[Values], Scores]] = {measure.__name__: measure for measure in _ALL}
+MEASURES: dict[str, Measure] = {measure.__name__: measure for measure in _ALL}
 
 
 def is_collapsed(measure: str, values: Values) -> bool:
@@ -160,9 +162,7 @@ def summarize(values: Sequence[float], *, is_lower_better: bool = False) -> Metr
     }
 
 
-def bootstrap_intervals(
-    per_seed: Sequence[Values], measure: Callable[[Values], Scores], seed: int, resamples: int = RESAMPLES
-) -> dict[str, Interval]:
+def bootstrap_intervals(per_seed: Runs, measure: Measure, seed: int, resamples: int = RESAMPLES) -> dict[str, Interval]:
     """The 95 % percentile interval of each metric's mean over seeds; all seeds see the same draws of examples.
 
     Only metrics that every seed has on all examples have one, over the draws that have the metric.
@@ -188,9 +188,7 @@ class Comparison(NamedTuple):
     difference_in_stds: float | None  # the difference in standard deviations over seeds; None where they have none
 
 
-def compare(
-    first: Sequence[Values], second: Sequence[Values], measure: str, metric: str, seed: int, resamples: int = RESAMPLES
-) -> Comparison:
+def compare(first: Runs, second: Runs, measure: str, metric: str, seed: int, resamples: int = RESAMPLES) -> Comparison:
     """How two models differ in a metric of one of MEASURES, each over its own seeds; DataError for different examples.
 
     Each resample draws examples, the same for both models, and then seeds of each (pigeonhole bootstrap, Owen 2007).
@@ -231,8 +229,8 @@ def _seed_mean(scores: Values, uniform: Values) -> float:
     return mean + (drawn - mean) * math.sqrt(count / (count - 1))
 
 
-def _stacked(per_seed: Sequence[Values]) -> Values:
-    """Tables of several seeds as one [seeds, N, columns]."""
+def _stacked(per_seed: Runs) -> Values:
+    """Runs of several seeds as one [seeds, N, columns]."""
     if len(per_seed) == 0 or len(per_seed[0]) == 0:
         raise ValueError("nothing was scored: no seed or no example")
     if any(values.shape != per_seed[0].shape for values in per_seed):

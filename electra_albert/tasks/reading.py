@@ -22,6 +22,8 @@ from electra_albert.tasks.registry import GLUE, TASKS, as_configured
 from electra_albert.tasks.task import Hub, Patterns, Report, Task, TaskData
 
 T = TypeVar("T")
+Examples = Sequence[Any]
+Sets = dict[str, dict[str, Path | Table]]  # files and splits by the role and the name of the set
 _EVALUATION_SEED = 0  # not the run's: sweeps of other seeds score the same examples
 _MOST_LABELS = 100  # of texts, where they are found
 _MOST_TAGS = 1000  # of words: a hundred fine-grained types of entities in BIO are twice as many
@@ -52,7 +54,7 @@ def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is
     train = _drawn(whole, config.max_train_examples, seed, Stream.TASK_EXAMPLES)
     if len(train) < len(whole):
         report.note("training examples not drawn", "--max_train_examples", len(whole) - len(train))
-    evaluation: dict[str, Sequence[Any]] = {}
+    evaluation: dict[str, Examples] = {}
     for name, (place, found) in read.items():
         if found:
             chosen = sorted(_drawn(range(len(found)), config.max_eval_examples, _EVALUATION_SEED, Stream.VALIDATION))
@@ -88,9 +90,6 @@ def _read(reading: Reading) -> list[Any]:
     return examples
 
 
-# Where the sets are.
-
-
 class _DataDir(NamedTuple):
     """What --data_dir names: all files or splits in it, and the one of a set by its role, name and file patterns."""
 
@@ -99,10 +98,8 @@ class _DataDir(NamedTuple):
     find: Callable[[str, str, Patterns], Path | Table | None]
 
 
-def locate(
-    task: Task, config: DataConfig, report: Report, *, needs_test: bool, is_trained: bool = True
-) -> dict[str, dict[str, Path | Table]]:
-    """Files and splits by role and name of the set, an option's before --data_dir's; UsageError for a missing one."""
+def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, is_trained: bool = True) -> Sets:
+    """The sources of all sets, an option's before --data_dir's; UsageError for one that is needed and missing."""
     needs_training, is_split = is_trained and task.trained_by is None, config.validation_split is not None
     if is_split and not needs_training:
         raise UsageError("--validation_split divides the training data, and nothing is trained; give --validation_file")
@@ -111,7 +108,7 @@ def locate(
     train: dict[str, Patterns] = {"train": task.files.train} if needs_training else {}
     wanted = {"train": train, "evaluation": task.files.evaluation, "test": task.files.test}
     there = _open_data_dir(task, config.data_dir)
-    sets: dict[str, dict[str, Path | Table]] = {role: {} for role in _ROLES}
+    sets: Sets = {role: {} for role in _ROLES}
     for role, names in wanted.items():
         option = _ROLES[role][0]
         for position, (name, patterns) in enumerate(names.items()):
@@ -206,10 +203,7 @@ def _not_found(task: Task, config: DataConfig, there: _DataDir, roles: list[str]
     return f"{missing} in {there.place}: {looked}: check --data_dir or give {options}"
 
 
-# The labels, where the task has none of its own.
-
-
-def _found_labels(examples: Sequence[Any], reading: Reading) -> tuple[str, ...]:
+def _found_labels(examples: Examples, reading: Reading) -> tuple[str, ...]:
     """Labels of the training data in order. Raises DataError where there is one, or they look like a regression's."""
     place, kind = reading.place, reading.task.kind
     if reading.task.is_regression or kind in ("choice", "span"):
@@ -238,9 +232,6 @@ def _is_number(label: str) -> bool:
         return False
 
 
-# A part of the examples.
-
-
 def _drawn(examples: Sequence[T], count: int | None, seed: int, stream: Stream) -> Sequence[T]:
     if count is None or count >= len(examples):
         return examples
@@ -264,9 +255,7 @@ def _divided(examples: Sequence[T], share: float) -> tuple[list[T], list[T]]:
     return [examples[position] for position in kept], [examples[position] for position in held_out]
 
 
-def _note_oddities(
-    train: Sequence[Any], evaluation: Sequence[Any], labels: tuple[str, ...], report: Report, name: str
-) -> None:
+def _note_oddities(train: Examples, evaluation: Examples, labels: tuple[str, ...], report: Report, name: str) -> None:
     """Count what makes a score mean less: a single row or class, classes without a row, rows that are trained on."""
     if len(evaluation) == 1:
         report.note(f"row only in {name}: its score says next to nothing", name)
@@ -288,7 +277,7 @@ def _note_oddities(
             report.note(f"rows of {name} that are trained on too", f"{name}, id {example.identity}")
 
 
-def _labels(examples: Sequence[Any]) -> set[str]:
+def _labels(examples: Examples) -> set[str]:
     labels = {getattr(example, "label", None) for example in examples}
     letters = {chr(ord("A") + option) for option in labels if isinstance(option, int)}
     tags = {tag for example in examples for tag in getattr(example, "tags", None) or ()}

@@ -68,10 +68,8 @@ _MNLI_DEV = {
 }
 _MNLI_TEST = {"MNLI-m": _tables("test_matched"), "MNLI-mm": _tables("test_mismatched")}
 _MNLI_SPLITS = {"matched": "validation_matched", "mismatched": "validation_mismatched"}
-_MNLI: dict[str, Any] = {
-    "files": Files(("MNLI", "mnli"), _TRAIN, _MNLI_DEV, _MNLI_TEST),
-    "hub": Hub(_GLUE_ON_HUB, "mnli", _MNLI_SPLITS, {"MNLI-m": "test_matched", "MNLI-mm": "test_mismatched"}),
-}
+_MNLI_FILES = Files(("MNLI", "mnli"), _TRAIN, _MNLI_DEV, _MNLI_TEST)
+_MNLI_HUB = Hub(_GLUE_ON_HUB, "mnli", _MNLI_SPLITS, {"MNLI-m": "test_matched", "MNLI-mm": "test_mismatched"})
 _AX_COLUMNS = "sentence1|Premise|premise, sentence2|Hypothesis|hypothesis, gold_label|Label|label"
 _AX_SETS = {"diagnostic": _tables("diagnostic-full", "diagnostic", "AX")}, {"AX": _tables("diagnostic", "test", "AX")}
 _AX: dict[str, Any] = {
@@ -92,7 +90,7 @@ _ROWS = (
     _glue("mrpc", "MRPC", _MRPC_COLUMNS, "not_equivalent equivalent", _BOTH, files=_MRPC_FILES, is_symmetric=True),
     _glue("stsb", "STS-B", f"{_PAIR}, score|label", "", "spearman pearson", is_symmetric=True, **_STSB_LABELS),
     _glue("qqp", "QQP", _QUESTIONS, "not_duplicate duplicate", _BOTH, is_symmetric=True),
-    _glue("mnli", "MNLI", _MNLI_COLUMNS, labels=_MNLI_LABELS, **_MNLI),
+    _glue("mnli", "MNLI", _MNLI_COLUMNS, labels=_MNLI_LABELS, files=_MNLI_FILES, hub=_MNLI_HUB),
     _glue("qnli", "QNLI", "question, sentence", labels=_ENTAILMENT),
     _glue("rte", "RTE", _PAIR, labels=_ENTAILMENT),
     _glue("wnli", "WNLI", _PAIR, "not_entailment entailment"),

@@ -84,7 +84,9 @@ class Encoding:
         found = [getattr(example, field) for example in examples]
         missing = [example.identity for example, label in zip(examples, found, strict=True) if label is None]
         if missing and len(missing) < len(examples):
-            raise DataError(f"{self.where}: {len(missing):,} examples lack a label (first: {missing[0]}); label all or none")
+            raise DataError(
+                f"{self.where}: {len(missing):,} examples lack a label (first: {missing[0]}); label all or none"
+            )
         return None if missing else found
 
     def class_numbers(self, gold: Iterable[tuple[str, Any]]) -> NDArray[np.int64]:
@@ -165,9 +167,8 @@ def lay_out(
 class TaskBatches:
     """The micro-batches of one rank; implements contracts.StepBatches. The run ends at update `max_steps`.
 
-    Position i of a run is (epoch, k) = divmod(i, U), and a keyed bijection of the epoch sends k to a unit: nothing is
-    dropped, and batches straddle epochs. The units of some updates are sorted by length and dealt to these updates, so
-    that an update takes the same units however they are split over ranks and micro-batches.
+    Position i of a run is (epoch, k) = divmod(i, U), and a keyed bijection of the epoch sends k to a unit: batches
+    straddle epochs. The units of some updates are sorted by length and dealt to them, whatever ranks there are.
     """
 
     rows: Rows
@@ -190,8 +191,13 @@ class TaskBatches:
         while True:
             turns = bits(self.seed, Stream.BUCKET, torch.arange(chunk.start, chunk.stop), torch.tensor(2)).tolist()
             for step, units, turn in zip(chunk, self._deal(chunk), turns, strict=True):
-                if step >= first_step:
-                    yield self._micro_batches(units, turn)
+                if step < first_step:
+                    continue
+                parts = units.reshape(self.gradient_accumulation_steps, self.world_size, -1)
+                # Ranks take turns at the longer parts.
+                mine = [part[(self.rank + turn + number) % self.world_size] for number, part in enumerate(parts)]
+                batches = [self.rows.collate(part) for part in mine]
+                yield [batch.map(torch.Tensor.pin_memory) for batch in batches] if self.pin_memory else batches
             chunk = self._chunk(chunk.stop)
 
     def epoch(self, step: int) -> float:
@@ -216,13 +222,6 @@ class TaskBatches:
         order = np.lexsort((tie, self.rows.unit_lengths[units], epochs.numpy()))
         turn = bits(self.seed, Stream.BUCKET, torch.arange(chunk.start, chunk.stop), torch.tensor(1)).numpy()
         return units[order].reshape(len(chunk), size)[turn.argsort()]
-
-    def _micro_batches(self, units: Integers, turn: int) -> list[Batch]:
-        """This rank's micro-batches of an update; ranks take turns at the longer ones."""
-        parts = units.reshape(self.gradient_accumulation_steps, self.world_size, -1)
-        mine = [part[(self.rank + turn + number) % self.world_size] for number, part in enumerate(parts)]
-        batches = [self.rows.collate(part) for part in mine]
-        return [batch.map(torch.Tensor.pin_memory) for batch in batches] if self.pin_memory else batches
 
 
 def eval_batches(rows: Rows, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
