@@ -53,19 +53,16 @@ def read_examples(reading: Reading) -> list[Any]:
 
 
 def _table_items(table: Table, form: _Format, reading: Reading) -> Iterator[Item]:
-    columns, (text, pair, label) = reading.task.columns, form.columns
+    columns = reading.task.columns
     if table.names_columns:
         reading.refuse_options(table.place, "names its columns itself; leave it out", "column_names")
     if reading.task.kind == "token" and (reading.config.label_column or "").isdecimal():
         reading.refuse_options(table.place, "has columns with names; give one of them", "label_column")
     pair_names = columns.pair and (*columns.pair, *form.lists[:1])
     label_names = () if reading.purpose == "test" else (*columns.label, *form.lists[1:])
-    names = [
-        require_column(table, columns.text, text, "--text_column"),
-        require_column(table, pair_names, pair, "--text_pair_column"),
-        require_column(table, label_names, label, "--label_column"),
-        *map(table.find, (*form.others, columns.identity)),
-    ]
+    roles = zip((columns.text, pair_names, label_names), form.columns, ("text", "text_pair", "label"), strict=True)
+    names = [require_column(table, known, what, f"--{role}_column") for known, what, role in roles]
+    names += map(table.find, (*form.others, columns.identity))
     for index, row in enumerate(table.rows(names)):
         if row.problem:
             with suppress(LeftOut):
@@ -97,25 +94,21 @@ def _label(item: Item, reading: Reading) -> str | float:
     if isinstance(item.label, list):
         raise DataError(f"{item.place}: its label is a list (multi-label); give a column with one label a row")
     label = reading.as_label(item.label, item.place) or reading.leave_out("no label", item.place)
-    if reading.task.is_regression:
-        return _number(label, item.place, reading)
-    label = reading.task.label_aliases.get(label, label)
-    reading.check_label(label, item.place)
-    return label
-
-
-def _number(label: str, place: str, reading: Reading) -> float:
+    if not reading.task.is_regression:
+        label = reading.task.label_aliases.get(label, label)
+        reading.check_label(label, item.place)
+        return label
     lowest, highest = reading.task.score_range or (-math.inf, math.inf)
     try:
         number = float(label)
     except ValueError as error:
-        raise DataError(f"{place}: label {label[:SHOWN_CHARACTERS]!r} is not a number; mend the file") from error
+        raise DataError(f"{item.place}: label {label[:SHOWN_CHARACTERS]!r} is not a number; mend the file") from error
     if math.isfinite(number) and lowest <= number <= highest:
         return number
     limits = f"from {lowest:g} to {highest:g}" if reading.task.score_range else "that is finite"
     if reading.purpose != "train":
-        raise DataError(f"{place}: label {label} is not a number {limits}; mend the file")
-    reading.leave_out(f"the label is not a number {limits}", place)
+        raise DataError(f"{item.place}: label {label} is not a number {limits}; mend the file")
+    reading.leave_out(f"the label is not a number {limits}", item.place)
 
 
 def _race(path: Path, reading: Reading) -> Iterator[Item] | None:

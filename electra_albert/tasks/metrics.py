@@ -21,8 +21,7 @@ Scores = dict[str, float]
 Measure = Callable[[Values], Scores]
 Interval = tuple[float, float]
 
-RESAMPLES = 1000
-LEVEL = 0.95
+RESAMPLES, LEVEL = 1000, 0.95
 LOWER_IS_BETTER = frozenset({"mean_squared_error"})
 # Columns that hold what is right: equal for any two models scored on the same examples.
 _GOLD_COLUMNS = {"classification": [1], "regression": [1], "choice": [1, 2], "token": [2, 4]}

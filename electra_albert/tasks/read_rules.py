@@ -149,10 +149,8 @@ def as_text(value: object, place: str, column: str) -> str:
         return value
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
     if isinstance(value, bool | int | float):
-        return json.dumps(value)
+        return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value)
     raise DataError(f"{place}: {column!r} holds {type(value).__name__}, not text; mend the file")
 
 

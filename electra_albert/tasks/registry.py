@@ -12,7 +12,7 @@ from electra_albert.tasks.task import TABLE_SUFFIXES, Columns, Files, Hub, Patte
 
 
 def _tables(*stems: str) -> Patterns:
-    """Any kind of table called by one of the stems, or else beginning with it."""
+    """Any kind of table whose name is one of the stems, or else begins with it."""
     return tuple(f"{stem}{star}{suffix}" for stem in stems for star in ("", "*") for suffix in TABLE_SUFFIXES)
 
 
@@ -129,10 +129,9 @@ def find_task(name: str) -> Task:
     if name == _ALL:
         raise UsageError(f"--task {name}: this takes one task; choose one of {' '.join(GLUE)}")
     near = difflib.get_close_matches(plain, [*TASKS, *_SPELLINGS, _ALL], n=1)
-    meant = [_SPELLINGS.get(spelling, spelling) for spelling in near]
     if plain.startswith("race"):
-        meant = ["race with --race_level middle or high"]
-    guess = f" (did you mean {meant[0]}?)" if meant else ""
+        near = ["race with --race_level middle or high"]
+    guess = f" (did you mean {_SPELLINGS.get(near[0], near[0])}?)" if near else ""
     raise UsageError(f"--task {name}: no such task{guess}; there are {' '.join(TASKS)}, and {_ALL} for all of GLUE")
 
 

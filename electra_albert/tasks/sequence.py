@@ -48,7 +48,7 @@ def decode(
     outputs: Outputs, rows: Rows, examples: Sequence[SequenceExample], labels: Labels, plan: EncodePlan
 ) -> Decoded:
     """Class names or numbers; values (predicted, gold). outputs: [C] logits of each unit, [1] for a regression."""
-    logits = _stacked(outputs, max(1, len(labels)))  # [U, C]
+    logits = np.array(outputs, dtype=np.float64).reshape(-1, 1 if plan.is_regression else len(labels))  # [U, C]
     chosen = logits[:, 0] if plan.is_regression else logits.argmax(axis=1)
     # A regression's own numbers: those of the rows are rounded to float32.
     gold = [example.label or 0 for example in examples] if plan.is_regression else rows.labels
@@ -56,10 +56,6 @@ def decode(
     if plan.is_regression:
         return Decoded(chosen.tolist(), values, None)
     return Decoded([labels[number] for number in chosen], values, softmax(logits, axis=1).tolist())
-
-
-def _stacked(outputs: Outputs, width: int) -> NDArray[np.float64]:
-    return np.stack(outputs, dtype=np.float64) if outputs else np.zeros((0, width))
 
 
 def encode_choices(examples: Sequence[ChoiceExample], encoding: Encoding) -> Rows:
@@ -102,7 +98,7 @@ def decode_choices(
     outputs: Outputs, rows: Rows, examples: Sequence[ChoiceExample], labels: Labels, plan: EncodePlan
 ) -> Decoded:
     """The number of the chosen option; values (predicted, gold, group). outputs: [K] a logit an option of each unit."""
-    logits = _stacked(outputs, rows.rows_per_unit)  # [U, K]
+    logits = np.array(outputs, dtype=np.float64).reshape(-1, rows.rows_per_unit)  # [U, K]
     chosen = logits.argmax(axis=1)
     groups = np.array([GROUPS.get(example.group, -1) for example in examples])
     values = None if rows.labels is None else np.stack([chosen, rows.labels, groups], axis=1, dtype=np.float64)

@@ -66,8 +66,8 @@ def encode(examples: Sequence[SpanExample], encoding: Encoding) -> Rows:
 
 def _without_blanks(passage: Subwords) -> Subwords:
     """No offsets for tokens without a character, such as a space's sign: no answer begins or ends there."""
-    is_blank, none = passage.starts >= passage.ends, np.int32(_NO_CONTEXT)
-    return Subwords(passage.ids, np.where(is_blank, none, passage.starts), np.where(is_blank, none, passage.ends))
+    starts, ends = np.where(passage.starts < passage.ends, passage[1:], np.int32(_NO_CONTEXT))
+    return Subwords(passage.ids, starts, ends)
 
 
 def slide(token_count: int, room: int, plan: EncodePlan) -> list[tuple[range, NDArray[np.bool_]]]:
@@ -102,8 +102,7 @@ def _locate(example: SpanExample, answer: Answer, passage: Subwords, encoding: E
         encoding.note("answers", "that no tokens cover whole", example)
     elif answer.text.strip() != text:
         encoding.note("answers", "widened to whole tokens", example)
-    longest = encoding.plan.max_answer_length
-    if last - first >= longest:
+    if last - first >= (longest := encoding.plan.max_answer_length):
         encoding.note("answers", f"longer than {longest} tokens, which none predicted is", example)
     return first, last
 
