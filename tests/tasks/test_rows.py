@@ -1,4 +1,4 @@
-"""Bucketed batches: a pure function of the step, the same units for every split, little padding."""
+"""Text to rows and rows to batches: stock's ids, offsets in the text given, and the same units for every split."""
 
 from collections import Counter
 from itertools import islice
@@ -6,9 +6,103 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from electra_albert.contracts import Batch
-from electra_albert.tasks.rows import Rows, TaskBatches, eval_batches
+from electra_albert.corpus.text_encoder import TextEncoder, cover
+from electra_albert.tasks.rows import Rows, TaskBatches, eval_batches, lay_out, truncate_pair
+from tests.corpus.tokenizer_kinds import FAIRSEQ_SPECIALS, PROSE, STOCK_SPECIALS
+from tests.tasks.small_tokenizers import encoder, kinds, steady, texts, thorough, tokenizer
+
+# Rows of texts.
+
+
+@steady
+@given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 70))
+def test_truncation_is_that_of_popping_from_the_longer_text(first: int, second: int, room: int) -> None:
+    found = truncate_pair(first, second, room)
+    while first + second > room:
+        first, second = (first - 1, second) if first > second else (first, second - 1)
+    assert found == (first, second)
+
+
+@pytest.mark.parametrize("kind", ["albert", "bert"])
+def test_rows_equal_those_of_the_stock_tokenizer(kind: str) -> None:
+    ids = encoder(kind).encode(PROSE[:6])
+    pairs = [*zip(ids[:3], ids[3:], strict=True), (ids[0], None)]
+    batch = lay_out(encoder(kind), pairs, range(4), None).collate(range(4))
+    given_texts = [*zip(PROSE[:3], PROSE[3:6], strict=True), (PROSE[0],)]
+    wanted = [tokenizer(kind)(*text, return_token_type_ids=True) for text in given_texts]
+    for name in ("input_ids", "token_type_ids", "attention_mask"):
+        padding = tokenizer(kind).pad_token_id if name == "input_ids" else 0
+        for row, one in zip(getattr(batch, name).tolist(), wanted, strict=True):
+            assert row == one[name] + [padding] * (len(row) - len(one[name])), name
+
+
+@thorough
+@given(kinds, texts, st.sampled_from(sorted({*STOCK_SPECIALS, *FAIRSEQ_SPECIALS})))
+def test_text_gives_no_special_token_and_offsets_in_order_that_begin_with_no_space(
+    kind: str, text: str, special: str
+) -> None:
+    forbidden = {*tokenizer(kind).all_special_ids} - {tokenizer(kind).unk_token_id}
+    given_texts = [text + special, f"{special} {text}{special}", text]
+    for one, (ids, *offsets) in zip(given_texts, encoder(kind).encode_with_offsets(given_texts), strict=True):
+        assert not forbidden & set(ids.tolist())
+        assert ids.tolist() == encoder(kind).encode([one])[0].tolist()
+        assert all((np.diff(side) >= 0).all() for side in offsets)
+        for _, start, end in zip(ids, *(side.tolist() for side in offsets), strict=True):
+            assert 0 <= start <= end <= len(one)
+            assert start == end or not one[start].isspace()
+
+
+@pytest.mark.parametrize("kind", ["albert", "bert", "unigram"])
+def test_tokens_are_the_text_at_their_offsets(kind: str) -> None:
+    text = "The  old house on\tthe hill, in 1912"
+    (subwords,) = encoder(kind).encode_with_offsets([text])
+    names = tokenizer(kind).convert_ids_to_tokens(subwords.ids.tolist())
+    for name, start, end in zip(names, subwords.starts.tolist(), subwords.ends.tolist(), strict=True):
+        bare = name.lstrip("▁").removeprefix("##")
+        assert bare in ("", "<unk>", "[UNK]") or bare.lower() == text[start:end].lower()
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets", "wanted"),
+    [
+        ("a b", [(0, 1), (1, 3)], [(0, 1), (2, 3)]),  # the space before a word
+        ("``a''", [(1, 2), (2, 3), (4, 5)], [(0, 2), (2, 3), (3, 5)]),  # a mark of two characters become one
+        ("e\u0301 b", [(0, 1), (3, 4)], [(0, 2), (3, 4)]),  # an accent taken away
+        ("a  b", [(0, 1), (2, 2), (3, 4)], [(0, 1), (2, 2), (3, 4)]),  # a space's own sign covers no character
+    ],
+)
+def test_characters_a_normaliser_drops_belong_to_a_token_of_their_word(
+    text: str, offsets: list[tuple[int, int]], wanted: list[tuple[int, int]]
+) -> None:
+    assert cover(text, offsets) == wanted
+
+
+def test_truncation_and_padding_of_the_tokenizer_do_not_act_and_stay_as_they_were() -> None:
+    from electra_albert.corpus.tokenizer_training import train_tokenizer
+
+    trained = train_tokenizer(PROSE, 120, do_lower_case=True)
+    trained.backend_tokenizer.enable_truncation(3)
+    trained.backend_tokenizer.enable_padding(length=99)
+    settings = trained.backend_tokenizer.to_str()
+    assert all(len(ids) > 3 and trained.pad_token_id not in ids for ids in TextEncoder(trained).encode(PROSE[:2]))
+    assert trained.backend_tokenizer.to_str() == settings
+    assert not trained.backend_tokenizer.encode_special_tokens
+
+
+@steady
+@given(kinds)
+def test_the_text_of_a_special_token_is_read_in_subwords_and_not_as_unknown(kind: str) -> None:
+    ((ids, starts, ends),) = encoder(kind).encode_with_offsets(["the <pad> house"])
+    assert tokenizer(kind).unk_token_id not in ids.tolist()
+    inside = (starts >= len("the ")) & (ends <= len("the <pad>")) & (starts < ends)
+    assert (ends - starts)[inside].max() <= len("pad")
+
+
+# Batches.
 
 
 def make_rows(lengths: list[int], rows_per_unit: int = 1) -> Rows:
