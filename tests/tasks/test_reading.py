@@ -63,11 +63,8 @@ def test_a_file_of_its_own_replaces_only_the_set_it_is_and_missing_sets_are_coun
         (tmp_path / f"{name}.tsv").unlink()
     write(tmp_path / "test_matched.tsv", (tmp_path / "train.tsv").read_text())
     report = read("mnli", data_dir=tmp_path, validation_file=other, needs_test=True).report
-    missing = {what: count for what, count in report.counts.items() if "not there" in what}
-    assert missing == {
-        "evaluation set of mnli that is not there: mismatched": 1,
-        "test set of mnli that is not there: MNLI-mm": 1,
-    }
+    assert report.counts["evaluation set of mnli that is not there: mismatched"] == 1
+    assert report.counts["test set of mnli that is not there: MNLI-mm"] == noticed(report, "not there") - 1 == 1
     assert noticed(read("mnli", data_dir=tmp_path, validation_file=other).report, "not there") == 1
 
 

@@ -43,17 +43,10 @@ def test_names_that_are_no_task_are_refused_with_a_suggestion(name: str, word: s
 
 
 # As the hub names them, in the order of Google's code.
-CLASSES = {
-    "cola": "unacceptable acceptable",
-    "sst2": "negative positive",
-    "mrpc": "not_equivalent equivalent",
-    "qqp": "not_duplicate duplicate",
-    "mnli": "contradiction entailment neutral",
-    "qnli": "entailment not_entailment",
-    "rte": "entailment not_entailment",
-    "wnli": "not_entailment entailment",
-    "ax": "contradiction entailment neutral",
-}
+CLASSES = {"cola": "unacceptable acceptable", "sst2": "negative positive", "mrpc": "not_equivalent equivalent"}
+CLASSES |= {"qqp": "not_duplicate duplicate", "wnli": "not_entailment entailment"}
+CLASSES |= dict.fromkeys(("qnli", "rte"), "entailment not_entailment")
+CLASSES |= dict.fromkeys(("mnli", "ax"), "contradiction entailment neutral")
 
 
 def test_each_class_of_glue_as_the_hub_names_it_has_its_number() -> None:

@@ -57,9 +57,8 @@ def test_predictions_keep_the_order_and_the_index_of_their_file(
 
 def test_answers_of_squad_are_an_object_by_id(tmp_path: Path) -> None:
     examples = [SpanExample("Ein Café.", "What?", None, identity) for identity in ("b", "a")]
-    path = write_submission(
-        find_task("squad_v2"), "test", Decoded(["Café", ""], None, [0.125, 1.0]), examples, tmp_path
-    )
+    decoded = Decoded(["Café", ""], None, [0.125, 1.0])
+    path = write_submission(find_task("squad_v2"), "test", decoded, examples, tmp_path)
     assert path.name == "predictions.json"
     assert json.loads(path.read_text(encoding="utf-8")) == {"b": "Café", "a": ""}
     assert "Café" in path.read_text(encoding="utf-8")  # to be read by eye as well
