@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +19,7 @@ from electra_albert.tasks.formats import nearest
 from electra_albert.tasks.reading import read_unlabelled
 from electra_albert.tasks.registry import find_task
 from electra_albert.tasks.task import Answer, ChoiceExample, Report, SpanExample, TaskData, TokenExample
-from tests.tasks.task_files import noticed, race_file, read, squad_file, write
+from tests.tasks.task_files import noticed, race_file, read, read_task, squad_file, write
 
 NO_ANSWER: dict[str, Any] = {"answers": [], "is_impossible": True}
 TAGGED = "EU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\nPeter NNP B-NP B-PER\n"
@@ -265,6 +266,20 @@ def test_tags_that_are_too_many_and_sentences_of_single_words_are_refused(tmp_pa
         with pytest.raises(DataError, match=rf"t\.conll: .*{word}"):
             conll(tmp_path, text, text)
     assert len(conll(tmp_path, "a O\n\n" * 9, "a O\n\n" * 9).train) == 9
+
+
+def test_each_form_is_scored_without_training_data_which_is_not_looked_at(tmp_path: Path) -> None:
+    race_file(tmp_path / "dev" / "high" / "1.txt")
+    files = {
+        "cola": (write(tmp_path / "dev.tsv", "gj04\t1\t\tIt is.\ngj04\t0\t*\tIs it is.\n"), 2),
+        "squad": (squad_file(tmp_path / "d.json", {}), 1),
+        "race": (tmp_path / "dev", 2),
+        "ner": (write(tmp_path / "d.conll", "Ada B-x\nran O\n"), 1),
+    }
+    for name, (file, size) in files.items():
+        task = replace(find_task(name), labels=("B-x", "O")) if name == "ner" else find_task(name)
+        data = read_task(task, is_trained=False, validation_file=file, train_file=tmp_path / "none.tsv")
+        assert (len(data.train), len(data.evaluation["dev"])) == (0, size), name
 
 
 # Options and names that fit no such file.

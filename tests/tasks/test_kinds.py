@@ -81,7 +81,7 @@ def test_training_pairs_come_exchanged_as_well_where_asked() -> None:
     examples = [SequenceExample("old", "house", "yes", "1"), SequenceExample("x", None, "no", "2")]
     report, twice = Report(), PLAN._replace(double_unordered=True)
     rows = encode("sequence", examples, twice, report, is_training=True)
-    assert (rows.examples.tolist(), rows.labels.tolist()) == ([0, 1, 0], [1, 0, 1])  # type: ignore[union-attr]
+    assert (rows.examples.tolist(), rows.labels.tolist()) == ([0, 1, 0], [1, 0, 1])
     assert row(rows, 2) == row(encode("sequence", [SequenceExample("house", "old", None, "1")]), 0)
     assert report.counts["pairs of dev taken a second time with their texts exchanged"] == 1
     assert encode("sequence", examples, twice).unit_count == 2
@@ -98,7 +98,6 @@ def test_logits_give_classes_with_probabilities_numbers_and_values_where_there_i
     examples, plan = sequences(3.2, 0.0), PLAN._replace(is_regression=True)
     rows = encode("sequence", examples, plan)
     found = decode("sequence", [[5.5], [-1]], rows, examples, plan)
-    assert rows.labels is not None
     assert rows.labels.dtype == np.float32
     assert (found.predictions, found.values.tolist()) == ([5.5, -1.0], [[5.5, 3.2], [-1.0, 0.0]])  # the exact gold
     rows = encode("sequence", sequences(None))
@@ -142,7 +141,6 @@ def test_a_question_is_one_unit_with_its_choice_gold_and_group() -> None:
     rows = encode("choice", examples)
     batch = rows.collate([1, 0])
     assert batch.input_ids.shape[0] == 4
-    assert batch.labels is not None
     assert (batch.labels.tolist(), batch.example_id.tolist()) == ([0, 1], [1, 1, 0, 0])
     found = decode("choice", [[0, 1], [0, 1], [1, 0]], rows, examples)
     assert (found.predictions, found.values.tolist()) == ([1, 1, 0], [[1, 1, 0], [1, 0, 1], [0, 1, -1]])
@@ -163,7 +161,6 @@ def outputs_on(rows: Rows, tags: np.ndarray) -> list[np.ndarray]:
 def test_outputs_on_the_gold_tags_give_them_back(text: str, sentences: list[list[tuple[str, str]]]) -> None:
     examples = [sentence(pairs) for pairs in sentences]
     rows = encode("token", examples, SHORT, text=text)
-    assert rows.labels is not None
     decoded = decode("token", outputs_on(rows, rows.labels), rows, examples)
     assert decoded.predictions == [list(one.tags or ()) for one in examples]
     assert (decoded.values[:, :1] == decoded.values[:, 1:3]).all()
@@ -177,7 +174,6 @@ def test_words_keep_their_order_and_none_is_lost_or_repeated(text: str, pairs: l
     numbers = rows.token_info["words"]
     assert numbers[numbers >= 0].tolist() == list(range(len(pairs)))
     assert rows.unit_lengths.max() <= 16
-    assert rows.labels is not None
     assert ((rows.labels != IGNORED_LABEL) == (numbers >= 0)).all()
     kept = [piece for inside in np.split(rows.ids, rows.starts[1:-1]) for piece in inside[1:-1].tolist()]
     filler = encoder(text).filler_id

@@ -11,18 +11,7 @@ from electra_albert.finetuning_config import DataConfig
 from electra_albert.tasks.reading import read_unlabelled
 from electra_albert.tasks.registry import TASKS, find_task
 from electra_albert.tasks.task import Report, SequenceExample
-from tests.tasks.task_files import (
-    custom_files,
-    noticed,
-    race_file,
-    read,
-    read_task,
-    rte_folder,
-    squad_file,
-    sst2_folder,
-    table,
-    write,
-)
+from tests.tasks.task_files import custom_files, noticed, read, read_task, rte_folder, sst2_folder, table, write
 
 # Where the files are.
 
@@ -66,20 +55,6 @@ def test_a_file_of_its_own_replaces_only_the_set_it_is_and_missing_sets_are_coun
     assert report.counts["evaluation set of mnli that is not there: mismatched"] == 1
     assert report.counts["test set of mnli that is not there: MNLI-mm"] == noticed(report, "not there") - 1 == 1
     assert noticed(read("mnli", data_dir=tmp_path, validation_file=other).report, "not there") == 1
-
-
-def test_each_form_is_scored_without_training_data_which_is_not_looked_at(tmp_path: Path) -> None:
-    cola = write(tmp_path / "dev.tsv", "gj04\t1\t\tIt is.\ngj04\t0\t*\tIs it is.\n")
-    race_file(tmp_path / "dev" / "high" / "1.txt")
-    tagged = write(tmp_path / "d.conll", "Ada B-x\nran O\n")
-    found = {
-        "cola": read_task(TASKS["cola"], is_trained=False, validation_file=cola, train_file=tmp_path / "none.tsv"),
-        "squad": read_task(TASKS["squad"], is_trained=False, validation_file=squad_file(tmp_path / "d.json", {})),
-        "race": read_task(TASKS["race"], is_trained=False, validation_file=tmp_path / "dev"),
-        "ner": read_task(replace(TASKS["ner"], labels=("B-x", "O")), is_trained=False, validation_file=tagged),
-    }
-    sizes = {name: (len(data.train), len(data.evaluation["dev"])) for name, data in found.items()}
-    assert sizes == {"cola": (0, 2), "squad": (0, 1), "race": (0, 2), "ner": (0, 1)}
 
 
 def test_the_labels_of_a_model_are_those_of_the_task_it_is_scored_on(tmp_path: Path) -> None:

@@ -39,7 +39,6 @@ def ask(context: str, answer: str | None, question: str = "who?") -> SpanExample
 
 def peaked(rows: Rows) -> list[np.ndarray]:
     """Outputs of all weight on the labels; windows without the answer say so faintly."""
-    assert rows.labels is not None
     outputs = [np.zeros((length, 2), dtype=np.float32) for length in np.diff(rows.starts)]
     for output, (start, end) in zip(outputs, rows.labels.tolist(), strict=True):
         output[start, 0] = output[end, 1] = 50 if start else 1
@@ -89,7 +88,6 @@ def test_outputs_on_the_labels_give_answers_of_whole_words_exactly(kind: str, ex
     rows = encode([example], plan, report, kind=kind)
     decoded = SPAN.decode(peaked(rows), rows, [example], (), plan)
     assert decoded.predictions == [(example.answers or ())[0].text]
-    assert decoded.values is not None
     assert decoded.values.tolist() == [[1, 1, 1, 0, 1, 1]]
     assert report.counts == {}
 
@@ -105,7 +103,6 @@ def test_any_answer_is_widened_and_counted_or_counted_as_lost(kind: str, context
     report = Report()
     plan = PLAN._replace(max_seq_length=2000, max_answer_length=900)
     rows = encode(examples, plan, report, kind=kind)
-    assert rows.labels is not None
     (found,) = SPAN.decode(peaked(rows), rows, examples, (), plan).predictions
     is_lost = "answers of dev not found in their passage" in report.counts
     assert is_lost == (rows.labels[0].tolist() == [0, 0])
@@ -118,7 +115,6 @@ def test_any_answer_is_widened_and_counted_or_counted_as_lost(kind: str, context
 @given(asked(20, 60))
 def test_labels_spell_the_answer_in_exactly_the_windows_that_hold_it(example: SpanExample) -> None:
     rows, (answer,) = encode([example], kind="bert"), example.answers or ()
-    assert rows.labels is not None
     fields = (np.split(rows.token_info[name], rows.starts[1:-1]) for name in ("char_starts", "char_ends"))
     for (start, end), begins, ends in zip(rows.labels.tolist(), *fields, strict=True):
         whole = (answer.start, answer.start + len(answer.text))
@@ -150,7 +146,6 @@ def test_decoding_is_the_best_of_all_pairs_in_all_windows(word_count: int, seed:
                     text = context[info["char_starts"][i] : info["char_ends"][j]]
     decoded = SPAN.decode(outputs, rows, examples, (), plan)
     assert decoded.predictions[1] == ("" if null_score > best else text)
-    assert decoded.probabilities is not None
     assert (decoded.probabilities[1] > 0.5) == (null_score > best)
 
 
@@ -159,7 +154,6 @@ def test_windows_without_the_answer_are_left_out_of_training_unless_no_answer_is
     report = Report()
     everything = encode([ask(context, "dog")])
     kept = encode([ask(context, "dog")], report=report, is_training=True)
-    assert kept.labels is not None
     assert 0 < kept.unit_count < everything.unit_count
     assert (kept.labels[:, 0] > 0).all()
     left_out = everything.unit_count - kept.unit_count
@@ -178,7 +172,6 @@ def test_an_answer_longer_than_any_window_is_counted_and_its_question_still_scor
     decoded = SPAN.decode(peaked(rows), rows, examples, (), PLAN)
     assert report.counts["answers of dev cut off by every window"] == 1
     assert report.counts["answers of dev longer than 6 tokens, which none predicted is"] == 1
-    assert decoded.values is not None
     assert len(decoded.values) == 2
     assert decoded.values[:, 0].tolist() == [0, 1]
 
@@ -191,7 +184,6 @@ def test_no_answer_is_given_where_it_scores_higher_than_every_span_in_some_windo
     outputs[2][0] = 60
     decoded = SPAN.decode(outputs, rows, examples, (), plan)
     assert decoded.predictions == ["", "old", ""]
-    assert decoded.values is not None
     assert decoded.values[:, [0, 1, 2, 4, 5]].tolist() == [[1, 1, 0, 0, 0], [1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
     assert decoded.values[:, 3].tolist() == [2, -100, 20]
 
@@ -203,6 +195,5 @@ def test_a_passage_without_text_is_answered_by_nothing_and_its_numbers_are_finit
         rows = encode(examples, plan)
         decoded = SPAN.decode(peaked(rows), rows, examples, (), plan)
         assert decoded.predictions == ["", ""]
-        assert decoded.values is not None
         assert np.isfinite(decoded.values).all()
         assert decoded.values[:, 0].tolist() == [1, 0]
