@@ -19,7 +19,7 @@ from electra_albert.tasks.formats import nearest
 from electra_albert.tasks.reading import read_unlabelled
 from electra_albert.tasks.registry import find_task
 from electra_albert.tasks.task import Answer, ChoiceExample, Report, SpanExample, TaskData, TokenExample
-from tests.tasks.task_files import noticed, race_file, read, read_task, squad_file, write
+from tests.tasks.task_files import noticed, race_file, read, squad_file, write
 
 NO_ANSWER: dict[str, Any] = {"answers": [], "is_impossible": True}
 TAGGED = "EU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\nPeter NNP B-NP B-PER\n"
@@ -278,7 +278,7 @@ def test_each_form_is_scored_without_training_data_which_is_not_looked_at(tmp_pa
     }
     for name, (file, size) in files.items():
         task = replace(find_task(name), labels=("B-x", "O")) if name == "ner" else find_task(name)
-        data = read_task(task, is_trained=False, validation_file=file, train_file=tmp_path / "none.tsv")
+        data = read(task, is_trained=False, validation_file=file, train_file=tmp_path / "none.tsv")
         assert (len(data.train), len(data.evaluation["dev"])) == (0, size), name
 
 

@@ -9,7 +9,7 @@ import pytest
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.tasks.registry import TASKS
 from electra_albert.tasks.task import SequenceExample, TokenExample
-from tests.tasks.task_files import noticed, read, read_task, write
+from tests.tasks.task_files import noticed, read, write
 
 HF_ORDER = ["entailment", "neutral", "contradiction"]
 
@@ -88,7 +88,7 @@ def test_tags_go_by_name_and_a_config_can_be_chosen(on_hub: dict[Any, Any]) -> N
 def test_a_dataset_without_training_data_is_scored(on_hub: dict[Any, Any]) -> None:
     whole = mnli()
     on_hub["some/mnli", None] = datasets.DatasetDict({name: split for name, split in whole.items() if name != "train"})
-    data = read_task(TASKS["mnli"], data_dir="some/mnli", is_trained=False)
+    data = read(TASKS["mnli"], data_dir="some/mnli", is_trained=False)
     assert (data.train, list(data.evaluation)) == ([], ["matched", "mismatched"])
     with pytest.raises(UsageError, match=r"no training data in some/mnli.*there is 'validation_matched'"):
         read("mnli", data_dir="some/mnli")

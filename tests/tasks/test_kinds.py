@@ -23,8 +23,9 @@ tagged = st.lists(st.tuples(words, st.sampled_from(LABELS["token"])), max_size=3
 def encode(
     kind: str, examples: list[Any], plan: Any = PLAN, report: Report | None = None, text: str = "albert", **options: Any
 ) -> Rows:
-    report = Report() if report is None else report
-    return KINDS[kind].encode(examples, Encoding(encoder(text), LABELS[kind], plan, report, "dev", **options))
+    return KINDS[kind].encode(
+        examples, Encoding(encoder(text), LABELS[kind], plan, report or Report(), "dev", **options)
+    )
 
 
 def decode(kind: str, outputs: list[Any], rows: Rows, examples: list[Any], plan: Any = PLAN) -> Any:

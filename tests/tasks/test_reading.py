@@ -11,7 +11,7 @@ from electra_albert.finetuning_config import DataConfig
 from electra_albert.tasks.reading import read_unlabelled
 from electra_albert.tasks.registry import TASKS, find_task
 from electra_albert.tasks.task import Report, SequenceExample
-from tests.tasks.task_files import custom_files, noticed, read, read_task, rte_folder, sst2_folder, table, write
+from tests.tasks.task_files import custom_files, noticed, read, rte_folder, sst2_folder, table, write
 
 # Where the files are.
 
@@ -60,11 +60,11 @@ def test_a_file_of_its_own_replaces_only_the_set_it_is_and_missing_sets_are_coun
 def test_the_labels_of_a_model_are_those_of_the_task_it_is_scored_on(tmp_path: Path) -> None:
     task = replace(TASKS["custom"], labels=("b", "c", "a"))
     files = custom_files(tmp_path, ["never", "read"], ["b", "a"])
-    data = read_task(task, is_trained=False, validation_file=files["validation_file"])
+    data = read(task, is_trained=False, validation_file=files["validation_file"])
     assert (data.labels, [one.label for one in data.evaluation["dev"]]) == (("b", "c", "a"), ["b", "a"])
     files = custom_files(tmp_path, [], ["b", "d"])
     with pytest.raises(DataError, match=r"jsonl:2: label 'd' is none of 'b', 'c', 'a'"):
-        read_task(task, is_trained=False, validation_file=files["validation_file"])
+        read(task, is_trained=False, validation_file=files["validation_file"])
 
 
 @pytest.mark.parametrize("has_labels", [True, False])
@@ -79,7 +79,7 @@ def test_only_the_diagnostic_set_may_have_no_labels(tmp_path: Path, has_labels: 
     assert list(read("ax", data_dir=tmp_path).test) == ["AX"]
     bare = write(tmp_path / "dev.tsv", "index\tsentence1\tsentence2\n0\ta\tb\n")
     with pytest.raises(DataError, match="no column 'label'"):
-        read_task(TASKS["rte"], is_trained=False, validation_file=bare)
+        read(TASKS["rte"], is_trained=False, validation_file=bare)
 
 
 def test_a_test_set_is_read_only_where_it_is_needed_and_without_labels(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_validation_split_that_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"--validation_split 0\.1 of 2 examples is none"):
         read("custom", train_file=file, validation_split=0.1)
     with pytest.raises(UsageError, match="nothing is trained"):
-        read_task(TASKS["custom"], is_trained=False, train_file=file, validation_split=0.1)
+        read(TASKS["custom"], is_trained=False, train_file=file, validation_split=0.1)
     with pytest.raises(UsageError, match="share their passages"):
         read("squad", train_file=file, validation_split=0.5)
 

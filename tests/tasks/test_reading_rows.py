@@ -29,9 +29,7 @@ def stsb_folder(folder: Path, train: str, dev: str = "1") -> Path:
         ("2\tA\t\tentailment\n", "the second text is empty", "kept although"),
     ],
 )
-def test_an_odd_row_is_left_out_of_training_and_not_scored_without_a_label(
-    tmp_path: Path, row: str, why: str, dev: str
-) -> None:
+def test_an_odd_row_is_left_out_of_training_or_not_scored(tmp_path: Path, row: str, why: str, dev: str) -> None:
     data = read("rte", data_dir=rte_folder(tmp_path, RTE_ROWS + row, RTE_ROWS + row))
     assert (len(data.train), len(data.evaluation["dev"])) == (2, 3 if dev == "kept although" else 2)
     for name, ending in (("train.tsv", "left out of training:"), ("dev.tsv", dev)):
@@ -54,9 +52,7 @@ def test_quotes_and_spaces_in_a_field_stay_as_they_are(tmp_path: Path) -> None:
         (RTE_ROWS, "0\tA\tB\t-1\n", r"no example to score .*1 rows of dev.tsv NOT SCORED"),
     ],
 )
-def test_a_set_with_a_foreign_label_or_no_usable_row_is_refused(
-    tmp_path: Path, train: str, dev: str, word: str
-) -> None:
+def test_a_set_with_a_foreign_label_or_no_row_is_refused(tmp_path: Path, train: str, dev: str, word: str) -> None:
     with pytest.raises(DataError, match=word):
         read("rte", data_dir=rte_folder(tmp_path, train, dev))
 
