@@ -136,9 +136,9 @@ def test_files_that_are_not_there_are_refused(tmp_path: Path, options: dict[str,
 
 
 def test_columns_are_chosen_by_name(tmp_path: Path) -> None:
-    names = ("train_file", "validation_file")
-    files = {name: write(tmp_path / f"{name}.csv", "q,p,y\nx,z,1\nu,v,0\n") for name in names}
-    data = read("custom", text_column="p", text_pair_column="q", label_column="y", **files)
+    file = write(tmp_path / "t.csv", "q,p,y\nx,z,1\nu,v,0\n")
+    columns = {"text_column": "p", "text_pair_column": "q", "label_column": "y"}
+    data = read("custom", train_file=file, validation_file=file, **columns)
     assert data.train[0] == SequenceExample("z", "x", "1", "0")
 
 
@@ -167,11 +167,10 @@ def test_a_table_without_a_header_is_read_by_the_names_given(tmp_path: Path, nam
 
 def test_a_table_in_another_encoding_is_refused_by_its_name_and_read_by_it(tmp_path: Path) -> None:
     file = write(tmp_path / "t.csv", "text,label\nschöner Tag,gut\nmüde Füße,schlecht\n".encode("latin-1"))
-    files = {"train_file": file, "validation_file": file}
     with pytest.raises(DataError, match=r"t\.csv:2: .*--encoding cp1252"):
-        read("custom", **files)
-    texts = [example.text for example in read("custom", **files, encoding="Latin_1").train]
-    assert texts == ["schöner Tag", "müde Füße"]
+        read("custom", train_file=file, validation_file=file)
+    data = read("custom", train_file=file, validation_file=file, encoding="Latin_1")
+    assert [example.text for example in data.train] == ["schöner Tag", "müde Füße"]
 
 
 def test_options_for_columns_are_refused_where_they_mean_nothing(tmp_path: Path) -> None:
@@ -195,8 +194,8 @@ def test_odd_evaluation_sets_are_counted(tmp_path: Path) -> None:
     assert noticed(one_class, "without an example in dev.tsv: '0'") == 1
     assert noticed(read("sst2", data_dir=sst2_folder(tmp_path, dev="x\t1\n")).report, "row only in dev.tsv") == 1
     leaked = read("sst2", data_dir=sst2_folder(tmp_path, dev="x\t1\ngood film\t0\nbad film\t0\n")).report
-    assert leaked.counts["rows of dev.tsv that are trained on too"] == 2
-    assert leaked.first_seen["rows of dev.tsv that are trained on too"] == "dev.tsv, id 1"
+    what = "rows of dev.tsv that are trained on too"
+    assert (leaked.counts[what], leaked.first_seen[what]) == (2, "dev.tsv, id 1")
     lacking = read("sst2", data_dir=sst2_folder(tmp_path, train="x\t1\n")).report
     assert noticed(lacking, "without an example to train on: '0'") == 1
 
@@ -252,11 +251,9 @@ def test_a_validation_split_that_cannot_be_is_refused(tmp_path: Path) -> None:
 def test_new_text_is_read_a_line_each_or_from_a_table_without_its_labels(tmp_path: Path) -> None:
     task, config, report = find_task("sst2"), DataConfig(), Report()
     lines = write(tmp_path / "new.txt", "One.\r\n\nTwo\tand three.")
-    assert read_unlabelled(task, lines, config, report) == [
-        SequenceExample("One.", None, None, "0"),
-        SequenceExample("", None, None, "1"),
-        SequenceExample("Two\tand three.", None, None, "2"),
-    ]
+    texts = ("One.", "", "Two\tand three.")
+    wanted = [SequenceExample(text, None, None, str(number)) for number, text in enumerate(texts)]
+    assert read_unlabelled(task, lines, config, report) == wanted
     assert report.lines() == [f"1 rows of new.txt kept although the text is empty (first: {lines}:2)"]
     labelled = write(tmp_path / "new.tsv", "label\tsentence\nwhatever\tOne.\n")
     assert read_unlabelled(task, labelled, config, report) == [SequenceExample("One.", None, None, "0")]
