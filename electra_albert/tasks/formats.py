@@ -35,9 +35,8 @@ class _Format(NamedTuple):
 def read_examples(reading: Reading) -> list[Any]:
     """The examples of a file or table. Raises DataError naming the place of what cannot be used."""
     form, source = _FORMATS[reading.task.kind], reading.source
-    items = None if isinstance(source, Table) else form.own_format(source, reading)
-    if items is None:
-        items = _table_items(reading.table(), form, reading)
+    own = None if isinstance(source, Table) else form.own_format(source, reading)
+    items = own or _table_items(reading.table(), form, reading)
     if form.lists:
         items = (one for item in items for one in _each_question(item, reading))
     examples: list[Any] = []
@@ -74,7 +73,6 @@ def _table_items(table: Table, form: _Format, reading: Reading) -> Iterator[Item
 
 
 def _new_texts(path: Path, reading: Reading) -> Iterator[Item] | None:
-    """Of new text in a .txt file each line."""
     if path.suffix.lower() != ".txt" or reading.purpose != "test" or reading.task.takes_pairs:
         return None
     texts = [line.removesuffix("\r") for line in text_lines(path, reading.config.encoding)]
@@ -172,10 +170,9 @@ def _option(item: Item, option_count: int, reading: Reading) -> int:
 
 
 def _squad(path: Path, reading: Reading) -> Iterator[Item] | None:
-    return _questions(path, reading) if path.suffix.lower() == ".json" else None
-
-
-def _questions(path: Path, reading: Reading) -> Iterator[Item]:
+    items: list[Item] = []
+    if path.suffix.lower() != ".json":
+        return None
     for i, article in enumerate(member(reading.parse_json(path), "data", list, str(path))):
         for j, paragraph in enumerate(member(article, "paragraphs", list, f"{path}, article {i}")):
             here = f"{path}, article {i}, paragraph {j}"
@@ -185,7 +182,8 @@ def _questions(path: Path, reading: Reading) -> Iterator[Item]:
                 place = f"{path}, question {identity}"
                 answers = None if reading.purpose == "test" else member(qa, "answers", list, place)
                 question = member(qa, "question", str, place)
-                yield Item(context, question, answers, identity, place, (qa.get("is_impossible"),))
+                items.append(Item(context, question, answers, identity, place, (qa.get("is_impossible"),)))
+    return iter(items)
 
 
 def _spans(item: Item, reading: Reading) -> SpanExample:

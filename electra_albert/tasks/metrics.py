@@ -20,7 +20,6 @@ Runs = Sequence[Values]  # the table of each seed
 Scores = dict[str, float]
 Measure = Callable[[Values], Scores]
 Interval = tuple[float, float]
-
 RESAMPLES, LEVEL = 1000, 0.95
 LOWER_IS_BETTER = frozenset({"mean_squared_error"})
 # Columns that hold what is right: equal for any two models scored on the same examples.
@@ -162,10 +161,7 @@ def summarize(values: Sequence[float], *, is_lower_better: bool = False) -> Metr
 
 
 def bootstrap_intervals(per_seed: Runs, measure: Measure, seed: int, resamples: int = RESAMPLES) -> dict[str, Interval]:
-    """The 95 % percentile interval of each metric's mean over seeds; all seeds see the same draws of examples.
-
-    Only metrics that every seed has on all examples have one, over the draws that have the metric.
-    """
+    """The 95 % interval of the mean over seeds of each metric that all have, over the shared draws that have it."""
     tables = _stacked(per_seed)
     whole = [measure(table) for table in tables]
     drawn: dict[str, list[float]] = {name: [] for name in whole[0] if all(name in scores for scores in whole)}

@@ -25,8 +25,7 @@ T = TypeVar("T")
 Examples = Sequence[Any]
 Sets = dict[str, dict[str, Path | Table]]  # files and splits by the role and the name of the set
 _EVALUATION_SEED = 0  # not the run's: sweeps of other seeds score the same examples
-_MOST_LABELS = 100  # of texts, where they are found
-_MOST_TAGS = 1000  # of words: a hundred fine-grained types of entities in BIO are twice as many
+_MOST_LABELS, _MOST_TAGS = 100, 1000  # found in the data; a hundred types of entities are two hundred tags in BIO
 _VALIDATION = ("valid", "dev")  # splits of a dataset on the hub, where it has no usual one
 _TEXT_FIELDS = ("text", "text_pair", "context", "question", "options", "words")  # all but answer and identity
 _ROLES = {  # of a set: the option that names its file, its name and its use in messages
@@ -191,7 +190,6 @@ def _open_dataset(task: Task, data_dir: str, dataset: str, config: str | None) -
 
 
 def _not_found(task: Task, config: DataConfig, there: _DataDir, roles: list[str], patterns: Patterns) -> str:
-    """The message for sets that are missing, of which `patterns` are the names of the first."""
     options = " and ".join(f"--{_ROLES[role][0]}" for role in roles)
     if roles == ["evaluation"]:
         options += ", a part of the training data by --validation_split 0.1"

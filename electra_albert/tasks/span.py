@@ -71,10 +71,7 @@ def _without_blanks(passage: Subwords) -> Subwords:
 
 
 def slide(token_count: int, room: int, plan: EncodePlan) -> list[tuple[range, NDArray[np.bool_]]]:
-    """Windows of `room` tokens, doc_stride apart or nearer, and which of their tokens have most context there.
-
-    An answer of up to max_answer_length tokens lies whole in the window where its first token has most context.
-    """
+    """Windows of `room` tokens, and which tokens have most context there: an answer that begins at one is whole."""
     stride = min(plan.doc_stride, room - min(2 * plan.max_answer_length, room // 2))
     starts = range(0, max(1, token_count - room + stride), stride)
     best = np.full(token_count, -1)
@@ -110,10 +107,7 @@ def _locate(example: SpanExample, answer: Answer, passage: Subwords, encoding: E
 def best_span(
     logits: NDArray[np.floating], may_start: NDArray[np.bool_], may_end: NDArray[np.bool_], max_answer_length: int
 ) -> tuple[float, int, int]:
-    """Score, first and last token of the span of highest start + end logit; the first of equals, -inf without any.
-
-    logits [L, 2] of starts and ends; may_start and may_end [L]. A span has at most max_answer_length tokens.
-    """
+    """Score, first and last token of the first best span; -inf without any. logits [L, 2]; may_start, may_end [L]."""
     starts, ends = logits.astype(np.float64).T
     padded = np.concatenate([np.full(max_answer_length - 1, -np.inf), np.where(may_start, starts, -np.inf)])
     reachable = np.lib.stride_tricks.sliding_window_view(padded, max_answer_length)  # [L, max_answer_length]

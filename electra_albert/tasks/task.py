@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 Patterns = tuple[str, ...]  # names of a file, the best first; a * matches any text
-
 TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 
 
