@@ -229,6 +229,7 @@ VARIED_SPANS = ((0, 0, 1, -1, 0, 0), (1, 1, 0, 1, 0, 0))
         ("span_with_null", ((0, 0, 1, -2, 0, 0), (0, 0, 0, -1, 0, 0)), True),  # always one
         ("span_with_null", ((0, 0, 1, -2, 0, 0),), False),
         ("span", VARIED_SPANS, False),
+        ("span", ((0, 0, 1, -1, 0, 0), (0, 0.5, 1, -1, 0, 0)), False),
         ("token", ((0, 0, 1, 3, 4), (0, 0, 0, 3, 4)), True),
         ("token", ((0, 1, 1, 3, 4), (0, 0, 0, 3, 4)), False),
         ("token", ((0, 0, 0, 3, 4),), False),

@@ -1,5 +1,7 @@
 """The rows that describe the tasks agree with one another and are found under their usual names."""
 
+from dataclasses import replace
+
 import pytest
 
 from electra_albert.contracts import UsageError
@@ -64,7 +66,7 @@ def test_options_change_columns_and_make_a_regression_where_they_fit() -> None:
     assert (task.columns.text, task.columns.pair, task.columns.label) == (("a",), ("b",), ("c",))
     assert (task.is_regression, task.main) == (True, "spearman")
     assert as_configured(task, config) == task
-    assert as_configured(TASKS["ner"], DataConfig(label_column="2")).tag_column == 2
+    assert as_configured(TASKS["ner"], DataConfig(label_column="2")) == replace(TASKS["ner"], tag_column=2)
     assert as_configured(TASKS["custom"], DataConfig(label_column="2")).columns.label == ("2",)
     for wrong, word in ((DataConfig(regression=True), "classes"), (DataConfig(text_pair_column="b"), "one text")):
         with pytest.raises(UsageError, match=f"cola (has )?{word}"):
