@@ -14,9 +14,8 @@ from electra_albert.hub.load import ModelFiles, load_task_model
 from electra_albert.inference.engine import Engine, OneOrMore, Padded, TokenSequence, as_given, as_texts, quote
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import span, token
-from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, trained_plan
 from electra_albert.tasks.kinds import KINDS
-from electra_albert.tasks.rows import Rows, outputs_by_unit
+from electra_albert.tasks.rows import Decoded, EncodePlan, Encoding, Rows, outputs_by_unit, trained_plan
 from electra_albert.tasks.task import ChoiceExample, Report, SequenceExample, SpanExample, TokenExample
 
 CALLS = {"sequence": "classify", "token": "tag", "span": "answer", "choice": "choose"}  # by the kind of the head

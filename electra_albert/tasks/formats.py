@@ -35,53 +35,44 @@ class _Format(NamedTuple):
 def read_examples(reading: Reading) -> list[Any]:
     """The examples of a file or table. Raises DataError naming the place of what cannot be used."""
     form, source = _FORMATS[reading.task.kind], reading.source
-    items = None if isinstance(source, Table) else form.own_format(source, reading)
-    if items is None:
-        items = _table_items(reading.table(), form, reading)
+    own = None if isinstance(source, Table) else form.own_format(source, reading)
+    items = own or _table_items(reading.table(), form, reading)
     if form.lists:
         items = (one for item in items for one in _each_question(item, reading))
     examples: list[Any] = []
     for item in items:
         with suppress(LeftOut):
             examples.append(form.example(item, reading))
-    if form.example is _spans and (repeated := len(examples) - len({one.identity for one in examples})):
+    if reading.task.kind == "span" and (repeated := len(examples) - len({one.identity for one in examples})):
         reading.report.note(f"questions of {reading.name} with the id of another", reading.place, repeated)
-    is_labelled = form.example is _tokens and reading.purpose != "test"
-    if is_labelled and len(examples) >= _ENOUGH_SENTENCES and all(len(one.words) == 1 for one in examples):
+    is_tagged = reading.task.kind == "token" and reading.purpose != "test"
+    if is_tagged and len(examples) >= _ENOUGH_SENTENCES and all(len(one.words) == 1 for one in examples):
         raise DataError(f"{reading.place}: each of its {len(examples):,} sentences is one word; is it the right file?")
     return examples
 
 
 def _table_items(table: Table, form: _Format, reading: Reading) -> Iterator[Item]:
-    columns, (text, pair, label) = reading.task.columns, form.columns
+    columns = reading.task.columns
     if table.names_columns:
         reading.refuse_options(table.place, "names its columns itself; leave it out", "column_names")
     if reading.task.kind == "token" and (reading.config.label_column or "").isdecimal():
         reading.refuse_options(table.place, "has columns with names; give one of them", "label_column")
     pair_names = columns.pair and (*columns.pair, *form.lists[:1])
     label_names = () if reading.purpose == "test" else (*columns.label, *form.lists[1:])
-    names = [
-        require_column(table, columns.text, text, "--text_column"),
-        require_column(table, pair_names, pair, "--text_pair_column"),
-        require_column(table, label_names, label, "--label_column"),
-        *map(table.find, (columns.identity, *form.others)),
-    ]
+    roles = zip((columns.text, pair_names, label_names), form.columns, ("text", "text_pair", "label"), strict=True)
+    names = [require_column(table, known, what, f"--{role}_column") for known, what, role in roles]
+    names += map(table.find, (*form.others, columns.identity))
     for index, row in enumerate(table.rows(names)):
         if row.problem:
             with suppress(LeftOut):
                 reading.leave_out(row.problem, row.place)
             continue
-        text, second, answer, identity, *others = row.cells
-        yield Item(
-            text, second, answer, as_text(index if identity is None else identity, row.place, "id"), row.place, others
-        )
-
-
-# Texts with a label.
+        text, second, answer, *others, found = row.cells
+        identity = as_text(index if found is None else found, row.place, "id")
+        yield Item(text, second, answer, identity, row.place, others)
 
 
 def _new_texts(path: Path, reading: Reading) -> Iterator[Item] | None:
-    """Of new text in a .txt file each line."""
     if path.suffix.lower() != ".txt" or reading.purpose != "test" or reading.task.takes_pairs:
         return None
     texts = [line.removesuffix("\r") for line in text_lines(path, reading.config.encoding)]
@@ -91,44 +82,31 @@ def _new_texts(path: Path, reading: Reading) -> Iterator[Item] | None:
 
 
 def _texts(item: Item, reading: Reading) -> SequenceExample:
-    text = as_text(item.text, item.place, "text")
-    pair = as_text(item.pair, item.place, "second text") if reading.task.takes_pairs else None
     label = None if reading.purpose == "test" else _label(item, reading)
-    reading.check_text(text, "the text", item.place)
-    if pair is not None:
-        reading.check_text(pair, "the second text", item.place)
+    text = reading.text(item.text, "text", item.place)
+    pair = reading.text(item.pair, "second text", item.place) if reading.task.takes_pairs else None
     return SequenceExample(text, pair, label, item.identity)
 
 
 def _label(item: Item, reading: Reading) -> str | float:
     if isinstance(item.label, list):
-        advice = "several labels a text (multi-label) cannot be learned; give a column with one label a row"
-        raise DataError(f"{item.place}: its label is a list; {advice}")
-    label = reading.as_label(item.label, item.place)
-    if label is None:
-        reading.leave_out("no label", item.place)
-    if reading.task.is_regression:
-        return _number(label, item.place, reading)
-    label = reading.task.label_aliases.get(label, label)
-    reading.check_label(label, item.place)
-    return label
-
-
-def _number(label: str, place: str, reading: Reading) -> float:
+        raise DataError(f"{item.place}: its label is a list (multi-label); give a column with one label a row")
+    label = reading.as_label(item.label, item.place) or reading.leave_out("no label", item.place)
+    if not reading.task.is_regression:
+        label = reading.task.label_aliases.get(label, label)
+        reading.check_label(label, item.place)
+        return label
     lowest, highest = reading.task.score_range or (-math.inf, math.inf)
     try:
         number = float(label)
     except ValueError as error:
-        raise DataError(f"{place}: label {label[:SHOWN_CHARACTERS]!r} is not a number; mend the file") from error
+        raise DataError(f"{item.place}: label {label[:SHOWN_CHARACTERS]!r} is not a number; mend the file") from error
     if math.isfinite(number) and lowest <= number <= highest:
         return number
     limits = f"from {lowest:g} to {highest:g}" if reading.task.score_range else "that is finite"
     if reading.purpose != "train":
-        raise DataError(f"{place}: label {label} is not a number {limits}; mend the file")
-    reading.leave_out(f"the label is not a number {limits}", place)
-
-
-# Multiple choice: RACE's folders of articles, and tables with a question or an article a row.
+        raise DataError(f"{item.place}: label {label} is not a number {limits}; mend the file")
+    reading.leave_out(f"the label is not a number {limits}", item.place)
 
 
 def _race(path: Path, reading: Reading) -> Iterator[Item] | None:
@@ -137,9 +115,8 @@ def _race(path: Path, reading: Reading) -> Iterator[Item] | None:
     level = reading.config.race_level
     folders = [path / name for name in _LEVELS if level in ("all", name)]
     there = [folder for folder in folders if folder.is_dir()]
-    for folder in folders if there else ():
-        if folder not in there:
-            reading.report.note(f"level missing from {reading.name}: {folder.name}", str(path))
+    for folder in [folder for folder in folders if there and folder not in there]:
+        reading.report.note(f"level missing from {reading.name}: {folder.name}", str(path))
     if not there and any((path / name).is_dir() for name in _LEVELS):
         raise UsageError(f"{path}: no folder {level}/; choose another --race_level")
     files = [file for folder in there or [path] for file in sorted(folder.glob("*.txt"))]
@@ -169,7 +146,6 @@ def _each_question(item: Item, reading: Reading) -> Iterator[Item]:
 
 def _choices(item: Item, reading: Reading) -> ChoiceExample:
     options, level = item.others
-    text, question = as_text(item.text, item.place, "article"), as_text(item.pair, item.place, "question")
     found = re.match(r"(middle|high)\d", item.identity)
     group = as_text(level, item.place, "level") or (found[1] if found else "")
     if reading.config.race_level not in ("all", group):
@@ -179,16 +155,13 @@ def _choices(item: Item, reading: Reading) -> ChoiceExample:
     if not isinstance(options, list) or len(options) < 2:
         raise DataError(f"{item.place}: a question without a list of two options or more; mend the file")
     label = None if reading.purpose == "test" else _option(item, len(options), reading)
-    reading.check_text(text, "the passage", item.place)
-    texts = tuple(as_text(option, item.place, "options") for option in options)
-    return ChoiceExample(text, question, texts, label, item.identity, group)
+    text, question = reading.text(item.text, "passage", item.place), as_text(item.pair, item.place, "question")
+    return ChoiceExample(text, question, _list(options, item.place, "options"), label, item.identity, group)
 
 
 def _option(item: Item, option_count: int, reading: Reading) -> int:
     """The number of the option that the label names by its letter, or by its number from 0."""
-    text = reading.as_label(item.label, item.place)
-    if text is None:
-        reading.leave_out("no answer", item.place)
+    text = reading.as_label(item.label, item.place) or reading.leave_out("no answer", item.place)
     letters = [chr(ord("A") + i) for i in range(option_count)]
     names = [*letters, *map(str, range(option_count))]
     if text not in names:
@@ -196,10 +169,10 @@ def _option(item: Item, option_count: int, reading: Reading) -> int:
     return names.index(text) % option_count
 
 
-# Questions on passages: the JSON of SQuAD, and tables with the columns of `datasets`.
-
-
-def _questions(path: Path, reading: Reading) -> Iterator[Item]:
+def _squad(path: Path, reading: Reading) -> Iterator[Item] | None:
+    items: list[Item] = []
+    if path.suffix.lower() != ".json":
+        return None
     for i, article in enumerate(member(reading.parse_json(path), "data", list, str(path))):
         for j, paragraph in enumerate(member(article, "paragraphs", list, f"{path}, article {i}")):
             here = f"{path}, article {i}, paragraph {j}"
@@ -209,14 +182,14 @@ def _questions(path: Path, reading: Reading) -> Iterator[Item]:
                 place = f"{path}, question {identity}"
                 answers = None if reading.purpose == "test" else member(qa, "answers", list, place)
                 question = member(qa, "question", str, place)
-                yield Item(context, question, answers, identity, place, (qa.get("is_impossible"),))
+                items.append(Item(context, question, answers, identity, place, (qa.get("is_impossible"),)))
+    return iter(items)
 
 
 def _spans(item: Item, reading: Reading) -> SpanExample:
-    context, question = as_text(item.text, item.place, "context"), as_text(item.pair, item.place, "question")
     answers = None if reading.purpose == "test" else _answers(item.label, item.place)
-    reading.check_text(context, "the passage", item.place)
-    reading.check_text(question, "the question", item.place)
+    context = reading.text(item.text, "passage", item.place)
+    question = reading.text(item.pair, "question", item.place)
     usable = None if answers is None else _usable(context, answers, item, reading)
     return SpanExample(context, question, usable, item.identity)
 
@@ -236,7 +209,7 @@ def _answers(found: Any, place: str) -> list[Answer]:
 
 
 def _usable(context: str, answers: list[Answer], item: Item, reading: Reading) -> tuple[Answer, ...]:
-    is_impossible, note, of = item.others[0], reading.report.note, f"answers of {reading.name}"
+    is_impossible, note = item.others[0], reading.report.note
     if is_impossible is True and answers:
         note(f"questions of {reading.name} marked as impossible whose answers are ignored", item.place)
         answers = []
@@ -248,14 +221,12 @@ def _usable(context: str, answers: list[Answer], item: Item, reading: Reading) -
     kept = []
     for text, start in answers:
         found = nearest(context, text, start)
-        if found is None and reading.purpose == "train":
-            note(f"{of} left out: they are not in the passage", item.place)
-            continue
-        if found is None:
-            note(f"{of} that are not in the passage, and still count", item.place)
-        elif found != start:
-            note(f"{of} moved to where their text is", item.place)
-        kept.append(Answer(text, start if found is None else found))
+        if found != start:
+            lost = "left out: they are not in" if reading.purpose == "train" else "that still count, but are not in"
+            changed = f"{lost} the passage" if found is None else "moved to where their text is"
+            note(f"answers of {reading.name} {changed}", item.place)
+        if found is not None or reading.purpose != "train":
+            kept.append(Answer(text, start if found is None else found))
     if answers and not kept:
         reading.leave_out("the answer is not in the passage", item.place)
     return tuple(kept)
@@ -267,9 +238,6 @@ def nearest(context: str, text: str, start: int) -> int | None:
         return start
     found = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)] if text else []
     return min(found, key=lambda position: abs(position - start), default=None)
-
-
-# Words with tags: columns of CoNLL, and tables with lists of words and tags.
 
 
 def _conll(path: Path, reading: Reading) -> Iterator[Item] | None:
@@ -344,9 +312,8 @@ def _tokens(item: Item, reading: Reading) -> TokenExample:
         reading.leave_out("no words", item.place)
     if tags is not None and len(tags) != len(words):
         reading.leave_out("not as many tags as words", item.place)
-    for tag in dict.fromkeys(tags or ()):
-        if tag in _NO_TAG:
-            reading.leave_out("a word without a tag in the sentence", item.place)
+    if not {*_NO_TAG}.isdisjoint(tags or ()):
+        reading.leave_out("a word without a tag in the sentence", item.place)
     for tag in dict.fromkeys(tags or ()):
         reading.check_label(tag, item.place)
     return TokenExample(words, tags, item.identity)
@@ -358,17 +325,10 @@ def _list(value: object, place: str, column: str) -> tuple[str, ...]:
     return tuple(as_text(one, place, column) for one in value)
 
 
-_OPTIONS = (("options", "choices"), ("level",))
+_ASKED = ("the passage", "the question", "the answer")
 _FORMATS = {
     "sequence": _Format(_new_texts, _texts, ("the text", "the second text", "the label")),
-    "choice": _Format(
-        _race, _choices, ("the passage", "the question", "the answer"), _OPTIONS, ("questions", "answers")
-    ),
-    "span": _Format(
-        lambda path, reading: _questions(path, reading) if path.suffix.lower() == ".json" else None,
-        _spans,
-        ("the passage", "the question", "the answers"),
-        (("is_impossible",),),
-    ),
+    "choice": _Format(_race, _choices, _ASKED, (("options", "choices"), ("level",)), ("questions", "answers")),
+    "span": _Format(_squad, _spans, _ASKED, (("is_impossible",),)),
     "token": _Format(_conll, _tokens, ("the words", "", "the tags")),
 }

@@ -1,7 +1,4 @@
-"""The four kinds of task: rows, losses, predictions, and the files in which benchmarks take these.
-
-Dimensions: S dropout samples, B batch, L length, C classes, U units.
-"""
+"""The four kinds of task: rows, losses, predictions, submissions. S dropout samples, B batch, L length, C classes."""
 
 import json
 import math
@@ -18,14 +15,12 @@ from torch import Tensor, nn
 from electra_albert.contracts import IGNORED_LABEL, Batch, DataError, Term
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import sequence, span, token
-from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, Outputs
 from electra_albert.tasks.registry import GLUE
-from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.rows import Decoded, EncodePlan, Encoding, Outputs, Rows
 from electra_albert.tasks.task import Task
 
 NO_ANSWER_FILE = "na_prob.json"
-
-# Sums over dropout samples and whatever counts: the loss [] float32, and right ones [] int64, None where none can be.
+# Sums over dropout samples and labels: the loss [] float32, and right predictions [] int64, None for a regression.
 _Sums = tuple[Tensor, Tensor | None]
 
 
@@ -38,7 +33,7 @@ def _classify(outputs: Tensor, labels: Tensor, class_weights: Tensor | None = No
 
 
 def _choose(outputs: Tensor, labels: Tensor) -> _Sums:
-    """outputs [S, B, 1], one score for each option; labels int64 [U]."""
+    """outputs [S, B, 1], one score for each option; labels int64 [units]."""
     return _classify(outputs.view(len(outputs), len(labels), -1), labels)  # [S, U, options]
 
 
@@ -59,7 +54,7 @@ def _labels_file(task: Task, predictions: Sequence[Any], examples: Sequence[Any]
     index = [example.identity for example in examples]
     # GLUE asks for numbers: where the file has no index of its own, examples are counted. Other tasks keep any id.
     if task.name in GLUE and not (all(one.isdecimal() for one in index) and len(set(index)) == len(index)):
-        index = [str(number) for number in range(len(examples))]
+        index = [*map(str, range(len(examples)))]
     if task.kind == "choice":
         predictions = [string.ascii_uppercase[option] for option in predictions]
     if task.is_regression:
@@ -118,7 +113,7 @@ def write_submission(task: Task, test_name: str, decoded: Decoded, examples: Seq
 
 
 class TaskObjective(nn.Module):
-    """A contracts.Objective on labelled batches: one loss and, where something can be right, an accuracy.
+    """A contracts.Objective on labelled batches: one loss and, but for regressions, an accuracy.
 
     The losses of `dropout_samples` dropout masks before the classifier are averaged (multi-sample dropout, Inoue 2019).
     class_weights float32 [C], with a mean of 1 over the training examples, weight the loss in training alone.
@@ -132,8 +127,7 @@ class TaskObjective(nn.Module):
         class_weights: Tensor | None = None,
     ) -> None:
         super().__init__()
-        self.model = model
-        self.dropout_samples = dropout_samples
+        self.model, self.dropout_samples = model, dropout_samples
         self.class_weights: Tensor | None
         self.register_buffer("class_weights", class_weights, persistent=False)
         kind = KINDS[model.head.kind]
@@ -142,7 +136,7 @@ class TaskObjective(nn.Module):
         self.weights: Mapping[str, float] = {self._name: 1.0}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """How many labels count, found on the host."""
+        """How many labels count, computed on the host."""
         return {self._name: int(self._count(_labels(batch)))}
 
     def forward(self, batch: Batch, step: Tensor) -> dict[str, Term]:
@@ -150,7 +144,7 @@ class TaskObjective(nn.Module):
         return self.terms(self.outputs(batch, self.dropout_samples), batch)
 
     def outputs(self, batch: Batch, samples: int = 1) -> Tensor:
-        """The model's outputs, float32 [S, B, ...]; at padding the two logits of a span are lowest."""
+        """The model's outputs, float32 [S, B, ...]; at padding the two logits of a span are the lowest number."""
         outputs = self.model(batch.input_ids, batch.attention_mask, batch.token_type_ids, samples)
         if self.model.head.kind == "span":
             outputs = outputs.masked_fill(~batch.attention_mask[:, :, None], torch.finfo(outputs.dtype).min)
@@ -168,7 +162,7 @@ class TaskObjective(nn.Module):
         return terms
 
     def _count(self, labels: Tensor) -> Tensor:
-        """By what the loss is divided, [] int64: labels that are not ignored, else examples."""
+        """The number that the loss is divided by, [] int64: labels that are not ignored, else examples."""
         if self._loss is _classify:
             return (labels != IGNORED_LABEL).sum()
         return torch.full((), len(labels), dtype=torch.int64, device=labels.device)

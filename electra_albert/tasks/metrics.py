@@ -1,8 +1,6 @@
-"""Metrics of every kind of task, how sure they are, and the comparison of two models.
+"""Metrics of every kind of task, their confidence intervals, and the comparison of two models.
 
-All of it follows from tables of numbers, one row an example, one table a seed; each metric's function says which
-columns its kind has. A score is a fraction from 0 to 1, a correlation one from -1 to 1; degenerate predictions have
-defined scores. Dimensions: N examples, C classes, R resamples.
+All are computed from tables, one row an example, one table a seed. N examples, C classes, R resamples.
 """
 
 import math
@@ -18,21 +16,21 @@ from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.tasks.sequence import GROUPS
 
 Values = NDArray[np.float64]  # [N, columns]
+Runs = Sequence[Values]  # the table of each seed
 Scores = dict[str, float]
+Measure = Callable[[Values], Scores]
 Interval = tuple[float, float]
-
-RESAMPLES = 1000
-LEVEL = 0.95
+RESAMPLES, LEVEL = 1000, 0.95
 LOWER_IS_BETTER = frozenset({"mean_squared_error"})
 # Columns that hold what is right: equal for any two models scored on the same examples.
-_GOLD_COLUMNS = {"classification": [1], "regression": [1], "choice": [1, 2], "span": [2], "span_with_null": [2]}
-_GOLD_COLUMNS |= {"token": [2, 4]}
+_GOLD_COLUMNS = {"classification": [1], "regression": [1], "choice": [1, 2], "token": [2, 4]}
+_GOLD_COLUMNS |= {"span": [2], "span_with_null": [2]}
 _LEAST_SPREAD = 1e-3  # predicted numbers that spread less than this share of the right ones' spread are constant
 
 
 def classification(values: Values) -> Scores:
     """Columns: predicted class, gold class. `f1`, of class 1, is given only where no class above it occurs."""
-    # Not by scikit-learn, which takes some thirty times as long: the bootstrap calls this a thousand times a seed.
+    # scikit-learn takes thirty times as long, and the bootstrap calls this a thousand times a seed.
     classes = np.stack(_columns(values, 2)).astype(np.int64)  # [2, N]
     if (classes < 0).any() or (classes != values.T).any():
         raise ValueError("class numbers must be integers from 0 on")
@@ -81,11 +79,9 @@ def span(values: Values) -> Scores:
 
 
 def span_with_null(values: Values) -> Scores:
-    """Columns: exact match and F1 of the answer given, whether there is an answer, null score minus best span's score,
-    exact match and F1 of the best span.
+    """Columns: exact match and F1 of the answer given, has_answer, null score minus best span's, and the span's two.
 
-    The best scores are those of the threshold on the difference above which no answer is given that suits these
-    examples best. Questions with and without an answer have scores of their own where there are any.
+    The best scores are those of the best threshold for these examples on the difference above which no answer is given.
     """
     matches, overlaps, answered, difference, span_matches, span_overlaps = _columns(values, 6)
     scores = span(values)
@@ -95,8 +91,7 @@ def span_with_null(values: Values) -> Scores:
             scores[f"{name}_f1"] = float(overlaps[chosen].mean())
     order, score_of_none = np.argsort(difference), float((answered == 0).sum())
     for name, best, of_span in (("exact", "best_exact_match", span_matches), ("f1", "best_f1", span_overlaps)):
-        # As in the official script, any span at all is wrong where there is no answer, even if nothing is left of it
-        # once it is normalised.
+        # As in the official script, any span is wrong where there is no answer, even one that is normalised to nothing.
         gain = np.where(answered > 0, of_span, -1.0)
         total, scores[f"best_{name}_threshold"] = _best_threshold(difference[order], gain[order], score_of_none)
         scores[best] = total / len(values)
@@ -105,8 +100,8 @@ def span_with_null(values: Values) -> Scores:
 
 def _best_threshold(difference: Values, gain: Values, score_of_none: float) -> tuple[float, float]:
     """The highest sum and its threshold. difference [N] ascending; gain [N]: of answering over not answering."""
-    # Differs from the official script: examples of equal difference are answered together or not at all, for no
-    # threshold separates them; the script can stop between two and report a score that cannot be had.
+    # Differs from the official script, which can stop between two examples of equal difference and report a score that
+    # no threshold gives.
     is_last = np.append(difference[1:] != difference[:-1], True)
     candidates = np.where(is_last, score_of_none + np.cumsum(gain), -np.inf)
     best = int(candidates.argmax())
@@ -128,20 +123,18 @@ def token(values: Values) -> Scores:
 
 
 _ALL = (classification, regression, choice, span, span_with_null, token)
-MEASURES: dict[str, Callable[[Values], Scores]] = {measure.__name__: measure for measure in _ALL}
+MEASURES: dict[str, Measure] = {measure.__name__: measure for measure in _ALL}
 
 
 def is_collapsed(measure: str, values: Values) -> bool:
     """Whether a model gives every example the same answer though the examples differ: training failed."""
     columns = values.T
-    if measure == "span":
-        return False
     if measure == "token":
         return bool(columns[1].sum() == 0 and columns[2].sum() > 0)
     if measure == "regression":
         return bool(np.ptp(columns[1]) > 0 and columns[0].std() < _LEAST_SPREAD * columns[1].std())
     predicted, gold = (columns[3] > 0, columns[2] > 0) if measure == "span_with_null" else columns[:2]
-    return len(np.unique(predicted)) == 1 < len(np.unique(gold))
+    return measure != "span" and len(np.unique(predicted)) == 1 < len(np.unique(gold))
 
 
 def _columns(values: Values, count: int) -> list[Values]:
@@ -167,14 +160,8 @@ def summarize(values: Sequence[float], *, is_lower_better: bool = False) -> Metr
     }
 
 
-def bootstrap_intervals(
-    per_seed: Sequence[Values], measure: Callable[[Values], Scores], seed: int, resamples: int = RESAMPLES
-) -> dict[str, Interval]:
-    """The 95 % interval of each metric's mean over seeds if other such examples had been drawn (percentiles).
-
-    All seeds see the same draw. Only metrics that every seed has on all examples have an interval; one that some draw
-    does not have, such as that of a group nobody was drawn from, is taken over the draws that have it.
-    """
+def bootstrap_intervals(per_seed: Runs, measure: Measure, seed: int, resamples: int = RESAMPLES) -> dict[str, Interval]:
+    """The 95 % interval of the mean over seeds of each metric that all have, over the shared draws that have it."""
     tables = _stacked(per_seed)
     whole = [measure(table) for table in tables]
     drawn: dict[str, list[float]] = {name: [] for name in whole[0] if all(name in scores for scores in whole)}
@@ -196,14 +183,11 @@ class Comparison(NamedTuple):
     difference_in_stds: float | None  # the difference in standard deviations over seeds; None where they have none
 
 
-def compare(
-    first: Sequence[Values], second: Sequence[Values], measure: str, metric: str, seed: int, resamples: int = RESAMPLES
-) -> Comparison:
-    """How two models differ in a metric of one of MEASURES on the same examples, each over its own seeds.
+def compare(first: Runs, second: Runs, measure: str, metric: str, seed: int, resamples: int = RESAMPLES) -> Comparison:
+    """How two models differ in a metric of one of MEASURES, each over its own seeds; DataError for different examples.
 
-    Each resample draws examples, the same for both models, and then seeds of each model on its own (the pigeonhole
-    bootstrap, Owen 2007). That errs on the safe side where seeds differ little; of two seeds a side that differ much
-    it is too sure. Raises DataError where the examples differ.
+    Each resample draws examples, the same for both models, and then seeds of each (pigeonhole bootstrap, Owen 2007).
+    That is conservative where seeds differ little, and too narrow for two seeds a side that differ much.
     """
 
     def scored(side: Values, chosen: Any = slice(None)) -> NDArray[np.float64]:
@@ -240,8 +224,8 @@ def _seed_mean(scores: Values, uniform: Values) -> float:
     return mean + (drawn - mean) * math.sqrt(count / (count - 1))
 
 
-def _stacked(per_seed: Sequence[Values]) -> Values:
-    """Tables of several seeds as one [seeds, N, columns]."""
+def _stacked(per_seed: Runs) -> Values:
+    """Runs of several seeds as one [seeds, N, columns]."""
     if len(per_seed) == 0 or len(per_seed[0]) == 0:
         raise ValueError("nothing was scored: no seed or no example")
     if any(values.shape != per_seed[0].shape for values in per_seed):

@@ -49,13 +49,12 @@ class Reading:
         if isinstance(self.source, Table):
             return self.source
         columns = self.task.columns
-        header = columns.text if self.task.kind == "sequence" else ()
         names = [name.strip() for name in (self.config.column_names or "").split(",") if name]
         named = [tuple(names)] if names else []
         if names and self.purpose == "test":
             named.append(tuple(name for name in names if name not in columns.label))
-        form, note = (header, self.task.without_header), self.report.note
-        return open_table(self.source, *form, named=named, encoding=self.config.encoding, note=note)
+        form = columns.text if self.task.kind == "sequence" else (), self.task.without_header
+        return open_table(self.source, *form, named=named, encoding=self.config.encoding, note=self.report.note)
 
     def leave_out(self, why: str, place: str) -> NoReturn:
         """Count an example and raise LeftOut; of a test set, where each row needs a prediction, raise DataError."""
@@ -65,13 +64,14 @@ class Reading:
         self.report.note(f"rows of {self.name} {ending}: {why}", place)
         raise LeftOut
 
-    def check_text(self, text: str, what: str, place: str) -> None:
-        """Leave out an example with an empty text in training, else keep it; it is counted either way."""
-        if text.strip():
-            return
-        if self.purpose == "train":
-            self.leave_out(f"{what} is empty", place)
-        self.report.note(f"rows of {self.name} kept although {what} is empty", place)
+    def text(self, value: object, column: str, place: str) -> str:
+        """A cell as text. Where it is empty, a training example is left out and another kept; both are counted."""
+        text = as_text(value, place, column)
+        if not text.strip() and self.purpose == "train":
+            self.leave_out(f"the {column} is empty", place)
+        elif not text.strip():
+            self.report.note(f"rows of {self.name} kept although the {column} is empty", place)
+        return text
 
     def check_label(self, label: str, place: str) -> None:
         """Raise DataError for a label that is not known; if asked, leave out a row to score for it."""
@@ -149,10 +149,8 @@ def as_text(value: object, place: str, column: str) -> str:
         return value
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
     if isinstance(value, bool | int | float):
-        return json.dumps(value)
+        return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value)
     raise DataError(f"{place}: {column!r} holds {type(value).__name__}, not text; mend the file")
 
 

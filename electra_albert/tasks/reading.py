@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -22,16 +22,16 @@ from electra_albert.tasks.registry import GLUE, TASKS, as_configured
 from electra_albert.tasks.task import Hub, Patterns, Report, Task, TaskData
 
 T = TypeVar("T")
+Examples = Sequence[Any]
+Sets = dict[str, dict[str, Path | Table]]  # files and splits by the role and the name of the set
 _EVALUATION_SEED = 0  # not the run's: sweeps of other seeds score the same examples
-_MOST_LABELS = 100  # of texts, where they are found
-_MOST_TAGS = 1000  # of words: a hundred fine-grained types of entities in BIO are twice as many
+_MOST_LABELS, _MOST_TAGS = 100, 1000  # found in the data; a hundred types of entities are two hundred tags in BIO
 _VALIDATION = ("valid", "dev")  # splits of a dataset on the hub, where it has no usual one
-_TEXT_FIELDS = ("text", "text_pair", "context", "question", "options", "words")
-_USES = {"train": "train on", "evaluation": "score", "test": "predict"}
-_ROLES = {  # of a set: the option that names its file, and its name in messages
-    "train": ("train_file", "training data"),
-    "evaluation": ("validation_file", "data to score on"),
-    "test": ("test_file", "test set"),
+_TEXT_FIELDS = ("text", "text_pair", "context", "question", "options", "words")  # all but answer and identity
+_ROLES = {  # of a set: the option that names its file, its name and its use in messages
+    "train": ("train_file", "training data", "train on"),
+    "evaluation": ("validation_file", "data to score on", "score"),
+    "test": ("test_file", "test set", "predict"),
 }
 
 
@@ -39,11 +39,9 @@ def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is
     """All examples of a task: training data only where it is trained, its test sets only where they are needed."""
     task, report = as_configured(task, config), Report()
     sources = locate(task, config, report, needs_test=needs_test, is_trained=is_trained)
-    whole: list[Any] = []
-    labels = task.labels
+    whole, labels = [], task.labels
     if sources["train"]:
-        reading = Reading(task, config, "train", report, sources["train"]["train"], labels)
-        whole = _read(reading)
+        whole = _read(reading := Reading(task, config, "train", report, sources["train"]["train"], labels))
         labels = labels or _found_labels(whole, reading)
     read: dict[str, tuple[str, list[Any]]] = {}  # by the name of the set: where its examples come from, and they
     if config.validation_split is not None:
@@ -55,7 +53,7 @@ def read_data(task: Task, config: DataConfig, *, needs_test: bool, seed: int, is
     train = _drawn(whole, config.max_train_examples, seed, Stream.TASK_EXAMPLES)
     if len(train) < len(whole):
         report.note("training examples not drawn", "--max_train_examples", len(whole) - len(train))
-    evaluation: dict[str, Sequence[Any]] = {}
+    evaluation: dict[str, Examples] = {}
     for name, (place, found) in read.items():
         if found:
             chosen = sorted(_drawn(range(len(found)), config.max_eval_examples, _EVALUATION_SEED, Stream.VALIDATION))
@@ -76,29 +74,19 @@ def read_unlabelled(task: Task, file: Path | str, config: DataConfig, report: Re
 
 
 def _read(reading: Reading) -> list[Any]:
-    """The examples of a set; DataError, with the reasons why rows were left out, where there are none.
-
-    Only the evaluation set of a task without training data may have no labels, and so no examples.
-    """
-    if reading.purpose == "evaluation" and reading.task.trained_by is not None and not _has_labels(reading):
-        return []
+    """The examples of a set; DataError, with the reasons why rows were left out, where there are none."""
+    if reading.purpose == "evaluation" and reading.task.trained_by is not None:  # which may have no label
+        table = reading.table()
+        column = table.find(reading.task.columns.label)
+        rows = () if column is None else table.rows((column,))
+        if not any(not row.problem and reading.as_label(row.cells[0], row.place) for row in rows):
+            return []
     examples = read_examples(reading)
     if not examples:
         lines = [line for line in reading.report.lines() if reading.name in line]
         reasons = f" is left ({'; '.join(lines)})" if lines else " in it"
-        raise DataError(f"{reading.place}: no example to {_USES[reading.purpose]}{reasons}; give a file with more")
+        raise DataError(f"{reading.place}: no example to {_ROLES[reading.purpose][2]}{reasons}; give a file with more")
     return examples
-
-
-def _has_labels(reading: Reading) -> bool:
-    """Whether any row of a table has a label."""
-    table = reading.table()
-    column = table.find(reading.task.columns.label)
-    rows = () if column is None else table.rows((column,))
-    return any(not row.problem and reading.as_label(row.cells[0], row.place) for row in rows)
-
-
-# Where the sets are.
 
 
 class _DataDir(NamedTuple):
@@ -109,21 +97,17 @@ class _DataDir(NamedTuple):
     find: Callable[[str, str, Patterns], Path | Table | None]
 
 
-def locate(
-    task: Task, config: DataConfig, report: Report, *, needs_test: bool, is_trained: bool = True
-) -> dict[str, dict[str, Path | Table]]:
-    """Files and splits by role and name of the set, an option's before --data_dir's; UsageError for a missing one."""
-    needs_training = is_trained and task.trained_by is None
-    is_split = config.validation_split is not None
+def locate(task: Task, config: DataConfig, report: Report, *, needs_test: bool, is_trained: bool = True) -> Sets:
+    """The sources of all sets, an option's before --data_dir's; UsageError for one that is needed and missing."""
+    needs_training, is_split = is_trained and task.trained_by is None, config.validation_split is not None
     if is_split and not needs_training:
         raise UsageError("--validation_split divides the training data, and nothing is trained; give --validation_file")
     if is_split and task.kind in ("choice", "span"):
         raise UsageError(f"--validation_split: questions of {task.name} share their passages; give --validation_file")
-    wanted: dict[str, Mapping[str, Patterns]] = {"evaluation": task.files.evaluation, "test": task.files.test}
-    if needs_training:
-        wanted["train"] = {"train": task.files.train}
+    train: dict[str, Patterns] = {"train": task.files.train} if needs_training else {}
+    wanted = {"train": train, "evaluation": task.files.evaluation, "test": task.files.test}
     there = _open_data_dir(task, config.data_dir)
-    sets: dict[str, dict[str, Path | Table]] = {role: {} for role in _ROLES}
+    sets: Sets = {role: {} for role in _ROLES}
     for role, names in wanted.items():
         option = _ROLES[role][0]
         for position, (name, patterns) in enumerate(names.items()):
@@ -170,9 +154,8 @@ def _open_data_dir(task: Task, data_dir: str | None) -> _DataDir:
         raise UsageError(f"--data_dir {data_dir}: cannot be read ({error.strerror}); choose another") from error
     of = {name.lower(): other for other in GLUE for name in TASKS[other].files.folders}
     if task.name in GLUE and of.get(found := folder.resolve().name.lower(), task.name) != task.name:
-        raise UsageError(
-            f"--data_dir {folder}: the folder of {of[found]}, not of {task.name}; give {task.files.folders[0]}"
-        )
+        wanted = f"not of {task.name}; give {task.files.folders[0]}"
+        raise UsageError(f"--data_dir {folder}: the folder of {of[found]}, {wanted}")
     return _DataDir(str(folder), held, lambda role, name, patterns: _match(folder, patterns, held))
 
 
@@ -183,8 +166,7 @@ def _match(folder: Path, patterns: Patterns, held: list[str]) -> Path | None:
         for pattern in patterns:
             found = [name for name in names if fnmatchcase(spelled(name), spelled(pattern))]
             if len(found) > 1:
-                several = f"several files could be meant by {pattern}: {', '.join(found)}"
-                raise UsageError(f"{folder}: {several}; name one by its own option")
+                raise UsageError(f"{folder}: {pattern} may be any of {', '.join(found)}; name one by its own option")
             if found:
                 return folder / found[0]
     return None
@@ -194,9 +176,7 @@ def _open_dataset(task: Task, data_dir: str, dataset: str, config: str | None) -
     """A dataset on the hub; without :CONFIG the one that the task has there."""
     if config is None and task.hub is not None and task.hub.dataset == dataset:
         config = task.hub.config
-    splits = load_from_hub(
-        dataset, config, None, f"--data_dir {data_dir}: neither a folder here, nor a dataset to load"
-    )
+    splits = load_from_hub(dataset, config, None, f"--data_dir {data_dir}: no folder here, and no dataset to load")
     hub = task.hub or Hub(dataset)
     names = {"train": {"train": "train"}, "evaluation": hub.evaluation, "test": hub.test}
 
@@ -210,43 +190,37 @@ def _open_dataset(task: Task, data_dir: str, dataset: str, config: str | None) -
 
 
 def _not_found(task: Task, config: DataConfig, there: _DataDir, roles: list[str], patterns: Patterns) -> str:
-    """The message for sets that are missing, of which `patterns` are the names of the first."""
-    what = _ROLES[roles[0]][1]
     options = " and ".join(f"--{_ROLES[role][0]}" for role in roles)
     if roles == ["evaluation"]:
         options += ", a part of the training data by --validation_split 0.1"
+    missing = f"--task {task.name}: no {_ROLES[roles[0]][1]}"
     if config.data_dir is None:
-        return f"--task {task.name}: no {what}; give {options}, or its folder, or OWNER/NAME of the hub, by --data_dir"
+        return f"{missing}; give {options}, or its folder, or OWNER/NAME of the hub, by --data_dir"
     wanted = " or ".join([*patterns[:1], *[pattern for pattern in patterns if "*" in pattern][:1]])
     looked = f"looked for {wanted}, in it or in {task.files.folders[0]}/; there is {shown(there.held)}"
-    return f"--task {task.name}: no {what} in {there.place}: {looked}: check --data_dir or give {options}"
+    return f"{missing} in {there.place}: {looked}: check --data_dir or give {options}"
 
 
-# The labels, where the task has none of its own.
-
-
-def _found_labels(examples: Sequence[Any], reading: Reading) -> tuple[str, ...]:
-    """Labels of the training data in order. Raises DataError where there is one, or they look like numbers to meet."""
+def _found_labels(examples: Examples, reading: Reading) -> tuple[str, ...]:
+    """Labels of the training data in order. Raises DataError where there is one, or they look like a regression's."""
     place, kind = reading.place, reading.task.kind
     if reading.task.is_regression or kind in ("choice", "span"):
         return ()
     if kind == "token":
         tags = sorted({tag for example in examples for tag in example.tags})
         if len(tags) > _MOST_TAGS:
-            advice = "check that this is the right file, and --label_column"
-            raise DataError(f"{place}: {len(tags):,} tags, more than {_MOST_TAGS:,}; {advice}")
+            raise DataError(f"{place}: {len(tags):,} tags, more than {_MOST_TAGS:,}; check the file and --label_column")
         return tuple(tags)
     labels = {example.label for example in examples}
     if len(labels) == 1:
         raise DataError(f"{place}: all rows have the label {shown([*labels])}; there is nothing to learn")
     is_whole = all(_is_number(label) and label.removeprefix("-").isdecimal() for label in labels)
-    order: Callable[[str], object] = int if is_whole else str
-    advice = "if they are numbers to be met, give --regression true"
+    advice = "if they are numbers to predict, give --regression true"
     if len(labels) > _MOST_LABELS:
         raise DataError(f"{place}: {len(labels):,} labels, more than {_MOST_LABELS}; {advice}, or check --label_column")
     if not is_whole and all(map(_is_number, labels)):
         raise DataError(f"{place}: the labels are numbers such as {min(labels)}; {advice}")
-    return tuple(sorted(labels, key=lambda label: (order(label), label)))
+    return tuple(sorted(labels, key=lambda label: (int(label) if is_whole else 0, label)))
 
 
 def _is_number(label: str) -> bool:
@@ -256,15 +230,10 @@ def _is_number(label: str) -> bool:
         return False
 
 
-# A part of the examples.
-
-
 def _drawn(examples: Sequence[T], count: int | None, seed: int, stream: Stream) -> Sequence[T]:
-    """So many of the examples, drawn by a key."""
     if count is None or count >= len(examples):
         return examples
-    zero = torch.zeros((), dtype=torch.int64)
-    positions = permute(torch.arange(count), len(examples), derived_seed(seed, stream), zero)
+    positions = permute(torch.arange(count), len(examples), derived_seed(seed, stream), torch.tensor(0))
     return [examples[position] for position in positions.tolist()]
 
 
@@ -284,10 +253,8 @@ def _divided(examples: Sequence[T], share: float) -> tuple[list[T], list[T]]:
     return [examples[position] for position in kept], [examples[position] for position in held_out]
 
 
-def _note_oddities(
-    train: Sequence[Any], evaluation: Sequence[Any], labels: tuple[str, ...], report: Report, name: str
-) -> None:
-    """Count what makes a score mean less: a single row, a single class, classes not met, rows that are trained on."""
+def _note_oddities(train: Examples, evaluation: Examples, labels: tuple[str, ...], report: Report, name: str) -> None:
+    """Count what makes a score mean less: a single row or class, classes without a row, rows that are trained on."""
     if len(evaluation) == 1:
         report.note(f"row only in {name}: its score says next to nothing", name)
     in_train, in_evaluation = _labels(train), _labels(evaluation)
@@ -298,19 +265,18 @@ def _note_oddities(
             report.note(f"label of the task without an example to train on: {label!r}", name)
         if label not in in_evaluation:
             report.note(f"label without an example in {name}: {label!r}", name)
-    seen = set(map(_texts, train))
+
+    def texts(example: Any) -> tuple[object, ...]:
+        return tuple(getattr(example, field, None) for field in _TEXT_FIELDS)
+
+    seen = set(map(texts, train))
     for example in evaluation:
-        if _texts(example) in seen:
+        if texts(example) in seen:
             report.note(f"rows of {name} that are trained on too", f"{name}, id {example.identity}")
 
 
-def _labels(examples: Sequence[Any]) -> set[str]:
+def _labels(examples: Examples) -> set[str]:
     labels = {getattr(example, "label", None) for example in examples}
     letters = {chr(ord("A") + option) for option in labels if isinstance(option, int)}
     tags = {tag for example in examples for tag in getattr(example, "tags", None) or ()}
     return {label for label in labels if isinstance(label, str)} | letters | tags
-
-
-def _texts(example: Any) -> tuple[object, ...]:
-    """The fields of an example apart from its answer and identity."""
-    return tuple(getattr(example, name, None) for name in _TEXT_FIELDS)

@@ -1,9 +1,6 @@
-"""Published fine-tuning settings of ELECTRA and of ALBERT.
+"""Published fine-tuning settings of ELECTRA and ALBERT; steps and warm-ups as shares of the training examples.
 
-They were found for published sizes and full data. Steps and warm-ups are kept as shares of the training examples, so
-that they mean the same on a part of the data. Two things differ. Adam's moments are corrected for their start at zero,
-which neither code does: fine-tuning on little data collapses less often. And with ELECTRA's settings the encoder keeps
-the dropout of its own pretraining.
+Differs from both codes: Adam's moments are bias-corrected, for fine-tuning on little data collapses less often so.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -45,7 +42,7 @@ ALBERT_ROWS: dict[str, AlbertRow] = {
 # From ELECTRA's code and paper: all other tasks take 3 epochs and rows of 128 tokens.
 ELECTRA_EPOCHS: dict[str, float] = {"rte": 10.0, "stsb": 10.0, "squad": 2.0, "squad_v2": 2.0}
 ELECTRA_LENGTHS: dict[str, int] = {"squad": 512, "squad_v2": 512, "chunking": 256, "race": 512}  # RACE is ours
-# Nothing is published for tagging and for custom tasks: the middle of what BERT's authors recommend, 3 epochs.
+# Nothing is published for tagging and custom tasks: the middle of what BERT's authors recommend, 3 epochs.
 _OTHERS = AlbertRow(3e-5, 32, 0.0, steps=30, warmup_steps=3, max_seq_length=128, train_examples=320)
 
 
@@ -56,10 +53,9 @@ def recipe(family: Family, task_name: str, model: ModelConfig) -> dict[str, Any]
     options = _electra(task_name, model) if family == "electra" else _albert(task_name)
     length = min(options["max_seq_length"], model.max_position_embeddings)
     options |= {"max_seq_length": length, "classifier_dropout_prob": 0.0 if has_windows else 0.1, "adam_epsilon": 1e-6}
-    if has_windows:
-        # In rows shorter than the published ones the windows move on by a third, as they do in rows of 384 tokens.
-        options |= {"doc_stride": min(128, length // 3), "max_answer_length": 30}
-    return options
+    # In rows shorter than the published 384 tokens the windows move on by a third, too.
+    windows = {"doc_stride": min(128, length // 3), "max_answer_length": 30}
+    return options | windows if has_windows else options
 
 
 def _electra(task_name: str, model: ModelConfig) -> dict[str, Any]:

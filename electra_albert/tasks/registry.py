@@ -12,7 +12,7 @@ from electra_albert.tasks.task import TABLE_SUFFIXES, Columns, Files, Hub, Patte
 
 
 def _tables(*stems: str) -> Patterns:
-    """Any kind of table called by one of the stems, or else beginning with it."""
+    """Any kind of table whose name is one of the stems, or else begins with it."""
     return tuple(f"{stem}{star}{suffix}" for stem in stems for star in ("", "*") for suffix in TABLE_SUFFIXES)
 
 
@@ -21,11 +21,7 @@ _GLUE_ON_HUB = "nyu-mll/glue"
 
 
 def _glue(name: str, folder: str, columns: str, classes: str = "", metrics: str = "accuracy", **fields: Any) -> Task:
-    """A task of GLUE; `fields` are those of Task that differ from most.
-
-    columns: text, second text and label, each with its other names after bars. classes: as the hub names them, in the
-    order of the numbers that are the labels in the files.
-    """
+    """A task of GLUE. columns: text, pair and label, other names after bars. classes: the hub's names, by number."""
     names, of_hub = tuple(metrics.split()), classes.split()
     labels = tuple(str(number) for number in range(len(of_hub)))
     usual: dict[str, Any] = {
@@ -39,14 +35,10 @@ def _glue(name: str, folder: str, columns: str, classes: str = "", metrics: str 
 
 
 def _squad(name: str, version: str) -> Task:
-    def json_files(stem: str) -> Patterns:
-        endings = (f"-v{version}.json", f"-v{version}*.json", ".json", "*.json")
-        return (*(f"{stem}{ending}" for ending in endings), *_tables(stem))
-
+    endings = (f"-v{version}.json", f"-v{version}*.json", ".json", "*.json")
+    train, dev, test = ((*(stem + end for end in endings), *_tables(stem)) for stem in ("train", "dev", "test"))
+    files = Files(("squad", name, "SQuAD"), train, {"dev": dev}, {"test": test})
     columns = Columns(("context",), ("question",), ("answers",), ("id",))
-    files = Files(
-        ("squad", name, "SQuAD"), json_files("train"), {"dev": json_files("dev")}, {"test": json_files("test")}
-    )
     fields: dict[str, Any] = {"has_null_answer": version == "2.0", "submission": "predictions.json"}
     return Task(name, "span", ("exact_match", "f1"), "f1", columns, files, Hub(f"rajpurkar/{name}", test={}), **fields)
 
@@ -55,16 +47,13 @@ def _tagging(name: str, folders: tuple[str, ...], labels: tuple[str, ...], tag_c
     dev = ("dev.txt", "dev.conll", "valid.txt", "*testa*", "*dev*", "*valid*")
     test = ("test.txt", "test.conll", "*testb*", "*test*")
     files = Files(folders, ("train.txt", "train.conll", "*train*"), {"dev": dev}, {"test": test})
-    columns, metrics = (
-        Columns(("tokens", "words"), label=labels, identity=("id",)),
-        ("f1", "precision", "recall", "accuracy"),
-    )
+    columns = Columns(("tokens", "words"), label=labels, identity=("id",))
+    metrics = ("f1", "precision", "recall", "accuracy")
     return Task(name, "token", metrics, "f1", columns, files, tag_column=tag_column, submission=f"{name}.conll")
 
 
-_PAIR = "sentence1, sentence2"
-_ENTAILMENT = ("entailment", "not_entailment")
-_BOTH = "accuracy f1"
+_PAIR, _QUESTIONS = "sentence1, sentence2", "question1, question2, is_duplicate|label"
+_ENTAILMENT, _BOTH = ("entailment", "not_entailment"), "accuracy f1"
 _COLA_COLUMNS = ("source", "label", "mark", "sentence")
 _MRPC_COLUMNS = "#1 String|sentence1, #2 String|sentence2, Quality|label"
 _MRPC_TRAIN, _MRPC_TEST = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt"  # all that this corpus itself has
@@ -79,10 +68,8 @@ _MNLI_DEV = {
 }
 _MNLI_TEST = {"MNLI-m": _tables("test_matched"), "MNLI-mm": _tables("test_mismatched")}
 _MNLI_SPLITS = {"matched": "validation_matched", "mismatched": "validation_mismatched"}
-_MNLI: dict[str, Any] = {
-    "files": Files(("MNLI", "mnli"), _TRAIN, _MNLI_DEV, _MNLI_TEST),
-    "hub": Hub(_GLUE_ON_HUB, "mnli", _MNLI_SPLITS, {"MNLI-m": "test_matched", "MNLI-mm": "test_mismatched"}),
-}
+_MNLI_FILES = Files(("MNLI", "mnli"), _TRAIN, _MNLI_DEV, _MNLI_TEST)
+_MNLI_HUB = Hub(_GLUE_ON_HUB, "mnli", _MNLI_SPLITS, {"MNLI-m": "test_matched", "MNLI-mm": "test_mismatched"})
 _AX_COLUMNS = "sentence1|Premise|premise, sentence2|Hypothesis|hypothesis, gold_label|Label|label"
 _AX_SETS = {"diagnostic": _tables("diagnostic-full", "diagnostic", "AX")}, {"AX": _tables("diagnostic", "test", "AX")}
 _AX: dict[str, Any] = {
@@ -96,17 +83,14 @@ _RACE_FILES = Files(("RACE", "race"), ("train",), {"dev": ("dev",)}, {"test": ("
 _RACE_HUB = Hub("ehovy/race", "all")
 _CUSTOM_METRICS = ("accuracy", "macro_f1", "matthews_correlation")
 _CUSTOM_FILES = Files(("custom",), _TRAIN, {"dev": _DEV}, {"test": _TEST})
-_CUSTOM_COLUMNS = Columns(("text", "sentence"))
 
 _ROWS = (
     _glue("cola", "CoLA", "sentence", "unacceptable acceptable", "matthews_correlation", without_header=_COLA_COLUMNS),
     _glue("sst2", "SST-2", "sentence", "negative positive"),
     _glue("mrpc", "MRPC", _MRPC_COLUMNS, "not_equivalent equivalent", _BOTH, files=_MRPC_FILES, is_symmetric=True),
     _glue("stsb", "STS-B", f"{_PAIR}, score|label", "", "spearman pearson", is_symmetric=True, **_STSB_LABELS),
-    _glue(
-        "qqp", "QQP", "question1, question2, is_duplicate|label", "not_duplicate duplicate", _BOTH, is_symmetric=True
-    ),
-    _glue("mnli", "MNLI", _MNLI_COLUMNS, labels=_MNLI_LABELS, **_MNLI),
+    _glue("qqp", "QQP", _QUESTIONS, "not_duplicate duplicate", _BOTH, is_symmetric=True),
+    _glue("mnli", "MNLI", _MNLI_COLUMNS, labels=_MNLI_LABELS, files=_MNLI_FILES, hub=_MNLI_HUB),
     _glue("qnli", "QNLI", "question, sentence", labels=_ENTAILMENT),
     _glue("rte", "RTE", _PAIR, labels=_ENTAILMENT),
     _glue("wnli", "WNLI", _PAIR, "not_entailment entailment"),
@@ -117,7 +101,7 @@ _ROWS = (
     _tagging("ner", ("ner", "conll2003", "wnut17"), ("ner_tags", "tags", "labels"), -1),
     _tagging("chunking", ("chunking", "conll2000", "conll2003"), ("chunk_tags", "tags", "labels"), 2),
     # Of a custom task any sign may be the name of a class.
-    Task("custom", "sequence", _CUSTOM_METRICS, "accuracy", _CUSTOM_COLUMNS, _CUSTOM_FILES, no_label=()),
+    Task("custom", "sequence", _CUSTOM_METRICS, "accuracy", Columns(("text", "sentence")), _CUSTOM_FILES, no_label=()),
 )
 
 TASKS: dict[str, Task] = {task.name: task for task in _ROWS}
@@ -145,11 +129,10 @@ def find_task(name: str) -> Task:
     if name == _ALL:
         raise UsageError(f"--task {name}: this takes one task; choose one of {' '.join(GLUE)}")
     near = difflib.get_close_matches(plain, [*TASKS, *_SPELLINGS, _ALL], n=1)
-    meant = [_SPELLINGS.get(spelling, spelling) for spelling in near]
     if plain.startswith("race"):
-        meant = ["race with --race_level middle or high"]
-    there_are = f"did you mean {meant[0]}? There are" if meant else "there are"
-    raise UsageError(f"--task {name}: no such task; {there_are} {' '.join(TASKS)}, and {_ALL} for all of GLUE")
+        near = ["race with --race_level middle or high"]
+    guess = f" (did you mean {_SPELLINGS.get(near[0], near[0])}?)" if near else ""
+    raise UsageError(f"--task {name}: no such task{guess}; there are {' '.join(TASKS)}, and {_ALL} for all of GLUE")
 
 
 def task_of_model(details: Mapping[str, Any], asked: Task | None) -> Task:
@@ -161,8 +144,8 @@ def task_of_model(details: Mapping[str, Any], asked: Task | None) -> Task:
         task = replace(task, columns=replace(task.columns, text=tuple(columns["text"]), pair=tuple(columns["pair"])))
     if asked is not None and asked.name != general.name:
         return task
-    flags = [bool(details.get(name)) for name in ("is_regression", "has_null_answer")]
-    return replace(task, is_regression=flags[0], has_null_answer=flags[1])
+    is_regression, has_null_answer = (bool(details.get(name)) for name in ("is_regression", "has_null_answer"))
+    return replace(task, is_regression=is_regression, has_null_answer=has_null_answer)
 
 
 def as_configured(task: Task, config: DataConfig) -> Task:
@@ -171,10 +154,10 @@ def as_configured(task: Task, config: DataConfig) -> Task:
         raise UsageError(f"--text_pair_column {config.text_pair_column}: {task.name} has one text; leave it out")
     if config.regression and not task.is_regression and task.name != "custom":
         raise UsageError(f"--regression true: {task.name} has classes; it is for --task custom")
-    if task.kind == "token" and (config.label_column or "").isdecimal():
-        task = replace(task, tag_column=int((config.label_column or "")[:_MOST_DIGITS]))
-        config = replace(config, label_column=None)
-    named = {"text": config.text_column, "pair": config.text_pair_column, "label": config.label_column}
+    label = config.label_column
+    if task.kind == "token" and label is not None and label.isdecimal():
+        task, label = replace(task, tag_column=int(label[:_MOST_DIGITS])), None
+    named = {"text": config.text_column, "pair": config.text_pair_column, "label": label}
     columns = {role: (name,) for role, name in named.items() if name is not None}
     task = replace(task, columns=replace(task.columns, **columns))
     if not config.regression or task.is_regression:

@@ -8,14 +8,12 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from electra_albert.contracts import DataError
-from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, lay_out, truncate_pair
-from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.rows import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, Rows, lay_out, truncate_pair
 from electra_albert.tasks.task import ChoiceExample, SequenceExample
 
 _GAP = re.compile(r"_+")
 _LONGEST_QUESTION = 128  # tokens of question and option, as in the code published for RACE
 GROUPS = {"middle": 0, "high": 1}
-OTHER_GROUP = -1
 
 
 def encode(examples: Sequence[SequenceExample], encoding: Encoding) -> Rows:
@@ -42,16 +40,15 @@ def encode(examples: Sequence[SequenceExample], encoding: Encoding) -> Rows:
     if gold is not None and plan.is_regression:
         labels = np.array(gold, dtype=np.float32)[units]
     elif gold is not None:
-        numbers = [encoding.class_number(label, example) for label, example in zip(gold, examples, strict=True)]
-        labels = np.array(numbers, dtype=np.int64)[units]
-    return Rows(*lay_out(encoder, rows), np.array(units, dtype=np.int64), labels, encoder.pad_id)
+        labels = encoding.class_numbers(zip(gold, examples, strict=True))[units]
+    return lay_out(encoder, rows, units, labels)
 
 
 def decode(
     outputs: Outputs, rows: Rows, examples: Sequence[SequenceExample], labels: Labels, plan: EncodePlan
 ) -> Decoded:
     """Class names or numbers; values (predicted, gold). outputs: [C] logits of each unit, [1] for a regression."""
-    logits = _stacked(outputs, max(1, len(labels)))  # [U, C]
+    logits = np.array(outputs, dtype=np.float64).reshape(-1, 1 if plan.is_regression else len(labels))  # [U, C]
     chosen = logits[:, 0] if plan.is_regression else logits.argmax(axis=1)
     # A regression's own numbers: those of the rows are rounded to float32.
     gold = [example.label or 0 for example in examples] if plan.is_regression else rows.labels
@@ -61,23 +58,17 @@ def decode(
     return Decoded([labels[number] for number in chosen], values, softmax(logits, axis=1).tolist())
 
 
-def _stacked(outputs: Outputs, width: int) -> NDArray[np.float64]:
-    return np.stack(outputs, dtype=np.float64) if outputs else np.zeros((0, width))
-
-
 def encode_choices(examples: Sequence[ChoiceExample], encoding: Encoding) -> Rows:
-    """Rows `[CLS] passage [SEP] question and option [SEP]`, as many to a unit as there are options.
+    """Rows `[CLS] passage [SEP] question and option [SEP]`, one for each option of a unit; DataError for a misfit.
 
-    The passage is cut first. Question and option get at most half of a row; of longer ones the end, with the option, is
-    kept. DataError where questions differ in their number of options, or a label names none of them.
+    The passage is cut first. Question and option get at most half of a row, of which the end, with the option, is kept.
     """
     encoder, plan, gold = encoding.encoder, encoding.plan, encoding.gold(examples)
     option_count = len(examples[0].options) if examples else 1
     for example in examples:
-        place = f"{encoding.where}, {example.identity}"
-        if len(example.options) != option_count or option_count == 0:
-            counts = f"{len(example.options)} options where the first has {option_count}"
-            raise DataError(f"{place}: {counts}; all questions need the same number, at least one")
+        place, count = f"{encoding.where}, {example.identity}", len(example.options)
+        if count != option_count or not count:
+            raise DataError(f"{place}: {count} options where the first has {option_count}; all need the same, not 0")
         if gold is not None and example.label not in range(option_count):
             raise DataError(f"{place}: answer {example.label} is none of {option_count} options")
     texts = sorted({example.context for example in examples})  # several questions share one
@@ -95,7 +86,7 @@ def encode_choices(examples: Sequence[ChoiceExample], encoding: Encoding) -> Row
         if any(len(question) > longest for question in questions):
             encoding.note("questions", f"with an option cut to {longest} tokens", example, is_cut=True)
     labels = None if gold is None else np.array(gold, dtype=np.int64)
-    return Rows(*lay_out(encoder, rows), np.arange(len(examples)), labels, encoder.pad_id, rows_per_unit=option_count)
+    return lay_out(encoder, rows, range(len(examples)), labels, rows_per_unit=option_count)
 
 
 def fill(question: str, option: str) -> str:
@@ -107,8 +98,8 @@ def decode_choices(
     outputs: Outputs, rows: Rows, examples: Sequence[ChoiceExample], labels: Labels, plan: EncodePlan
 ) -> Decoded:
     """The number of the chosen option; values (predicted, gold, group). outputs: [K] a logit an option of each unit."""
-    logits = _stacked(outputs, rows.rows_per_unit)  # [U, K]
+    logits = np.array(outputs, dtype=np.float64).reshape(-1, rows.rows_per_unit)  # [U, K]
     chosen = logits.argmax(axis=1)
-    groups = np.array([GROUPS.get(example.group, OTHER_GROUP) for example in examples])
+    groups = np.array([GROUPS.get(example.group, -1) for example in examples])
     values = None if rows.labels is None else np.stack([chosen, rows.labels, groups], axis=1, dtype=np.float64)
     return Decoded(chosen.tolist(), values, softmax(logits, axis=1).tolist())

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from electra_albert.corpus.text_encoder import Subwords
-from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, lay_out
-from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.rows import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, Rows, lay_out
 from electra_albert.tasks.task import Answer, SpanExample
 
 _LONGEST_QUESTION = 64  # tokens, as in BERT's and ALBERT's code
@@ -22,20 +21,11 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 
-class Window(NamedTuple):
-    """A range of a passage's tokens, and which of them have more context here than in any other window."""
-
-    start: int
-    end: int
-    is_max_context: NDArray[np.bool_]
-
-
 def encode(examples: Sequence[SpanExample], encoding: Encoding) -> Rows:
-    """Rows `[CLS] question [SEP] window of the passage [SEP]`, such that each token of a passage is in one or more.
+    """Rows `[CLS] question [SEP] window of the passage [SEP]`; every token of a passage is in at least one.
 
     Labels are the first and last token of the first answer in the row; a window without the whole answer has (0, 0).
-    Where every question has an answer, such windows are left out of training. An evaluation set keeps every question,
-    whatever becomes of its answer.
+    Where every question has an answer, such windows are left out of training. Evaluation sets keep every question.
     """
     encoder, plan, answers = encoding.encoder, encoding.plan, encoding.gold(examples, "answers")
     room = plan.max_seq_length - 3
@@ -53,36 +43,35 @@ def encode(examples: Sequence[SpanExample], encoding: Encoding) -> Rows:
             encoding.note("questions", f"cut to {longest} tokens", example, is_cut=True)
         answer = _locate(example, example.answers[0], passage, encoding) if example.answers else None
         windows = slide(len(passage.ids), room - len(question), plan)
-        holds = [answer is not None and w.start <= answer[0] and answer[1] < w.end for w in windows]
+        holds = [answer is not None and answer[0] in window and answer[1] in window for window, _ in windows]
         if answer is not None and not any(holds):
             encoding.note("answers", "cut off by every window", example)
         needs_answer = encoding.is_training and not (plan.has_null_answer and (answer or not example.answers))
         if needs_answer and not all(holds):
             encoding.note("windows", "without the answer left out", example, holds.count(False))
         outside = np.tile(np.array([_NO_CONTEXT, _NO_CONTEXT, 0], dtype=np.int32), (len(question) + 2, 1))
-        for window, is_here in zip(windows, holds, strict=True):
+        for (window, is_max_context), is_here in zip(windows, holds, strict=True):
             if needs_answer and not is_here:
                 continue
-            inside, shift = slice(window.start, window.end), len(outside) - window.start
+            inside, shift = slice(window.start, window.stop), len(outside) - window.start
             rows.append((question, passage.ids[inside]))
             sources.append(number)
             gold.append((answer[0] + shift, answer[1] + shift) if answer and is_here else _NULL)
-            tokens = np.stack([passage.starts[inside], passage.ends[inside], window.is_max_context], axis=1)
+            tokens = np.stack([passage.starts[inside], passage.ends[inside], is_max_context], axis=1)
             info += (outside, tokens.astype(np.int32), outside[:1])
     labels = None if answers is None else np.array(gold, dtype=np.int64).reshape(-1, 2)
     token_info = dict(zip(("char_starts", "char_ends", "is_max_context"), np.concatenate(info).T, strict=True))
-    layout, units = lay_out(encoder, rows), np.array(sources, dtype=np.int64)
-    return Rows(*layout, units, labels, encoder.pad_id, token_info=token_info)
+    return lay_out(encoder, rows, sources, labels, token_info=token_info)
 
 
 def _without_blanks(passage: Subwords) -> Subwords:
     """No offsets for tokens without a character, such as a space's sign: no answer begins or ends there."""
-    is_blank, none = passage.starts >= passage.ends, np.int32(_NO_CONTEXT)
-    return Subwords(passage.ids, np.where(is_blank, none, passage.starts), np.where(is_blank, none, passage.ends))
+    starts, ends = np.where(passage.starts < passage.ends, passage[1:], np.int32(_NO_CONTEXT))
+    return Subwords(passage.ids, starts, ends)
 
 
-def slide(token_count: int, room: int, plan: EncodePlan) -> list[Window]:
-    """Windows of `room` tokens, doc_stride apart or nearer: answers are whole where they have most context."""
+def slide(token_count: int, room: int, plan: EncodePlan) -> list[tuple[range, NDArray[np.bool_]]]:
+    """Windows of `room` tokens, and which tokens have most context there: an answer that begins at one is whole."""
     stride = min(plan.doc_stride, room - min(2 * plan.max_answer_length, room // 2))
     starts = range(0, max(1, token_count - room + stride), stride)
     best = np.full(token_count, -1)
@@ -93,8 +82,8 @@ def slide(token_count: int, room: int, plan: EncodePlan) -> list[Window]:
         score = np.minimum(position - start, position[::-1] - start)
         owner[position[score > best[position]]] = number  # the first of equals
         best[position] = np.maximum(best[position], score)
-    ends = [min(start + room, token_count) for start in starts]
-    return [Window(start, end, owner[start:end] == n) for n, (start, end) in enumerate(zip(starts, ends, strict=True))]
+    windows = [range(start, min(start + room, token_count)) for start in starts]
+    return [(window, owner[window.start : window.stop] == number) for number, window in enumerate(windows)]
 
 
 def _locate(example: SpanExample, answer: Answer, passage: Subwords, encoding: Encoding) -> tuple[int, int] | None:
@@ -110,8 +99,7 @@ def _locate(example: SpanExample, answer: Answer, passage: Subwords, encoding: E
         encoding.note("answers", "that no tokens cover whole", example)
     elif answer.text.strip() != text:
         encoding.note("answers", "widened to whole tokens", example)
-    longest = encoding.plan.max_answer_length
-    if last - first >= longest:
+    if last - first >= (longest := encoding.plan.max_answer_length):
         encoding.note("answers", f"longer than {longest} tokens, which none predicted is", example)
     return first, last
 
@@ -119,10 +107,7 @@ def _locate(example: SpanExample, answer: Answer, passage: Subwords, encoding: E
 def best_span(
     logits: NDArray[np.floating], may_start: NDArray[np.bool_], may_end: NDArray[np.bool_], max_answer_length: int
 ) -> tuple[float, int, int]:
-    """Score, first and last token of the span of highest start + end logit; the first of equals, -inf without any.
-
-    logits [L, 2] of starts and ends; may_start and may_end [L]. A span has at most max_answer_length tokens.
-    """
+    """Score, first and last token of the first best span; -inf without any. logits [L, 2]; may_start, may_end [L]."""
     starts, ends = logits.astype(np.float64).T
     padded = np.concatenate([np.full(max_answer_length - 1, -np.inf), np.where(may_start, starts, -np.inf)])
     reachable = np.lib.stride_tricks.sliding_window_view(padded, max_answer_length)  # [L, max_answer_length]
@@ -158,10 +143,9 @@ def search(outputs: Outputs, rows: Rows, examples: Sequence[SpanExample], limit:
 
 
 def decode(outputs: Outputs, rows: Rows, examples: Sequence[SpanExample], labels: Labels, plan: EncodePlan) -> Decoded:
-    """Answers in the passage's own characters; "" where no answer scores higher than every span.
+    """Answers as in the passage, "" for none; probabilities of none. outputs: [L, 2] start and end logits of each unit.
 
-    values: (em, f1, has_answer, null_difference, em_of_span, f1_of_span). probabilities: of there being no answer
-    against the best span, where that can be. outputs: [L, 2] start and end logits of each unit.
+    values: (em, f1, has_answer, null_difference, em_of_span, f1_of_span).
     """
     found = search(outputs, rows, examples, plan.max_answer_length)
     difference = np.zeros(len(examples))
@@ -178,12 +162,11 @@ def decode(outputs: Outputs, rows: Rows, examples: Sequence[SpanExample], labels
     return Decoded(predictions, values, no_answer)
 
 
-# The comparison of SQuAD's script of version 2.0, for both versions. That of 1.1 differs only for answers of which
-# nothing is left once they are normalised, an article or punctuation alone.
+# The comparison of SQuAD's script 2.0, for both versions; that of 1.1 differs only for answers normalised to nothing.
 
 
 def answer_scores(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
-    """Exact match (1.0 or 0.0) up to normalisation, and best F1 of the words, as a bag, against a right answer's.
+    """Exact match (1.0 or 0.0) of the normalised words, and best F1 of the words, as a bag.
 
     Without golds, or where nothing is left of them, the empty answer is right; else a gold without words is ignored.
     """
@@ -193,12 +176,10 @@ def answer_scores(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
 
 
 def normalized_words(text: str) -> list[str]:
-    """The words in lower case, without ASCII punctuation and articles."""
-    # Punctuation goes before articles do, as in the official script: "a-n" becomes an article.
+    """The words in lower case without ASCII punctuation, then without articles ("a-n" is one, as in the script)."""
     return _ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()
 
 
 def _word_f1(predicted: list[str], gold: list[str]) -> float:
-    if not predicted or not gold:
-        return float(predicted == gold)
-    return 2 * sum((Counter(predicted) & Counter(gold)).values()) / (len(predicted) + len(gold))
+    shared = sum((Counter(predicted) & Counter(gold)).values())
+    return 2 * shared / (len(predicted) + len(gold)) if predicted or gold else 1.0

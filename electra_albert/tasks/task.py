@@ -1,4 +1,4 @@
-"""A fine-tuning task as data, its examples once they are read, and the report on how they were read."""
+"""A fine-tuning task as data, its examples, and the report on how they were read."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 Patterns = tuple[str, ...]  # names of a file, the best first; a * matches any text
-
 TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 
 
@@ -73,7 +72,7 @@ class SequenceExample(NamedTuple):
 
     text: str
     text_pair: str | None
-    label: str | float | None  # a number where the task is a regression; None where there is none
+    label: str | float | None  # a number of a regression; None: unlabelled
     identity: str  # the example's own index, or else its number, from 0
 
 

@@ -1,13 +1,12 @@
 """Words with tags: rows of whole words, tags out of logits, their entities. U windows (units), L length, C tags."""
 
 from collections.abc import Collection, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
 from electra_albert.contracts import IGNORED_LABEL, DataError
-from electra_albert.tasks.encoding import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, lay_out
-from electra_albert.tasks.rows import Rows
+from electra_albert.tasks.rows import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, Rows, lay_out
 from electra_albert.tasks.task import TokenExample
 
 Entity = tuple[int, int, str]  # first word, one past the last word, type
@@ -44,18 +43,15 @@ def encode(examples: Sequence[TokenExample], encoding: Encoding) -> Rows:
         for window in windows:
             rows.append((np.concatenate([np.zeros(0, dtype=np.int32), *(words[i] for i in window)]), None))
             sources.append(number)
-            word_numbers.append(_NO_WORD)
-            for i in window:
-                word_numbers += [i, *[_NO_WORD] * (len(words[i]) - 1)]
-            word_numbers.append(_NO_WORD)
+            numbered = ([i, *[_NO_WORD] * (len(words[i]) - 1)] for i in window)
+            word_numbers += [_NO_WORD, *chain.from_iterable(numbered), _NO_WORD]
     info = {"words": np.array(word_numbers, dtype=np.int32)}
     labels = None
     if tags is not None:
         labels = np.full(len(word_numbers), IGNORED_LABEL, dtype=np.int64)
         # Words and windows are in order.
-        labels[info["words"] >= 0] = [encoding.class_number(tag, one) for one in examples for tag in one.tags or ()]
-    layout, units = lay_out(encoder, rows), np.array(sources, dtype=np.int64)
-    return Rows(*layout, units, labels, encoder.pad_id, has_token_labels=True, token_info=info)
+        labels[info["words"] >= 0] = encoding.class_numbers((tag, one) for one in examples for tag in one.tags or ())
+    return lay_out(encoder, rows, sources, labels, has_token_labels=True, token_info=info)
 
 
 def _windows(lengths: list[int], room: int) -> list[range]:

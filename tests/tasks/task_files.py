@@ -24,15 +24,12 @@ def table(*rows: Iterable[str]) -> str:
     return "".join("\t".join(row) + "\n" for row in rows)
 
 
-def read(name: str, *, needs_test: bool = False, seed: int = 0, **options: Any) -> TaskData:
-    """The data of a task to be trained; options are those of DataConfig, paths allowed."""
-    return read_task(find_task(name), needs_test=needs_test, seed=seed, **options)
-
-
-def read_task(
-    task: Task, *, needs_test: bool = False, seed: int = 0, is_trained: bool = True, **options: Any
+def read(
+    name: str | Task, *, needs_test: bool = False, seed: int = 0, is_trained: bool = True, **given: Any
 ) -> TaskData:
-    options = {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
+    """The data of a task; `given` are options of DataConfig, paths allowed."""
+    task = find_task(name) if isinstance(name, str) else name
+    options = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
     config = DataConfig(task=task.name, **options)
     return read_data(task, config, needs_test=needs_test, seed=seed, is_trained=is_trained)
 
@@ -74,9 +71,8 @@ def race_file(path: Path, **changes: Any) -> Path:
 
 def custom_files(folder: Path, train: list[object], dev: list[object]) -> dict[str, Path]:
     """The options for two files of JSON lines, a text with each of the labels."""
-    files = {"train_file": train, "validation_file": dev}
-    lines = {name: [{"text": f"{name} {i}", "label": x} for i, x in enumerate(rows)] for name, rows in files.items()}
-    return {
-        name: write(folder / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        for name, rows in lines.items()
-    }
+    files = {}
+    for name, labels in (("train_file", train), ("validation_file", dev)):
+        rows = [json.dumps({"text": f"{name} {i}", "label": label}) + "\n" for i, label in enumerate(labels)]
+        files[name] = write(folder / f"{name}.jsonl", "".join(rows))
+    return files

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,16 +23,6 @@ from tests.tasks.task_files import noticed, race_file, read, squad_file, write
 
 NO_ANSWER: dict[str, Any] = {"answers": [], "is_impossible": True}
 TAGGED = "EU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\nPeter NNP B-NP B-PER\n"
-
-
-def squad(folder: Path, name: str, train: list[dict[str, Any]], dev: list[dict[str, Any]] | None = None) -> TaskData:
-    train_file = squad_file(folder / "t.json", *train)
-    dev_file = squad_file(folder / "d.json", *([{}] if dev is None else dev))
-    return read(name, train_file=train_file, validation_file=dev_file)
-
-
-def answers(data: TaskData, where: str = "train") -> list[list[Answer]]:
-    return [list(one.answers) for one in (data.train if where == "train" else data.evaluation["dev"])]
 
 
 def json_lines(path: Path, *rows: dict[str, Any]) -> Path:
@@ -56,36 +47,34 @@ def test_questions_are_read_with_all_their_answers_from_the_file_of_their_versio
     assert len(read("squad_v2", data_dir=tmp_path).train) == 2
 
 
-def test_a_question_without_an_answer_belongs_to_squad_v2_only(tmp_path: Path) -> None:
-    second = squad(tmp_path, "squad_v2", [{}, NO_ANSWER], [{}, NO_ANSWER])
-    assert [len(found) for found in answers(second)] == [len(found) for found in answers(second, "dev")] == [1, 0]
-    assert noticed(second.report, "left out") == noticed(second.report, "NOT SCORED") == 0
-    first = squad(tmp_path, "squad", [{}, NO_ANSWER], [{}, NO_ANSWER])
-    assert (len(first.train), len(first.evaluation["dev"])) == (1, 1)
-    assert noticed(first.report, "t.json left out of training: the question has no answer") == 1
-    assert noticed(first.report, "d.json NOT SCORED: the question has no answer") == 1
+def at(text: str, start: int) -> dict[str, Any]:
+    return {"answers": [{"text": text, "answer_start": start}]}
 
 
-def test_missing_answers_are_not_taken_for_no_answer_and_those_of_the_impossible_are_ignored(tmp_path: Path) -> None:
-    forgotten = {"answers": [], "is_impossible": False}
-    assert len(squad(tmp_path, "squad", [{}, {"answers": []}]).train) == 1
-    assert len(squad(tmp_path, "squad_v2", [{}, forgotten]).train) == 1
-    scored = squad(tmp_path, "squad_v2", [{}], [{}, forgotten])
-    assert len(scored.evaluation["dev"]) == 2  # as the official script counts
-    data = squad(tmp_path, "squad_v2", [{}, {"is_impossible": True}])
-    assert (answers(data)[1], noticed(data.report, "marked as impossible")) == ([], 1)
+NONE, NO_SPAN, LOST = "the question has no answer", "rows of d.json NOT SCORED", "rows of t.json left out of training"
 
 
-def test_an_answer_is_moved_to_where_its_text_is_or_left_out_of_training_and_still_scored(tmp_path: Path) -> None:
-    data = squad(tmp_path, "squad", [{"answers": [{"text": "Bob", "answer_start": 6}]}])
-    assert answers(data) == [[Answer("Bob", 8)]]
-    assert noticed(data.report, "moved to where their text is") == 1
-    lost = {"answers": [{"text": "Eve", "answer_start": 0}]}
-    data = squad(tmp_path, "squad", [{}, lost], [lost])
-    assert len(data.train) == 1
-    assert noticed(data.report, "left out of training: the answer is not in the passage") == 1
-    assert answers(data, "dev") == [[Answer("Eve", 0)]]
-    assert noticed(data.report, "not in the passage, and still count") == 1
+@pytest.mark.parametrize(
+    ("name", "question", "train", "dev", "notices"),
+    [
+        ("squad_v2", NO_ANSWER, [], [], []),
+        ("squad", NO_ANSWER, None, None, [f"{LOST}: {NONE}", f"{NO_SPAN}: {NONE}"]),
+        ("squad", {"answers": []}, None, None, [f"{LOST}: no answers", f"{NO_SPAN}: no answers"]),
+        ("squad_v2", {"answers": [], "is_impossible": False}, None, [], [LOST]),  # scored as by the official script
+        ("squad_v2", {"is_impossible": True}, [], [], ["t.json marked as impossible", "d.json marked as impossible"]),
+        ("squad", at("Bob", 6), [("Bob", 8)], [("Bob", 8)], ["t.json moved to where their text is"]),
+        ("squad", at("Eve", 0), None, [("Eve", 0)], [f"{LOST}: the answer is not", "d.json that still count, but are"]),
+    ],
+)
+def test_an_odd_question_is_used_or_left_out_and_counted(
+    tmp_path: Path, name: str, question: Any, train: list[Any] | None, dev: list[Any] | None, notices: list[str]
+) -> None:
+    train_file, dev_file = (squad_file(tmp_path / f"{stem}.json", {}, question) for stem in "td")
+    data = read(name, train_file=train_file, validation_file=dev_file)
+    for wanted, found, what in ((train, data.train, LOST), (dev, data.evaluation["dev"], NO_SPAN)):
+        assert [list(one.answers) for one in found[1:]] == ([] if wanted is None else [wanted])
+        assert noticed(data.report, what) == (wanted is None)
+    assert [noticed(data.report, notice) for notice in notices] == [1] * len(notices)
 
 
 @settings(deadline=None)
@@ -108,7 +97,7 @@ def test_questions_are_read_from_tables_and_new_ones_need_no_answers(tmp_path: P
     files = {"train_file": json_lines(tmp_path / "t.jsonl", row, none), "validation_file": tmp_path / "d.parquet"}
     data = read("squad_v2", **files)
     assert data.train == data.evaluation["dev"]
-    assert answers(data) == [[Answer("Rome", 15)], []]
+    assert [one.answers for one in data.train] == [(Answer("Rome", 15),), ()]
     bare = {"context": "Ada met Bob.", "question": "Who?"}
     whole = {"data": [{"paragraphs": [{**bare, "qas": [{**bare, "id": "0"}]}]}]}
     wanted = [SpanExample("Ada met Bob.", "Who?", None, "0")]
@@ -147,7 +136,7 @@ def race_folder(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def test_articles_give_a_question_each_with_its_level(tmp_path: Path) -> None:
+def test_articles_give_a_question_each_with_its_level_and_those_without_an_answer_are_counted(tmp_path: Path) -> None:
     data = read("race", data_dir=race_folder(tmp_path), needs_test=True)
     first = ChoiceExample("Tea is hot.", "Tea is _ .", ("hot", "cold", "old", "new"), 0, "middle2.txt-0", "middle")
     assert data.train[0] == first
@@ -157,12 +146,9 @@ def test_articles_give_a_question_each_with_its_level(tmp_path: Path) -> None:
     assert {one.group for one in read("race", data_dir=tmp_path, race_level="high").train} == {"high"}
     with pytest.raises(UsageError, match="no folder middle/"):
         read("race", data_dir=tmp_path, race_level="middle")
-
-
-def test_questions_without_an_answer_are_counted(tmp_path: Path) -> None:
-    data = read("race", data_dir=race_folder(tmp_path, answers=["A", ""]))
-    assert len(data.train) == 3
-    assert noticed(data.report, "left out of training: no answer") == 1
+    race_file(tmp_path / "RACE" / "train" / "high" / "1.txt", answers=["A", ""])
+    data = read("race", data_dir=tmp_path)
+    assert (len(data.train), noticed(data.report, "left out of training: no answer")) == (3, 1)
 
 
 @pytest.mark.parametrize(
@@ -180,24 +166,18 @@ def test_what_is_no_file_of_race_is_refused(tmp_path: Path, changes: dict[str, A
         read("race", data_dir=race_folder(tmp_path, **changes))
 
 
-def test_questions_of_race_are_read_from_tables(tmp_path: Path) -> None:
+def test_questions_of_race_are_read_from_tables_and_one_right_option_for_all_is_counted(tmp_path: Path) -> None:
     row = {"example_id": "high7.txt", "article": "Tea.", "question": "Q", "options": ["x", "y"], "answer": "B"}
-    whole = {"article": "Tea.", "questions": ["Q"], "options": [["x", "y"]], "answers": [1]}
+    whole = {"article": "Tea.", "questions": ["Q", "R"], "options": [["x", "y"]] * 2, "answers": [1, "B"]}
     files = {"train_file": json_lines(tmp_path / "t.jsonl", row)}
     files["validation_file"] = json_lines(tmp_path / "d.jsonl", whole)
     data = read("race", **files)
     assert data.train == [ChoiceExample("Tea.", "Q", ("x", "y"), 1, "high7.txt", "high")]
-    assert data.evaluation["dev"] == [ChoiceExample("Tea.", "Q", ("x", "y"), 1, "0-0", "")]
+    wanted = [ChoiceExample("Tea.", question, ("x", "y"), 1, f"0-{n}", "") for n, question in enumerate("QR")]
+    assert data.evaluation["dev"] == wanted
+    assert noticed(data.report, "label only in d.jsonl: 'B'") == 1
     with pytest.raises(DataError, match="no level"):
         read("race", **files, race_level="high")
-
-
-def test_one_right_option_for_all_questions_is_counted(tmp_path: Path) -> None:
-    rows = [{"article": "Tea.", "question": q, "options": ["x", "y"], "answer": "B"} for q in "QRS"]
-    train = json_lines(tmp_path / "t.jsonl", {**rows[0], "answer": "A"}, *rows[1:])
-    report = read("race", train_file=train, validation_file=json_lines(tmp_path / "d.jsonl", *rows)).report
-    assert noticed(report, "label only in d.jsonl: 'B'") == 1
-    assert noticed(report, "label only in t.jsonl") == 0
 
 
 # CoNLL.
@@ -255,12 +235,8 @@ def test_files_are_found_by_what_their_names_hold(tmp_path: Path) -> None:
 
 
 def test_words_and_tags_are_read_from_tables(tmp_path: Path) -> None:
-    rows = [
-        ([0, 1], None),
-        ([], "not as many tags as words"),
-        *(([0, none], "without a tag") for none in (-100, "", None)),
-    ]
-    file = json_lines(tmp_path / "t.JSONL", *({"tokens": ["a", "b"], "ner_tags": tags} for tags, _ in rows))
+    rows = [[0, 1], [], *([0, none] for none in (-100, "", None))]
+    file = json_lines(tmp_path / "t.JSONL", *({"tokens": ["a", "b"], "ner_tags": tags} for tags in rows))
     data = read("ner", train_file=file, validation_file=file)
     assert (data.train, data.labels) == ([TokenExample(("a", "b"), ("0", "1"), "0")], ("0", "1"))
     assert noticed(data.report, "left out of training: not as many tags as words") == 1
@@ -292,6 +268,20 @@ def test_tags_that_are_too_many_and_sentences_of_single_words_are_refused(tmp_pa
     assert len(conll(tmp_path, "a O\n\n" * 9, "a O\n\n" * 9).train) == 9
 
 
+def test_each_form_is_scored_without_training_data_which_is_not_looked_at(tmp_path: Path) -> None:
+    race_file(tmp_path / "dev" / "high" / "1.txt")
+    files = {
+        "cola": (write(tmp_path / "dev.tsv", "gj04\t1\t\tIt is.\ngj04\t0\t*\tIs it is.\n"), 2),
+        "squad": (squad_file(tmp_path / "d.json", {}), 1),
+        "race": (tmp_path / "dev", 2),
+        "ner": (write(tmp_path / "d.conll", "Ada B-x\nran O\n"), 1),
+    }
+    for name, (file, size) in files.items():
+        task = replace(find_task(name), labels=("B-x", "O")) if name == "ner" else find_task(name)
+        data = read(task, is_trained=False, validation_file=file, train_file=tmp_path / "none.tsv")
+        assert (len(data.train), len(data.evaluation["dev"])) == (0, size), name
+
+
 # Options and names that fit no such file.
 
 
@@ -311,12 +301,10 @@ def test_columns_that_conll_has_not_are_refused(tmp_path: Path, options: dict[st
 
 
 def test_columns_and_endings_that_fit_no_format_are_refused(tmp_path: Path) -> None:
-    file = squad_file(tmp_path / "t.json", {})
     for option in ("text_column", "text_pair_column", "label_column"):
-        with pytest.raises(UsageError, match=rf"--{option} x: .*t\.json has a form of its own"):
-            read("squad", train_file=file, validation_file=file, **{option: "x"})
-    with pytest.raises(UsageError, match=r"--label_column x: .*txt has a form of its own"):
-        read("race", data_dir=race_folder(tmp_path), label_column="x")
+        for name, file in (("squad", squad_file(tmp_path / "t.json", {})), ("race", race_file(tmp_path / "t.txt"))):
+            with pytest.raises(UsageError, match=rf"--{option} x: .*{file.name} has a form of its own"):
+                read(name, train_file=file, validation_file=file, **{option: "x"})
     for name in ("t.csv", "t.JSON", "t.zip"):
         with pytest.raises(UsageError, match="columns of CoNLL"):
             read("ner", train_file=write(tmp_path / name, TAGGED), validation_file=tmp_path / name)

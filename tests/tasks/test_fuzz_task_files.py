@@ -45,40 +45,28 @@ def test_any_bytes_are_read_or_refused(task: str, suffix: str, content: bytes) -
     assert is_read_or_refused(task, suffix, content)
 
 
-@pytest.mark.parametrize(("task", "suffix"), [form for form in FORMS if form[1] in (".json", ".jsonl", ".txt")])
-@settings(deadline=None, max_examples=30)
-@given(rows=st.lists(ROW, min_size=1, max_size=3))
-def test_any_json_is_read_or_refused(task: str, suffix: str, rows: list[dict[str, Any]]) -> None:
-    is_lines = suffix == ".jsonl"
-    assert is_read_or_refused(task, suffix, "\n".join(map(json.dumps, rows if is_lines else rows[:1])).encode())
-
-
-def nested(paragraph: Any) -> bytes:
-    return json.dumps({"data": [{"paragraphs": [paragraph]}]}).encode()
-
-
 def often(usual: Any) -> st.SearchStrategy[Any]:
     """The usual value as often as anything at all, so that the checks after it run too."""
     return st.just(usual) | st.just(usual) | VALUES
 
 
 ANSWER = st.fixed_dictionaries({"text": often("b"), "answer_start": often(2)})
-QUESTION = st.fixed_dictionaries(
-    {"id": often("1"), "question": often("q"), "answers": st.lists(ANSWER, max_size=2) | SCALARS | VALUES},
-    optional={"is_impossible": st.booleans() | SCALARS},
+ANSWERS = {"answers": st.lists(ANSWER, max_size=2) | SCALARS | VALUES}
+QUESTION = {"id": often("1"), "question": often("q"), **ANSWERS}
+IMPOSSIBLE = {"is_impossible": st.booleans() | SCALARS}
+FILE = st.fixed_dictionaries(QUESTION, optional=IMPOSSIBLE).map(
+    lambda question: {"data": [{"paragraphs": [{"context": "a b c", "qas": [question]}]}]}
 )
-ARTICLE = st.fixed_dictionaries(
-    {"article": often("a"), "questions": often(["q"]), "options": often([["x", "y"]]), "answers": often(["A"])}
-)
+ARTICLE = {"article": often("a"), "questions": often(["q"]), "options": often([["x", "y"]]), "answers": often(["A"])}
+ROWS = st.lists(ROW, min_size=1, max_size=3)
+JSON = [(*form, ROWS if form[1] == ".jsonl" else ROW) for form in FORMS if form[1] in (".json", ".jsonl", ".txt")]
+JSON += [("squad_v2", ".json", FILE), ("race", ".txt", st.fixed_dictionaries(ARTICLE))]
 
 
+@pytest.mark.parametrize(("task", "suffix", "contents"), JSON)
 @settings(deadline=None, max_examples=60)
-@given(QUESTION)
-def test_any_question_is_read_or_refused(question: dict[str, Any]) -> None:
-    assert is_read_or_refused("squad_v2", ".json", nested({"context": "a b c", "qas": [question]}))
-
-
-@settings(deadline=None, max_examples=60)
-@given(ARTICLE)
-def test_any_article_is_read_or_refused(article: dict[str, Any]) -> None:
-    assert is_read_or_refused("race", ".txt", json.dumps(article).encode())
+@given(data=st.data())
+def test_any_json_is_read_or_refused(task: str, suffix: str, contents: Any, data: st.DataObject) -> None:
+    content = data.draw(contents)
+    rows = content if isinstance(content, list) else [content]
+    assert is_read_or_refused(task, suffix, "\n".join(map(json.dumps, rows)).encode())

@@ -9,7 +9,7 @@ import pytest
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.tasks.registry import TASKS
 from electra_albert.tasks.task import SequenceExample, TokenExample
-from tests.tasks.task_files import noticed, read, read_task, write
+from tests.tasks.task_files import noticed, read, write
 
 HF_ORDER = ["entailment", "neutral", "contradiction"]
 
@@ -45,14 +45,8 @@ def mnli() -> datasets.DatasetDict:
     rows = {"premise": ["a", "b", "c"], "hypothesis": ["d", "e", "f"], "label": [0, 1, 2], "idx": [5, 6, 7]}
     unlabelled = {**rows, "label": [-1, -1, -1]}
     features = {"premise": text, "hypothesis": text, "label": classes(*HF_ORDER), "idx": datasets.Value("int32")}
-    return made(
-        features,
-        train=rows,
-        validation_matched=rows,
-        validation_mismatched={**rows, "label": [0, 1, -1]},
-        test_matched=unlabelled,
-        test_mismatched=unlabelled,
-    )
+    splits = {"train": rows, "validation_matched": rows, "validation_mismatched": {**rows, "label": [0, 1, -1]}}
+    return made(features, **splits, test_matched=unlabelled, test_mismatched=unlabelled)
 
 
 def test_classes_go_by_name_and_not_by_number(on_hub: dict[Any, Any]) -> None:
@@ -63,10 +57,8 @@ def test_classes_go_by_name_and_not_by_number(on_hub: dict[Any, Any]) -> None:
     assert data.train[0] == SequenceExample("a", "d", "entailment", "5")
     assert {name: len(examples) for name, examples in data.evaluation.items()} == {"matched": 3, "mismatched": 2}
     assert noticed(data.report, "NOT SCORED: no label") == 1
-    assert {name: [one.label for one in some] for name, some in data.test.items()} == {
-        "MNLI-m": [None] * 3,
-        "MNLI-mm": [None] * 3,
-    }
+    tests = {name: [one.label for one in some] for name, some in data.test.items()}
+    assert tests == dict.fromkeys(("MNLI-m", "MNLI-mm"), [None] * 3)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +72,7 @@ def test_the_hubs_names_become_those_of_glue(on_hub: dict[Any, Any], names: tupl
 
 
 def test_numbers_that_no_class_names_are_refused_where_their_order_differs(on_hub: dict[Any, Any]) -> None:
-    bare = mnli().cast_column("label", datasets.Value("int64"))
-    on_hub["some/mnli", None] = bare
+    on_hub["some/mnli", None] = mnli().cast_column("label", datasets.Value("int64"))
     with pytest.raises(DataError, match="label '0' is none of 'contradiction', 'entailment', 'neutral'"):
         read("mnli", data_dir="some/mnli")
 
@@ -97,7 +88,7 @@ def test_tags_go_by_name_and_a_config_can_be_chosen(on_hub: dict[Any, Any]) -> N
 def test_a_dataset_without_training_data_is_scored(on_hub: dict[Any, Any]) -> None:
     whole = mnli()
     on_hub["some/mnli", None] = datasets.DatasetDict({name: split for name, split in whole.items() if name != "train"})
-    data = read_task(TASKS["mnli"], data_dir="some/mnli", is_trained=False)
+    data = read(TASKS["mnli"], data_dir="some/mnli", is_trained=False)
     assert (data.train, list(data.evaluation)) == ([], ["matched", "mismatched"])
     with pytest.raises(UsageError, match=r"no training data in some/mnli.*there is 'validation_matched'"):
         read("mnli", data_dir="some/mnli")
@@ -113,12 +104,8 @@ def test_a_file_of_its_own_replaces_one_set_of_a_dataset(on_hub: dict[Any, Any],
 
 def test_squad_is_read_in_the_form_of_the_hub(on_hub: dict[Any, Any]) -> None:
     text = datasets.Value("string")
-    features = {
-        "id": text,
-        "context": text,
-        "question": text,
-        "answers": {"text": datasets.List(text), "answer_start": datasets.List(datasets.Value("int32"))},
-    }
+    answers = {"text": datasets.List(text), "answer_start": datasets.List(datasets.Value("int32"))}
+    features = {**dict.fromkeys(("id", "context", "question"), text), "answers": answers}
     found = [{"text": ["c"], "answer_start": [0]}, {"text": [], "answer_start": []}]
     rows = {"id": ["x", "y"], "context": ["c d", "c d"], "question": ["q", "r"], "answers": found}
     on_hub["rajpurkar/squad_v2", None] = made(features, train=rows, validation=rows)
@@ -135,9 +122,8 @@ def test_squad_is_read_in_the_form_of_the_hub(on_hub: dict[Any, Any]) -> None:
 )
 def test_what_cannot_be_had_is_refused_in_one_line(on_hub: dict[Any, Any], held: Any, message: str) -> None:
     if isinstance(held, list):
-        rows = {"sentence": ["a"], "label": ["1"]}
-        text = datasets.Value("string")
-        held = made({"sentence": text, "label": text}, **dict.fromkeys(held, rows))
+        features = dict.fromkeys(("sentence", "label"), datasets.Value("string"))
+        held = made(features, **{split: {"sentence": ["a"], "label": ["1"]} for split in held})
     if held is not None:
         on_hub["some/sst", None] = held
     with pytest.raises(UsageError, match=message) as refused:

@@ -1,5 +1,7 @@
 """The rows that describe the tasks agree with one another and are found under their usual names."""
 
+from dataclasses import replace
+
 import pytest
 
 from electra_albert.contracts import UsageError
@@ -43,17 +45,10 @@ def test_names_that_are_no_task_are_refused_with_a_suggestion(name: str, word: s
 
 
 # As the hub names them, in the order of Google's code.
-CLASSES = {
-    "cola": "unacceptable acceptable",
-    "sst2": "negative positive",
-    "mrpc": "not_equivalent equivalent",
-    "qqp": "not_duplicate duplicate",
-    "mnli": "contradiction entailment neutral",
-    "qnli": "entailment not_entailment",
-    "rte": "entailment not_entailment",
-    "wnli": "not_entailment entailment",
-    "ax": "contradiction entailment neutral",
-}
+CLASSES = {"cola": "unacceptable acceptable", "sst2": "negative positive", "mrpc": "not_equivalent equivalent"}
+CLASSES |= {"qqp": "not_duplicate duplicate", "wnli": "not_entailment entailment"}
+CLASSES |= dict.fromkeys(("qnli", "rte"), "entailment not_entailment")
+CLASSES |= dict.fromkeys(("mnli", "ax"), "contradiction entailment neutral")
 
 
 def test_each_class_of_glue_as_the_hub_names_it_has_its_number() -> None:
@@ -71,7 +66,7 @@ def test_options_change_columns_and_make_a_regression_where_they_fit() -> None:
     assert (task.columns.text, task.columns.pair, task.columns.label) == (("a",), ("b",), ("c",))
     assert (task.is_regression, task.main) == (True, "spearman")
     assert as_configured(task, config) == task
-    assert as_configured(TASKS["ner"], DataConfig(label_column="2")).tag_column == 2
+    assert as_configured(TASKS["ner"], DataConfig(label_column="2")) == replace(TASKS["ner"], tag_column=2)
     assert as_configured(TASKS["custom"], DataConfig(label_column="2")).columns.label == ("2",)
     for wrong, word in ((DataConfig(regression=True), "classes"), (DataConfig(text_pair_column="b"), "one text")):
         with pytest.raises(UsageError, match=f"cola (has )?{word}"):

@@ -1,6 +1,7 @@
 """Answers are compared as SQuAD's official script does, tags are read as the CoNLL shared tasks' script does."""
 
 import string
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -79,9 +80,7 @@ def marked_sentences(draw: st.DrawFn) -> tuple[list[tuple[int, str]], set[Entity
 
 @LAW
 @given(st.sampled_from(["BIIB", "BIES", "BILU"]), marked_sentences())  # IOB2, IOBES, BILOU
-def test_entities_written_in_a_scheme_are_read_back(
-    scheme: str, marked: tuple[list[tuple[int, str]], set[Entity]]
-) -> None:
+def test_entities_written_in_a_scheme_are_read_back(scheme: str, marked: Any) -> None:
     begin, inside, end, single = scheme
     tags = []
     for length, kind in marked[0]:

@@ -14,10 +14,6 @@ from electra_albert.tasks.metrics import MEASURES, Comparison, Values, bootstrap
 LAW = settings(max_examples=100, deadline=None, derandomize=True)
 
 
-def accuracy(values: Values) -> float:
-    return float((values[:, 0] == values[:, 1]).mean())
-
-
 def model(rates: list[float], size: int, seed: int) -> list[Values]:
     """One table a rate: a classifier of two classes that is right so often; the gold classes are always the same."""
     gold = np.arange(size) % 2
@@ -27,7 +23,7 @@ def model(rates: list[float], size: int, seed: int) -> list[Values]:
 
 
 def interval_of(tables: list[Values], seed: int = 0, resamples: int = 1000) -> tuple[float, float]:
-    return bootstrap_intervals(tables, lambda values: {"accuracy": accuracy(values)}, seed, resamples)["accuracy"]
+    return bootstrap_intervals(tables, MEASURES["classification"], seed, resamples)["accuracy"]
 
 
 def compared(first: list[Values], second: list[Values], seed: int = 0, resamples: int = 300) -> Comparison:
@@ -58,20 +54,17 @@ def test_a_summary_equals_the_standard_library(scores: list[float]) -> None:
 def test_an_interval_is_as_wide_as_the_normal_approximation_says() -> None:
     tables = model([0.8], size=2000, seed=3)
     low, high = interval_of(tables)
-    share = accuracy(tables[0])
+    share = MEASURES["classification"](tables[0])["accuracy"]
     half = 1.96 * math.sqrt(share * (1 - share) / 2000)
     # A quantile of 1,000 draws wanders by about 5 % of the half-width (one standard error); four of these are allowed.
     assert (low, high) == pytest.approx((share - half, share + half), abs=0.2 * half)
 
 
 def test_an_interval_covers_the_true_score_about_as_often_as_promised() -> None:
-    trials, covered = 120, 0
-    for trial in range(trials):
-        low, high = interval_of(model([0.7], size=150, seed=trial), seed=trial, resamples=200)
-        covered += low <= 0.7 <= high
+    found = [interval_of(model([0.7], size=150, seed=trial), seed=trial, resamples=200) for trial in range(120)]
+    missed = sum(not low <= 0.7 <= high for low, high in found)
     # Of 120 draws at 0.95 four standard deviations are 9.6 misses above the 6 expected; one more for the few resamples.
-    assert covered >= trials - 17
-    assert covered < trials
+    assert 0 < missed <= 17
 
 
 def test_seeds_that_agree_leave_the_interval_of_one() -> None:
@@ -94,8 +87,8 @@ GROUPS, OF_CLASSES = "accuracy accuracy_middle accuracy_high", "accuracy macro_f
     ],
     ids=["lacking in some draws", "lacking in a seed", "only in some draws"],
 )
-def test_a_metric_of_all_examples_has_an_interval_over_the_draws_that_have_it(
-    measure: str, tables: list[Any], wanted: dict[str, Any], names: str
+def test_an_interval_is_over_the_draws_that_have_the_metric(
+    measure: str, tables: list[Any], wanted: Any, names: str
 ) -> None:
     per_seed = [np.array(table, dtype=np.float64) for table in tables]
     intervals = bootstrap_intervals(per_seed, MEASURES[measure], seed=0, resamples=60)
@@ -145,13 +138,11 @@ def test_examples_are_paired() -> None:
 
 
 def test_chance_alone_is_called_significant_about_as_rarely_as_promised() -> None:
-    found = 0
-    for trial in range(60):
-        rates = np.random.default_rng(trial).normal(0.75, 0.02, size=6).tolist()
-        tables = model(rates, size=120, seed=trial)
-        found += compared(tables[:3], tables[3:], seed=trial, resamples=100).p_value < 0.05
+    rates = [np.random.default_rng(trial).normal(0.75, 0.02, size=6).tolist() for trial in range(60)]
+    tables = [model(some, size=120, seed=trial) for trial, some in enumerate(rates)]
+    found = [compared(some[:3], some[3:], trial, resamples=100).p_value < 0.05 for trial, some in enumerate(tables)]
     # Of 60 at 0.05 four standard deviations are 7 above the 3 expected.
-    assert found <= 10
+    assert sum(found) <= 10
 
 
 def test_the_difference_is_given_in_pooled_standard_deviations() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from electra_albert.apps.finetune.compare import glue_average
 from electra_albert.contracts import DataError
-from electra_albert.tasks.encoding import Decoded
 from electra_albert.tasks.kinds import NO_ANSWER_FILE, write_submission
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, find_task
+from electra_albert.tasks.rows import Decoded
 from electra_albert.tasks.task import ChoiceExample, SequenceExample, SpanExample, TokenExample
 
 MISMATCHED = "mismatched_accuracy"
@@ -46,8 +46,8 @@ SENTENCES = [TokenExample(("EU", "rejects"), None, "1"), TokenExample(("Bonn",),
         ("ner", [["B-ORG", "O"], ["B-LOC"]], SENTENCES, "EU\tB-ORG\nrejects\tO\n\nBonn\tB-LOC\n\n"),
     ],
 )
-def test_predictions_keep_the_order_and_the_index_of_their_file(
-    name: str, predictions: list[Any], examples: list[Any], content: str, tmp_path: Path
+def test_predictions_keep_their_order_and_index(
+    name: str, predictions: Any, examples: Any, content: str, tmp_path: Path
 ) -> None:
     task = find_task(name)
     test, decoded = next(iter(task.files.test)), Decoded(predictions, None, None)
@@ -57,9 +57,8 @@ def test_predictions_keep_the_order_and_the_index_of_their_file(
 
 def test_answers_of_squad_are_an_object_by_id(tmp_path: Path) -> None:
     examples = [SpanExample("Ein Café.", "What?", None, identity) for identity in ("b", "a")]
-    path = write_submission(
-        find_task("squad_v2"), "test", Decoded(["Café", ""], None, [0.125, 1.0]), examples, tmp_path
-    )
+    decoded = Decoded(["Café", ""], None, [0.125, 1.0])
+    path = write_submission(find_task("squad_v2"), "test", decoded, examples, tmp_path)
     assert path.name == "predictions.json"
     assert json.loads(path.read_text(encoding="utf-8")) == {"b": "Café", "a": ""}
     assert "Café" in path.read_text(encoding="utf-8")  # to be read by eye as well
@@ -76,8 +75,8 @@ def test_answers_of_squad_are_an_object_by_id(tmp_path: Path) -> None:
         ("custom", ["a\rb"], texts("0"), DataError),
     ],
 )
-def test_predictions_that_the_form_cannot_hold_are_refused(
-    name: str, predictions: list[Any], examples: list[Any], error: type[Exception], tmp_path: Path
+def test_what_the_form_cannot_hold_is_refused(
+    name: str, predictions: Any, examples: Any, error: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(error):
         write_submission(find_task(name), "test", Decoded(predictions, None, None), examples, tmp_path)

@@ -26,9 +26,8 @@ from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.model.task_model import TaskHead
 from electra_albert.presets import PRESETS
-from electra_albert.tasks import encoding, kinds, reading, recipes, registry, token
-from electra_albert.tasks.encoding import EncodePlan
-from electra_albert.tasks.rows import Rows
+from electra_albert.tasks import kinds, reading, recipes, registry, token
+from electra_albert.tasks.rows import EncodePlan, Encoding, Rows, trained_plan
 from electra_albert.tasks.task import Report, Task, TaskData
 from electra_albert.training.distributed import World, main_first
 
@@ -131,7 +130,7 @@ def make_task_job(task: Task, config: FinetuneConfig, start: Start, world: World
         data = reading.read_data(task, config.data, needs_test=needs_test, seed=training.seed, is_trained=is_trained)
     task = _with_metrics(task, data.labels, tuning.metric_for_best_model)
     plan, encode = _encode_plan(task, tuning, start, details), kinds.KINDS[task.kind].encode
-    scored = encoding.Encoding(TextEncoder(start.tokenizer), data.labels, plan, data.report, "")
+    scored = Encoding(TextEncoder(start.tokenizer), data.labels, plan, data.report, "")
     train = encode(data.train, replace(scored, where="train", is_training=True)) if is_trained else None
     if train is not None and not train.unit_count:
         raise DataError(f"{task.name}: no example is left to train on; {'; '.join(data.report.lines())}")
@@ -203,7 +202,7 @@ def _with_metrics(task: Task, labels: Sequence[str], asked: str | None) -> Task:
 def _encode_plan(task: Task, tuning: TuningConfig, start: Start, details: Mapping[str, Any]) -> EncodePlan:
     positions, lengths = start.config.max_position_embeddings, (tuning.max_seq_length, tuning.doc_stride)
     flags = task.has_null_answer, task.is_regression, tuning.double_unordered
-    plan = encoding.trained_plan(EncodePlan(*lengths, tuning.max_answer_length, *flags, positions), details)
+    plan = trained_plan(EncodePlan(*lengths, tuning.max_answer_length, *flags, positions), details)
     if plan.max_seq_length > positions:
         raise UsageError(f"--max_seq_length {plan.max_seq_length} is longer than the model's {positions} positions")
     return plan

@@ -20,9 +20,9 @@ from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.files import write_text
 from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfig
 from electra_albert.hub.load import ModelFiles, load_task_model, locate, read_task
-from electra_albert.tasks import encoding, metrics, registry
+from electra_albert.tasks import metrics, registry
 from electra_albert.tasks.kinds import KINDS, TaskObjective, write_submission
-from electra_albert.tasks.rows import Rows, eval_batches, outputs_by_unit
+from electra_albert.tasks.rows import Encoding, Rows, eval_batches, outputs_by_unit, trained_plan
 from electra_albert.tasks.task import Report
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.guards import StopSignal
@@ -136,11 +136,11 @@ def predict(job: TaskJob, folder: Path, device: torch.device, stop: StopSignal) 
     if model is None:
         raise CheckpointError("a model with random weights predicts nothing; fine-tune it first")
     objective, details = load_objective(job, model, device)
-    plan, labels, kind = encoding.trained_plan(job.plan, details), tuple(details["labels"]), KINDS[job.task.kind]
+    plan, labels, kind = trained_plan(job.plan, details), tuple(details["labels"]), KINDS[job.task.kind]
     encoder, alone, written = TextEncoder(job.start.tokenizer), World(0, 1, 0, device), list[Path]()
     for name, examples in job.to_label.items():
         report = Report()
-        rows = kind.encode(examples, encoding.Encoding(encoder, labels, plan, report, name))
+        rows = kind.encode(examples, Encoding(encoder, labels, plan, report, name))
         with inference(objective, job):
             found = model_outputs(rows, objective, job.training.per_device_eval_batch_size, alone, stop)
         if found is None:
