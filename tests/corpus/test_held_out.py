@@ -9,7 +9,7 @@ import pytest
 from electra_albert.corpus.held_out import plan_sides
 from electra_albert.corpus.near_duplicates import groups_of, join_alike
 from electra_albert.corpus.parts import Part
-from electra_albert.corpus.sources import Unit
+from electra_albert.corpus.sources import Reading, Unit
 
 SENTENCE = 12  # words
 
@@ -35,7 +35,7 @@ def save_part(folder: Path, number: int, documents: list[list[str]]) -> Part:
     sentence_ends = np.unique(np.concatenate([ends, *inside]))[1:]
     groups = groups_of([" ".join(words) for words in documents])
     written = {"tokens": int(ends[-1]), "sentences": len(sentence_ends), "documents": len(documents)}
-    part = Part(Unit(()), number, "", folder, np.dtype("<u2"), {"written": written})
+    part = Part(Unit((), Reading()), number, "", folder, np.dtype("<u2"), {"written": written})
     for name, array in {
         "document_ends": ends.astype("<i8"),
         "sentence_ends": sentence_ends.astype("<i8"),

@@ -215,7 +215,7 @@ def test_a_vocabulary_is_extended_until_nothing_is_added(config: CorpusConfig, r
     (tmp_path / "given" / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
     text = Path(config.corpus).read_text().replace(" river", " ab").replace(" moon", " abcd")
     own = load_tokenizer(tmp_path / "given")
-    assert len(extend_tokenizer(own, text.splitlines(), 10).pieces) == 1
+    assert len(extend_tokenizer(own, text.splitlines(), 10)[1]) == 1
     given, size = str(tmp_path / "given"), len(own) + 10
     asked = replace(make_file(config, text.encode()), tokenizer=given, vocab_size=9_999, extend_vocab_to=size)
     extended, log = run(asked)
