@@ -15,8 +15,6 @@ SENTENCE = 12  # words
 
 
 class Drawn:
-    """Made-up words, the same for the same seed."""
-
     def __init__(self, seed: int) -> None:
         self.generator = np.random.default_rng(seed)
 
@@ -58,24 +56,13 @@ def held_spans(parts: list[Part], sources: list[int], seed: int) -> tuple[list[t
     return [(run.part.number, run.start, run.end) for run in every if run.side == "validation"], notice
 
 
-def with_notice(drawn: Drawn) -> list[list[str]]:
-    notice = drawn.words(204)
-    return [notice + drawn.words(100) for _ in range(300)]
-
-
 CORPORA: dict[str, Callable[[Drawn], list[list[str]]]] = {
     "199 copies of one text and one other": lambda drawn: [drawn.words(120)] * 199 + [drawn.words(120)],
     "thirty texts, 10 copies each": lambda drawn: [drawn.words(120) for _ in range(30)] * 10,
-    "three forms, 100 documents each": lambda drawn: [
-        drawn.changed(form, 5) for form in [drawn.words(150) for _ in range(3)] for _ in range(100)
-    ],
-    "300 documents under one notice": with_notice,
-    "one document of 60,000 words beside 150 notes": lambda drawn: [
-        drawn.words(count) for count in (60_000, *[60] * 150)
-    ],
-    "very short and very long documents": lambda drawn: [
-        drawn.words(int(length)) for length in drawn.generator.lognormal(4, 2, 300) + 2
-    ],
+    "three forms of 100 documents": lambda d: [d.changed(f, 5) for f in map(d.words, [150] * 3) for _ in range(100)],
+    "300 documents under one notice": lambda d: [n + d.words(100) for n in [d.words(204)] for _ in range(300)],
+    "a document of 60,000 words and 150 notes": lambda d: [d.words(count) for count in (60_000, *[60] * 150)],
+    "very short and long documents": lambda d: [d.words(int(n)) for n in d.generator.lognormal(4, 2, 300) + 2],
     "99 documents": lambda drawn: [drawn.words(120) for _ in range(99)],
 }
 

@@ -126,8 +126,7 @@ def test_fields_of_megabytes_with_line_ends_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.jsonl", *TABLES])
 def test_null_and_empty_texts_are_counted_and_a_missing_column_is_refused(tmp_path: Path, name: str) -> None:
-    path = write_records(tmp_path, name, ["One.", None, "", " \n\u3000", "Two."])
-    documents, counts = read(path)
+    documents, counts = read(path := write_records(tmp_path, name, ["One.", None, "", " \n\u3000", "Two."]))
     assert [document.sentences for document in documents] == [["One."], ["Two."]]
     assert counts["documents_without_text"] == 3
     for refused in (path, write_records(tmp_path, "a.csv", TEXTS)):
@@ -206,8 +205,7 @@ def test_a_record_that_cannot_be_used_is_refused_with_its_line(tmp_path: Path) -
                 read(write(tmp_path, raw, name), unit_bytes=unit_bytes)
             assert "\n" not in str(refusal.value)
     # Catches numbers that begin anew with each run of lines.
-    lines = [json.dumps({"text": " ".join(PROSE)})] * 9_000
-    lines[8_000] = '{"text": 7}'
+    lines = [json.dumps({"text": " ".join(PROSE)})] * 8_000 + ['{"text": 7}']
     for unit_bytes in (300_000, 8 << 20):
         with pytest.raises(DataError, match=r"a\.jsonl, line 8001: "):
             read(write(tmp_path, "\n".join(lines), "a.jsonl"), unit_bytes=unit_bytes)
