@@ -137,9 +137,6 @@ def _plain_errors(config: CorpusConfig) -> Iterator[None]:
         raise UsageError(f"{where}: {problem.strerror or problem}; {way_out}") from problem
 
 
-# The folder of a corpus.
-
-
 class CorpusFolder(NamedTuple):
     """The files of a corpus, and the folder that belongs to it."""
 
@@ -310,9 +307,6 @@ def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepa
         LOG.info(f"  {source.corpus}: {text}")
     folder = corpus.folder
     return Prepared(tokenizer, folder / "tokenizer", store, train, validation, order, folder, held_out_sources)
-
-
-# The tokenizer.
 
 
 def _ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:

@@ -57,9 +57,6 @@ class Unit(NamedTuple):
     reading: Reading
 
 
-# Where to cut.
-
-
 def require_columns(files: Iterable[Path], reading: Reading) -> None:
     """Raise DataError where a file of records does not hold the column of texts, as far as its first record shows."""
     for path in files:

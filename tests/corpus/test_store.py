@@ -265,9 +265,6 @@ def test_a_part_is_written_again_where_a_file_of_it_lacks_bytes_or_it_is_of_othe
     assert plan.missing() == [1]
 
 
-# Statistics as lines for the console.
-
-
 def test_shares_are_rounded_down_and_everything_counted_is_shown(tmp_path: Path) -> None:
     # Catches a count of what was skipped or changed that no line shows.
     good = b"A good line of text, once more.\n" * 200

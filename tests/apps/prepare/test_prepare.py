@@ -45,8 +45,7 @@ def run(caplog: pytest.LogCaptureFixture) -> Run:
 
 
 def rewrite(path: Path, content: bytes) -> None:
-    """Change a file but not its time."""
-    before = path.stat()
+    before = path.stat()  # its time stays
     path.write_bytes(content)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
