@@ -68,7 +68,9 @@ def test_no_text_is_lost(tokenizer: Any, tmp_path: Path) -> None:
     assert sorted(sentences_in(store)) == sorted(one_by_one)
     assert store.statistics["kept"] == 1
     assert store.statistics["read"]["sentences"] == store.statistics["written"]["sentences"] == len(one_by_one)
-    assert store.statistics["written"]["documents"] == 150
+    for what, count in {"documents": 150, "sentences": len(one_by_one)}.items():
+        sides = sum(side[what] for side in store.statistics["sides"].values())
+        assert (store.statistics["written"][what], sides) == (count, count)
     assert np.array_equal(store.token_counts, np.bincount(store.train.tokens, minlength=len(tokenizer)))
 
 
@@ -92,6 +94,13 @@ def test_each_source_ends_where_its_last_token_stands(tokenizer: Any, tmp_path: 
     assert (len(ends), ends[-1], sorted(ends)) == (3, len(store.train.tokens), ends)
     assert store.train.tokens[: ends[0]].tolist() == one.train.tokens.tolist()
     assert store.source_starts == [0, *ends[:-1]]
+
+
+def test_a_store_is_the_same_however_its_text_is_cut_into_parts(tokenizer: Any, tmp_path: Path) -> None:
+    documents = [document(number) for number in range(6_000)]  # over 1 MiB: of several batches in one part
+    for files in (1, 3):
+        build(write_corpus(tmp_path / f"c{files}", documents, files), tokenizer, tmp_path / str(files))
+    assert stored_bytes(tmp_path / "1") == stored_bytes(tmp_path / "3") != {}
 
 
 def test_ids_fit_the_width_of_the_stored_integers() -> None:
