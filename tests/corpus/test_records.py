@@ -165,6 +165,7 @@ def test_a_csv_with_another_separator_gives_the_same_documents_and_text_is_not_c
         documents, counts = read(write(tmp_path, as_csv(TEXTS, delimiter), "a.csv"))
         assert [d.sentences for d in documents] == sentences(write(tmp_path, as_csv(TEXTS), "b.csv"))
         assert sum(count for what, count in counts.items() if what.startswith("CSV files separated by")) == 1
+    assert sentences(write(tmp_path, "text\nOne, two.\n", "a.tsv")) == [["One, two."]]
     rows = ["One; two | three; four.", "One;\ttwo; three."] * 9
     for raw in ("text\n" + "\n".join(rows), "text,id\n" + ",1\n".join([*rows, ""])):
         found = sentences(write(tmp_path, raw, "a.csv"))
