@@ -30,7 +30,7 @@ def measure_store(config: BenchConfig) -> Iterator[Record]:
     corpus = pretraining(config).corpus
     prepared = prepare(corpus, config.seed)
     names, number = count(), os.cpu_count() or 1
-    files = open_corpus(corpus, config.seed).all_files()
+    files = [path for some in open_corpus(corpus, config.seed).files for path in some]
     with TemporaryDirectory(prefix="bench-") as folder:
 
         def ours(workers: int) -> None:

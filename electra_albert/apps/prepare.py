@@ -5,8 +5,7 @@ electra-albert prepare --corpus my.txt --num_shards 16 --shard_index 3     one o
 electra-albert prepare --corpus my.txt --num_shards 16 --merge             once they are done
 
 Both are kept for the next run. A folder's name carries the beginning of its key: a hash of the content of all files,
-how they are read, the tokenizer and the seed. So another corpus never meets an old store, and the same one finds it
-wherever its files have gone.
+how they are read, the tokenizer and the seed.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,8 +62,8 @@ def main(argv: Sequence[str]) -> int:
     """Entry point of `electra-albert prepare`; returns the exit code."""
     parser = make_parser("electra-albert prepare", "Make the tokenizer and the token store of a corpus.")
     parser.add_class_arguments(CorpusConfig)
-    jobs, share = "Jobs that prepare the corpus together.", "Do this share of the work, from 0, and leave the rest."
-    parser.add_argument("--num_shards", type=int | None, default=None, help=jobs)
+    share = "Do this share of the work, from 0, and leave the rest."
+    parser.add_argument("--num_shards", type=int | None, default=None, help="Jobs that prepare the corpus together.")
     parser.add_argument("--shard_index", type=int | None, default=None, help=share)
     parser.add_argument("--merge", action="store_true", help="Put the work of all jobs together.")
     parser.add_argument("--seed", type=int, default=TrainingConfig.seed, help="Keys every draw, as in Pretraining.py.")
@@ -102,7 +102,7 @@ def prepare(
 ) -> Prepared:
     """Build what is missing, reuse what is there. In a distributed run one process goes first, the others find it.
 
-    Of `merged_jobs` all parts must be there. `recorded` are the settings of a run to be resumed.
+    merged_jobs: how many jobs must have written all parts. recorded: the settings of a run to resume.
     """
     with _plain_errors(config):
         corpus = open_corpus(config, seed)
@@ -114,10 +114,7 @@ def prepare(
 
 
 def prepare_shard(config: CorpusConfig, seed: int, num_shards: int, shard_index: int) -> Path:
-    """Write the share of the parts that falls to one job, on this machine or another that sees the same folder.
-
-    Jobs are numbered from 0. Returns the corpus's folder. Raises as `prepare` does.
-    """
+    """Write the parts of one job, numbered from 0, of those that see the same folder; returns the corpus's folder."""
     with _plain_errors(config):
         corpus = open_corpus(config, seed)
         plan = _plan_parts(corpus, _ready_tokenizer(corpus))  # for the rest, no job waits for another
@@ -140,9 +137,6 @@ def _plain_errors(config: CorpusConfig) -> Iterator[None]:
         raise UsageError(f"{where}: {problem.strerror or problem}; {way_out}") from problem
 
 
-# The folder of a corpus.
-
-
 class CorpusFolder(NamedTuple):
     """The files of a corpus, and the folder that belongs to it."""
 
@@ -152,18 +146,15 @@ class CorpusFolder(NamedTuple):
     seed: int
     sources: list[Source]
     files: list[list[Path]]  # of each source
+    readings: list[Reading]  # of each source
     identity: dict[str, Any]  # of all files
     found: Counter[str]  # counts of what was left out when the files were listed
     given: Tokenizer | None  # the tokenizer to use, if one was named
 
     def units(self, unit_bytes: int) -> list[tuple[int, Unit]]:
         """All units, each with the number of its source."""
-        pairs = enumerate(zip(self.sources, self.files, strict=True))
-        plans = ((n, plan_units(files, _reading(source, self.config), unit_bytes)) for n, (source, files) in pairs)
-        return [(number, unit) for number, units in plans for unit in units]
-
-    def all_files(self) -> list[Path]:
-        return [path for files in self.files for path in files]
+        pairs = enumerate(zip(self.files, self.readings, strict=True))
+        return [(number, unit) for number, (some, how) in pairs for unit in plan_units(some, how, unit_bytes)]
 
 
 def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
@@ -185,15 +176,14 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     found: Counter[str] = Counter()
     with locked(root / f".{name}.lock"):  # many jobs at once, as on a cluster, read every file only once
         files = without_repeats(sources, [find_files(path, found, config.encoding) for path in paths], found)
-        for source, some in zip(sources, files, strict=True):  # first of all, since it takes no time
-            require_columns(some, _reading(source, config))
+        readings = [Reading(source.text_column, config.bad_utf8, config.encoding) for source in sources]
+        for some, how in zip(files, readings, strict=True):  # first of all, since it takes no time
+            require_columns(some, how)
         noted = map(read_json, sorted(root.glob(f"{name}-*/corpus.json")))  # an untouched file is not hashed again
-        hashes = identity([path for some in files for path in some], *noted)
+        hashes = identity([*chain(*files)], *noted)
         hash_of = {entry["path"]: entry["blake2b"] for entry in hashes["files"]}
-        content = [
-            [source.text_column, [[hash_of[str(path)], path.suffixes[-2:]] for path in some]]
-            for source, some in zip(sources, files, strict=True)
-        ]
+        hashed = [[[hash_of[str(path)], path.suffixes[-2:]] for path in some] for some in files]
+        content = [[how.text_column, some] for how, some in zip(readings, hashed, strict=True)]
         trained = [_TRAINING_VERSION, config.vocab_size, config.do_lower_case is not False, config.keep_accents]
         tokenizer = tokenizers.fingerprint(given) if given else trained
         parts = [PREPARED_VERSION, content, [config.bad_utf8, config.encoding], tokenizer, seed]
@@ -201,7 +191,7 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
         folder = root / f"{name}-{key[:_KEY_LETTERS]}"
         folder.mkdir(exist_ok=True)
         write_json(folder / "corpus.json", hashes)
-    corpus = CorpusFolder(folder, key, config, seed, sources, files, hashes, found, given)
+    corpus = CorpusFolder(folder, key, config, seed, sources, files, readings, hashes, found, given)
     if config.extend_vocab_to is None:
         return corpus
     with locked(folder / ".tokenizer.lock"):
@@ -209,14 +199,9 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     return open_corpus(with_tokenizer(config, extended), seed)
 
 
-def _reading(source: Source, config: CorpusConfig) -> Reading:
-    return Reading(source.text_column, config.bad_utf8, config.encoding)
-
-
 def short_name(corpus: str) -> str:
     """The name from which folders made of a corpus get theirs."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(os.path.realpath(corpus)).stem)
-    return name.strip("-.")[:40] or "corpus"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(os.path.realpath(corpus)).stem).strip("-.")[:40] or "corpus"
 
 
 def with_tokenizer(config: CorpusConfig, folder: Path) -> CorpusConfig:
@@ -247,13 +232,12 @@ def ready_store(folder: Path, wanted: str) -> Store | None:
 
     try:
         store = open_store(folder)
+        if store.fingerprint != wanted:
+            raise CheckpointError(f"the token store in {folder} was made with another tokenizer")
     except UsageError:  # there is none
         return None
     except CheckpointError as problem:
         LOG.info(f"{problem}; building the token store again")
-        return None
-    if store.fingerprint != wanted:
-        LOG.info(f"the token store in {folder} was made with another tokenizer; building it again")
         return None
     LOG.info(f"using the token store in {folder}: {len(store.train.tokens):,} tokens to train on")
     return store
@@ -273,7 +257,7 @@ def _plan_parts(corpus: CorpusFolder, tokenizer: Tokenizer) -> PartPlan:
 
 
 def _build(corpus: CorpusFolder, tokenizer: Tokenizer, merged_jobs: int | None) -> Store:
-    """The store: the one that is there, or one made from the parts, of which the missing ones are written first."""
+    """The store that is there, or one made from the parts, after the missing ones are written."""
     from electra_albert.corpus.store import build_store
 
     plan = _plan_parts(corpus, tokenizer)
@@ -293,7 +277,7 @@ def _write_parts(corpus: CorpusFolder, plan: PartPlan, numbers: Sequence[int]) -
         workers = corpus.config.preprocessing_num_workers or cores or 1
         LOG.info(f"building the token store in {plan.folder.parent} with {workers} processes")
         write_parts(plan, numbers, workers)
-    if not same_content(corpus.all_files(), corpus.identity):
+    if not same_content([*chain(*corpus.files)], corpus.identity):
         raise DataError(f"{corpus.config.corpus} changed while it was read; leave it alone and start again")
 
 
@@ -310,25 +294,19 @@ def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepa
     first = np.searchsorted(train.edges, store.source_starts).tolist()
     order = order_rows(first, train.count, weights or None, seed)
     LOG.info(format_statistics(store.statistics, padding_share(store.train, train, length)))
-    held_out_sources: dict[str, int] = {}
-    if len(corpus.sources) > 1:
-        names = source_names(corpus.sources)
-        ends = store.statistics["sides"]["validation"]["source_ends"]  # not of the last files if read before
-        middles = (validation.edges[:-1] + validation.edges[1:]) // 2
-        firsts = np.searchsorted(middles, [0, *ends[:-1]]).tolist()
-        held_out_sources = dict(zip(names, firsts, strict=False)) if len(firsts) > 1 else {}
-        held_out = [*np.diff(ends, prepend=0).tolist(), *[0] * len(names)]
-        for number, source in enumerate(corpus.sources):
-            text = f"{held_out[number]:,} tokens held out"
-            if len(order.taken) > 1:
-                share, repeats = order.taken[number] / order.pass_length, order.taken[number] / order.count[number]
-                text = f"{share:.1%} of the rows trained on, each {repeats:.2f} times a pass; {text}"
-            LOG.info(f"  {source.corpus}: {text}")
+    ends = store.statistics["sides"]["validation"]["source_ends"]  # not of the last sources if read before
+    middles = (validation.edges[:-1] + validation.edges[1:]) // 2
+    firsts = np.searchsorted(middles, [0, *ends[:-1]]).tolist()
+    held_out_sources = dict(zip(source_names(corpus.sources), firsts, strict=False)) if len(firsts) > 1 else {}
+    held_out = [*np.diff(ends, prepend=0).tolist(), *[0] * len(corpus.sources)]
+    for number, source in enumerate(corpus.sources if len(corpus.sources) > 1 else ()):
+        text = f"{held_out[number]:,} tokens held out"
+        if len(order.taken) > 1:
+            share, repeats = order.taken[number] / order.pass_length, order.taken[number] / order.count[number]
+            text = f"{share:.1%} of the rows trained on, each {repeats:.2f} times a pass; {text}"
+        LOG.info(f"  {source.corpus}: {text}")
     folder = corpus.folder
     return Prepared(tokenizer, folder / "tokenizer", store, train, validation, order, folder, held_out_sources)
-
-
-# The tokenizer.
 
 
 def _ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
@@ -337,8 +315,7 @@ def _ready_tokenizer(corpus: CorpusFolder) -> Tokenizer:
     with locked(corpus.folder / ".tokenizer.lock"):
         if corpus.given is None and (folder / "tokenizer.json").is_file():
             return tokenizers.load_tokenizer(folder)
-        tokenizer = corpus.given
-        if tokenizer is None:
+        if (tokenizer := corpus.given) is None:
             LOG.info(f"training a tokenizer of {size:,} subwords")
             is_lower, sentences = corpus.config.do_lower_case is not False, _sample_sentences(corpus)
             tokenizer = train_tokenizer(sentences, size, is_lower, corpus.config.keep_accents)
@@ -374,7 +351,7 @@ def _sample_sentences(corpus: CorpusFolder) -> Iterator[str]:
 
     from electra_albert.keyed_random import Stream, bits
 
-    size = sum(path.stat().st_size for path in corpus.all_files())
+    size = sum(path.stat().st_size for path in chain(*corpus.files))
     units = [unit for _, unit in corpus.units(max(_SMALLEST_SAMPLE_BYTES, size // _SAMPLED_UNITS))]
     number = torch.arange(len(units))
     order = bits(corpus.seed, Stream.TOKENIZER_SAMPLE, number, torch.zeros_like(number)).argsort(stable=True)

@@ -40,10 +40,7 @@ class Decoder(NamedTuple):
     counts: Counter[str]
 
     def lines(self, text: str, place: Callable[[int], str]) -> str:
-        """Whole lines as plain text; `place` gives file and line for a number in `text`. Bad lines may be left out.
-
-        A line over MAX_LINE_BYTES comes in parts, each a line here: of such a line only the bad parts are left out.
-        """
+        """Whole lines as plain text, perhaps without bad ones; `place` gives file and line for a number in `text`."""
         if self._is_bad(text, place):
             bad = [line for line in text.split("\n") if SURROGATE.search(line)]
             self.counts["skipped_lines"] += len(bad)
@@ -81,7 +78,6 @@ class Decoder(NamedTuple):
         return _SPACES.sub(" ", text.replace(BYTE_ORDER_MARK, ""))
 
     def _cut(self, text: str) -> str:
-        """A document without lines that are too long."""
         lines = text.split("\n")
         for number, line in enumerate(lines):
             if found := cut_line(line):
@@ -115,9 +111,8 @@ def documents_of_lines(texts: Iterable[str], split: bool, counts: Counter[str]) 
         yield from _grouped(ended)
         if _is_long(sentences):
             group = group or _groups([sentences])[0]
-            last = sentences.pop()  # held back, so that a part follows
-            yield Document(group, sentences, continues=True)
-            sentences = [last]
+            yield Document(group, sentences[:-1], continues=True)
+            sentences = sentences[-1:]  # held back, so that a part follows
     if group is not None and sentences:
         yield Document(group, sentences)
     elif sentences:
@@ -148,21 +143,13 @@ def documents_of_records(records: Iterable[Record], decoder: Decoder) -> Iterato
 def _grouped(documents: list[list[str]]) -> Iterator[Document]:
     """Documents, with their groups found together, a long one in parts."""
     for group, sentences in zip(_groups(documents) if documents else (), documents, strict=True):
-        *parts, last = _parts(sentences) if _is_long(sentences) else [sentences]
-        yield from (Document(group, part, continues=True) for part in parts)
-        yield Document(group, last)
-
-
-def _parts(sentences: list[str]) -> Iterator[list[str]]:
-    part: list[str] = []
-    characters = 0
-    for sentence in sentences:
-        if len(part) >= _MAX_SENTENCES or characters > _MAX_CHARACTERS:
-            yield part
-            part, characters = [], 0
-        part.append(sentence)
-        characters += len(sentence)
-    yield part
+        first = characters = 0
+        for number, sentence in enumerate(sentences if _is_long(sentences) else ()):
+            if number - first >= _MAX_SENTENCES or characters > _MAX_CHARACTERS:
+                yield Document(group, sentences[first:number], continues=True)
+                first, characters = number, 0
+            characters += len(sentence)
+        yield Document(group, sentences[first:])
 
 
 def _is_long(sentences: list[str]) -> bool:
@@ -182,8 +169,7 @@ def word_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-# A full stop, what closes with it, footnote marks, and the white space after it; or an ideographic full stop, which
-# needs no space.
+# A full stop, what closes with it, footnote marks and white space; or an ideographic full stop, which needs no space.
 # Only the first stop of a run starts a match and nothing is given back, so a line of a million stops takes linear time.
 _CANDIDATE = re.compile(r"""(?<![.!?…।؟])[.!?…।؟]++["'”’»)\]]*+(?:\[\d{1,3}\])*+(\s+)|[。！？]+["'”’」』）〉》]*""")
 _WORD_BEFORE = re.compile(r"""[^\s"'“”‘’«»()\[\]]*$""")
@@ -193,29 +179,21 @@ _OPENING = "\"'“‘«([<*_-–—¿¡$€£¥#@§•·"
 _LONGEST_ABBREVIATION = 24
 
 # Never the last word of a sentence.
-_TITLES = word_set(
-    "mr mrs ms dr prof st gen col maj capt cmdr lt sgt rev hon gov sen rep pres mt ft messrs mme mlle "
-    "e.g i.e eg ie cf vs viz al approx ca resp incl esp wrt w.r.t aka a.k.a"
-)
+_TITLES = word_set("""mr mrs ms dr prof st gen col maj capt cmdr lt sgt rev hon gov sen rep pres mt ft messrs mme
+    mlle e.g i.e eg ie cf vs viz al approx ca resp incl esp wrt w.r.t aka a.k.a""")
 # An abbreviation only where a number follows.
-_BEFORE_NUMBER = word_set(
-    "no nos b d c fl fig figs vol vols pp p eq eqs sec secs ch chap art par app ref refs tab ver v op ed "
-    "jan feb mar apr jun jul aug sep sept oct nov dec"
-)
+_BEFORE_NUMBER = word_set("""no nos b d c fl fig figs vol vols pp p eq eqs sec secs ch chap art par app ref refs
+    tab ver v op ed jan feb mar apr jun jul aug sep sept oct nov dec""")
 # An abbreviation also where a single letter follows: Fig. A.
 _BEFORE_LETTER = word_set("fig figs eq eqs")
 # May end a sentence or not: it does where the next word is one that opens sentences.
-_UNDECIDED = word_set(
-    "etc inc ltd co corp jr sr bros dept univ assn est a.m p.m u.s u.k u.n ph.d b.c a.d "
-    "ariz calif colo conn fla minn nev okla tenn wis wyo"
-)
+_UNDECIDED = word_set("""etc inc ltd co corp jr sr bros dept univ assn est a.m p.m u.s u.k u.n ph.d b.c a.d ariz
+    calif colo conn fla minn nev okla tenn wis wyo""")
 # After a name that ends in a mark, as in Yahoo! Inc.
 _COMPANY = word_set("Inc Ltd Corp Co LLC")
-_OPENERS = word_set(
-    "The A An This That These Those It He She We They You There Here In On At By For From To With As If When While "
-    "After Before Since Because Although However But And Or So Then Thus Also His Her Its Their Our My What Who Why "
-    "How Where Not No Only Some Many Most All Both Each Every Such Use See Note"
-)
+_OPENERS = word_set("""The A An This That These Those It He She We They You There Here In On At By For From To With
+    As If When While After Before Since Because Although However But And Or So Then Thus Also His Her Its Their Our
+    My What Who Why How Where Not No Only Some Many Most All Both Each Every Such Use See Note""")
 _CLOSING_QUOTES = "\"'”’»"
 # A name of up to three words, and a verb that goes with what was said; before a colon, with what will be.
 _SPEAKER = re.compile(
@@ -230,16 +208,13 @@ def split_sentences(paragraph: str) -> list[str]:
     for match in _CANDIDATE.finditer(paragraph):
         if match.group(1) is None or _ends_sentence(paragraph, ends[-1], match):
             ends.append(match.end())
-    sentences = [paragraph[start:end].strip() for start, end in pairwise([*ends, len(paragraph)])]
-    return [sentence for sentence in sentences if sentence]
+    return list(filter(None, (paragraph[start:end].strip() for start, end in pairwise([*ends, len(paragraph)]))))
 
 
 def _ends_sentence(paragraph: str, start: int, match: re.Match[str]) -> bool:
     """Whether the stop at `match`, followed by white space, ends the sentence that began at `start`."""
     after = match.end()
-    while after < len(paragraph) and (
-        paragraph[after] in _OPENING or unicodedata.category(paragraph[after]) == "So"  # emoji
-    ):
+    while (sign := paragraph[after : after + 1]) and (sign in _OPENING or unicodedata.category(sign) == "So"):  # emoji
         after += 1
     if after == len(paragraph):
         return False

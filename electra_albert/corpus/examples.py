@@ -1,12 +1,10 @@
 """Token streams to rows, cut once and for all and laid out again each time they are read, and rows to batches.
 
-Dimensions: B batch, L length. Rows are cut at the token and follow one another without a gap, so nothing is dropped.
-Position i of a run is (epoch, k) = divmod(i, N); a keyed bijection of the epoch sends k to a row (mixture.py). So any
-batch is found at once, and nothing of the order is stored.
+Dimensions: B batch, L length. Position i of a run is (epoch, k) = divmod(i, N); a keyed bijection of the epoch sends k
+to a row (mixture.py), so any batch is found at once.
 Differs from ELECTRA: its builder throws away what passes the end of a row; here it begins the next one.
-Differs from ALBERT: what is swapped are two runs of whole sentences in the middle of a row; the sentences that the ends
-of the row cut through stay where they are. ALBERT swaps the segments as a whole and truncates after that, which loses
-text; without truncation an unfinished sentence would show by itself whether its segment was moved.
+Differs from ALBERT: it swaps the segments as a whole and truncates after that, which loses text. Here two runs of whole
+sentences in the middle of a row are swapped, else an unfinished sentence would show whether its segment was moved.
 """
 
 import logging
@@ -83,8 +81,8 @@ def _cut_rows(stream: TokenStream, max_seq_length: int, seed: int) -> Iterator[l
     ends_in = stream.document_ends
     borders = (end for first in range(0, len(ends_in), _BLOCK) for end in ends_in[first : first + _BLOCK].tolist())
     border = next(borders)  # the first document end after the row's start
-    start, first_row = 0, 0
-    while start < token_count:
+    start = 0
+    for first_row in count(0, _BLOCK):
         ends: list[int] = []
         for row_length in _row_lengths(first_row, max_seq_length, seed):
             end = min(start + row_length - 3, token_count)  # [CLS] A [SEP] B [SEP]; a row needs room for its cut
@@ -96,36 +94,33 @@ def _cut_rows(stream: TokenStream, max_seq_length: int, seed: int) -> Iterator[l
                 border = next(borders) if border < end else border
             ends.append(end)
             start = end
-            if border == start and start < token_count:
-                border = next(borders)
             if start == token_count:
-                break
+                yield ends
+                return
+            border = next(borders) if border == start else border
         yield ends
-        first_row += len(ends)
 
 
 def _row_lengths(first_row: int, max_seq_length: int, seed: int) -> list[int]:
     """The lengths the next rows are cut to: mostly the full one, now and then a shorter one."""
     row = torch.arange(first_row, first_row + _BLOCK)
     is_short = uniform(bits(seed, Stream.SHORT_ROW, row, torch.zeros_like(row))) < SHORT_ROW_RATE
-    choices = max_seq_length - SHORTEST_ROW + 1
-    short = SHORTEST_ROW + bits(seed, Stream.SHORT_ROW, row, torch.ones_like(row)) % choices
-    return torch.where(is_short, short, max_seq_length).tolist()
+    short = bits(seed, Stream.SHORT_ROW, row, torch.ones_like(row)) % (max_seq_length - SHORTEST_ROW + 1)
+    return torch.where(is_short, SHORTEST_ROW + short, max_seq_length).tolist()
 
 
 def padding_share(stream: TokenStream, table: ExampleTable, max_seq_length: int) -> float:
     """The share of all positions of all rows that is padding."""
     padding = 0
     for first in range(0, table.count, _BLOCK):
-        edges = table.edges[first : min(first + _BLOCK, table.count) + 1]
-        _, borders = _inside(stream.document_ends, edges[:-1], edges[1:])
-        cuts = np.maximum(borders, _inside(stream.sentence_ends, edges[:-1], edges[1:])[1] > 0)
-        padding += int((max_seq_length - 2 - np.diff(edges) - cuts).sum())
+        edges = table.edges[first : first + _BLOCK + 1]
+        sentences, borders = (_inside(ends, edges[:-1], edges[1:])[1] for ends in stream[1:])
+        padding += int((max_seq_length - 2 - np.diff(edges) - np.maximum(borders, sentences > 0)).sum())
     return padding / (table.count * max_seq_length)
 
 
 def _inside(ends: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which ends lie strictly between a row's start and end: from which index on, and how many."""
+    """The first of the ends strictly between a row's start and end, and how many there are."""
     first = np.searchsorted(ends, start, side="right")
     return first, np.maximum(np.searchsorted(ends, end, side="left") - first, 0)
 
@@ -141,7 +136,7 @@ class _Cuts(NamedTuple):
 
     def read_order(self, nth: np.ndarray) -> np.ndarray:
         """The token of the row, counted in the text, at each position nth [B, L] of the laid-out row."""
-        head, cut, tail = self.head[:, None], self.cut[:, None], self.tail[:, None]
+        head, cut, tail = (edge[:, None] for edge in self[:3])
         moved_up = (nth >= head) & (nth < head + tail - cut)
         moved_down = (nth >= head + tail - cut) & (nth < tail)
         return nth + np.where(moved_up, cut - head, 0) - np.where(moved_down, tail - cut, 0)
@@ -163,7 +158,7 @@ class Rows:
         """The rows `row` [B] int64 of the table; example_id [B] int64 keys the cut, the swap and the one-segment draw.
 
         Input ids are [B, L]: [CLS] A [SEP] B [SEP] and padding. A row in which documents end has a [SEP] at each
-        border, the first of which ends its first segment. Any other row is cut at one of its sentence ends.
+        border and no other cut. Any other row is cut at one of its sentence ends.
         """
         row_number = row.numpy()
         start, end = self.table.edges[row_number], self.table.edges[row_number + 1]  # [B]
@@ -191,8 +186,8 @@ class Rows:
         ids[:, 0] = self.special.cls
         ids[is_sep] = self.special.sep
         token_type_ids = ((seps_before > 0) & mask).astype(np.int64)
-        as_tensor = torch.from_numpy
-        return Batch(as_tensor(ids), as_tensor(mask), as_tensor(token_type_ids), as_tensor(cuts.label), example_id)
+        input_ids, attention_mask, types, label = map(torch.from_numpy, (ids, mask, token_type_ids, cuts.label))
+        return Batch(input_ids, attention_mask, types, label, example_id)
 
     def _choose_cuts(self, start: np.ndarray, end: np.ndarray, has_border: np.ndarray, example_id: Tensor) -> _Cuts:
         """Cut the rows from start to end, both [B], that cross no border, and swap some of them."""
@@ -279,7 +274,7 @@ def eval_batches(
 ) -> Iterator[Batch]:
     """`limit` rows spread evenly over the text, or all there are, in batches of at most `batch_size`.
 
-    They come in their order; each rank gets every world_size-th. No batch crosses one of the rows `borders`, ascending.
+    Each rank gets every world_size-th. No batch crosses one of the rows `borders`, ascending.
     """
     taken = min(limit, rows.table.count)
     row = torch.arange(rank, taken, world_size) * rows.table.count // max(1, taken)

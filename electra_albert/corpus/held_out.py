@@ -1,8 +1,4 @@
-"""The held-out split: about a hundredth of the tokens, some of every source, near-duplicates on one side.
-
-Groups of documents are taken in a keyed order. The arrays here take about 250 bytes of memory a document; all else of
-a store is read in blocks.
-"""
+"""The held-out split: a hundredth of the tokens, of every source, near-duplicates on one side. 250 bytes a document."""
 
 from collections.abc import Callable, Iterator
 from itertools import accumulate
@@ -53,18 +49,16 @@ class _Documents(NamedTuple):
 def plan_sides(parts: list[Part], sources: list[int], seed: int) -> tuple[Callable[[], Iterator[Run]], str]:
     """A function that yields the runs of tokens of either side in corpus order, and how the sides were chosen.
 
-    sources: the source that each part belongs to, ascending. There are at least two sentences.
+    sources: that of each part, ascending. There are at least two sentences.
     """
     edges = [*accumulate((part.statistics["written"]["tokens"] for part in parts), initial=0)]
     placed = [_Placed(*one) for one in zip(parts, sources, edges[:-1], edges[1:], strict=True)]
     documents, total = _read_documents(placed, seed), edges[-1]
-    held = None
+    held, notice = None, "whole documents, with those most alike kept together"
+    reason = f"the corpus has only {len(documents.ends)} documents"
     if len(documents.ends) >= FEWEST_DOCUMENTS:
         held = _draw(documents, _leaves_every_source(documents), total, LARGEST_SHARE * total)
-        notice = "whole documents, with those most alike kept together"
         reason = "its documents are too long, or too many of them alike, to hold out whole ones"
-    else:
-        reason = f"the corpus has only {len(documents.ends)} documents"
     if held is None:
         held, notice = _last_sentences(placed)
         notice += f", since {reason}"
@@ -94,22 +88,16 @@ def _read_documents(placed: list[_Placed], seed: int) -> _Documents:
     for one, first, end in zip(placed, firsts[:-1], firsts[1:], strict=True):
         sketches[first:end] = np.fromfile(one.part.path("sketches"), np.uint8).reshape(-1, SKETCH_BYTES)
     groups = np.concatenate([np.fromfile(one.part.path("groups"), "<i8") for one in placed])
-    keys, group = np.unique(groups, return_inverse=True)
-    joined = join_alike(group, sketches)
-    key = np.full(int(joined.max()) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(key, joined, keys[group])  # the MinHash of all its documents together
-    example = torch.from_numpy(key)
-    draw = bits(seed, Stream.HELD_OUT, example, torch.zeros_like(example)).numpy()
+    joined = join_alike(np.unique(groups, return_inverse=True)[1], sketches)
+    key = torch.full((int(joined.max()) + 1,), np.iinfo(np.int64).max)
+    key.scatter_reduce_(0, torch.from_numpy(joined).long(), torch.from_numpy(groups), "amin")
+    draw = bits(seed, Stream.HELD_OUT, key, torch.zeros_like(key)).numpy()
     all_ends = np.concatenate(ends)
     return _Documents(all_ends, np.diff(all_ends, prepend=0), source, joined, draw)
 
 
 def _draw(documents: _Documents, allowed: np.ndarray, total: int, room: float) -> np.ndarray | None:
-    """Spans of tokens [n, 2] of the documents held out of `total` tokens; None where no group is small enough.
-
-    allowed: which groups may be taken, bool [G]. All are taken that are drawn, and more in the order of the draw while
-    they are too little; those are passed over by which it would become too much, or more than `room`.
-    """
+    """Spans of tokens [n, 2] of the documents held out, of groups `allowed` [G]; None if no group is small enough."""
     size = np.bincount(documents.group, documents.tokens, len(documents.draw))
     is_drawn = documents.draw <= int(HELD_OUT_SHARE * (1 << 63))
     order = documents.draw.argsort()
@@ -124,8 +112,8 @@ def _draw(documents: _Documents, allowed: np.ndarray, total: int, room: float) -
                 is_held[group] = True
                 taken += size[group]
         if taken >= LEAST_SHARE * total:
-            ends = documents.ends[is_held[documents.group]]
-            return np.stack([ends - documents.tokens[is_held[documents.group]], ends], axis=1)
+            is_held = is_held[documents.group]
+            return np.stack([documents.ends - documents.tokens, documents.ends], axis=1)[is_held]
     return None
 
 
@@ -141,15 +129,11 @@ def _leaves_every_source(documents: _Documents) -> np.ndarray:
 
 def _held_tokens(held: np.ndarray, placed: list[_Placed]) -> int:
     """How many tokens of some consecutive parts are held out."""
-    inside = held.clip(placed[0].start, placed[-1].end)
-    return int((inside[:, 1] - inside[:, 0]).sum())
+    return int(np.diff(held.clip(placed[0].start, placed[-1].end)).sum())
 
 
 def _last_sentences(placed: list[_Placed]) -> tuple[np.ndarray, str]:
-    """The span of tokens [1, 2] of the last sentences of some parts, a hundredth, and the same in words.
-
-    Where these hold too few or too many of the tokens, the hundredth is one of tokens, as far as sentences allow.
-    """
+    """The span [1, 2] of the last hundredth of sentences, or of tokens if that is far from it; also in words."""
     first, end = placed[0].start, placed[-1].end
     counts = [one.part.statistics["written"]["sentences"] for one in placed]
     held = max(1, round(sum(counts) * HELD_OUT_SHARE))
@@ -161,9 +145,8 @@ def _last_sentences(placed: list[_Placed]) -> tuple[np.ndarray, str]:
         at = next(number for number, one in enumerate(placed) if one.end >= wanted)
         ends = _sentence_ends(placed[at]) + placed[at].start
         place = int(np.searchsorted(ends, wanted))
-        near = [int(ends[number]) for number in (place - 1, place) if 0 <= number < len(ends)]
-        near = [found for found in [*near, placed[at].start] if first < found < end]
-        cut = min(near, key=lambda found: abs(found - wanted))
+        near = [*ends[max(0, place - 1) : place + 1].tolist(), placed[at].start]
+        cut = min((one for one in near if first < one < end), key=lambda found: abs(found - wanted))
         held = behind[at] - int(np.searchsorted(ends, cut, side="right"))
     return np.array([[cut, end]]), f"the last {held:,} sentences"
 

@@ -56,10 +56,7 @@ def strict_loader() -> type:
 
 
 def read_sources(corpus: str, text_column: str) -> list[Source]:
-    """The sources that `corpus` names: those listed in a .yaml file, or itself.
-
-    Paths in the file are relative to its folder.
-    """
+    """`corpus` itself, or the sources that it lists if it is a .yaml file, with paths relative to it."""
     import yaml
 
     file = Path(corpus)
@@ -106,7 +103,7 @@ def source_names(sources: Sequence[Source]) -> list[str]:
     """A short name for each source, of letters, digits, dots and dashes: the last part of its path without a star."""
     names: list[str] = []
     for number, source in enumerate(sources, start=1):
-        parts = [part for part in Path(source.corpus).parts if not any(character in part for character in "*?[")]
+        parts = [part for part in Path(source.corpus).parts if not glob.has_magic(part)]
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[-1] if parts else "").strip("-.") or "source"
         while name in names:
             name = f"{name}-{number}"
@@ -128,32 +125,25 @@ def _read_source(file: Path, entry: Any, text_column: str) -> Source:
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
     if weight is not None and not (is_number and 0 < weight <= _LARGEST_WEIGHT):
         raise DataError(f"has weight {reprlib.repr(weight)}, which is not a number above 0, to {_LARGEST_WEIGHT:g}")
-    return Source(_resolve(file, entry["corpus"]), column, None if weight is None else float(weight))
-
-
-def _resolve(file: Path, corpus: str) -> str:
-    """The corpus of an entry: the built-in one, a URL, a path or glob relative to the file, or a hub dataset."""
-    path = Path(os.path.expanduser(corpus))  # which leaves what it cannot expand
+    corpus, path = entry["corpus"], Path(os.path.expanduser(entry["corpus"]))  # which leaves what it cannot expand
     if path.is_absolute():
-        return str(path)
-    if corpus == BUILT_IN_CORPUS or is_url(corpus):
-        return corpus
-    folder = os.path.abspath(file.parent)
-    if any(character in corpus for character in "*?["):
-        return os.path.join(glob.escape(folder), corpus)
-    relative = os.path.join(folder, corpus)
-    if not os.path.lexists(relative) and hub_name(corpus) is None:
-        raise DataError(f"names {corpus}, but there is no {relative}: paths are relative to the list")
-    return relative if os.path.lexists(relative) else corpus
+        corpus = str(path)
+    elif corpus != BUILT_IN_CORPUS and not is_url(corpus):
+        is_glob, folder = glob.has_magic(corpus), os.path.abspath(file.parent)
+        relative = os.path.join(glob.escape(folder) if is_glob else folder, corpus)
+        is_here = is_glob or os.path.lexists(relative)
+        if not is_here and hub_name(corpus) is None:
+            raise DataError(f"names {corpus}, but there is no {relative}: paths are relative to the list")
+        corpus = relative if is_here else corpus
+    return Source(corpus, column, None if weight is None else float(weight))
 
 
 @dataclass(frozen=True)
 class RowOrder:
     """The row of the table at each position of an endless run.
 
-    Without weights, one pass takes each row once. With weights, it takes `taken[s]` rows of source s: of the source
-    that lasts longest each row once, of the others more. These begin again wherever they end, so that, over the run,
-    the rows of a source are drawn equally often, whatever its share.
+    One pass takes `taken[s]` rows of source s: each once of the one that lasts longest, or of all without weights. The
+    others begin again wherever they end, so that, over the run, all rows of a source are drawn equally often.
     """
 
     first: tuple[int, ...]  # [S] the row at which each source begins
@@ -184,10 +174,7 @@ class RowOrder:
 
 
 def order_rows(first: Sequence[int], row_count: int, weights: Sequence[float] | None, seed: int) -> RowOrder:
-    """The order of a table of `row_count` rows whose sources begin at the rows `first`.
-
-    weights are proportional to how often a row of each source is drawn; None draws all rows alike.
-    """
+    """The order of a table whose sources begin at the rows `first`; weights: how often to draw each, None: alike."""
     if weights is None or len(first) == 1:
         return RowOrder((0,), (row_count,), (row_count,), seed)
     count = [end - start for start, end in zip(first, [*first[1:], row_count], strict=True)]

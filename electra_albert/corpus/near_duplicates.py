@@ -16,8 +16,6 @@ _BYTE_FACTOR = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2**64
 _WORD_FACTOR = np.uint64(0xD6E8FEB86659FD93)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
-_BETWEEN = b" \n "  # a word of its own between two documents
-_LINE_FEED = 10
 
 
 class Group(NamedTuple):
@@ -30,13 +28,11 @@ class Group(NamedTuple):
 def groups_of(heads: list[str]) -> list[Group]:
     """The key and the sketch of each document.
 
-    heads are the first characters of each, without line feeds and not of white space only. A key is the minimum of the
-    hashes: two documents agree on it with the probability that a run of words taken from either is in both. So they do
-    on each byte of the sketch with the probability that a pair of neighbouring words is.
+    heads are the first characters of each, without line feeds and not of white space only. A key is the MinHash of the
+    runs of five words, a sketch holds 128 of the pairs of words.
     """
-    text = _BETWEEN.join(head.lower().encode() for head in heads)
-    letters = np.frombuffer(text, dtype=np.uint8)
-    hashes, is_border = _hash_words(letters)
+    text = b" \n ".join(head.lower().encode() for head in heads)  # the line feed is a word of its own
+    hashes, is_border = _hash_words(np.frombuffer(text, dtype=np.uint8))
     document = np.cumsum(is_border)[~is_border]  # which document each word is of
     hashes = hashes[~is_border]
     first = np.searchsorted(document, np.arange(len(heads)))  # its first word
@@ -63,10 +59,7 @@ def _is_whole(document: np.ndarray, first: np.ndarray, words: int) -> np.ndarray
 
 
 def _sketches(hashes: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """The last byte of each MinHash, uint8 [documents, SKETCH_BYTES].
-
-    Each is the hash nearest, by its leading bits, to one of as many numbers spread evenly.
-    """
+    """uint8 [documents, SKETCH_BYTES]: the last bytes of the hashes nearest to as many numbers spread evenly."""
     short = (hashes >> np.uint64(32)).astype(np.uint32)
     step = (1 << 32) // SKETCH_BYTES
     nearest = [np.minimum.reduceat(short ^ np.uint32(number * step), first) for number in range(SKETCH_BYTES)]
@@ -74,15 +67,11 @@ def _sketches(hashes: np.ndarray, first: np.ndarray) -> np.ndarray:
 
 
 def join_alike(group: np.ndarray, sketches: np.ndarray) -> np.ndarray:
-    """Numbers of groups [documents], where those that hold near-duplicates of one another have become one.
-
-    group: numbers from 0 [documents]. sketches uint8 [documents, SKETCH_BYTES]. Of documents that agree on a band, each
-    is compared with the one before.
-    """
+    """The numbers `group` [documents] with near-duplicates' groups joined; sketches uint8 [documents, bytes]."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    for band in sketches.view(_BAND).T:
+    for band in sketches.view(_BAND).T:  # of documents that agree on a band, each is compared with the one before
         order = band.argsort(kind="stable")
         second = np.flatnonzero(band[order[1:]] == band[order[:-1]]) + 1
         second = second[group[order[second]] != group[order[second - 1]]]
@@ -90,10 +79,9 @@ def join_alike(group: np.ndarray, sketches: np.ndarray) -> np.ndarray:
         is_alike = [(sketches[order[some]] == sketches[order[some - 1]]).sum(axis=1) >= _ALIKE for some in blocks]
         second = second[np.concatenate(is_alike)]
         if len(second):
-            edges = group[order[second]], group[order[second - 1]]
-            count = int(group.max()) + 1
-            joined = coo_array((np.ones(len(second)), edges), shape=(count, count))
-            group = connected_components(joined, directed=False)[1][group]
+            edges = np.ones(len(second)), (group[order[second]], group[order[second - 1]])
+            graph = coo_array(edges, shape=2 * (int(group.max()) + 1,))
+            group = connected_components(graph, directed=False)[1][group]
     return group
 
 
@@ -106,7 +94,7 @@ def _hash_words(letters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     sums = np.zeros(letters.size + 1, dtype=np.uint64)
     np.cumsum(letters * _powers(_BYTE_FACTOR, letters.size), out=sums[1:])
     inverses = _powers(pow(_BYTE_FACTOR, -1, 1 << 64), letters.size)
-    return _mix((sums[ends] - sums[starts]) * inverses[starts]), letters[starts] == _LINE_FEED
+    return _mix((sums[ends] - sums[starts]) * inverses[starts]), letters[starts] == ord("\n")
 
 
 def _powers(base: int, count: int) -> np.ndarray:

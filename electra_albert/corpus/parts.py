@@ -76,7 +76,6 @@ class PartPlan(NamedTuple):
         return parts
 
     def missing(self) -> list[int]:
-        """Numbers of the parts that are not there, or were made from something else."""
         return [part.number for part in self.parts() if not part.statistics]
 
 
@@ -112,10 +111,8 @@ def _write_all(parts: list[Part], encoder: TextEncoder, num_workers: int) -> Ite
     try:
         yield from (future.result() for future in as_completed([pool.submit(_write_part, part) for part in parts]))
     except BrokenProcessPool:
-        raise DataError(
-            "a process that tokenises was killed, perhaps for want of memory; start again with fewer "
-            "--preprocessing_num_workers, what is done is kept"
-        ) from None
+        way_out = "start again with fewer --preprocessing_num_workers, what is done is kept"
+        raise DataError(f"a process that tokenises was killed, perhaps for want of memory; {way_out}") from None
     finally:
         held.close()  # the workers leave at once
         pool.shutdown(cancel_futures=True)
@@ -126,17 +123,17 @@ _encoder: TextEncoder | None = None  # of a worker process, so that it is sent t
 
 
 def _start_worker(encoder: TextEncoder, watched: Connection) -> None:
+    """Keep the encoder, and end this process when its parent closes the other end of `watched`, or is killed."""
     global _encoder
     _encoder = encoder
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a worker for each core
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent ends its workers
-    threading.Thread(target=_leave_with_parent, args=(watched,), daemon=True).start()
 
+    def leave_with_parent() -> None:
+        watched.poll(None)
+        os._exit(1)
 
-def _leave_with_parent(watched: Connection) -> None:
-    """End this process when its parent closes the other end of `watched`, or is killed."""
-    watched.poll(None)
-    os._exit(1)
+    threading.Thread(target=leave_with_parent, daemon=True).start()
 
 
 def _write_part(part: Part, encoder: TextEncoder | None = None) -> None:
@@ -162,9 +159,8 @@ class _PartWriter:
         self.sizes = dict.fromkeys(files, 0)  # bytes that were handed over, whatever is found on the disk
         self._files, self._dtype, self._encoder = files, dtype, encoder
         self._sentences: list[str] = []
-        self._characters = 0
         self._ends: list[tuple[int, Group]] = []  # (sentences gathered when a document ended, its group)
-        self._tokens = 0  # written so far
+        self._characters = 0
         self._document_start = 0  # tokens written when the last document ended
 
     def add(self, document: Document) -> None:
@@ -179,32 +175,28 @@ class _PartWriter:
 
     def flush(self) -> None:
         ids, lengths, counts = self._encoder.encode_counted(self._sentences)
+        ends = np.append(0, lengths).cumsum() + self.counts["tokens"]  # of no sentence, of the first, …
+        filled = ends[1:][lengths > 0]
+        without, unknown = len(lengths) - len(filled), int((ids == self._encoder.unknown_id).sum())
+        counts.update(sentences=len(filled), sentences_without_a_token=without, tokens=len(ids), unknown_tokens=unknown)
         self.counts.update(counts)
-        ends = lengths.cumsum() + self._tokens
-        filled = ends[lengths > 0]
-        self.counts["sentences"] += len(filled)
-        self.counts["sentences_without_a_token"] += len(lengths) - len(filled)
-        self.counts["tokens"] += len(ids)
-        self.counts["unknown_tokens"] += int((ids == self._encoder.unknown_id).sum())
-        document_ends: list[int] = []
-        groups: list[Group] = []
+        documents: list[tuple[int, Group]] = []
         for sentence_count, group in self._ends:
-            end = int(ends[sentence_count - 1]) if sentence_count else self._tokens
+            end = int(ends[sentence_count])
             if end > self._document_start:
-                document_ends.append(end)
-                groups.append(group)
+                documents.append((end, group))
             else:
                 self.counts["documents_without_a_token"] += 1
             self._document_start = end
-        self.counts["documents"] += len(document_ends)
-        self._write("tokens", ids.astype(self._dtype))
-        self._write("sentence_ends", filled.astype("<i8"))
-        self._write("document_ends", np.array(document_ends, "<i8"))
-        self._write("groups", np.array([group.key for group in groups], "<i8"))
-        self._write("sketches", np.frombuffer(b"".join(group.sketch for group in groups), np.uint8))
-        self._tokens += len(ids)
+        self.counts["documents"] += len(documents)
+        arrays = {
+            "tokens": ids.astype(self._dtype),
+            "sentence_ends": filled.astype("<i8"),
+            "document_ends": np.array([end for end, _ in documents], "<i8"),
+            "groups": np.array([group.key for _, group in documents], "<i8"),
+            "sketches": np.frombuffer(b"".join(group.sketch for _, group in documents), np.uint8),
+        }
+        for name, array in arrays.items():
+            self._files[name].write(array.tobytes())
+            self.sizes[name] += array.nbytes
         self._sentences, self._characters, self._ends = [], 0, []
-
-    def _write(self, name: str, array: np.ndarray) -> None:
-        self._files[name].write(array.tobytes())
-        self.sizes[name] += array.nbytes

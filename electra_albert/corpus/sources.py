@@ -1,8 +1,4 @@
-"""A corpus as documents of sentences: its files cut into units, and a unit read as a stream.
-
-In plain text a blank line ends a document, and whether a line is a sentence or a paragraph is found from a bounded
-sample. In files of records each record is a document.
-"""
+"""A corpus as documents of sentences: its files cut into units, and a unit read as a stream."""
 
 from __future__ import annotations
 
@@ -34,8 +30,6 @@ _KIND_BYTES = 1 << 18  # of a sample, that are looked at for the kind of text
 _PARAGRAPH_SENTENCES = 1.35  # a line on average, from which the lines of a file are taken to be paragraphs
 _EXPANSION = 4  # of compressed text, about: only for how much goes into one unit
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)[ \t\x0b\x0c\x1c-\x1f]*(?>\r\n|\n|\r)")
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
-_TABLES = ("parquet", "arrow")
 _ROWS = 256  # turned into Python texts at once
 
 
@@ -43,11 +37,8 @@ class Reading(NamedTuple):
     """How files are read."""
 
     text_column: str = "text"  # of records and tables
-    bad_utf8: BadUtf8 = "replace"  # what becomes of a line (of a part of one over 1 MiB) or record that is not UTF-8
+    bad_utf8: BadUtf8 = "replace"  # for a line (a part of one over 1 MiB) or record that is not UTF-8
     encoding: str = streams.UTF8  # of text, JSON and CSV; Parquet and Arrow are in UTF-8
-
-
-_AS_USUAL = Reading()
 
 
 class Span(NamedTuple):
@@ -63,10 +54,7 @@ class Unit(NamedTuple):
     """A part of the corpus that one process reads on its own."""
 
     spans: tuple[Span, ...]
-    reading: Reading = _AS_USUAL
-
-
-# Where to cut.
+    reading: Reading
 
 
 def require_columns(files: Iterable[Path], reading: Reading) -> None:
@@ -77,10 +65,10 @@ def require_columns(files: Iterable[Path], reading: Reading) -> None:
                 next(_records(span, reading, Counter()), None)
 
 
-def plan_units(files: list[Path], reading: Reading = _AS_USUAL, unit_bytes: int = 8 << 20) -> list[Unit]:
+def plan_units(files: list[Path], reading: Reading | None = None, unit_bytes: int = 8 << 20) -> list[Unit]:
     """Units of about `unit_bytes`, in order: a big file gives many, many small files give one."""
     units: list[list[Span]] = []
-    size = 0
+    size, reading = 0, reading or Reading()
     for span, span_bytes in chain.from_iterable(_cut_file(path, reading, unit_bytes) for path in files):
         if not units or size + span_bytes > unit_bytes:
             units.append([])
@@ -95,14 +83,18 @@ def plan_units(files: list[Path], reading: Reading = _AS_USUAL, unit_bytes: int 
 
 def _cut_file(path: Path, reading: Reading, unit_bytes: int) -> Iterator[tuple[Span, int]]:
     """Spans of a file with the bytes of text in each, about."""
-    if format_of(path) in _TABLES:
-        yield from _cut_table(path, reading.text_column)
+    if (form := format_of(path)) == "parquet" or form == "arrow":
+        if path.suffix.lower() in COMPRESSED_SUFFIXES:
+            raise DataError(f"{path}: a compressed table cannot be read in parts; decompress it first")
+        with open_columnar(path) as opened:
+            _check_column(str(path), opened.schema, reading.text_column)
+            yield from ((Span(str(path), number, number + 1, form), size) for number, size in enumerate(opened.sizes))
         return
     with open_regular(path) as file:
         size = path.stat().st_size
         is_compressed = streams.compression(file.read(16)) is not None
         kind = _find_kind(path, None if is_compressed else file, reading)
-        if is_compressed or kind in _DELIMITERS or path.suffix.lower() in COMPRESSED_SUFFIXES:
+        if is_compressed or kind in ("csv", "tsv") or path.suffix.lower() in COMPRESSED_SUFFIXES:
             yield Span(str(path), 0, _TO_THE_END, kind), size * (_EXPANSION if is_compressed else 1)
             return
         start = 0
@@ -113,20 +105,9 @@ def _cut_file(path: Path, reading: Reading, unit_bytes: int) -> Iterator[tuple[S
             start = end
 
 
-def _cut_table(path: Path, column: str) -> Iterator[tuple[Span, int]]:
-    if path.suffix.lower() in COMPRESSED_SUFFIXES:
-        raise DataError(f"{path}: a compressed table cannot be read in parts; decompress it first")
-    kind: Kind = "parquet" if format_of(path) == "parquet" else "arrow"
-    with open_columnar(path) as opened:
-        _check_column(str(path), opened.schema, column)
-        for number, size in enumerate(opened.sizes):
-            yield Span(str(path), number, number + 1, kind), size
-
-
 def _find_kind(path: Path, plain: BinaryIO | None, reading: Reading) -> Kind:
     """The kind of a line of the file, from its first bytes and, of a plain file, a sample of its middle."""
-    form = format_of(path)
-    if form == "csv" or form == "tsv":
+    if (form := format_of(path)) == "csv" or form == "tsv":
         return form
     if form == "jsonl":
         return "records"
@@ -204,12 +185,12 @@ def _numbered(lines: Lines) -> Iterator[tuple[int, str]]:
 def _records(span: Span, reading: Reading, counts: Counter[str]) -> Iterator[Record]:
     """The text of each record. Raises DataError naming the file, and the line of a record that does not hold it."""
     column = reading.text_column
-    if span.kind in _TABLES:
+    if span.kind in ("parquet", "arrow"):
         yield from _column_records(span, column, counts)
         return
     with _lines(span, reading, counts, cut=False) as lines:
-        if span.kind in _DELIMITERS:
-            yield from _csv_records(lines, _DELIMITERS[span.kind], column)
+        if span.kind in ("csv", "tsv"):
+            yield from _csv_records(lines, span.kind, column)
             return
         for number, record in json_objects(_numbered(lines), lines.place, (column,)):
             place = partial(lines.place, number)
@@ -221,18 +202,13 @@ def _records(span: Span, reading: Reading, counts: Counter[str]) -> Iterator[Rec
             yield text, place
 
 
-def _csv_records(lines: Lines, delimiter: str, column: str) -> Iterator[Record]:
-    """The field of `column` in each row of CSV; the first row holds the names, and blank lines are no rows.
-
-    A field in quotes may hold line ends. Where no comma but another separator gives the column, it is used and counted.
-    """
+def _csv_records(lines: Lines, kind: Kind, column: str) -> Iterator[Record]:
+    """The field of `column` in each row after the names, blank lines apart; a separator but the comma is counted."""
     texts = (line + "\n" for _, line in _numbered(lines))
     first = next(texts, "")
-    if delimiter == _DELIMITERS["csv"]:
-        delimiter = csv_delimiter((first,), (column,))
-        if delimiter != _DELIMITERS["csv"]:
-            lines.counts[f"CSV files separated by {SEPARATORS[delimiter]}"] += 1
-
+    delimiter = "\t" if kind == "tsv" else csv_delimiter((first,), (column,))
+    if kind == "csv" and delimiter != ",":
+        lines.counts[f"CSV files separated by {SEPARATORS[delimiter]}"] += 1
     place = partial(lines.place, -1)  # rows are numbered from 1
     rows = csv_rows(chain((first,), texts), delimiter, place)
     _, header = next(rows, (1, []))
@@ -269,9 +245,9 @@ def _as_bytes(texts: pyarrow.Array) -> list[bytes | None]:
     if types.is_dictionary(texts.type):
         texts.validate(full=True)
         texts = texts.dictionary_decode()
-    is_view, is_string = types.is_string_view(texts.type), types.is_string(texts.type)
-    binary = pyarrow.binary_view if is_view else pyarrow.binary if is_string else pyarrow.large_binary
-    texts = texts.view(binary())
+    is_string = types.is_string(texts.type)
+    is_view = types.is_string_view(texts.type)
+    texts = texts.view((pyarrow.binary_view if is_view else pyarrow.binary if is_string else pyarrow.large_binary)())
     texts.validate(full=True)  # Arrow trusts the offsets in a file; those of a damaged one lie outside of memory
     return texts.to_pylist()
 

@@ -1,9 +1,8 @@
 """The token store: two memory-mapped streams of tokens, one to train on and one held out, and the corpus statistics.
 
-Layout of a store: train/ and validation/, each with tokens.bin (uint16 or uint32), sentence_ends.bin and
-document_ends.bin (int64, counted in tokens from the stream's start), token_counts.bin (int64 [V], of train), and
-manifest.json, which is written last and holds size and SHA-256 of all of them. checked.json remembers when they were
-last found to be as written. Streams are copied from parts in bounded blocks, so memory stays flat.
+Layout: train/ and validation/, each with tokens.bin (uint16 or uint32), sentence_ends.bin and document_ends.bin (int64,
+in tokens from the stream's start), token_counts.bin (int64 [V], of train), and manifest.json, written last, with size
+and SHA-256 of all of them. checked.json remembers when they were last found to be as written.
 """
 
 import hashlib
@@ -55,9 +54,9 @@ class Store(NamedTuple):
 
 
 def build_store(plan: PartPlan, *, seed: int, found: Counter[str]) -> Store:
-    """Put the finished parts of `plan` together to a store in the folder above; the parts are removed.
+    """Put the finished parts of `plan` together to a store in the folder above, and remove them.
 
-    found: what was noted when the files were looked for.
+    found: counts from the listing of files. Raises UsageError where a part is missing, DataError for too little text.
     """
     folder = plan.folder.parent
     (folder / "manifest.json").unlink(missing_ok=True)
@@ -108,12 +107,12 @@ def open_store(folder: Path) -> Store:
     if damage := find_damage(folder, files, folder / "checked.json"):
         raise CheckpointError(damage)
     vocab_size = manifest["vocab_size"]
-    dtypes = {"tokens": token_dtype(vocab_size), "sentence_ends": np.dtype("<i8"), "document_ends": np.dtype("<i8")}
+    dtypes = dict(zip(TokenStream._fields, (token_dtype(vocab_size), np.dtype("<i8"), np.dtype("<i8")), strict=True))
     train, validation = (
-        TokenStream(**{name: np.memmap(folder / side / f"{name}.bin", dtype, "r") for name, dtype in dtypes.items()})
+        TokenStream(*(np.memmap(folder / side / f"{name}.bin", dtype, "r") for name, dtype in dtypes.items()))
         for side in SIDES
     )
-    for stream, side in ((train, SIDES[0]), (validation, SIDES[1])):  # what sizes and times do not tell
+    for side, stream in zip(SIDES, (train, validation), strict=True):  # which sizes and times do not show
         if int(stream.tokens.max()) >= vocab_size:
             raise CheckpointError(f"{folder / side}: tokens.bin holds an id beyond the {vocab_size} of the tokenizer")
         if not all(_rise_to(len(stream.tokens), ends) for ends in (stream.sentence_ends, stream.document_ends)):
@@ -150,8 +149,9 @@ def _merge(runs: Callable[[], Iterator[Run]], plan: PartPlan) -> tuple[dict[str,
                     files["tokens"].write(block.tobytes())
                     if side == "train":
                         token_counts += np.bincount(block, minlength=vocab_size)
-                _copy_ends(run, files["sentence_ends"], sizes, "sentences")
-                _copy_ends(run, files["document_ends"], sizes, "documents")
+                shift = sizes["tokens"] - run.start
+                sizes["sentences"] += _copy_ends(run, files["sentence_ends"], "sentence_ends", shift)
+                sizes["documents"] += _copy_ends(run, files["document_ends"], "document_ends", shift)
                 sizes["tokens"] += run.end - run.start
                 source_ends[sources[run.part.number]] = sizes["tokens"]
             written |= {f"{side}/{name}.bin": file.finish() for name, file in files.items()}
@@ -163,17 +163,16 @@ def _merge(runs: Callable[[], Iterator[Run]], plan: PartPlan) -> tuple[dict[str,
     return sides, written
 
 
-def _copy_ends(run: Run, file: HashedFile, sizes: dict[str, int], unit: str) -> None:
+def _copy_ends(run: Run, file: HashedFile, name: str, shift: int) -> int:
     """Append the ends of sentences or documents in (start, end] of a run; one cut by the split ends here as well."""
-    shift = sizes["tokens"] - run.start
-    ends = np.memmap(run.part.path(f"{unit.removesuffix('s')}_ends"), "<i8", "r")
+    ends = np.memmap(run.part.path(name), "<i8", "r")
     first, last = np.searchsorted(ends, (run.start, run.end), side="right").tolist()
     for block in _blocks(ends, first, last):
         file.write((block + shift).tobytes())
-    sizes[unit] += last - first
-    if last == first or ends[last - 1] != run.end:
-        file.write(np.array([run.end + shift], "<i8").tobytes())
-        sizes[unit] += 1
+    if last > first and ends[last - 1] == run.end:
+        return last - first
+    file.write(np.array([run.end + shift], "<i8").tobytes())
+    return last - first + 1
 
 
 def _blocks(array: np.ndarray, first: int, last: int) -> Iterator[np.ndarray]:
@@ -182,17 +181,15 @@ def _blocks(array: np.ndarray, first: int, last: int) -> Iterator[np.ndarray]:
 
 # Corpus statistics: everything that was read, skipped, changed and written.
 
-_KINDS = {
-    "sentences": "of text, one sentence a line",
-    "paragraphs": "of text, one paragraph a line",
-    "records": "of JSON, one document a line",
-    "csv": "of CSV, one document a row",
-    "tsv": "of TSV, one document a row",
-    "parquet": "of Parquet, one document a row",
-    "arrow": "of Arrow, one document a row",
-}
+_KINDS = {"sentences": "text, one sentence a line", "paragraphs": "text, one paragraph a line"}
+_KINDS |= {"records": "JSON, one document a line", "csv": "CSV, one document a row", "tsv": "TSV, one document a row"}
+_KINDS |= {"parquet": "Parquet, one document a row", "arrow": "Arrow, one document a row"}
 _SHOWN_ELSEWHERE = {"files", "bytes", "documents", "sentences", *(f"files_of_{kind}" for kind in _KINDS)}
-_SHOWN_WRITTEN = ("sentences_without_a_token", "documents_without_a_token", "special_texts")
+_SHOWN_WRITTEN = {  # and the words they are shown in
+    **{name: name for name in ("sentences_without_a_token", "documents_without_a_token", "special_texts")},
+    MARKS_REMOVED: "combining marks removed by the tokenizer",
+    FORMS_REWRITTEN: "compatibility forms rewritten by the tokenizer, as ﬁ to fi or ½ to 1⁄2",
+}
 
 
 def format_statistics(statistics: dict[str, Any], padding_share: float) -> str:
@@ -202,7 +199,7 @@ def format_statistics(statistics: dict[str, Any], padding_share: float) -> str:
     kept = math.floor(statistics["kept"] * 10_000) / 100  # rounded down: only what was kept whole is 100%
     unknown = f"{written['unknown_tokens']:,} ({written['unknown_tokens'] / tokens:.3%})"  # one may replace a word
     unknown += f", standing for {written['unknown_characters'] / written['characters']:.3%} of the characters"
-    files = [f"{count:,} {text}" for kind, text in _KINDS.items() if (count := read.get(f"files_of_{kind}"))]
+    files = [f"{count:,} of {text}" for kind, text in _KINDS.items() if (count := read.get(f"files_of_{kind}"))]
     lines = [
         ("read", f"{read.get('files', 0):,} files, {megabytes:,.1f} MB, {read['sentences']:,} sentences"),
         ("files", ", ".join(files)),
@@ -217,18 +214,8 @@ def format_statistics(statistics: dict[str, Any], padding_share: float) -> str:
     lines.append(("held out", statistics["held_out"]))
     others = {name: count for name, count in sorted(read.items()) if name not in _SHOWN_ELSEWHERE}
     for name, count in (others | {name: written.get(name, 0) for name in _SHOWN_WRITTEN}).items():
-        if count:
-            lines.append(("skipped" if "skipped" in name else "noted", f"{count:,} {name.replace('_', ' ')}"))
-    lines += [("noted", text) for text in _describe_lost(written)]
+        text = _SHOWN_WRITTEN.get(name, name).replace("_", " ")
+        lines += [("skipped" if "skipped" in name else "noted", f"{count:,} {text}")] * (count > 0)
     lines.append(("speed", f"{megabytes / max(statistics['process_seconds'], 1e-9):.1f} MB a second and process"))
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"  {name:<{width}}  {text}" for name, text in lines)
-
-
-def _describe_lost(written: Mapping[str, int]) -> Iterator[str]:
-    marks = {name.removeprefix(MARKS_REMOVED): n for name, n in written.items() if name.startswith(MARKS_REMOVED) and n}
-    if marks:
-        scripts = ", ".join(f"{script} {count:,}" for script, count in sorted(marks.items(), key=lambda item: -item[1]))
-        yield f"{sum(marks.values()):,} combining marks removed by the tokenizer: {scripts}"
-    if written.get(FORMS_REWRITTEN):
-        yield f"{written[FORMS_REWRITTEN]:,} compatibility forms rewritten by the tokenizer, as ﬁ to fi or ½ to 1⁄2"

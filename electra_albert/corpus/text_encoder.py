@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int32]
 _TEXTS_AT_ONCE = 2048
 _LONGEST_REMEMBERED = 64  # characters of a word; bounds the memory that counting takes
-MARKS_REMOVED = "marks_removed_from_"  # and the script of the characters that had them
-FORMS_REWRITTEN = "compatibility_forms_rewritten"
+MARKS_REMOVED, FORMS_REWRITTEN = "marks_removed", "compatibility_forms_rewritten"
 
 
 class Subwords(NamedTuple):
@@ -28,10 +27,9 @@ class Subwords(NamedTuple):
 
 
 class TextEncoder:
-    """Encodes as the tokenizer with `split_special_tokens`, but never gives text a special id.
+    """Encodes as the tokenizer with `split_special_tokens`, but never gives text a special id. Can be pickled.
 
-    Stock would turn "[MASK]" in a text into the mask itself; even with `split_special_tokens` it finds "<pad>" in text
-    if the model is Unigram, which knows no control tokens. The tokenizer is not changed. Can be pickled.
+    Even with `split_special_tokens` stock finds "<pad>" in text if the model is Unigram, which knows no control tokens.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -70,8 +68,8 @@ class TextEncoder:
     def encode_counted(self, sentences: Sequence[str]) -> tuple[Ids, NDArray[np.int64], Counter[str]]:
         """ids [tokens] int32 of all sentences one after the other, tokens of each [n] int64, and counts.
 
-        Counted are `special_texts` met; `unknown_characters` that the unknown token replaced, spaces apart; and what
-        the normalizer removed: `marks_removed_from_` a script, and `compatibility_forms_rewritten`.
+        Counted are `special_texts` met, `unknown_characters` that the unknown token replaced, spaces apart, and the
+        `marks_removed` and `compatibility_forms_rewritten` by the normalizer.
         """
         ids, lengths, special_counts = self._flat_ids(sentences)
         written = [len(self._special_text.findall(sentence)) for sentence in sentences]
@@ -95,10 +93,7 @@ class TextEncoder:
             yield Subwords(ids[kept], spans[kept, 0], spans[kept, 1])
 
     def _flat_ids(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64], NDArray[np.int64]]:
-        """ids of all texts, tokens of each, and how many of each the model took for special ones.
-
-        These become the unknown token, or are left out where there is none.
-        """
+        """ids of all texts, tokens of each, and how many of each were special ones, now unknown or left out."""
         found = [one.ids for one in self._in_batches(texts, self._backend.encode_batch_fast)]
         lengths = np.fromiter(map(len, found), np.int64, len(found))
         ids = np.fromiter(chain.from_iterable(found), np.int32, int(lengths.sum()))
@@ -127,9 +122,9 @@ class TextEncoder:
 
 
 def cover(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Offsets such that no subword begins with a space and each character of a word is in a subword of it.
+    """Offsets such that no subword begins with a space, and characters that a normalizer drops are in a subword.
 
-    Characters that a normalizer drops go to the subword before them if they are combining marks, else to that after.
+    Combining marks go to the subword before them, others to that after.
     """
     spans: list[list[int]] = []
     reached = 0  # up to here the text is accounted for
@@ -138,8 +133,7 @@ def cover(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]
             start += 1
         if start > reached:
             gap = text[reached:start]
-            marks = _leading_marks(gap) if spans else 0
-            if marks:
+            if marks := _leading_marks(gap) if spans else 0:
                 spans[-1][1] += marks
             start -= len(re.search(r"\S*\Z", gap[marks:])[0])  # type: ignore[index]  # always matches
         spans.append([start, max(start, end)])
@@ -157,7 +151,7 @@ def _leading_marks(gap: str) -> int:
 
 @lru_cache(maxsize=1 << 17)
 def _count_lost(normalizer: Any, word: str) -> Counter[str]:
-    """Combining marks, by script, and compatibility forms that the normalizer takes from a word; case is ignored."""
+    """Combining marks and compatibility forms that the normalizer takes from a word; case is ignored."""
     normalized = normalizer.normalize_str(word)
     if normalized in (word, word.lower()):
         return Counter()
@@ -165,12 +159,6 @@ def _count_lost(normalizer: Any, word: str) -> Counter[str]:
 
 
 def _marks_and_forms(text: str) -> Counter[str]:
-    found: Counter[str] = Counter()
-    found[FORMS_REWRITTEN] = sum(unicodedata.decomposition(character).startswith("<") for character in text)
-    script = "other"
-    for character in unicodedata.normalize("NFKD", text):
-        if unicodedata.category(character).startswith("M"):
-            found[MARKS_REMOVED + script] += 1
-        else:  # the first word of a letter's name is its script
-            script = unicodedata.name(character, "other").split()[0].capitalize() if character.isalpha() else "other"
-    return found
+    marks = sum(unicodedata.category(character)[0] == "M" for character in unicodedata.normalize("NFKD", text))
+    forms = sum(unicodedata.decomposition(character).startswith("<") for character in text)
+    return Counter({MARKS_REMOVED: marks, FORMS_REWRITTEN: forms})

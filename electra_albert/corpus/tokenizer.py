@@ -1,9 +1,7 @@
 """Tokenizers of ALBERT's, BERT's or another fast kind: loaded, saved, identified, their tokens shown.
 
-What is loaded here and saved again gives `AutoTokenizer` the same ids and token_type_ids. Special ids are read from the
-tokenizer, never assumed. Of the two normalizers in ALBERT's layout, the published one, which `AlbertTokenizer` rebuilds
-whatever a file holds, removes every combining mark, and many scripts write vowels and tones with them; the other one is
-safe for every script and saved in a tokenizer.json of the class PreTrainedTokenizerFast.
+ALBERT's published normalizer, which `AlbertTokenizer` rebuilds whatever a file holds, removes every combining mark, and
+many scripts write vowels and tones with them; the one of a tokenizer trained here is safe for every script.
 """
 
 from __future__ import annotations
@@ -33,24 +31,15 @@ WORD_START = "▁"
 _LATIN_MARKS = r"(?<![^\p{Latin}\s])\p{M}+"  # after a Latin letter, a space (NFKD makes both of ´) or nothing
 _FOLDER_FILES = ("tokenizer.json", "spiece.model", "vocab.txt")  # the first that is there is read, as in stock
 _ALBERT_CLASSES = (None, "AlbertTokenizer", "AlbertTokenizerFast")
-_ROLES = {
-    "pad_token": ("[PAD]", "<pad>"),
-    "unk_token": ("[UNK]", "<unk>"),
-    "cls_token": ("[CLS]", "<s>"),
-    "sep_token": ("[SEP]", "</s>"),
-    "mask_token": ("[MASK]", "<mask>"),
-}
+ROLES = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}  # named so, or [PAD], [UNK] …
 _ALBERT_FLAGS = ("do_lower_case", "keep_accents")
-_BERT_FLAGS = {  # of a configuration, and the names that a tokenizer.json has for them
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
-}
+_BERT_FLAGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+_BERT_NORMALIZER_FLAGS = ("lowercase", "strip_accents", "handle_chinese_chars")  # their names in a tokenizer.json
 _TOKENS_PER_CHARACTER = 64  # at most: U+FDFA becomes 18 characters of up to 3 bytes
 _LONGEST_TOKEN = 1000  # characters; the tokenizers library overflows its stack when it frees a far longer one
 _TRIAL = 40 * "a" + "! The 1,000 don't … “é” e\u0301 中文 한국어 👩\u200d👧 עברית \t\u3000\x00\ufdfa ▁ ## [MASK] <unk>"
-# By this much a token such as "▁1," is made less likely: more than any split of it without the comma costs, so it is
-# never used. Version 4 of transformers takes the same number, and files that it wrote hold scores made with it.
+# A token such as "▁1," is made less likely by this, more than any split of it without the comma costs, so it is never
+# used. Version 4 of transformers takes the same number, and files that it wrote hold scores made with it.
 _DIGIT_COMMA_NATS = 100.0
 _LOADING_ONLY = ("is_local", "local_files_only", "name_or_path")  # how a tokenizer was loaded, not what it is
 
@@ -62,15 +51,17 @@ class TextOptions(NamedTuple):
     keep_accents: bool | None = None
     split_digit_comma: bool | None = None
 
+    def given(self) -> dict[str, bool]:
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
 
 def load_tokenizer(path: Path, options: TextOptions | None = None) -> Tokenizer:
     """The tokenizer in a folder, tokenizer.json, SentencePiece model or vocab.txt.
 
-    A tokenizer.json of ALBERT gives its tokens to a stock AlbertTokenizer; any other keeps its normalizer, splits and
-    model, and gets the template [CLS] A [SEP] B [SEP], types 0 and 1. Settings are those of the tokenizer_config.json
-    next to the file, overridden by `options`. Without either, a SentencePiece model or vocab.txt is cased if a token
-    holds a capital letter. Differs from stock, which makes the user-defined tokens of a .model, as the full stop, added
-    tokens, which are cut out of text first and neither masked nor shown.
+    A tokenizer.json of ALBERT gives a stock AlbertTokenizer; any other keeps its normalizer, splits and model, and gets
+    the template [CLS] A [SEP] B [SEP], types 0 and 1. `options` override the tokenizer_config.json next to the file;
+    without either, a SentencePiece model or vocab.txt is cased if a token holds a capital letter. Raises UsageError or
+    CheckpointError. Differs from stock, which makes the user-defined tokens of a .model, as the full stop, added ones.
     """
     file = _vocabulary_file(path)
     config: dict[str, Any] = {}
@@ -88,20 +79,18 @@ def load_tokenizer(path: Path, options: TextOptions | None = None) -> Tokenizer:
         if not isinstance(problem, Exception) and type(problem).__name__ != "PanicException":
             raise
         reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
-        what = "is damaged or no tokenizer for masked language modelling"
-        raise CheckpointError(f"{file} {what} ({reason}); fetch it again or name another") from None
+        raise CheckpointError(f"{file} is damaged or no tokenizer ({reason}); fetch it again or name another") from None
     return tokenizer
 
 
 def _vocabulary_file(path: Path) -> Path:
     """The file to read of a folder, or the file itself. Raises UsageError if there is none."""
-    files = [path / name for name in _FOLDER_FILES] if path.is_dir() else [path]
-    found = next((file for file in files if file.is_file() and file.suffix in (".json", ".model", ".txt")), None)
-    if found is None:
-        reason = "is not named *.json, *.model or *.txt" if path.exists() else "does not exist"
-        reason = f"holds no {', '.join(_FOLDER_FILES)}" if path.is_dir() else reason
-        raise UsageError(f"tokenizer {path} {reason}; name the folder or a file of a tokenizer")
-    return found
+    for file in [path / name for name in _FOLDER_FILES] if path.is_dir() else [path]:
+        if file.is_file() and file.suffix in (".json", ".model", ".txt"):
+            return file
+    reason = "is not named *.json, *.model or *.txt" if path.exists() else "does not exist"
+    reason = f"holds no {', '.join(_FOLDER_FILES)}" if path.is_dir() else reason
+    raise UsageError(f"tokenizer {path} {reason}; name the folder or a file of a tokenizer")
 
 
 def _read(file: Path) -> bytes:
@@ -152,8 +141,8 @@ def _flag(config: dict[str, Any], name: str, otherwise: bool | None) -> bool | N
 def _albert_options(config: dict[str, Any], options: TextOptions, charsmap: bytes, *, is_cased: bool) -> dict[str, Any]:
     """AlbertTokenizer's arguments: the user's, else those of `config`, else stock's, but that case is kept."""
     found = {name: _flag(config, name, name != "keep_accents" and not is_cased) for name in _ALBERT_FLAGS}
-    given = {name: value for name, value in options._asdict().items() if name in found and value is not None}
-    return found | given | ({"_spm_precompiled_charsmap": charsmap} if charsmap else {})
+    found |= {name: value for name, value in options.given().items() if name in found}
+    return found | ({"_spm_precompiled_charsmap": charsmap} if charsmap else {})
 
 
 def _load_sentencepiece(file: Path, config: dict[str, Any], options: TextOptions) -> Tokenizer:
@@ -197,34 +186,25 @@ def _read_wordpiece(file: Path) -> dict[str, Any]:
 
 def _apply_options(file: Path, content: dict[str, Any], config: dict[str, Any], options: TextOptions) -> None:
     """Put the user's options, and BERT's of the configuration, into the content of a tokenizer.json."""
-    normalizer = content.get("normalizer")
-    trained = _script_safe_options(normalizer)
+    normalizer, given = content.get("normalizer"), options.given()
+    ours = {
+        flags: json.loads(script_safe_normalizer(*flags).__getstate__()) for flags in product((True, False), repeat=2)
+    }
     taken: Collection[str] = ()
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         taken = _ALBERT_FLAGS
-        if options.do_lower_case is not None:
-            config = config | {"do_lower_case": options.do_lower_case}
-        if options.keep_accents is not None:
-            config = config | {"strip_accents": not options.keep_accents}
-        for name, own in _BERT_FLAGS.items():
+        config = config | {name: value for name, value in given.items() if name == "do_lower_case"}
+        if "keep_accents" in given:
+            config["strip_accents"] = not given["keep_accents"]
+        for name, own in zip(_BERT_FLAGS, _BERT_NORMALIZER_FLAGS, strict=True):
             normalizer[own] = _flag(config, name, normalizer.get(own))
-    elif trained is not None:
+    elif trained := [flags for flags, state in ours.items() if state == normalizer]:
         taken = TextOptions._fields
-        trained |= {name: value for name, value in options._asdict().items() if name in trained and value is not None}
-        content["normalizer"] = json.loads(script_safe_normalizer(**trained).__getstate__())
+        content["normalizer"] = ours[tuple(map(given.get, _ALBERT_FLAGS, trained[0]))]
         content["model"]["vocab"] = split_digit_commas(content["model"]["vocab"], options.split_digit_comma)
-    for name, value in options._asdict().items():
-        if value is not None and name not in taken:
-            why = "whose tokens never join a comma to a digit" if taken else "whose own pipeline decides that"
-            raise UsageError(f"--{name} does not apply to {file}, {why}; leave it out or name another tokenizer")
-
-
-def _script_safe_options(normalizer: Any) -> dict[str, bool] | None:
-    """do_lower_case and keep_accents of a tokenizer that was trained here, by its normalizer; None of any other."""
-    for case, accents in product((True, False), repeat=2):
-        if normalizer == json.loads(script_safe_normalizer(case, accents).__getstate__()):
-            return {"do_lower_case": case, "keep_accents": accents}
-    return None
+    for name in (name for name in given if name not in taken):
+        why = "whose tokens never join a comma to a digit" if taken else "whose own pipeline decides that"
+        raise UsageError(f"--{name} does not apply to {file}, {why}; leave it out or name another tokenizer")
 
 
 def _check_ids(ids: dict[str, int]) -> None:
@@ -245,8 +225,7 @@ def _build_fast(content: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
     ids = {row[0]: number for number, row in enumerate(rows)} if isinstance(rows, list) else dict(rows)
     ids |= {token["content"]: token["id"] for token in given}
     _check_ids(ids)
-    roles = _find_roles(config, ids)
-    added = {token["id"]: token for token in given}
+    roles, added = _find_roles(config, ids), {token["id"]: token for token in given}
     for token in roles.values():
         added[ids[token]] = _added_token(token, ids[token]) | added.get(ids[token], {}) | {"special": True}
     if model["type"] == "WordPiece":
@@ -259,9 +238,8 @@ def _build_fast(content: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
     if backend.get_vocab(with_added_tokens=True) != ids:
         raise ValueError("its tokens get other ids when it is loaded")
     cls, sep = roles["cls_token"], roles["sep_token"]
-    single = [f"{cls}:0", "$A:0", f"{sep}:0"]
-    special_tokens = [(cls, ids[cls]), (sep, ids[sep])]
-    template: Any = processors.TemplateProcessing(single, [*single, "$B:1", f"{sep}:1"], special_tokens)
+    single, borders = [f"{cls}:0", "$A:0", f"{sep}:0"], [(cls, ids[cls]), (sep, ids[sep])]
+    template: Any = processors.TemplateProcessing(single, [*single, "$B:1", f"{sep}:1"], borders)
     splits = content.get("pre_tokenizer") or {}
     byte_level = [step for step in splits.get("pretokenizers", [splits]) if step.get("type") == "ByteLevel"]
     adds_space = any(step["add_prefix_space"] for step in byte_level)
@@ -276,15 +254,14 @@ def _build_fast(content: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
 def _find_roles(config: dict[str, Any], tokens: Collection[str]) -> dict[str, str]:
     """The special token of each role, as named by the configuration or else by a well-known name."""
     roles: dict[str, str] = {}
-    for role, known in _ROLES.items():
-        given = config.get(role)
+    for role, other in ROLES.items():
+        given = config.get(f"{role}_token")
         name = given.get("content") if isinstance(given, dict) else given
-        names = known if name is None else (name,)
-        found = next((name for name in names if isinstance(name, str) and name in tokens), None)
-        if found is not None:
-            roles[role] = found
-        elif role != "unk_token":
-            raise ValueError(f"no {role}: {' or '.join(map(repr, names))} is not among its tokens")
+        names = (f"[{role.upper()}]", other) if name is None else (name,)
+        if found := [name for name in names if isinstance(name, str) and name in tokens]:
+            roles[f"{role}_token"] = found[0]
+        elif role != "unk":
+            raise ValueError(f"no {role}_token: {' or '.join(map(repr, names))} is not among its tokens")
     if len(set(roles.values())) < len(roles):
         raise ValueError(f"two of its special tokens are the same, {roles}")
     return roles
@@ -298,16 +275,14 @@ def _added_token(token: str, number: int) -> dict[str, Any]:
 def split_digit_commas(vocab: list[tuple[str, float]], is_split: bool | None) -> list[tuple[str, float]]:
     """Unigram tokens with the scores that keep a comma apart from the digit before it, or allow them together.
 
-    Applied twice it changes nothing more. Google's code splits the comma off each token after encoding, which rarely
-    splits the digits in another way.
+    Differs from ALBERT, whose code splits the comma off each token after encoding; that rarely splits digits otherwise.
     """
     if is_split is None:
         return vocab
-    meant = {token for token, _ in vocab if token.endswith(",") and token[-2:-1].isdigit()}
-    lowered = min((score for token, score in vocab if token not in meant), default=0.0) - _DIGIT_COMMA_NATS / 2
+    nats, meant = _DIGIT_COMMA_NATS, {token for token, _ in vocab if token.endswith(",") and token[-2:-1].isdigit()}
+    lowered = min((score for token, score in vocab if token not in meant), default=0.0) - nats / 2
     return [
-        (token, score + _DIGIT_COMMA_NATS * ((score < lowered) - is_split) if token in meant else score)
-        for token, score in vocab
+        (token, score + nats * ((score < lowered) - is_split) if token in meant else score) for token, score in vocab
     ]
 
 
@@ -330,7 +305,7 @@ def script_safe_normalizer(do_lower_case: bool, keep_accents: bool) -> Normalize
 
 def special_ids(tokenizer: Tokenizer) -> SpecialIds:
     """The special ids of a tokenizer from `load_tokenizer` or `train_tokenizer`."""
-    named = {name: getattr(tokenizer, f"{name}_token_id") for name in ("pad", "unk", "cls", "sep", "mask")}
+    named = {role: getattr(tokenizer, f"{role}_token_id") for role in ROLES}
     return SpecialIds(**named, never_masked=tuple(sorted(tokenizer.all_special_ids)))
 
 
@@ -370,10 +345,7 @@ class Piece(NamedTuple):
 
 
 def describe_pieces(tokenizer: Tokenizer, ids: list[int]) -> list[Piece]:
-    """The text of each id without its marks, and whether a word begins with it.
-
-    A word also begins at the first id, and at and after [CLS], [SEP] and padding. The mask is always a word.
-    """
+    """The text of each id without its marks, and whether a word begins with it, as after [CLS], [SEP] and padding."""
     backend, special = tokenizer.backend_tokenizer, special_ids(tokenizer)
     model, is_bytes = type(backend.model).__name__, type(backend.decoder).__name__ == "ByteLevel"
     borders = {special.cls, special.sep, special.pad}

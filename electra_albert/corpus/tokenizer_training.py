@@ -1,9 +1,4 @@
-"""Unigram tokens in ALBERT's layout, learned so that they repeat bit for bit; new words for a vocabulary.
-
-Paper: ALBERT section 4.1.
-"""
-
-from __future__ import annotations
+"""Unigram tokens in ALBERT's layout (section 4.1), learned bit for bit the same; new words for a vocabulary."""
 
 import json
 import logging
@@ -14,25 +9,14 @@ from collections.abc import Iterable, Iterator
 from itertools import repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import regex
 
 from electra_albert.contracts import DataError, UsageError
+from electra_albert.corpus import tokenizer as tokenizers
 from electra_albert.corpus.documents import word_set
-from electra_albert.corpus.tokenizer import (
-    MODEL_INPUT_NAMES,
-    SPECIAL_PIECES,
-    UNK_ID,
-    WORD_START,
-    build_albert,
-    load_tokenizer,
-    save_tokenizer,
-    script_safe_normalizer,
-)
-
-if TYPE_CHECKING:
-    from electra_albert.corpus.tokenizer import Tokenizer
+from electra_albert.corpus.tokenizer import SPECIAL_PIECES, WORD_START, Tokenizer, build_albert
 
 LOG = logging.getLogger(__name__)
 
@@ -41,8 +25,7 @@ TRAINING_CHARACTERS = 1_000_000  # of distinct words; below the trainer's seed s
 SCORE_DIGITS = 5
 _PENALTY_STEP = 1e-4  # the trainer spaces the scores of characters it has to add by this, in no fixed order
 _FEED_WORDS = 1000
-# Characters for private use that end the second word; so many that no piece which holds one is ever frequent.
-_ENDINGS = "".join(chr(0xF0000 + number) for number in range(1024))
+_ENDINGS = "".join(map(chr, range(0xF0000, 0xF0400)))  # for private use; so many that no string with one is frequent
 _LONGEST_PIECE = 16
 # Letters with their marks and joiners (numbers such as Ⅷ and ² count as letters), and digits.
 _LETTER = r"\p{L}\p{Nl}\p{No}"
@@ -64,16 +47,22 @@ LONGEST_WORD = 64  # characters; bounds what counting holds
 Accents = bool | Literal["albert"] | None
 
 
+class _TrainingText(NamedTuple):
+    """Counted strings that tokens are learned from."""
+
+    runs: list[tuple[str, int]]
+    chunks: list[tuple[str, int]]  # of runs written without spaces
+    alphabet: list[str]  # characters of such runs, each of which is a token
+
+
 def train_tokenizer(
     sentences: Iterable[str], vocab_size: int, do_lower_case: bool, keep_accents: Accents = None
 ) -> Tokenizer:
-    """Unigram tokens learned from `sentences`; fewer than `vocab_size` if the text has not that many.
+    """Unigram tokens learned from `sentences`, bit for bit the same each time; fewer than `vocab_size` of a short text.
 
     keep_accents: False removes the marks of Latin letters, True none, "albert" those of every script, as ALBERT's
-    published tokenizer does; by default they are removed from Latin letters if the text is English.
-    No token joins a comma to a digit, so Google's rule for such tokens holds without being applied.
-    Repeats bit for bit: the trainer gets the counted words in a fixed order, and what it leaves to chance (the last
-    bits of the scores, the order of the characters it adds itself) is rounded off or sorted.
+    published tokenizer does; by default they are removed from Latin letters if the text is English. No token joins a
+    comma to a digit. Raises DataError where there is no text.
     """
     from transformers import AlbertTokenizer, PreTrainedTokenizerFast
 
@@ -88,7 +77,7 @@ def train_tokenizer(
     if keep_accents == "albert":
         normalizer = AlbertTokenizer(do_lower_case=do_lower_case).backend_tokenizer.normalizer
     else:
-        normalizer = script_safe_normalizer(do_lower_case, keep_accents)
+        normalizer = tokenizers.script_safe_normalizer(do_lower_case, keep_accents)
     words: Counter[str] = Counter()
     for word, count in raw.items():
         for part in normalizer.normalize_str(word).split():
@@ -97,18 +86,16 @@ def train_tokenizer(
     if not text.runs and not text.chunks:
         found = f" but words of more than {TRAINING_CHARACTERS // 2:,} characters, or of rare ones" if words else ""
         raise DataError(f"the corpus holds no text to train a tokenizer on{found}; give it some sentences")
-    LOG.info(
-        f"learning subwords of {sum(len(word) * count for word, count in words.items()):,} characters of text from its "
-        f"{len(text.runs):,} most frequent words and {len(text.chunks):,} chunks of text without spaces"
-    )
+    source = f"{len(text.runs):,} most frequent words and {len(text.chunks):,} chunks of text without spaces"
+    LOG.info(f"learning subwords of {sum(len(w) * n for w, n in words.items()):,} characters of text from its {source}")
     vocab = [(piece, 0.0) for piece in SPECIAL_PIECES] + _learn(text, vocab_size)
     if keep_accents == "albert":
         return build_albert(vocab, {"do_lower_case": do_lower_case})
     albert = build_albert(vocab, {})
     backend = albert.backend_tokenizer
     backend.normalizer = normalizer
-    roles = {f"{role}_token": getattr(albert, f"{role}_token") for role in ("pad", "unk", "cls", "sep", "mask")}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=MODEL_INPUT_NAMES, **roles)
+    roles = {f"{role}_token": getattr(albert, f"{role}_token") for role in tokenizers.ROLES}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=tokenizers.MODEL_INPUT_NAMES, **roles)
 
 
 def _is_english(words: Counter[str]) -> bool:
@@ -128,7 +115,7 @@ def _learn(text: _TrainingText, vocab_size: int) -> list[tuple[str, float]]:
     trainer = UnigramTrainer(
         vocab_size=vocab_size + len(endings),
         special_tokens=list(SPECIAL_PIECES),
-        unk_token=SPECIAL_PIECES[UNK_ID],
+        unk_token="<unk>",
         initial_alphabet=text.alphabet,
         max_piece_length=_LONGEST_PIECE,
         shrinking_factor=0.5 if text.chunks else 0.75,  # chunks have many more strings to begin with
@@ -143,21 +130,11 @@ def _learn(text: _TrainingText, vocab_size: int) -> list[tuple[str, float]]:
     return sorted(own.items(), key=lambda item: (-item[1], item[0]))[: vocab_size - len(SPECIAL_PIECES)]
 
 
-class _TrainingText(NamedTuple):
-    """Counted strings that tokens are learned from."""
-
-    runs: list[tuple[str, int]]
-    chunks: list[tuple[str, int]]  # of runs written without spaces
-    alphabet: list[str]  # characters of such runs, each of which is a token
-
-
 def _training_text(words: Counter[str], most_characters: int) -> _TrainingText:
     """The most frequent runs made of the covered characters, up to a bound on their characters together.
 
-    Words are cut into runs of letters, runs of digits and single other characters, as SentencePiece cuts them, so that
-    no token joins a word and the full stop after it. The first run carries the word-start mark. Runs of scripts without
-    spaces are long and hardly ever repeat: they are cut into chunks as long as the longest token; chosen evenly from
-    all of the text, these get as much of the bound as their scripts have of the text.
+    Words are cut into runs of letters, runs of digits and single other characters, as SentencePiece cuts them; runs of
+    scripts without spaces into chunks as long as the longest token, chosen evenly, with their share of the bound.
     """
     runs, characters, chunks = Counter[str](), Counter[str](), Counter[str]()
     for word, count in words.items():
@@ -198,11 +175,7 @@ def _take(runs: list[tuple[str, int]], most_characters: int, alphabet: set[str])
 
 
 def _repeat_runs(text: _TrainingText, endings: str) -> Iterator[str]:
-    """Text in which each run occurs as often as it was counted, and once with an ending.
-
-    The trainer's first tokens are strings found in at least two different words. A run such as "this", which is part of
-    no other, would never be one; so each is made part of a second word. Chunks are long enough to share their strings.
-    """
+    """Each run as often as it was counted, and once with an ending, since tokens are strings of at least two words."""
     for number, (run, count) in enumerate(text.runs + text.chunks):
         full, rest = divmod(count, _FEED_WORDS)
         yield from repeat((run + " ") * _FEED_WORDS, full)
@@ -210,10 +183,7 @@ def _repeat_runs(text: _TrainingText, endings: str) -> Iterator[str]:
 
 
 def _repeatable_scores(trained: dict[str, float]) -> dict[str, float]:
-    """Scores that do not differ from run to run: rounded, and those of characters that the trainer added all alike.
-
-    It gives them its lowest score plus 0, 1, 2 … penalty steps in the order of a hash table.
-    """
+    """Scores rounded; characters that the trainer adds, at the lowest plus 0, 1, 2 … steps in any order, are alike."""
     single = [score for piece, score in trained.items() if len(piece) == 1]
     lowest = min(single, default=0.0)
 
@@ -227,13 +197,6 @@ def _repeatable_scores(trained: dict[str, float]) -> dict[str, float]:
 # New words for a vocabulary.
 
 
-class Extension(NamedTuple):
-    """A tokenizer with new tokens after the old ones."""
-
-    tokenizer: Tokenizer
-    pieces: list[list[int]]  # the old ids that each new token was written with before, in the order of the new ids
-
-
 class _Word(NamedTuple):
     text: str
     occurrences: int
@@ -241,11 +204,11 @@ class _Word(NamedTuple):
     ids: list[int]  # the tokens of several that it is written with
 
 
-def extend_tokenizer(tokenizer: Tokenizer, sentences: Iterable[str], count: int) -> Extension:
+def extend_tokenizer(tokenizer: Tokenizer, sentences: Iterable[str], count: int) -> tuple[Tokenizer, list[list[int]]]:
     """Give the words of `sentences` that save most tokens a token of their own, at most `count` of them.
 
-    Words that hold a character without a token are left out. Ids 0 to V - 1 keep their meaning; a text changes only
-    where a new token is found in it.
+    Returns the new tokenizer, whose first ids are the old ones, and the old ids that each new token replaces. Words
+    that hold a character without a token are left out. Raises UsageError where the kind cannot be extended.
     """
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     model, size = content["model"], len(tokenizer)
@@ -261,14 +224,14 @@ def extend_tokenizer(tokenizer: Tokenizer, sentences: Iterable[str], count: int)
         words = _used_words(model, words, count)
         model["vocab"] += [[word.text, word.score] for word in words]
     if not words:
-        return Extension(tokenizer, [])
+        return tokenizer, []
     with TemporaryDirectory() as folder:  # checked and built like any that is read from a file
-        save_tokenizer(tokenizer, Path(folder), tokenizer.model_max_length)
+        tokenizers.save_tokenizer(tokenizer, Path(folder), tokenizer.model_max_length)
         (Path(folder) / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-        extended = load_tokenizer(Path(folder))
+        extended = tokenizers.load_tokenizer(Path(folder))
     for number, word in enumerate(words, size):
         assert [token.id for token in extended.backend_tokenizer.model.tokenize(word.text)] == [number], word.text
-    return Extension(extended, [word.ids for word in words])
+    return extended, [word.ids for word in words]
 
 
 def count_words(words: Iterable[str], most_words: int = MOST_WORDS) -> Counter[str]:
@@ -284,7 +247,7 @@ def count_words(words: Iterable[str], most_words: int = MOST_WORDS) -> Counter[s
 
 
 def _words(tokenizer: Tokenizer, kind: str, sentences: Iterable[str]) -> Iterator[str]:
-    """The words as the model is given them, in the order of the text; those of Unigram cut into runs."""
+    """The words as the model is given them; those of Unigram cut into runs."""
     backend = tokenizer.backend_tokenizer
     for sentence in sentences:
         text = backend.normalizer.normalize_str(sentence) if backend.normalizer else sentence
@@ -306,10 +269,7 @@ def _worthwhile(tokenizer: Tokenizer, counts: Counter[str]) -> list[_Word]:
 
 
 def _used_words(model: dict[str, Any], words: list[_Word], count: int) -> list[_Word]:
-    """The first `count` words that Unigram really encodes as one token, given their scores.
-
-    A word whose parts, old or new, are likelier together than the word itself gives way to the next.
-    """
+    """The first `count` words that Unigram encodes as one token, since they are likelier than their parts together."""
     from tokenizers.models import Unigram
 
     old = [tuple(row) for row in model["vocab"]]

@@ -48,7 +48,6 @@ def sentences(*files: Path, unit_bytes: int = 8 << 20, **how: Any) -> list[list[
 
 
 def cut(path: Path, unit_bytes: int) -> list[Span]:
-    """The spans of a file, one a unit."""
     units = plan_units([path], unit_bytes=unit_bytes)
     assert all(len(unit.spans) == 1 for unit in units)
     return [unit.spans[0] for unit in units]
@@ -84,27 +83,16 @@ def write_corpus(folder: Path, documents: list[list[str]], files: int = 3) -> li
     return [unit for file in find_files(str(folder), Counter()) for unit in plan_units([file])]
 
 
-def plan_parts(
-    units: list[Unit], tokenizer: Any, folder: Path, fingerprint: str = "f", sources: list[int] | None = None
-) -> PartPlan:
+def plan_parts(units: list[Unit], tokenizer: Any, folder: Path, sources: list[int] | None = None) -> PartPlan:
     sources = sources or [0] * len(units)
-    return PartPlan(units, sources, TextEncoder(tokenizer), len(tokenizer), folder / "parts", fingerprint)
+    return PartPlan(units, sources, TextEncoder(tokenizer), len(tokenizer), folder / "parts", "f")
 
 
-def build(
-    units: list[Unit],
-    tokenizer: Any,
-    folder: Path,
-    *,
-    fingerprint: str = "f",
-    seed: int = 3,
-    num_workers: int = 1,
-    sources: list[int] | None = None,
-) -> Store:
+def build(units: list[Unit], tokenizer: Any, folder: Path, sources: list[int] | None = None) -> Store:
     """Write the parts that are missing and put them together, as preparing a corpus does."""
-    plan = plan_parts(units, tokenizer, folder, fingerprint, sources)
-    write_parts(plan, range(len(units)), num_workers)
-    return build_store(plan, seed=seed, found=Counter())
+    plan = plan_parts(units, tokenizer, folder, sources)
+    write_parts(plan, range(len(units)), 1)
+    return build_store(plan, seed=3, found=Counter())
 
 
 def stored_bytes(folder: Path) -> dict[str, bytes]:

@@ -77,12 +77,11 @@ def two_segments(a: list[int], b: list[int], label: int) -> Layout:
 
 
 def laid_out(batch: Batch, number: int) -> Layout:
-    used = int(batch.attention_mask[number].sum())
-    assert batch.attention_mask[number, :used].all(), "padding stands at the end only"
-    assert (batch.input_ids[number, used:] == PAD).all()
-    assert (batch.token_type_ids[number, used:] == 0).all()
-    ids, types = batch.input_ids[number, :used].tolist(), batch.token_type_ids[number, :used].tolist()
-    return Layout(ids, types, int(batch.sentence_order_label[number]))
+    ids, mask, types, label = (field[number] for field in batch[:4] if field is not None)
+    used = int(mask.sum())
+    assert mask[:used].all(), "padding stands at the end only"
+    assert ((ids[used:] == PAD) & (types[used:] == 0)).all()
+    return Layout(ids[:used].tolist(), types[:used].tolist(), int(label))
 
 
 def follows_the_contract(rows: Rows, batch: Batch) -> bool:
@@ -101,8 +100,7 @@ DOCUMENTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=6), min_s
 def test_rows_hold_every_token_once_and_follow_the_contract(
     tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], length: int
 ) -> None:
-    stream = make_stream(documents)
-    folder = tmp_path_factory.mktemp("rows")
+    stream, folder = make_stream(documents), tmp_path_factory.mktemp("rows")
     rows = make_rows(stream, folder, length, one_segment_rate=0.2)
     batch = all_rows(rows)
     assert batch.input_ids.shape == (rows.table.count, length)
@@ -116,8 +114,7 @@ def test_rows_hold_every_token_once_and_follow_the_contract(
 
 def test_contract_check_sees_planted_faults(tmp_path: Path) -> None:
     rows = make_rows(draw_stream(1, 60, 9, 4), tmp_path)
-    batch = all_rows(rows)
-    used = int(batch.attention_mask[3].sum())
+    used = int((batch := all_rows(rows)).attention_mask[3].sum())
     cut, border, types, label = (batch[k].clone() for k in (0, 0, 2, 3))
     cut[3, used - 2] = SEP  # the last token of an example is lost
     border[3, 1 + int((border[3, 1:] == SEP).nonzero()[0])] = 7
@@ -128,13 +125,11 @@ def test_contract_check_sees_planted_faults(tmp_path: Path) -> None:
 
 
 def test_rows_take_as_many_tokens_as_fit(tmp_path: Path) -> None:
-    """One more token would overflow every row that ends inside the stream, but for the keyed short ones."""
     stream = draw_stream(2, 3_000, 12, 5)
     rows = make_rows(stream, tmp_path)
     edges, length = rows.table.edges, rows.max_seq_length
-    borders = np.searchsorted(stream.document_ends, edges[1:] + 1) - np.searchsorted(
-        stream.document_ends, edges[:-1], side="right"
-    )
+    first = np.searchsorted(stream.document_ends, edges[:-1], side="right")
+    borders = np.searchsorted(stream.document_ends, edges[1:] + 1) - first
     used = np.diff(edges) + 2 + np.maximum(borders, 1)  # with the next token, whose border then lies inside
     is_full = used[:-1] + 1 > length
     assert 0.03 < 1 - is_full.mean() < 0.07
@@ -162,7 +157,6 @@ def test_swaps_and_single_segments_come_at_their_rates(tmp_path: Path) -> None:
 
 
 def test_lengths_of_the_segments_do_not_tell_a_swapped_row(tmp_path: Path) -> None:
-    """Swapping what a row's ends leave of two segments would: the sentence at the start is a long one, or a rest."""
     batch = all_rows(make_rows(draw_stream(4, 4_000, 9, 40), tmp_path, length=40, swap_rate=0.5, one_segment_rate=0.0))
     second = batch.token_type_ids.sum(1)
     difference = (batch.attention_mask.sum(1) - 2 * second).double()
@@ -208,14 +202,9 @@ def order_of(rows: Rows, seed: int = SEED) -> RowOrder:
 
 
 def examples_in(batches: list[Batch]) -> dict[int, list[int]]:
-    """The ids of each example, by its number; no example is there twice."""
     found = {int(n): ids for b in batches for n, ids in zip(b.example_id, b.input_ids.tolist(), strict=True)}
     assert len(found) == sum(len(batch.example_id) for batch in batches)
     return found
-
-
-def of_step(splits: list[TrainBatches], step: int) -> dict[int, list[int]]:
-    return examples_in([batch for split in splits for batch in split.micro_batches(step)])
 
 
 def fields_equal(one: list[Batch], other: list[Batch]) -> bool:
@@ -224,14 +213,13 @@ def fields_equal(one: list[Batch], other: list[Batch]) -> bool:
 
 
 def test_every_epoch_trains_on_every_example_once(rows: Rows) -> None:
-    batches = TrainBatches(rows, order_of(rows), per_device_train_batch_size=7)
-    count = rows.table.count
+    batches, count = TrainBatches(rows, order_of(rows), per_device_train_batch_size=7), rows.table.count
     assert count % 7
     steps = -(-3 * count // 7)
     found = examples_in([batch for step in range(1, steps + 1) for batch in batches.micro_batches(step)])
     assert list(found) == list(range(7 * steps))
     first_tokens = [min(token for token in ids if token >= 5) for ids in found.values()]
-    expected = sorted((rows.table.edges[:-1] + 5).tolist())
+    expected = (rows.table.edges[:-1] + 5).tolist()
     epochs = [first_tokens[epoch * count : (epoch + 1) * count] for epoch in range(3)]
     assert [sorted(epoch) for epoch in epochs] == [expected] * 3
     assert epochs[0] != epochs[1] != expected
@@ -240,6 +228,9 @@ def test_every_epoch_trains_on_every_example_once(rows: Rows) -> None:
 def test_a_step_trains_on_the_same_examples_however_it_is_split(rows: Rows) -> None:
     def split(ranks: int, accumulation: int, size: int) -> list[TrainBatches]:
         return [TrainBatches(rows, order_of(rows), size, accumulation, rank, ranks) for rank in range(ranks)]
+
+    def of_step(splits: list[TrainBatches], step: int) -> dict[int, list[int]]:
+        return examples_in([batch for split in splits for batch in split.micro_batches(step)])
 
     whole = split(1, 1, 12)
     for step in (1, 2, 9):
@@ -260,9 +251,8 @@ def test_steps_from_anywhere_go_on_as_the_uninterrupted_run(rows: Rows) -> None:
 
 
 def test_a_distant_step_is_found_at_once_and_epochs_are_counted(rows: Rows) -> None:
-    step = 10**12
-    (batch,) = TrainBatches(rows, order_of(rows), 4).micro_batches(step)
-    assert batch.example_id.tolist() == [4 * (step - 1) + k for k in range(4)]
+    (batch,) = TrainBatches(rows, order_of(rows), 4).micro_batches(10**12)
+    assert batch.example_id.tolist() == [4 * (10**12 - 1) + k for k in range(4)]
     batches = TrainBatches(rows, order_of(rows), 4, 3, 1, 2)
     assert (batches.global_batch_size, batches.epoch(0), batches.epoch(rows.table.count)) == (24, 0, 24)
 
@@ -291,8 +281,7 @@ def test_few_evaluation_examples_are_spread_over_the_text(rows: Rows) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 5])
 def test_evaluation_scores_each_example_once(rows: Rows, ranks: int) -> None:
-    limit = rows.table.count - 3
-    borders = [0, 5, 5, 6, 30]
+    limit, borders = rows.table.count - 3, [0, 5, 5, 6, 30]
     batches = [batch for rank in range(ranks) for batch in eval_batches(rows, limit, 4, rank, ranks, borders)]
     assert examples_in(batches) == examples_in([next(eval_batches(rows, limit, limit))])
     assert all(len(batch.example_id) <= 4 for batch in batches)

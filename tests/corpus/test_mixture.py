@@ -32,8 +32,7 @@ def test_sources_are_read_with_paths_relative_to_the_file(tmp_path: Path) -> Non
 
 
 def test_brackets_in_the_name_of_the_lists_folder_are_no_pattern(tmp_path: Path) -> None:
-    folder = tmp_path / "texts [old]"
-    folder.mkdir()
+    (folder := tmp_path / "texts [old]").mkdir()
     (source,) = listed(folder, '- {corpus: "a*.txt"}')
     assert glob.glob(source.corpus) == [str(folder / "a.txt")]
 
@@ -45,9 +44,8 @@ def test_names_of_sources_are_short_and_never_repeat() -> None:
     assert all(re.fullmatch("[A-Za-z0-9._-]+", name) for name in names)
 
 
-BOMB = ["- {corpus: a.txt, weight: &l0 [x, x, x, x, x, x, x, x, x]}"] + [
-    f"- {{corpus: a.txt, weight: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]}}" for n in range(1, 12)
-]
+LEVELS = ["x", *(f"*l{n}" for n in range(11))]
+BOMB = [f"- {{corpus: a.txt, weight: &l{n} [{', '.join([level] * 9)}]}}" for n, level in enumerate(LEVELS)]
 REFUSED = {
     "just words": "lists no sources",
     "- {weight: 1}": "no corpus",
@@ -95,9 +93,8 @@ def test_each_pass_draws_every_row_of_the_source_that_lasts_longest_once() -> No
 def test_shares_of_the_rows_drawn_are_those_of_the_weights() -> None:
     first, weights = [0, 11, 48], [5.0, 2.0, 3.0]
     order = order_rows(first, 300, weights, SEED)
-    drawn = torch.tensor(rows(order, 0, 3 * order.pass_length))
-    source = torch.bucketize(drawn, torch.tensor(first), right=True) - 1
-    share = source.bincount(minlength=3) / len(source)
+    drawn = order.rows(torch.arange(3 * order.pass_length))
+    share = torch.bucketize(drawn, torch.tensor(first), right=True).bincount(minlength=4)[1:] / len(drawn)
     # A pass takes whole rows: each source's share is off by half a row of a pass at most.
     torch.testing.assert_close(share, torch.tensor(weights) / 10, rtol=0, atol=1 / order.pass_length)
 

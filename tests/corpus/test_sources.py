@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_albert.contracts import DataError, UsageError, UserError
-from electra_albert.corpus.documents import Document
 from electra_albert.corpus.sources import plan_units, read_unit
 from electra_albert.data_files.finding import SAMPLE_BYTES, find_files
 from electra_albert.data_files.streams import MAX_LINE_BYTES, compression
@@ -32,8 +31,7 @@ def test_a_blank_line_ends_a_document(tmp_path: Path) -> None:
 def test_paragraphs_are_split_and_given_sentences_left_alone(tmp_path: Path) -> None:
     documents, counts = read(write(tmp_path, " ".join(PROSE) + "\n\n" + " ".join(PROSE[::-1]) + "\n"))
     assert [d.sentences for d in documents] == [PROSE, PROSE[::-1]]
-    assert counts["files_of_paragraphs"] == 1
-    assert counts["paragraphs_split"] == counts["documents"] == 2
+    assert [counts[name] for name in ("files_of_paragraphs", "paragraphs_split", "documents")] == [1, 2, 2]
     lines = ["Mr. Fox ran. He hid.", *["A plain line of words."] * 9]
     documents, counts = read(write(tmp_path, "\n".join(lines)))
     assert (documents[0].sentences, counts["files_of_sentences"]) == (lines, 1)
@@ -69,9 +67,8 @@ def test_units_cover_the_file_and_change_no_document_and_line_ends_mean_the_same
 
 
 def test_a_long_document_comes_in_parts_of_one_group_with_flat_memory(tmp_path: Path) -> None:
-    path = write(
-        tmp_path, "".join(f"This is line number {i} of a text without a blank line.\n" for i in range(350_000))
-    )
+    lines = (f"This is line number {i} of a text without a blank line.\n" for i in range(350_000))
+    path = write(tmp_path, "".join(lines))
     tracemalloc.start()
     counts: Counter[str] = Counter()
     documents = (document for unit in plan_units([path]) for document in read_unit(unit, counts))
@@ -80,8 +77,7 @@ def test_a_long_document_comes_in_parts_of_one_group_with_flat_memory(tmp_path: 
     tracemalloc.stop()
     assert [continues for _, continues, _ in parts] == [True] * (len(parts) - 1) + [False]
     assert len({group for _, _, group in parts}) == 1
-    assert sum(number for number, _, _ in parts) == counts["sentences"] == 350_000
-    assert counts["documents"] == 1
+    assert (sum(part[0] for part in parts), counts["sentences"], counts["documents"]) == (350_000, 350_000, 1)
     assert peak < 1.5 * path.stat().st_size, "held whole it takes twice its size"
 
 
@@ -107,13 +103,9 @@ def test_a_file_that_shrinks_goes_or_becomes_a_pipe_is_an_error_and_one_that_gro
 # Groups.
 
 
-def words(start: int, count: int) -> str:
-    return " ".join(f"word{(i * 7919) % 1000003}" for i in range(start, start + count))
-
-
 def test_a_group_depends_on_the_document_alone(tmp_path: Path) -> None:
     # Catches keys that depend on the documents read beside it.
-    texts = [words(0, 3), words(40, 1), words(100, 60), words(300, 4), words(900, 5)]
+    texts = [" ".join(f"word{start + i}" for i in range(count)) for start, count in enumerate((3, 1, 60, 4, 5), 100)]
     together = read(write(tmp_path, "\n\n".join(texts)))[0]
     assert [d.group for d in together] == [read(write(tmp_path, text))[0][0].group for text in texts]
     assert len({d.group for d in together}) == len(texts)
@@ -170,8 +162,7 @@ def test_text_in_another_encoding_is_read_as_the_same_text_in_utf8(tmp_path: Pat
 def test_bytes_that_an_encoding_lacks_and_lone_surrogates_of_json_are_replaced_and_counted(tmp_path: Path) -> None:
     documents, counts = read(write(tmp_path, b"Caf\xe9 \x81\x8d is open.\n"), encoding="cp1252")
     assert (documents[0].sentences, counts["invalid_bytes"]) == (["Café \ufffd\ufffd is open."], 2)
-    path = write(tmp_path, r'{"text": "a \ud800 b \udc80 \ud83d\ude00."}', "a.jsonl")
-    documents, counts = read(path)
+    documents, counts = read(path := write(tmp_path, r'{"text": "a \ud800 b \udc80 \ud83d\ude00."}', "a.jsonl"))
     assert (documents[0].sentences, counts["invalid_bytes"]) == (["a \ufffd b \ufffd 😀."], 2)
     with pytest.raises(DataError, match="line 1"):
         read(path, bad_utf8="error")
@@ -195,21 +186,8 @@ RECORDS = [
     *(b'{"text": "', b'"}', b'{"text": null}', b'{"text": "One."}', b"[[[", b"1e999", b"text,id", b'"', b",", b"\t"),
     *(b"text", b"PAR1", b"ARROW1\0\0", b"\xff\xff\xff\xff\x10\0\0\0"),
 ]
-MEMBERS = [
-    b"\x1f\x8b\x08",
-    b"\xfd7zXZ\0",
-    b"BZh91AY&SY",
-    b"\x28\xb5\x2f\xfd",
-    *(pack(b"One.") for pack in COMPRESS.values()),
-]
-
-
-def outcome(path: Path, unit_bytes: int, bad_utf8: str) -> tuple[list[Document], Counter[str]] | str:
-    """The documents and counts, or the message of what is wrong."""
-    try:
-        return read(*find_files(str(path), Counter()), unit_bytes=unit_bytes, bad_utf8=bad_utf8)
-    except UserError as error:
-        return str(error)
+MEMBERS = [b"\x1f\x8b\x08", b"\xfd7zXZ\0", b"BZh91AY&SY", b"\x28\xb5\x2f\xfd"]
+MEMBERS += [pack(b"One.") for pack in COMPRESS.values()]
 
 
 @given(
@@ -225,11 +203,14 @@ def test_any_bytes_are_documents_or_an_error_of_one_line_and_all_bytes_are_in_th
 ) -> None:
     raw = before.encode() + raw
     path = write(tmp_path_factory.mktemp("fuzz"), raw, name)
-    found = outcome(path, unit_bytes, bad_utf8)
-    if isinstance(found, str):
-        assert "\n" not in found
+    problem = None
+    try:
+        documents, counts = read(*find_files(str(path), Counter()), unit_bytes=unit_bytes, bad_utf8=bad_utf8)
+    except UserError as error:
+        problem = str(error)
+    if problem is not None:
+        assert "\n" not in problem
         return
-    documents, counts = found
     texts = [sentence for document in documents for sentence in document.sentences]
     "".join(texts).encode()  # raises where a lone surrogate is left
     assert all(text and text == text.strip() and "\n" not in text for text in texts)

@@ -16,34 +16,22 @@ import numpy as np
 import pytest
 
 from electra_albert.contracts import DataError, UsageError
+from electra_albert.corpus import tokenizer as tokenizers
+from electra_albert.corpus import tokenizer_training as training
 from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.corpus.tokenizer import (
-    SPECIAL_PIECES,
-    WORD_START,
-    TextOptions,
-    build_albert,
-    fingerprint,
-    load_tokenizer,
-    save_tokenizer,
-)
-from electra_albert.corpus.tokenizer_training import (
-    FEWEST_OCCURRENCES,
-    LONGEST_WORD,
-    count_words,
-    extend_tokenizer,
-    train_tokenizer,
-)
+from electra_albert.corpus.tokenizer import TextOptions, fingerprint, load_tokenizer, save_tokenizer
+from electra_albert.corpus.tokenizer_training import extend_tokenizer, train_tokenizer
 from tests.corpus.reading import build, write_corpus
 from tests.corpus.tokenizer_kinds import KINDS, PROSE, RELEASED, nasty_corpus, needs_released, save_bert, train_model
 
 
 def test_trained_tokens_have_special_ids_first_bounded_size_and_no_punctuation_inside() -> None:
     tokenizer = train_tokenizer(PROSE, 300, do_lower_case=True)
-    assert tuple(tokenizer.convert_ids_to_tokens(list(range(5)))) == SPECIAL_PIECES
+    assert tuple(tokenizer.convert_ids_to_tokens(list(range(5)))) == tokenizers.SPECIAL_PIECES
     assert len(tokenizer) <= 300
     many_letters = ["".join(map(chr, range(0x4E00 + k, 0x4E00 + k + 8))) for k in range(500)]
     assert len(train_tokenizer(many_letters, 64, do_lower_case=True)) <= 64
-    tokens = [token.removeprefix("▁") for token in tokenizer.get_vocab() if token not in SPECIAL_PIECES]
+    tokens = [token.removeprefix("▁") for token in tokenizer.get_vocab() if token not in tokenizers.SPECIAL_PIECES]
     assert not [token for token in tokens if not token.isalpha() and not token.isdigit() and len(token) > 1]
     numbers = train_tokenizer(["in 1912, and 1,000 people, 9,"] * 50, 200, do_lower_case=True).get_vocab()
     assert "▁1912" in numbers
@@ -83,12 +71,12 @@ def test_training_repeats_bit_for_bit_and_the_package_of_sentencepiece_is_not_ne
     """Catches the trainer's own disorder: unrounded, or with its scores of added characters, no two runs agree."""
     model = train_model(tmp_path / "small.model")
     command, root = [sys.executable, "-c", _TRAIN, str(model)], Path(__file__).parents[2]
-    found = [
-        subprocess.run(command, cwd=root, env=os.environ | {"RAYON_NUM_THREADS": threads}, check=True, stdout=-1).stdout
-        for threads in ("1", "2", "2")
-    ]
+    found = []
+    for threads in "122":
+        env = os.environ | {"RAYON_NUM_THREADS": threads}
+        found.append(subprocess.run(command, cwd=root, env=env, check=True, stdout=-1).stdout.split())
     assert found[0] == found[1] == found[2]
-    assert found[0].decode().split()[1] == fingerprint(load_tokenizer(model))
+    assert found[0][1].decode() == fingerprint(load_tokenizer(model))
 
 
 PRINTED = {
@@ -175,7 +163,7 @@ def test_only_latin_letters_lose_marks_and_only_in_english_or_on_request(tmp_pat
 
 @pytest.mark.slow
 def test_text_without_spaces_is_learned_from_in_bounded_time() -> None:
-    """Regression: every end of a clause was one of the first pieces, of which there were hundreds of thousands."""
+    # Regression: every end of a clause was one of the first pieces, of which there were hundreds of thousands.
     names = [line.split(",")[0].replace(" ", "") for line in names_of("ja")]
     draw = np.random.default_rng(1).integers(len(names), size=(4_000, 12))
     text = ["".join(names[number] for number in row) for row in draw]
@@ -193,11 +181,9 @@ def test_marks_that_a_given_tokenizer_removes_are_counted(tmp_path: Path) -> Non
     albert, bert = train_tokenizer(PROSE, 300, True, "albert"), load_tokenizer(tmp_path / "bert")
     for number, (tokenizer, removed) in enumerate([(albert, 24), (bert, 0)]):
         written = build(units, tokenizer, tmp_path / str(number)).statistics["written"]
-        assert sum(count for name, count in written.items() if name.startswith("marks_removed")) == removed
+        assert written.get("marks_removed", 0) == removed
     counts = TextEncoder(train_tokenizer(PROSE, 300, True, False)).encode_counted(["éहिé"])[2]
-    assert {name: count for name, count in counts.items() if "marks" in name and count} == {
-        "marks_removed_from_Latin": 2
-    }
+    assert counts["marks_removed"] == 2
 
 
 # New words for a vocabulary.
@@ -221,9 +207,7 @@ def new_pieces(old: Any, extended: Any) -> list[str]:
     return [str(piece) for piece in extended.convert_ids_to_tokens(list(range(len(old), len(extended))))]
 
 
-def test_old_ids_stay_each_new_token_is_used_for_its_word_and_stock_reads_the_same(
-    tokenizer: Any, tmp_path: Path
-) -> None:
+def test_old_ids_stay_each_new_token_is_used_and_stock_reads_the_same(tokenizer: Any, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     extended, pieces = extend_tokenizer(tokenizer, TEXT, 50)
@@ -232,13 +216,11 @@ def test_old_ids_stay_each_new_token_is_used_for_its_word_and_stock_reads_the_sa
     texts = PROSE[:6] + nasty_corpus(300, 5, with_specials=True)
     assert extended(texts)["input_ids"] == tokenizer(texts)["input_ids"]
     found = new_pieces(tokenizer, extended)
-    assert {piece.removeprefix("▁") for piece in found} == set(NEW_WORDS)
-    assert len(found) == len(pieces) == len(NEW_WORDS)
+    assert sorted(piece.removeprefix("▁") for piece in found) == sorted(NEW_WORDS)
     for number, (piece, old) in enumerate(zip(found, pieces, strict=True), len(tokenizer)):
         word = piece.removeprefix("▁")
         assert extended(f"{word}, old", add_special_tokens=False)["input_ids"][0] == number
-        assert len(old) > 1
-        assert tokenizer(word, add_special_tokens=False)["input_ids"] == old
+        assert tokenizer(word, add_special_tokens=False)["input_ids"] == old != old[:1]
     save_tokenizer(extended, tmp_path, max_length=77)
     stock = AutoTokenizer.from_pretrained(str(tmp_path), local_files_only=True)
     ours, theirs = extended([*TEXT, *texts], [*texts, *TEXT]), stock([*TEXT, *texts], [*texts, *TEXT])
@@ -250,19 +232,21 @@ def test_the_words_that_save_most_come_first_up_to_the_number_and_worth(tokenize
     counts = Counter(word for word in NEW_WORDS for sentence in TEXT for _ in range(sentence.count(word)))
     cost = {word: len(tokenizer(word, add_special_tokens=False)["input_ids"]) for word in NEW_WORDS}
     wanted = sorted(NEW_WORDS, key=lambda word: (-counts[word] * (cost[word] - 1), word))[:2]
-    extended, again = (extend_tokenizer(tokenizer, TEXT, 2).tokenizer for _ in range(2))
+    extended, again = (extend_tokenizer(tokenizer, TEXT, 2)[0] for _ in range(2))
     assert [piece.removeprefix("▁") for piece in new_pieces(tokenizer, extended)] == wanted
     assert fingerprint(extended) == fingerprint(again)
-    rare = [*PROSE[:2], *["the splenectomy"] * (FEWEST_OCCURRENCES - 1), "a" * (LONGEST_WORD + 1) + " old"]
+    few, longer = training.FEWEST_OCCURRENCES - 1, training.LONGEST_WORD + 1
+    rare = [*PROSE[:2], *["the splenectomy"] * few, "a" * longer + " old"]
     assert extend_tokenizer(tokenizer, rare, 50) == (tokenizer, [])
 
 
 def test_a_word_whose_pieces_are_likelier_is_passed_over_for_the_next() -> None:
     def added(pieces: dict[str, float], text: list[str], number: int) -> list[str]:
         """To an ALBERT tokenizer of these pieces and of letters that are all very unlikely."""
-        letters = dict.fromkeys(f"{WORD_START}abcdefghijklmnopqrstuvwxyz-", -20.0)
-        tokenizer = build_albert([(piece, 0.0) for piece in SPECIAL_PIECES] + [*(letters | pieces).items()], {})
-        return new_pieces(tokenizer, extend_tokenizer(tokenizer, text, number).tokenizer)
+        letters = dict.fromkeys(f"{tokenizers.WORD_START}abcdefghijklmnopqrstuvwxyz-", -20.0)
+        vocab = dict.fromkeys(tokenizers.SPECIAL_PIECES, 0.0) | letters | pieces
+        tokenizer = tokenizers.build_albert([*vocab.items()], {})
+        return new_pieces(tokenizer, extend_tokenizer(tokenizer, text, number)[0])
 
     old = [*["the theold"] * 9, *["the"] * 3000, *["the zyx"] * 5]
     assert added({"▁the": -2.0, "old": -2.0}, old, 1) == ["▁zyx"]
@@ -272,15 +256,14 @@ def test_a_word_whose_pieces_are_likelier_is_passed_over_for_the_next() -> None:
 
 def test_only_words_count_in_their_scores_and_the_rarest_are_forgotten() -> None:
     tokenizer = train_tokenizer(PROSE, 300, do_lower_case=True)
-    extended = extend_tokenizer(tokenizer, ["thrombosis , . ! ? ; : the"] * 10, 1).tokenizer
+    extended = extend_tokenizer(tokenizer, ["thrombosis , . ! ? ; : the"] * 10, 1)[0]
     vocab = json.loads(extended.backend_tokenizer.to_str())["model"]["vocab"]
     assert vocab[-1] == ["▁thrombosis", round(math.log(10 / 20), 5)]
-    assert count_words("abacabd", most_words=2) == {"a": 3}
+    assert training.count_words("abacabd", most_words=2) == {"a": 3}
 
 
 def test_other_models_are_refused_in_one_line(tmp_path: Path) -> None:
-    refused = {"roberta": "BPE", "bert with added words": "behind"}
-    for kind, word in refused.items():
+    for kind, word in {"roberta": "BPE", "bert with added words": "behind"}.items():
         KINDS[kind](tmp_path / kind)
         with pytest.raises(UsageError, match=word) as raised:
             extend_tokenizer(load_tokenizer(tmp_path / kind), TEXT, 5)
@@ -290,4 +273,4 @@ def test_other_models_are_refused_in_one_line(tmp_path: Path) -> None:
 def test_a_new_word_holds_its_marks() -> None:
     # Regression: a combining mark ended the word, so no word of Hindi or Thai was added whole.
     letters = train_tokenizer([" ".join("हिन्दी")] * 20, 100, do_lower_case=True)
-    assert "▁हिन्दी" in extend_tokenizer(letters, ["हिन्दी"] * 10, 5).tokenizer.get_vocab()
+    assert "▁हिन्दी" in extend_tokenizer(letters, ["हिन्दी"] * 10, 5)[0].get_vocab()

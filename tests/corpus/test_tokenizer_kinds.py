@@ -10,41 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from electra_albert.corpus import tokenizer as tokenizers
 from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.corpus.tokenizer import (
-    SPECIAL_PIECES,
-    Piece,
-    TextOptions,
-    describe_pieces,
-    fingerprint,
-    load_tokenizer,
-    save_tokenizer,
-    special_ids,
-    split_digit_commas,
-)
+from electra_albert.corpus.tokenizer import TextOptions, fingerprint, load_tokenizer, save_tokenizer, special_ids
+from tests.corpus import tokenizer_kinds as kinds
 from tests.corpus.tokenizer_kinds import (
-    DIGIT_COMMA_PIECES,
-    FAIRSEQ_SPECIALS,
     KINDS,
-    NASTY,
     PROSE,
     RELEASED,
-    STOCK_SPECIALS,
-    USER_DEFINED,
     edit,
     encoded,
     nasty_corpus,
     needs_released,
-    save_bert,
-    save_digit_commas,
-    save_fast_unigram,
-    save_roberta,
     train_model,
 )
 
 DIGITS = ["it cost £5 (or €7.50) – in 1999-2000", "9,999 99, 3.14 1,2", '"x" - y', "a(b)c.d-e", "((..))--££"]
-TEXTS = [*NASTY, *DIGITS, *PROSE[:6], "a [MASK] and a <mask> here", "</s> [SEP]", "The Café of ZOË"]
-PLAIN = [*NASTY, *PROSE[:6], *nasty_corpus(600, 3, with_specials=False)]
+TEXTS = [*kinds.NASTY, *DIGITS, *PROSE[:6], "a [MASK] and a <mask> here", "</s> [SEP]", "The Café of ZOË"]
+PLAIN = [*kinds.NASTY, *PROSE[:6], *nasty_corpus(600, 3, with_specials=False)]
 CONFIG = "tokenizer_config.json"
 
 
@@ -82,9 +65,8 @@ def test_stock_gives_the_same_ids_and_a_round_trip_keeps_fingerprint_and_bytes(f
         ours, theirs = tokenizer(*texts), stock(*texts)
         assert (theirs["input_ids"], theirs["token_type_ids"]) == (ours["input_ids"], ours["token_type_ids"])
     assert stock.model_max_length == 77
-    # Names that versions 4 and 5 both know.
     saved = json.loads((tmp_path / CONFIG).read_text(encoding="utf-8"))
-    assert saved["tokenizer_class"] in ("AlbertTokenizer", "PreTrainedTokenizerFast")
+    assert saved["tokenizer_class"] in ("AlbertTokenizer", "PreTrainedTokenizerFast"), "versions 4 and 5 know these"
 
 
 def test_special_ids_pairs_and_words(folder: Path) -> None:
@@ -92,22 +74,22 @@ def test_special_ids_pairs_and_words(folder: Path) -> None:
     special = special_ids(tokenizer)
     names = tokenizer.convert_ids_to_tokens(list(special[:5]))
     fairseq = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
-    assert names in (["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"], STOCK_SPECIALS, fairseq)
+    assert names in ([*fairseq[:2], *kinds.STOCK_SPECIALS[2:]], kinds.STOCK_SPECIALS, fairseq)
     first, second = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in PROSE[:2])
     found = tokenizer(PROSE[0], PROSE[1])
     assert found["input_ids"] == [special.cls, *first, special.sep, *second, special.sep]
     assert found["token_type_ids"] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
     ids = tokenizer(f"the river sings , {names[4]} old bridge")["input_ids"]
     assert ids.count(special.mask) == 1
-    described = describe_pieces(tokenizer, ids)
+    described = tokenizers.describe_pieces(tokenizer, ids)
     words = "".join(" " * piece.starts_word + piece.text.strip("▁Ġ") for piece in described).split()
     assert words == [names[2], "the", "river", "sings", ",", names[4], "old", "bridge", names[3]]
-    assert described[0] == Piece(names[2], True)
+    assert described[0] == tokenizers.Piece(names[2], True)
 
 
 def test_a_corpus_gets_the_ids_of_stock_no_special_id_and_unknown_text_is_counted(folder: Path) -> None:
     tokenizer = load_tokenizer(folder)
-    assert not any(special in text for special in (*FAIRSEQ_SPECIALS, *STOCK_SPECIALS) for text in PLAIN)
+    assert not any(special in text for special in (*kinds.FAIRSEQ_SPECIALS, *kinds.STOCK_SPECIALS) for text in PLAIN)
     expected = tokenizer(PLAIN, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     encoder = TextEncoder(tokenizer)
     assert encoded(encoder, PLAIN) == [ids.tolist() for ids in encoder.encode(PLAIN)] == expected
@@ -129,13 +111,13 @@ def test_case_is_read_from_the_configuration_else_from_the_file(tmp_path: Path) 
         return load_tokenizer(tmp_path).backend_tokenizer.normalizer.normalize_str("A") == "a"
 
     for do_lower_case in (True, False):
-        save_bert(tmp_path, do_lower_case)
+        kinds.save_bert(tmp_path, do_lower_case)
         assert is_lowered() is do_lower_case
         (tmp_path / CONFIG).unlink()
         assert is_lowered() is do_lower_case
         (tmp_path / CONFIG).write_text(json.dumps({"do_lower_case": not do_lower_case}), encoding="utf-8")
         assert is_lowered() is not do_lower_case
-    save_fast_unigram(tmp_path)  # ALBERT's layout, but cased, with accents, unless the configuration names ALBERT
+    kinds.save_fast_unigram(tmp_path)  # ALBERT's layout, but cased, with accents, unless the configuration names ALBERT
     assert "T" in "".join(load_tokenizer(tmp_path).tokenize("The"))
     edit(tmp_path / CONFIG, lambda config: config.update(tokenizer_class="AlbertTokenizer"))
     assert "T" not in "".join(load_tokenizer(tmp_path).tokenize("The"))
@@ -147,7 +129,7 @@ def test_fingerprints_differ_by_model_special_tokens_scores_and_options(tmp_path
             edit(tmp_path / name / file, change)
         return fingerprint(load_tokenizer(tmp_path / name))
 
-    save_roberta(tmp_path / "bpe")
+    kinds.save_roberta(tmp_path / "bpe")
     KINDS["albert uncased"](tmp_path / "albert")
     found = [
         printed("bpe"),
@@ -216,16 +198,13 @@ def test_numbers_get_the_ids_of_googles_own_rule() -> None:
     processor = sentencepiece.SentencePieceProcessor(model_file=str(RELEASED))
 
     def googles_tokens(word: str) -> list[str]:
-        """Google's own code cuts the comma off after the word is encoded."""
         found: list[str] = []
         for token in processor.encode(word, out_type=str):
-            if not (len(token) > 1 and token[-1] == "," and token[-2].isdigit()):
+            if len(token) > 1 and token[-1] == "," and token[-2].isdigit():
+                first, *rest = processor.encode(token[:-1].replace("▁", ""), out_type=str)
+                found += filter(None, [first if token[0] == "▁" else first.removeprefix("▁"), *rest, ","])
+            else:
                 found.append(token)
-                continue
-            digits = processor.encode(token[:-1].replace("▁", ""), out_type=str)
-            if not token.startswith("▁"):
-                digits[0] = digits[0].removeprefix("▁")
-            found += [part for part in digits if part] + [","]
         return found
 
     tokenizer = load_tokenizer(RELEASED, TextOptions(split_digit_comma=True))
@@ -236,11 +215,11 @@ def test_numbers_get_the_ids_of_googles_own_rule() -> None:
 
 def test_commas_are_kept_apart_by_scores_that_can_be_applied_twice_and_taken_back(tmp_path: Path) -> None:
     split, together = TextOptions(split_digit_comma=True), TextOptions(split_digit_comma=False)
-    save_digit_commas(tmp_path)
+    kinds.save_digit_commas(tmp_path)
     plain, apart = load_tokenizer(tmp_path), load_tokenizer(tmp_path, split)
     text = "in 1912, 1, 999, and 12, or 9,12,1, people"
-    assert set(plain.tokenize(text)) & set(DIGIT_COMMA_PIECES)
-    assert not set(apart.tokenize(text)) & set(DIGIT_COMMA_PIECES)
+    assert set(plain.tokenize(text)) & set(kinds.DIGIT_COMMA_PIECES)
+    assert not set(apart.tokenize(text)) & set(kinds.DIGIT_COMMA_PIECES)
     assert plain.tokenize("the house, people") == apart.tokenize("the house, people")
     save_tokenizer(apart, tmp_path / "apart", max_length=77)
     for options in (split, TextOptions()):
@@ -248,20 +227,11 @@ def test_commas_are_kept_apart_by_scores_that_can_be_applied_twice_and_taken_bac
     assert load_tokenizer(tmp_path / "apart", together).tokenize(text) == plain.tokenize(text)
     assert fingerprint(load_tokenizer(tmp_path, together)) == fingerprint(plain)
     meant = {"▁1,": True, "9,": True, "٣,": True, ",": False, "a,": False, "1,0": False}
-    scores = dict(split_digit_commas([*((token, -2.0) for token in meant), ("x", -5.0)], True))
+    scores = dict(tokenizers.split_digit_commas([*((token, -2.0) for token in meant), ("x", -5.0)], True))
     assert {token: scores[token] < -50 for token in meant} == meant
 
 
 # SentencePiece models, read without its package.
-
-
-def normalized(tokenizer: Any, texts: list[str]) -> list[str]:
-    """Texts as the tokenizer's normalizer leaves them, but those that SentencePiece and stock are known to cut apart.
-
-    SentencePiece takes the word-start mark for a space, does not cut at U+0085, and drops NUL.
-    """
-    normalizer = tokenizer.backend_tokenizer.normalizer
-    return [normalizer.normalize_str(text) for text in texts if not set(text) & set("▁\x85\x00")]
 
 
 @pytest.mark.parametrize("model", ["trained", "another layout", pytest.param("released", marks=needs_released)])
@@ -275,14 +245,16 @@ def test_ids_equal_those_of_sentencepiece_on_normalised_text_and_of_stock(model:
         path = train_model(tmp_path / "spiece.model", text, **(other if model == "another layout" else {}))
     processor = pytest.importorskip("sentencepiece").SentencePieceProcessor(model_file=str(path))
     tokenizer = load_tokenizer(path)
-    texts = normalized(tokenizer, TEXTS)
+    normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
+    # SentencePiece takes the word-start mark for a space, does not cut at U+0085, and drops NUL.
+    texts = [normalize(text) for text in TEXTS if not set(text) & set("▁\x85\x00")]
     assert encoded(TextEncoder(tokenizer), texts) == processor.encode(texts)
     names = tokenizer.convert_ids_to_tokens([*special_ids(tokenizer)[:5]])
     assert [*special_ids(tokenizer)[:5]] == [processor.piece_to_id(name) for name in names]
     assert sorted(tokenizer.all_special_ids) == sorted(special_ids(tokenizer)[:5]), "user-defined tokens are text"
     if model == "trained":
         stock = AlbertTokenizer.from_pretrained(str(tmp_path), local_files_only=True)
-        texts = [text for text in TEXTS if not any(token in text for token in USER_DEFINED)]
+        texts = [text for text in TEXTS if not any(token in text for token in kinds.USER_DEFINED)]
         assert tokenizer(texts)["input_ids"] == stock(texts)["input_ids"]
 
 
@@ -293,7 +265,7 @@ def test_model_without_a_configuration_is_cased_if_its_tokens_are(tmp_path: Path
 
 # Any text.
 
-SPECIAL_TEXTS = sorted({*SPECIAL_PIECES, *STOCK_SPECIALS, *FAIRSEQ_SPECIALS})
+SPECIAL_TEXTS = sorted({*tokenizers.SPECIAL_PIECES, *kinds.STOCK_SPECIALS, *kinds.FAIRSEQ_SPECIALS})
 ANY_TEXT = st.text(
     st.sampled_from("aeoh .,'`\"-(9İıß\u0301\u0308▁Ġ#中👩\u200d\u00a0\t\n\u202e\u3300\ufdfaΣ£€\x00[]<>/s"), max_size=30
 )
@@ -328,7 +300,7 @@ def test_special_id_a_model_finds_in_text_is_replaced_or_left_out(tmp_path: Path
         content["model"].update(ignore_merges=True, unk_token="<unk>" if has_unknown else None)
         content["pre_tokenizer"].update(use_regex=False)
 
-    save_roberta(tmp_path)
+    kinds.save_roberta(tmp_path)
     edit(tmp_path / "tokenizer.json", change)
     tokenizer = load_tokenizer(tmp_path)
     assert stock_ids(tokenizer, ["<mask>"]) == [[tokenizer.mask_token_id]]  # the fault guarded against

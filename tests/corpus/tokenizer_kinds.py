@@ -3,7 +3,7 @@
 import json
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,6 @@ USER_DEFINED = ["(", ")", '"', "-", ".", "–", "£", "€"]
 STOCK_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 FAIRSEQ_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
-
 _SPACES = [*"    ", "  ", *"\t\u00a0\u3000\u2009\u2028\x0b\x0c\x1c", "\r\n", "\x85"]
 _JOINTS = ["", "", "", *"-–/'’_\u200d\u00ad\u200b\u2060."]
 _LETTERS = [
@@ -81,24 +80,16 @@ def wordpiece_vocab(do_lower_case: bool) -> dict[str, int]:
     return {piece: number for number, piece in enumerate(pieces)}
 
 
-def save_bert(folder: Path, do_lower_case: bool) -> None:
-    """A BERT folder as stock saves it."""
+def save_bert(folder: Path, do_lower_case: bool, words: Sequence[str] = ()) -> None:
+    """A BERT folder as stock saves it, with `words` added."""
     from transformers import BertTokenizer
 
-    BertTokenizer(vocab=wordpiece_vocab(do_lower_case), do_lower_case=do_lower_case).save_pretrained(str(folder))
-
-
-def save_bert_with_words(folder: Path) -> None:
-    """A BERT folder to which words were added, one of them of two words."""
-    from transformers import BertTokenizer
-
-    stock = BertTokenizer(vocab=wordpiece_vocab(True))
-    stock.add_tokens(["old bridge", "£5"])
+    stock = BertTokenizer(vocab=wordpiece_vocab(do_lower_case), do_lower_case=do_lower_case)
+    stock.add_tokens(list(words))
     stock.save_pretrained(str(folder))
 
 
 def save_vocab_txt(folder: Path, do_lower_case: bool) -> None:
-    """A vocab.txt and nothing else."""
     folder.mkdir(exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join(wordpiece_vocab(do_lower_case)) + "\n", encoding="utf-8")
 
@@ -116,10 +107,7 @@ def save_roberta(folder: Path) -> None:
 
 
 def save_fast_unigram(folder: Path, has_mask_piece: bool = True) -> None:
-    """A Unigram tokenizer that keeps case and normalises to NFC: not ALBERT's pipeline, though its layout.
-
-    Without a piece of its own the mask is a token added behind the vocabulary, as in DeBERTa-v3.
-    """
+    """Unigram in ALBERT's layout with case and NFC; the mask in the vocabulary or, as in DeBERTa-v3, added to it."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -135,7 +123,6 @@ def save_fast_unigram(folder: Path, has_mask_piece: bool = True) -> None:
 
 
 def save_albert(folder: Path, do_lower_case: bool, keep_accents: bool = False) -> None:
-    """A trained tokenizer of ALBERT's own class, saved as we save it."""
     trained = train_tokenizer(ACCENTED, 300, do_lower_case, keep_accents or "albert")
     vocab = [tuple(row) for row in json.loads(trained.backend_tokenizer.to_str())["model"]["vocab"]]
     options = {"do_lower_case": do_lower_case, "keep_accents": keep_accents}
@@ -143,7 +130,6 @@ def save_albert(folder: Path, do_lower_case: bool, keep_accents: bool = False) -
 
 
 def save_script_safe(folder: Path, do_lower_case: bool, keep_accents: bool) -> None:
-    """A tokenizer as it is trained by default, with or without the accents of Latin letters."""
     save_tokenizer(train_tokenizer(ACCENTED, 300, do_lower_case, keep_accents), folder, max_length=77)
 
 
@@ -151,7 +137,6 @@ DIGIT_COMMA_PIECES = {"▁1,": -4.0, "9,": -4.5, "▁1912,": -5.0, "12,": -6.0}
 
 
 def save_digit_commas(folder: Path) -> None:
-    """An ALBERT tokenizer with pieces that join a comma to a digit, as the released one has."""
     trained = train_tokenizer([*PROSE, *["0 1 2 3 4 5 6 7 8 9 12 1912 999 ,"] * 20], 300, do_lower_case=True)
     save_tokenizer(trained, folder, max_length=77)
     rows = [[piece, score] for piece, score in DIGIT_COMMA_PIECES.items()]
@@ -164,7 +149,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "script-safe uncased": lambda folder: save_script_safe(folder, True, keep_accents=False),
     "script-safe cased with accents": lambda folder: save_script_safe(folder, False, keep_accents=True),
     "bert uncased": lambda folder: save_bert(folder, True),
-    "bert with added words": save_bert_with_words,
+    "bert with added words": lambda folder: save_bert(folder, True, ["old bridge", "£5"]),
     "vocab.txt cased": lambda folder: save_vocab_txt(folder, False),
     "roberta": save_roberta,
     "fast unigram": save_fast_unigram,
@@ -180,22 +165,18 @@ def train_model(path: Path, sentences: list[str] = PROSE, **options: Any) -> Pat
     layout: dict[str, Any] = {"model_type": "unigram", "vocab_size": 120, "hard_vocab_limit": False}
     layout |= {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "normalization_rule_name": "nmt_nfkc"}
     layout |= {"control_symbols": ["[CLS]", "[SEP]", "[MASK]"], "user_defined_symbols": USER_DEFINED}
-    prefix = str(path.with_suffix(""))
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences), model_prefix=prefix, minloglevel=2, **(layout | options)
-    )
+    layout |= {"sentence_iterator": iter(sentences), "model_prefix": str(path.with_suffix("")), "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(**(layout | options))
     return path
 
 
 def edit(file: Path, change: Callable[[Any], Any]) -> None:
-    """Change a JSON file in place."""
     content = json.loads(file.read_text(encoding="utf-8"))
     change(content)
     file.write_text(json.dumps(content), encoding="utf-8")
 
 
 def encoded(encoder: TextEncoder, sentences: list[str]) -> list[list[int]]:
-    """The ids of each sentence."""
     ids, lengths, _ = encoder.encode_counted(sentences)
     assert (ids.dtype, lengths.dtype, lengths.sum()) == (np.int32, np.int64, len(ids))
     return [piece.tolist() for piece in np.split(ids, lengths.cumsum()[:-1])]

@@ -39,8 +39,7 @@ def test_a_mixture_trains_on_its_sources_by_weight(finished: Finished, tmp_path:
     evaluated = [row for row in rows(tmp_path / "run") if "eval_loss" in row][-1]
     counts = [evaluated[f"eval_masked_tokens/{name}"] for name in ("a.jsonl", "b.txt")]
     losses = [evaluated[f"eval_generator_loss/{name}"] for name in ("a.jsonl", "b.txt")]
-    assert min(counts) > 0
-    assert sum(counts) == evaluated["eval_masked_tokens"]
+    assert (min(counts) > 0, sum(counts)) == (True, evaluated["eval_masked_tokens"])
     total = sum(loss * count for loss, count in zip(losses, counts, strict=True))
     assert total / sum(counts) == pytest.approx(evaluated["eval_generator_loss"], rel=1e-6)
     assert run(2).code == 0
@@ -49,9 +48,8 @@ def test_a_mixture_trains_on_its_sources_by_weight(finished: Finished, tmp_path:
 
 
 def test_a_corpus_that_cannot_be_read_is_refused_with_its_exit_code(finished: Finished, tmp_path: Path) -> None:
-    assert_refused(
-        prepared(finished, write(tmp_path, "id,body\n1,One.\n", "t.csv"), tmp_path), 3, "'body'", "--text_column"
-    )
+    table = write(tmp_path, "id,body\n1,One.\n", "t.csv")
+    assert_refused(prepared(finished, table, tmp_path), 3, "'body'", "--text_column")
     assert_refused(prepared(finished, "nobody/nothing", tmp_path), 2, "nobody/nothing")
     assert_refused(prepared(finished, "memory://nothing/there.txt", tmp_path), 2, "memory://nothing")
 

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from electra_albert.apps import prepare as module
 from electra_albert.apps.prepare import Prepared, find_store, prepare, prepare_shard
@@ -19,21 +20,15 @@ from electra_albert.contracts import DataError, UsageError, UserError
 from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.corpus.tokenizer_training import extend_tokenizer
 from tests.apps.tiny_run import assert_refused, call, english, finish, start
-from tests.corpus.reading import WORDS, document
+from tests.corpus.reading import WORDS, document, write
 from tests.corpus.tokenizer_kinds import KINDS
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> CorpusConfig:
-    text = "\n\n".join("\n".join(document(number)) for number in range(40))
-    (tmp_path / "corpus.txt").write_text(text + "\n", encoding="utf-8")
-    return CorpusConfig(
-        corpus=str(tmp_path / "corpus.txt"),
-        vocab_size=60,
-        max_seq_length=32,
-        prepared_dir=str(tmp_path / "prepared"),
-        preprocessing_num_workers=1,
-    )
+    write(tmp_path, "\n\n".join("\n".join(document(number)) for number in range(40)) + "\n")
+    sizes: dict[str, Any] = {"vocab_size": 60, "max_seq_length": 32, "preprocessing_num_workers": 1}
+    return CorpusConfig(str(tmp_path / "corpus.txt"), prepared_dir=str(tmp_path / "prepared"), **sizes)
 
 
 Run = Callable[..., tuple[Prepared, str]]
@@ -41,8 +36,6 @@ Run = Callable[..., tuple[Prepared, str]]
 
 @pytest.fixture
 def run(caplog: pytest.LogCaptureFixture) -> Run:
-    """Prepares a corpus; returns what it is prepared to and what was logged."""
-
     def run(config: CorpusConfig, seed: int = 1) -> tuple[Prepared, str]:
         caplog.set_level("INFO", logger="electra_albert")
         caplog.clear()
@@ -51,56 +44,37 @@ def run(caplog: pytest.LogCaptureFixture) -> Run:
     return run
 
 
-def rewrite(config: CorpusConfig, change: Callable[[str], str]) -> CorpusConfig:
-    """Change the corpus but keep its size and time: only its content differs."""
-    path = Path(config.corpus)
-    before = path.stat()
-    path.write_text(change(path.read_text()), encoding="utf-8")
+def rewrite(path: Path, content: bytes) -> None:
+    before = path.stat()  # its time stays
+    path.write_bytes(content)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    return config
-
-
-def make_file(config: CorpusConfig, content: bytes) -> CorpusConfig:
-    Path(config.corpus).write_bytes(content)
-    return config
 
 
 def test_the_next_run_reuses_everything_also_with_another_time_or_row_length(config: CorpusConfig, run: Run) -> None:
     first, log = run(config)
-    assert "100% of the text kept" in log
-    assert "padding" in log
+    assert all(shown in log for shown in ("100% of the text kept", "padding"))
     os.utime(config.corpus, ns=(0, 0))
     again, log = run(config)
-    assert "using the token store" in log
-    assert "training a tokenizer" not in log
+    assert ("using the token store" in log, "training a tokenizer" in log) == (True, False)
     assert again.folder == first.folder
     assert np.array_equal(again.store.train.tokens, first.store.train.tokens)
     root, key = Path(config.prepared_dir), first.store.fingerprint
     assert [bool(find_store(root, wanted)) for wanted in (key, key[:-1])] == [True, False]
     assert again.train_table.count == first.train_table.count > 0 < first.validation_table.count
     other, log = run(replace(config, max_seq_length=16))
-    assert other.folder == first.folder
-    assert "using the token store" in log
+    assert (other.folder, "using the token store" in log) == (first.folder, True)
     assert other.train_table.count > first.train_table.count
 
 
-CHANGES: dict[str, dict[str, Any]] = {
-    "vocabulary": {"vocab_size": 50},
-    "case": {"do_lower_case": False},
-    "accents": {"keep_accents": True},
-    "invalid bytes": {"bad_utf8": "skip"},
-    "column": {"text_column": "body"},
-}
+CHANGES = {"vocab_size": 50, "do_lower_case": False, "keep_accents": True, "bad_utf8": "skip", "text_column": "body"}
 
 
 def test_a_change_is_never_served_from_the_old_store(config: CorpusConfig, run: Run) -> None:
-    folders = [run(config)[0].folder]
-    for name, change in CHANGES.items():
-        folders.append(run(replace(config, **change))[0].folder)
-        assert len(set(folders)) == len(folders), name
-    folders += [run(config, seed=2)[0].folder]
-    folders += [run(rewrite(config, lambda text: text.replace("river", "lover")))[0].folder]
-    assert len(set(folders)) == len(folders)
+    changed: list[CorpusConfig] = [replace(config, **{name: value}) for name, value in CHANGES.items()]
+    folders = [*(run(one)[0].folder for one in (config, *changed)), run(config, seed=2)[0].folder]
+    path = Path(config.corpus)
+    rewrite(path, path.read_bytes().replace(b"river", b"lover"))  # of the same size and time
+    assert len({*folders, run(config)[0].folder}) == len(CHANGES) + 3, folders
 
 
 def test_given_tokenizer_is_used_and_a_changed_one_is_not_mistaken_for_it(config: CorpusConfig, run: Run) -> None:
@@ -118,13 +92,9 @@ def test_given_tokenizer_is_used_and_a_changed_one_is_not_mistaken_for_it(config
 
 def content(prepared: Prepared) -> list[bytes]:
     """All that decides what is trained on and scored."""
-    streams = [
-        *prepared.store.train,
-        *prepared.store.validation,
-        prepared.train_table.edges,
-        prepared.store.token_counts,
-    ]
-    statistics = {name: value for name, value in prepared.store.statistics.items() if name != "process_seconds"}
+    store = prepared.store
+    streams = [*store.train, *store.validation, prepared.train_table.edges, store.token_counts]
+    statistics = {name: value for name, value in store.statistics.items() if name != "process_seconds"}
     return [*(np.asarray(array).tobytes() for array in streams), json.dumps(statistics).encode()]
 
 
@@ -135,11 +105,9 @@ def test_a_flipped_bit_in_any_file_of_a_store_changes_no_result(config: CorpusCo
     files = [file.relative_to(first.folder) for file in sorted((first.folder / "store").rglob("*.*"))]
     assert len(files) >= 10
     for number, name in enumerate(files):
-        file = first.folder / name
-        flipped, before = bytearray(file.read_bytes()), file.stat()
+        flipped = bytearray((first.folder / name).read_bytes())
         flipped[len(flipped) // 2 if number % 2 else -1] ^= 1
-        file.write_bytes(flipped)
-        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        rewrite(file := first.folder / name, flipped)
         again, log = run(config)
         assert content(again) == expected, name
         assert "building" in log or "rows-" in file.name or file.name == "checked.json", name
@@ -192,11 +160,11 @@ def test_a_write_that_fails_is_named_and_leaves_nothing_that_is_taken_as_whole(
 
 def test_a_trained_tokenizer_keeps_digits_and_commas_apart_and_logs_its_size(config: CorpusConfig, run: Run) -> None:
     text = Path(config.corpus).read_text().replace("river", "1,200").replace("great", "7,")
-    prepared, log = run(replace(make_file(config, text.encode()), split_digit_comma=True, vocab_size=20_000))
+    Path(config.corpus).write_text(text)
+    prepared, log = run(replace(config, split_digit_comma=True, vocab_size=20_000))
     vocab = prepared.tokenizer.get_vocab()
     assert [token for token in vocab if "," in token and any(map(str.isdigit, token))] == []
-    assert "," in vocab
-    assert f"only {len(vocab):,} subwords" in log
+    assert ("," in vocab, f"only {len(vocab):,} subwords" in log) == (True, True)
     together = replace(config, split_digit_comma=False)
     given = replace(together, tokenizer=str(prepared.tokenizer_dir))
     assert run(given)[0].store.train.tokens.size > 0
@@ -206,18 +174,14 @@ def test_a_trained_tokenizer_keeps_digits_and_commas_apart_and_logs_its_size(con
 
 
 def test_a_vocabulary_is_extended_until_nothing_is_added(config: CorpusConfig, run: Run, tmp_path: Path) -> None:
-    """One round finds fewer words than there are, since a new token makes another word one that can be split.
-
-    `abcd` can be split only once `ab` is a token: from the left it is a ##bc ##d.
-    """
+    # `abcd` can be split only once `ab` is a token: from the left it is a ##bc ##d.
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "a", "##b", "##bc", "##cd", *WORDS]
-    (tmp_path / "given").mkdir()
-    (tmp_path / "given" / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    given = write(tmp_path, "\n".join(tokens) + "\n", "vocab.txt")
     text = Path(config.corpus).read_text().replace(" river", " ab").replace(" moon", " abcd")
-    own = load_tokenizer(tmp_path / "given")
-    assert len(extend_tokenizer(own, text.splitlines(), 10).pieces) == 1
-    given, size = str(tmp_path / "given"), len(own) + 10
-    asked = replace(make_file(config, text.encode()), tokenizer=given, vocab_size=9_999, extend_vocab_to=size)
+    own = load_tokenizer(given)
+    assert len(extend_tokenizer(own, text.splitlines(), 10)[1]) == 1
+    Path(config.corpus).write_text(text)
+    asked = replace(config, tokenizer=str(given), vocab_size=9_999, extend_vocab_to=len(own) + 10)
     extended, log = run(asked)
     assert extended.tokenizer.convert_ids_to_tokens(range(len(own), len(extended.tokenizer))) == ["ab", "abcd"]
     assert "2 added" in log
@@ -228,23 +192,20 @@ def test_a_vocabulary_is_extended_until_nothing_is_added(config: CorpusConfig, r
 
 def test_bad_input_is_refused_in_one_line_before_anything_is_built(config: CorpusConfig, tmp_path: Path) -> None:
     KINDS["roberta"](tmp_path / "roberta")
-    (tmp_path / "blank.txt").write_text("\n \n\n")
-    (tmp_path / "one.txt").write_text("The river sang.\n")
-    (tmp_path / "table.csv").write_text("id,body\n1,One.\n")
+    files = {"blank.txt": "\n \n\n", "one.txt": "The river sang.\n", "table.csv": "id,body\n1,One.\n"}
+    paths = {name: str(write(tmp_path, text, name)) for name, text in files.items()}
     own = {"tokenizer": str(tmp_path / "roberta")}
     bad: list[tuple[dict[str, Any], type[UserError], str]] = [
         # Regression: the files were hashed and the training of a tokenizer begun before a column was missed.
-        ({"corpus": "table.csv"}, DataError, "'text'"),
-        ({"corpus": "blank.txt"}, DataError, "no text"),
-        ({"corpus": "one.txt"}, DataError, "single sentence"),
+        ({"corpus": paths["table.csv"]}, DataError, "'text'"),
+        ({"corpus": paths["blank.txt"]}, DataError, "no text"),
+        ({"corpus": paths["one.txt"]}, DataError, "single sentence"),
         ({"corpus": "gone.txt"}, UsageError, "gone"),
         ({"keep_accents": "albert", **own}, UsageError, "--keep_accents albert"),
         ({"extend_vocab_to": 5, **own}, UsageError, "--extend_vocab_to"),
         ({"prepared_dir": config.corpus + "/prepared"}, UsageError, "prepared"),
     ]
     for change, error, word in bad:
-        if "corpus" in change:
-            change["corpus"] = str(tmp_path / change["corpus"])
         with pytest.raises(error, match=word) as raised:
             prepare(replace(config, **change), 1)
         assert "\n" not in str(raised.value)
@@ -260,19 +221,15 @@ JOBS = 3
 @pytest.fixture
 def mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Several kinds of files with weights, in units so small that each gives many."""
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     monkeypatch.setattr(module, "UNIT_BYTES", 1 << 13)
-    folder = tmp_path / "tales"
-    folder.mkdir()
+    (folder := tmp_path / "tales").mkdir()
     texts = [english(200, seed=seed) for seed in range(4)]
-    (folder / "a.txt").write_text(texts[0], encoding="utf-8")
-    records = "".join(json.dumps({"text": text}) + "\n" for text in texts[1].split("\n\n"))
-    (folder / "b.jsonl").write_text(records, encoding="utf-8")
-    (folder / "c.txt.gz").write_bytes(gzip.compress(texts[2].encode(), mtime=0))
+    write(folder, texts[0], "a.txt")
+    write(folder, "".join(json.dumps({"text": text}) + "\n" for text in texts[1].split("\n\n")), "b.jsonl")
+    write(folder, gzip.compress(texts[2].encode(), mtime=0), "c.txt.gz")
     parquet.write_table(pyarrow.table({"text": texts[3].split("\n\n")}), folder / "d.parquet", row_group_size=50)
     listed = [f"- {{corpus: {file.name}, weight: {len(file.name)}}}" for file in sorted(folder.iterdir())]
-    (folder / "tales.yaml").write_text("\n".join(listed), encoding="utf-8")
-    return folder / "tales.yaml"
+    return write(folder, "\n".join(listed), "tales.yaml")
 
 
 def options(corpus: Path, prepared: Path, *more: object) -> list[str]:
@@ -291,7 +248,6 @@ def stored(prepared: Path) -> dict[str, Any]:
 
 
 def run_job(corpus: Path, prepared: Path, *share: object) -> str:
-    """One job, by its index, or the merge; returns what it printed and logged."""
     ended = call(module.main, *options(corpus, prepared, "--num_shards", JOBS, *share))
     assert ended.code == 0, ended.err
     return ended.out + ended.err
@@ -313,8 +269,7 @@ def test_jobs_in_any_order_and_twice_give_the_bytes_of_one_process(mixture: Path
 
 
 def test_jobs_that_start_together_make_one_tokenizer_and_all_parts(tmp_path: Path) -> None:
-    (tmp_path / "tales.txt").write_text(english(150), encoding="utf-8")
-    shared = options(tmp_path / "tales.txt", tmp_path / "prepared", "--num_shards", 2)
+    shared = options(write(tmp_path, english(150), "tales.txt"), tmp_path / "prepared", "--num_shards", 2)
     command = ["-m", "electra_albert", "prepare", *shared, "--shard_index"]
     ends = [finish(job) for job in [start([*command, str(index)], tmp_path) for index in range(2)]]
     assert [ended.code for ended in ends] == [0, 0], ends
@@ -334,32 +289,18 @@ def test_a_share_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         assert_refused(call(module.main, *argv), 2, word)
 
 
-class At(logging.Handler):
-    """Does something once, in the middle of the first of two jobs."""
-
-    def __init__(self, act: Callable[[], object]) -> None:
-        super().__init__()
-        self.act, self.done = act, False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.getMessage().startswith("job 0 of 2") and not self.done:
-            self.done = True
-            self.act()
-
-
 @pytest.mark.timeout(60)
-def test_jobs_do_not_wait_for_one_another_and_notice_a_changed_corpus(mixture: Path, tmp_path: Path) -> None:
+def test_jobs_do_not_wait_for_one_another_and_notice_a_changed_corpus(
+    mixture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One job runs while another is in the middle of its own; with a lock for one alone it would wait for ever."""
 
     def run(act: Callable[[], object], prepared: str) -> Path:
-        handler = At(act)
-        module.LOG.addHandler(handler)
-        module.LOG.setLevel("INFO")
-        try:
-            return prepare_shard(config_of(prepared), 42, 2, 0)
-        finally:
-            module.LOG.removeHandler(handler)
-            assert handler.done
+        acts, write_parts = [act], module.write_parts
+        monkeypatch.setattr(module, "write_parts", lambda *args: (acts and acts.pop()(), write_parts(*args)))
+        folder = prepare_shard(config_of(prepared), 42, 2, 0)
+        assert not acts
+        return folder
 
     def config_of(prepared: str) -> CorpusConfig:
         prepared_dir = str(tmp_path / prepared)
@@ -368,9 +309,6 @@ def test_jobs_do_not_wait_for_one_another_and_notice_a_changed_corpus(mixture: P
     folder = run(lambda: prepare_shard(config_of("first"), 42, 2, 1), "first")
     assert prepare(config_of("first"), 42, merged_jobs=2).folder == folder
 
-    def change() -> None:
-        with (mixture.parent / "b.jsonl").open("a", encoding="utf-8") as file:
-            file.write('{"text": "One more."}\n')
-
+    more = (mixture.parent / "b.jsonl").read_bytes() + b'{"text": "One more."}\n'
     with pytest.raises(DataError, match="changed while it was read"):
-        run(change, "second")
+        run(lambda: write(mixture.parent, more, "b.jsonl"), "second")
