@@ -34,15 +34,13 @@ from electra_albert.tasks.read_rules import as_text
 
 LOG = logging.getLogger(__name__)
 
+Pair = tuple[str, str, str]  # a good and a bad sentence that differ in one thing, and their file and line
 ROUNDS = 7  # one token in seven is masked at a time: 14.3 %, close to the rate of most pretraining
 USUAL_LENGTH = 128
 _ROW_SEED = 0  # sequences are cut alike for every model of the same tokenizer, whatever it was trained with
 _SUFFIX = ".jsonl"
 _SENTENCES = ("sentence_good", "sentence_bad")
 _NOT_FINITE = "{}: the model's scores are not finite; its training diverged: take another"
-
-
-# Text.
 
 
 def score_text(
@@ -65,27 +63,21 @@ def score_text(
     sums, tokens = torch.zeros(4, dtype=torch.float64), len(stream.tokens)
     with TemporaryDirectory(prefix="score-") as scratch:
         rows = Rows(stream, build_table(stream, length, _ROW_SEED, Path(scratch)), length, _ROW_SEED, special)
-        # An unknown token is predicted.
-        borders = special._replace(never_masked=(special.cls, special.sep, special.pad))
         row_count = rows.table.count
         for batch in eval_batches(rows, row_count, max(1, model.batch_tokens // length)):
-            sums += predict_batch(generator, batch.to(model.device), borders, special.unk)
+            sums += predict_batch(generator, batch.to(model.device), special)
     nats, unknown_nats, correct, predicted = sums.tolist()
     if not math.isfinite(nats):
         raise CheckpointError(_NOT_FINITE.format(file))
     assert predicted == tokens, "a token was not predicted, or twice"
     share = np.unique(stream.tokens, return_counts=True)[1] / tokens
     unknown = 0 if special.unk is None else int((stream.tokens == special.unk).sum())
+    # Words are between white space; no model here is trained to predict an unknown token.
+    sizes = {"file": str(file), "max_seq_length": length, "rows": row_count, "tokens": tokens, "words": words}
+    sums = {"unknown_tokens": unknown, "nats": nats, "unknown_nats": unknown_nats, "correct": int(correct)}
     return {
-        "file": str(file),
-        "max_seq_length": length,
-        "rows": row_count,
-        "tokens": tokens,  # each of which was predicted once, unknown ones included
-        "words": words,  # between white space
-        "unknown_tokens": unknown,
-        "nats": nats,
-        "unknown_nats": unknown_nats,  # of the unknown tokens, which no model here is trained to predict
-        "correct": int(correct),  # the likeliest token is right
+        **sizes,
+        **sums,
         "unigram_entropy": float(-(share * np.log(share)).sum()),  # nats a token, by the frequencies in this very text
         "nats_per_token": nats / tokens,
         "nats_per_known_token": (nats - unknown_nats) / (tokens - unknown) if tokens > unknown else None,
@@ -127,10 +119,11 @@ def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream
 
 
 @torch.inference_mode()
-def predict_batch(generator: Generator, batch: Batch, special: SpecialIds, unknown: int | None) -> Tensor:
+def predict_batch(generator: Generator, batch: Batch, special: SpecialIds) -> Tensor:
     """Nats of all tokens, those of unknown ones, right predictions, and tokens of a batch: float64 [4] on the CPU."""
     segments = batch.token_type_ids.clamp(max=generator.config.type_vocab_size - 1)  # a model may know but one
-    is_text = maskable(batch.input_ids, batch.attention_mask, special)
+    borders = special._replace(never_masked=(special.cls, special.sep, special.pad))  # an unknown token is predicted
+    is_text = maskable(batch.input_ids, batch.attention_mask, borders)
     round_of = (is_text.cumsum(-1) - 1) % ROUNDS  # [B, L]
     sums = torch.zeros(4, dtype=torch.float64)
     for number in range(ROUNDS):
@@ -140,15 +133,9 @@ def predict_batch(generator: Generator, batch: Batch, special: SpecialIds, unkno
         labels = batch.input_ids[is_masked].split(MASKS_AT_ONCE)
         for logits, answers in zip(masked_logits(generator, masked), labels, strict=True):
             nats = cross_entropy(logits, answers, reduction="none").cpu().double()  # [M]
-            is_unknown, is_right = answers.cpu() == unknown, (logits.argmax(-1) == answers).cpu()
+            is_unknown, is_right = answers.cpu() == special.unk, (logits.argmax(-1) == answers).cpu()
             sums += torch.stack([nats.sum(), nats[is_unknown].sum(), is_right.sum(), torch.tensor(len(nats))])
     return sums
-
-
-# Pairs.
-
-
-Pair = tuple[str, str, str]  # a good and a bad sentence that differ in one thing, and their file and line
 
 
 def score_pairs(model: InferenceModel, path: Path, max_pairs: int | None = None) -> dict[str, dict[str, Any]]:

@@ -33,16 +33,12 @@ _TEMPORARY, _TRASH = ".tmp-", ".trash-"  # begin the names of checkpoints being 
 
 def unique_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The module's tensors, each storage once, and for every further name of a tied one the name it is stored under."""
-    tensors: dict[str, Tensor] = {}
-    aliases: dict[str, str] = {}
-    first: dict[object, str] = {}
-    for name, tensor in module.state_dict().items():
+    tensors, first, names = module.state_dict(), {}, {}
+    for name, tensor in tensors.items():
         view = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()) if tensor.numel() else name
-        if first.setdefault(view, name) == name:
-            tensors[name] = tensor
-        else:
-            aliases[name] = first[view]
-    return tensors, aliases
+        names[name] = first.setdefault(view, name)
+    aliases = {name: other for name, other in names.items() if name != other}
+    return {name: tensor for name, tensor in tensors.items() if name not in aliases}, aliases
 
 
 def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -84,22 +80,21 @@ def find_checkpoint(folder: Path, resume: str) -> Path | None:
     resume is auto (the newest whole one in `folder`, with a warning for each that is not), never, or a path. A resume
     that was meant never becomes a fresh start: CheckpointError where none is whole, UsageError where never meets any.
     """
-    found = [path for _, path in reversed(list_checkpoints(folder))]
-    if resume == "never" and found:
-        raise UsageError(f"--resume never, but {folder} holds {found[0].name}; choose another --output_dir")
     if resume not in ("auto", "never"):
         if problem := find_problem(Path(resume)):
             raise CheckpointError(f"--resume {resume} is not a whole checkpoint: {problem}; name another or use auto")
         return Path(resume)
     problems = []
-    for path in found:
+    for _, path in reversed(list_checkpoints(folder)):
+        if resume == "never":
+            raise UsageError(f"--resume never, but {folder} holds {path.name}; choose another --output_dir")
         if (problem := find_problem(path)) is None:
             return path
         problems.append(f"{path.name}: {problem}")
         LOG.warning(f"passing over {problems[-1]}")
     if problems:
-        message = f"{folder} holds no whole checkpoint ({'; '.join(problems)})"
-        raise CheckpointError(f"{message}; mend one, or remove them to start again")
+        found = f"{folder} holds no whole checkpoint ({'; '.join(problems)})"
+        raise CheckpointError(f"{found}; mend one, or remove them to start again")
     return None
 
 
@@ -118,38 +113,29 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
     """Copy weights and optimiser state into what is trained, or raise CheckpointError naming a tensor that misfits."""
     state = read_state(path)
     targets, aliases = unique_tensors(module)
-    if state.get("aliases") != aliases:
-        ties = f"ties {state.get('aliases')}, but {aliases} are tied in what is being trained"
-        raise CheckpointError(f"{path} {ties}; {_WAY_OUT}")
-    parts = {MODEL: targets}
-    if optimizer is not None:
-        parts[OPTIMIZER] = optimizer_tensors(module, optimizer)
-    read = [(wanted, _read_tensors(path / name, wanted)) for name, wanted in parts.items()]
+    if (tied := state.get("aliases")) != aliases:
+        raise CheckpointError(f"{path} ties {tied}, but {aliases} are tied in what is being trained; {_WAY_OUT}")
+    moments = {} if optimizer is None else {OPTIMIZER: optimizer_tensors(module, optimizer)}
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for file, wanted in {MODEL: targets, **moments}.items():
+        try:
+            found = load_file(path / file)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{path / file} cannot be read ({error})") from error
+        for name in {**wanted, **found}:
+            old, new = (f"{one[name].dtype} {[*one[name].shape]}" if name in one else None for one in (found, wanted))
+            if old != new:
+                raise CheckpointError(f"{path / file} has {name} as {old}, but {new} is being trained; {_WAY_OUT}")
+            pairs.append((wanted[name], found[name]))
     with torch.no_grad():
-        for wanted, tensors in read:
-            for name, tensor in tensors.items():
-                wanted[name].copy_(tensor)
+        for target, tensor in pairs:
+            target.copy_(tensor)
     return state
-
-
-def _read_tensors(path: Path, targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a file. Raises CheckpointError unless names, shapes and dtypes are those of `targets`."""
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error})") from error
-    found, wanted = ({name: f"{t.dtype} {list(t.shape)}" for name, t in each.items()} for each in (tensors, targets))
-    for name in {**wanted, **found}:
-        if found.get(name) != wanted.get(name):
-            difference = f"has {name} as {found.get(name)}, but {wanted.get(name)} is being trained"
-            raise CheckpointError(f"{path} {difference}; {_WAY_OUT}")
-    return tensors
 
 
 def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Raise DivergedError if a weight or a moment is not finite: such a state is never written."""
     tensors = {**module.state_dict(), **optimizer_tensors(module, optimizer)}
-    tensors = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
     finite = torch.stack([torch.isfinite(tensor).all() for tensor in tensors.values()]).tolist()
     if not all(finite):
         raise DivergedError(
@@ -177,15 +163,15 @@ def save_checkpoint(
             _set_aside(path)
         temporary.rename(path)
     except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
+        _remove(temporary)
         raise
     sync(folder)
     if problem := find_problem(path):
         raise OSError(f"{path} reads back wrong: {problem}")
     # It has just been read back in full; of the older ones the sizes must do. Broken ones neither count nor go.
-    whole = [path for _, path in list_checkpoints(folder) if find_problem(path, is_thorough=False) is None]
+    whole = [one for _, one in list_checkpoints(folder) if find_problem(one, is_thorough=False) is None]
     for old in whole[:-save_total_limit]:
-        _remove(old, folder / f"{_TRASH}{old.name}")
+        _remove(old)
     return path
 
 
@@ -228,11 +214,12 @@ def _remove_litter(folder: Path) -> None:
             _remove(path)
 
 
-def _remove(path: Path, trash: Path | None = None) -> None:
-    """Delete a folder of ours, renamed to `trash` first; a failure is a warning, since nothing depends on it."""
+def _remove(path: Path) -> None:
+    """Delete a folder of ours; a failure is a warning, since nothing depends on it."""
     try:
-        # A folder that is half deleted must not look like a checkpoint.
-        shutil.rmtree(path if trash is None else path.rename(trash))
+        if path.name.startswith("step-"):  # a folder that is half deleted must not look like a checkpoint
+            path = path.rename(path.with_name(f"{_TRASH}{path.name}"))
+        shutil.rmtree(path)
     except OSError as error:
         LOG.warning(f"cannot remove {path}: {error.strerror or error}")
 

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -102,8 +102,9 @@ class UpdateGuard:
     def check(self, step: int) -> None:
         """Raise DivergedError if too many updates were skipped by `step`; waits for the device."""
         total, _, longest = self.state()
-        if longest >= MAX_SKIPPED_IN_A_ROW or total >= MAX_SKIPPED:
-            skipped = f"{longest} updates in a row" if longest >= MAX_SKIPPED_IN_A_ROW else f"{total} updates"
+        is_long = longest >= MAX_SKIPPED_IN_A_ROW
+        if is_long or total >= MAX_SKIPPED:
+            skipped = f"{longest} updates in a row" if is_long else f"{total} updates"
             raise DivergedError(
                 f"training diverged: by step {step} {skipped} with a loss or gradient that is not finite were skipped; "
                 "the last checkpoint is untouched: lower --learning_rate or raise --warmup_steps"
@@ -114,30 +115,26 @@ class UpdateGuard:
         return self._counts.tolist()
 
 
-class LossScale:
-    """PyTorch's GradScaler and a count of its overflows; in any other arithmetic than fp16 the scale is 1.
+class LossScale(torch.amp.GradScaler):
+    """The loss scale of fp16 and a count of its overflows; in any other arithmetic the scale is 1.
 
     An overflow is a gradient that was not finite at a scale above 1, which halves it; from 1 down it is divergence. All
     ranks have the same scale, for it depends on reduced gradients alone.
     """
 
     def __init__(self, device: torch.device, arithmetic: Arithmetic) -> None:
-        self._scaler = torch.amp.GradScaler(device.type, enabled=arithmetic == "fp16")
+        super().__init__(device.type, enabled=arithmetic == "fp16")
         self._one = torch.ones((), device=device)
         self._overflowed = torch.zeros((), dtype=torch.int64, device=device)
 
     def current(self) -> Tensor:
         """The scale, float32 []."""
-        return self._scaler.scale(self._one)
-
-    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the gradients of what `optimizer` trains by the scale, and note whether all of them are finite."""
-        self._scaler.unscale_(optimizer)
+        return self.scale(self._one)
 
     def follow(self) -> Tensor:
-        """Move the scale by what `unscale` noted; returns bool [], whether the update overflowed at a scale above 1."""
+        """Move the scale by what `unscale_` found; returns bool [], whether it overflowed at a scale above 1."""
         before = self.current()
-        self._scaler.update()
+        self.update()
         has_overflowed = (before > 1) & (self.current() < before)
         self._overflowed = self._overflowed + has_overflowed
         return has_overflowed
@@ -150,16 +147,16 @@ class LossScale:
 
     def state(self) -> dict[str, Any]:
         """The part of a checkpoint, exact to the bit; empty but in fp16. Waits for the device."""
-        return {**self._scaler.state_dict(), "overflowed": int(self._overflowed)} if self._scaler.is_enabled() else {}
+        return {**self.state_dict(), "overflowed": int(self._overflowed)} if self.is_enabled() else {}
 
-    def restore(self, state: Mapping[str, Any], path: Path) -> None:
+    def restore(self, state: dict[str, Any], path: Path) -> None:
         """Continue from the state in the checkpoint `path`; CheckpointError unless both or neither are fp16."""
-        if bool(state) != self._scaler.is_enabled():
+        if bool(state) != self.is_enabled():
             then, now = ("in fp16", "is not") if state else ("without a loss scale", "is fp16")
             raise CheckpointError(f"{path} was trained {then}, but --precision {now}; resume with the one of its run")
         if state:
-            self._scaler.load_state_dict(dict(state))
-            self._overflowed = torch.full_like(self._overflowed, state["overflowed"])
+            self.load_state_dict(state)
+            self._overflowed.fill_(state["overflowed"])
 
 
 def loss_scale_or_nan(loss: Tensor, scale: Tensor | None = None) -> Tensor:

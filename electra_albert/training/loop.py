@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Generator
 from dataclasses import asdict
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import nn
@@ -124,7 +124,7 @@ class _Loop:
             self._is_first_update = False
         scales = term_scales(self.objective.weights, counts.terms, world.world_size)
         terms = backward(self._model, micro_batches, scales, step, self._run, self._loss_scale.current())
-        self._loss_scale.unscale(self._optimizer)
+        self._loss_scale.unscale_(self._optimizer)
         norm = nn.utils.clip_grad_norm_(self.module.parameters(), config.max_grad_norm)
         is_finite = self._guard.observe(norm, self._loss_scale.follow())
         for group in self._optimizer.param_groups:
@@ -186,7 +186,18 @@ class _Loop:
             return
         self._guard.check(self.step)
         check_finite(self.module, self._optimizer)
-        state, failure = self._state(), ""
+        state = {
+            **self._position(),
+            "skipped": self._guard.state(),
+            "loss_scale": self._loss_scale.state(),
+            "tally": self._tally.state(run.world),
+            "world_size": run.world.world_size,
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "training": asdict(run.config),
+            "settings": dict(run.settings),
+        }
+        failure = ""
         if run.world.is_main:
             try:
                 save_checkpoint(run.checkpoints, self.module, self._optimizer, state, run.config.save_total_limit)
@@ -200,18 +211,3 @@ class _Loop:
             raise UsageError(f"{failure}; older checkpoints are untouched: make room and run the same command again")
         else:
             LOG.warning(f"{failure}; older checkpoints are untouched, training continues")
-
-    def _state(self) -> dict[str, Any]:
-        """The part of a checkpoint that is not tensors."""
-        run = self._run
-        return {
-            **self._position(),
-            "skipped": self._guard.state(),
-            "loss_scale": self._loss_scale.state(),
-            "tally": self._tally.state(run.world),
-            "world_size": run.world.world_size,
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-            "training": asdict(run.config),
-            "settings": dict(run.settings),
-        }

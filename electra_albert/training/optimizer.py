@@ -11,9 +11,6 @@ from electra_albert.config import TrainingConfig
 
 Groups = list[dict[str, Any]]
 
-# From here on 1 - beta**step is one for every beta in use, and in float32 the counter does not grow any more.
-_UNCORRECTED_STEP = 1e8
-
 
 def learning_rate(step: int, config: TrainingConfig) -> float:
     """Rate of update `step`, counted from 1, by config.lr_scheduler_type; zero beyond the end of the run.
@@ -58,15 +55,14 @@ def check_groups(module: nn.Module, groups: Iterable[Mapping[str, Any]]) -> None
     """Raise ValueError unless every trainable parameter, identified by its storage, is in exactly one group."""
     times = Counter(parameter.data_ptr() for group in groups for parameter in group["params"])
     for name, parameter in module.named_parameters():
-        found = times.pop(parameter.data_ptr(), 0)
-        if found != int(parameter.requires_grad):
+        if (found := times.pop(parameter.data_ptr(), 0)) != int(parameter.requires_grad):
             raise ValueError(f"{name} is {found} times in the optimiser, not {int(parameter.requires_grad)}")
     if times:
         raise ValueError(f"{len(times)} tensors in the optimiser are no parameters of the module")
 
 
 def check_gradients(module: nn.Module) -> None:
-    """Raise ValueError if a trainable parameter got no gradient: it would never be trained."""
+    """Raise ValueError if a trainable parameter got no gradient."""
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and parameter.grad is None:
             raise ValueError(f"{name} is trainable, but no loss reaches it; build it only where it is trained")
@@ -140,15 +136,12 @@ def build_optimizer(
     """
     groups = parameter_groups(module, config.weight_decay, rate_scales)
     check_groups(module, groups)
-    optimizer = _OPTIMIZERS[config.optimizer](
-        groups, lr=config.learning_rate, betas=(config.adam_beta1, config.adam_beta2), eps=config.adam_epsilon
-    )
-    first_step = 0.0 if config.adam_bias_correction else _UNCORRECTED_STEP
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            optimizer.state[parameter] = {
-                "step": torch.full((), first_step, dtype=torch.float32, device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
+    betas = config.adam_beta1, config.adam_beta2
+    optimizer = _OPTIMIZERS[config.optimizer](groups, lr=config.learning_rate, betas=betas, eps=config.adam_epsilon)
+    # From 1e8 on 1 - beta**step is one for every beta in use, and in float32 the counter does not grow any more.
+    first_step = 0.0 if config.adam_bias_correction else 1e8
+    for parameter in (one for group in groups for one in group["params"]):
+        step = torch.full((), first_step, dtype=torch.float32, device=parameter.device)
+        moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[parameter] = {"step": step, **moments}
     return optimizer

@@ -163,7 +163,7 @@ def _overflow(folder: Path, world: distributed.World) -> None:
     loss_scale = LossScale(world.device, "fp16")
     scales = dict.fromkeys(model.module.weights, weight)
     backward(model, micro_batches, scales, 1, run, loss_scale.current())
-    loss_scale.unscale(optimizer)
+    loss_scale.unscale_(optimizer)
     loss_scale.follow()
     states = distributed.gather_objects(loss_scale.state(), world)
     if world.is_main:

@@ -148,7 +148,7 @@ def gradient(folder: Path, arithmetic: Arithmetic, *, is_scaled: bool = True) ->
         backward(model, batches, scales, 1, run, scale.current() if is_scaled else None)
         if not is_scaled:
             break
-        scale.unscale(optimizer)
+        scale.unscale_(optimizer)
         if not scale.follow():
             break
         optimizer.zero_grad()
@@ -169,7 +169,7 @@ def test_the_scale_follows_overflows_to_one_and_doubles_after_a_while_without(tm
 
     def follow(scale: LossScale, value: float) -> bool:
         module.weight.grad = torch.full_like(module.weight, value) * scale.current()
-        scale.unscale(optimizer)
+        scale.unscale_(optimizer)
         return bool(scale.follow())
 
     scale, found = LossScale(CPU, "fp16"), []
