@@ -123,13 +123,11 @@ def _follows_mask(tokenizer: Any, line: Line, position: int) -> bool:
 
 def _cut(line: Line, room: int) -> Iterator[tuple[Line, range]]:
     """The line in sequences of at most `room` tokens, cut before a word where there is one."""
-    count, first = len(line.ids), 0
-    while first < count:
-        end = min(first + room, count)
-        if end < count:
-            end = next((at for at in range(end, first, -1) if line.tokens[at].starts_word), end)
-        yield line, range(first, end)
-        first = end
+    cut, count = 0, len(line.ids)
+    while (first := cut) < count:
+        ends = range(min(first + room, count), first, -1)
+        cut = next((at for at in ends if at == count or line.tokens[at].starts_word), ends[0])
+        yield line, range(first, cut)
 
 
 def _sequence(tokenizer: Any, ids: list[int]) -> TokenSequence:
@@ -188,8 +186,8 @@ def compose(tokenizer: Any, line: Line) -> Rewritten:
         if is_changed:
             touches = replaced and replaced[-1].end == start
             preceding = replaced[-1].after[-1:] if touches else line.text[max(0, start - 1) : start]
-            runs_together = _is_word(new[group[0]]) and not _is_word(line.tokens[group[0]]) and preceding.isalnum()
-            after = " " * runs_together + _write(tokenizer, line, group, new, special)
+            was, now = (one.starts_word and one.text[:1].isalnum() for one in (line.tokens[group[0]], new[group[0]]))
+            after = " " * (now and not was and preceding.isalnum()) + _write(tokenizer, line, group, new, special)
         probability = max(line.probabilities[at] for at in chosen)
         scored = None if math.isnan(probability) else probability
         replaced.append(Replacement(start, end, before, after, scored, is_changed))
@@ -204,12 +202,10 @@ def compose(tokenizer: Any, line: Line) -> Rewritten:
 def _groups(spans: list[tuple[int, int]]) -> list[list[int]]:
     """Positions of tokens, those together that share a character, as the two halves of a ligature do."""
     groups: list[list[int]] = []
-    reached = 0
-    for position, (start, end) in enumerate(spans):
-        if not groups or start >= reached:
+    for position, (start, _) in enumerate(spans):
+        if not groups or start >= max(spans[at][1] for at in groups[-1]):
             groups.append([])
         groups[-1].append(position)
-        reached = max(reached, end)
     return groups
 
 
@@ -222,7 +218,3 @@ def _write(tokenizer: Any, line: Line, group: list[int], new: list[Piece], speci
     texts = ["" if new[at].text in WORD_MARKS else " ".join(new[at].text.splitlines()) for at in group]
     kept = [line.text[slice(*line.spans[at])] for at in group]
     return "".join(own if token in special else text for token, own, text in zip(ids, kept, texts, strict=True))
-
-
-def _is_word(token: Piece) -> bool:
-    return token.starts_word and token.text[:1].isalnum()

@@ -38,7 +38,6 @@ Pair = tuple[str, str, str]  # a good and a bad sentence that differ in one thin
 ROUNDS = 7  # one token in seven is masked at a time: 14.3 %, close to the rate of most pretraining
 USUAL_LENGTH = 128
 _ROW_SEED = 0  # sequences are cut alike for every model of the same tokenizer, whatever it was trained with
-_SUFFIX = ".jsonl"
 _SENTENCES = ("sentence_good", "sentence_bad")
 _NOT_FINITE = "{}: the model's scores are not finite; its training diverged: take another"
 
@@ -46,11 +45,11 @@ _NOT_FINITE = "{}: the model's scores are not finite; its training diverged: tak
 def score_text(
     model: InferenceModel, file: Path, max_seq_length: int | None = None, text_column: str = "text"
 ) -> dict[str, Any]:
-    """Predict every token of a text once, every ROUNDS-th of a sequence at a time, all of these replaced by [MASK].
+    """Sums and means of predicting every token of a text once, every ROUNDS-th of a sequence replaced by [MASK].
 
     `file` is one that --corpus takes; sequences are as in training, of `max_seq_length` tokens, by default USUAL_LENGTH
     or what the model reads. Nats a word and `pseudo_perplexity` compare models of different tokenizers; the latter is
-    not that of Salazar et al. 2020, which masks one token at a time and is lower. Returns sums and the means of them.
+    not that of Salazar et al. 2020, which masks one token at a time and is lower.
     Raises UsageError where the model has no masked-token head, the length does not suit it or there is no such file.
     """
     generator, special = model.masked_token_model("the score of a text"), special_ids(model.tokenizer)
@@ -74,10 +73,10 @@ def score_text(
     unknown = 0 if special.unk is None else int((stream.tokens == special.unk).sum())
     # Words are between white space; no model here is trained to predict an unknown token.
     sizes = {"file": str(file), "max_seq_length": length, "rows": row_count, "tokens": tokens, "words": words}
-    sums = {"unknown_tokens": unknown, "nats": nats, "unknown_nats": unknown_nats, "correct": int(correct)}
+    totals = {"unknown_tokens": unknown, "nats": nats, "unknown_nats": unknown_nats, "correct": int(correct)}
     return {
         **sizes,
-        **sums,
+        **totals,
         "unigram_entropy": float(-(share * np.log(share)).sum()),  # nats a token, by the frequencies in this very text
         "nats_per_token": nats / tokens,
         "nats_per_known_token": (nats - unknown_nats) / (tokens - unknown) if tokens > unknown else None,
@@ -139,11 +138,11 @@ def predict_batch(generator: Generator, batch: Batch, special: SpecialIds) -> Te
 
 
 def score_pairs(model: InferenceModel, path: Path, max_pairs: int | None = None) -> dict[str, dict[str, Any]]:
-    """The share of pairs whose good sentence scores higher, by each head the model has; a tie is not correct.
+    """The share of pairs whose good sentence scores higher, as `summarize` gives it, by each head; ties are wrong.
 
     likelihood is the pseudo-log-likelihood, detection the sum over the tokens of log(1 - P(replaced)). path is a file
-    of BLiMP's form or a folder of them; of each set the first `max_pairs` pairs are taken, or all. Returns for each way
-    of scoring what `summarize` does. Raises UsageError where the model has neither head or there are no such files.
+    of BLiMP's form or a folder of them; of each set the first `max_pairs` pairs are taken, or all.
+    Raises UsageError where the model has neither head or there are no such files.
     """
     ways = {"likelihood": model.pseudo_log_likelihood} if model.generator is not None else {}
     ways |= {"detection": partial(originality, model)} if model.discriminator is not None else {}
@@ -187,10 +186,9 @@ def summarize(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def pair_files(path: Path) -> list[Path]:
     """The file, or the .jsonl files in the folder, by name. Raises UsageError where there is none."""
-    files = [path] if os.path.exists(path) else []
-    files = sorted(path.glob(f"[!.]*{_SUFFIX}")) if files and path.is_dir() else files
-    if not files or files[0].suffix != _SUFFIX:
-        raise UsageError(f"--pairs {path}: there is no {_SUFFIX} file; name one, or a folder of them")
+    files = sorted(path.glob("[!.]*.jsonl")) if os.path.isdir(path) else [path]
+    if not files or files[0].suffix != ".jsonl" or not os.path.exists(files[0]):
+        raise UsageError(f"--pairs {path}: there is no .jsonl file; name one, or a folder of them")
     return files
 
 
@@ -212,13 +210,12 @@ def read_pairs(file: Path) -> dict[str, tuple[str, list[Pair]]]:
 
 def _tokenize_pairs(model: InferenceModel, pairs: Sequence[Pair]) -> list[tuple[int, ...]]:
     """The token ids of each sentence, the good one of a pair first; DataError for one that is too long."""
-    seen = []
     longest = min(part.config.max_position_embeddings for part in (model.generator, model.discriminator) if part)
-    for good, bad, place in pairs:
-        for text, encoding in zip((good, bad), engine.encode_all(model.tokenizer, [good, bad]), strict=True):
-            if (length := len(encoding.ids)) > longest:
-                raise DataError(f"{place}: {engine.quote(text, 0)} {engine.too_long(length, longest)}")
-            seen.append(tuple(encoding.ids))
+    texts = [(text, place) for good, bad, place in pairs for text in (good, bad)]
+    seen = [tuple(encoding.ids) for encoding in engine.encode_all(model.tokenizer, [text for text, _ in texts])]
+    for ids, (text, place) in zip(seen, texts, strict=True):
+        if len(ids) > longest:
+            raise DataError(f"{place}: {engine.quote(text, 0)} {engine.too_long(len(ids), longest)}")
     return seen
 
 

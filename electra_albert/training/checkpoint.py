@@ -33,11 +33,11 @@ _TEMPORARY, _TRASH = ".tmp-", ".trash-"  # begin the names of checkpoints being 
 
 def unique_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The module's tensors, each storage once, and for every further name of a tied one the name it is stored under."""
-    tensors, first, names = module.state_dict(), {}, {}
+    tensors, first, aliases = module.state_dict(), dict[object, str](), dict[str, str]()
     for name, tensor in tensors.items():
         view = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()) if tensor.numel() else name
-        names[name] = first.setdefault(view, name)
-    aliases = {name: other for name, other in names.items() if name != other}
+        aliases[name] = first.setdefault(view, name)
+    aliases = {name: other for name, other in aliases.items() if name != other}
     return {name: tensor for name, tensor in tensors.items() if name not in aliases}, aliases
 
 
@@ -59,26 +59,23 @@ def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
             return f"{MANIFEST} is not of format {FORMAT}, which this version reads"
-        wanted = {name: (manifest["files"][name]["size"], manifest["files"][name]["sha256"]) for name in _FILES}
-    except FileNotFoundError:
-        return f"it has no {MANIFEST}"
-    except (OSError, ValueError, LookupError, TypeError) as error:  # bad JSON and bad UTF-8 are ValueErrors
+        for name in _FILES:
+            file, wanted = path / name, manifest["files"][name]
+            is_right = file.stat().st_size == wanted["size"]
+            if not is_right or (sha256(file) if is_thorough else wanted["sha256"]) != wanted["sha256"]:
+                return f"{name} is not as {MANIFEST} records it (its size or SHA-256 differs)"
+    except OSError as error:
+        return f"{Path(error.filename or path).name} cannot be read ({error.strerror})"
+    except (ValueError, LookupError, TypeError) as error:  # bad JSON and bad UTF-8 are ValueErrors
         return f"{MANIFEST} cannot be read ({type(error).__name__}: {error})"
-    for name, (size, digest) in wanted.items():
-        try:
-            is_right = (path / name).stat().st_size == size and (not is_thorough or sha256(path / name) == digest)
-        except OSError as error:
-            return f"{name} cannot be read ({error.strerror})"
-        if not is_right:
-            return f"{name} is not what {MANIFEST} says (its size or SHA-256 differs)"
     return None
 
 
 def find_checkpoint(folder: Path, resume: str) -> Path | None:
-    """The checkpoint to resume from, or None for a run that begins.
+    """The checkpoint to resume from, or None for a run that begins; resume is auto, never, or a path.
 
-    resume is auto (the newest whole one in `folder`, with a warning for each that is not), never, or a path. A resume
-    that was meant never becomes a fresh start: CheckpointError where none is whole, UsageError where never meets any.
+    auto is the newest whole one in `folder`, with a warning for each that is not; CheckpointError where there are only
+    broken ones, UsageError where `never` finds any.
     """
     if resume not in ("auto", "never"):
         if problem := find_problem(Path(resume)):
@@ -147,9 +144,9 @@ def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 def save_checkpoint(
     folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], save_total_limit: int
 ) -> Path:
-    """Publish a checkpoint in `folder`, then remove the oldest ones above `save_total_limit`.
+    """Publish a checkpoint in `folder`, then remove the oldest ones above `save_total_limit`; OSError where it cannot.
 
-    state is what else belongs to it, as JSON, with its `step`. OSError where it cannot be written; the older ones stay.
+    state: what else belongs to it, as JSON, with its `step`.
     """
     step = state["step"]
     folder.mkdir(parents=True, exist_ok=True)

@@ -35,10 +35,7 @@ class World(NamedTuple):
 
 
 def start(device: str) -> World:
-    """Join the processes that torchrun started, or be the only one; UsageError where there is no such device.
-
-    device is cpu, cuda, mps, or auto for the first of cuda, mps and cpu that works.
-    """
+    """Join torchrun's processes, if any; device: cpu, cuda, mps or auto, else UsageError, as where it is not there."""
     torchrun = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0}  # its variables, and their values without it
     rank, world_size, local_rank = (int(os.environ.get(name, value)) for name, value in torchrun.items())
     chosen = _device(device, local_rank, world_size)
@@ -74,15 +71,12 @@ def is_mps_usable() -> bool:
     """Whether PyTorch has a Mac's GPU and draws there what it draws on the CPU: some versions shift int64 wrongly."""
     if not torch.backends.mps.is_available():
         return False
-    found = []
-    for device in ("mps", "cpu"):
-        index = torch.arange(1000, device=device)
-        try:
-            drawn = bits(0, Stream.MASK, index, index)
-            found.append(torch.cat([drawn, drawn.topk(100, largest=False).indices]).cpu())
-        except (RuntimeError, TypeError):  # how an operator that is not there is reported
-            return False
-    return torch.equal(*found)
+    indices = [torch.arange(1000, device=device) for device in ("mps", "cpu")]
+    try:
+        drawn = [bits(0, Stream.MASK, index, index) for index in indices]
+        return torch.equal(*(torch.cat([one, one.topk(100, largest=False).indices]).cpu() for one in drawn))
+    except (RuntimeError, TypeError):  # how an operator that is not there is reported
+        return False
 
 
 def keep_freed_memory() -> bool:

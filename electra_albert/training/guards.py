@@ -64,10 +64,9 @@ def run_lock(folder: Path) -> Iterator[None]:
         with suppress(PermissionError):  # Windows lets nobody read or write a locked file
             path.write_text(f"pid {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
     except Timeout:
-        holder = ""
+        holder = "a process that is just starting"
         with suppress(OSError):
-            holder = path.read_text(encoding="utf-8", errors="replace")[:200].strip()
-        holder = holder or "a process that is just starting"
+            holder = path.read_text(encoding="utf-8", errors="replace")[:200].strip() or holder
         raise UsageError(f"{folder} is in use by another run ({holder}); wait for it or {way_out}") from None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
@@ -82,12 +81,10 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 
 class UpdateGuard:
-    """Counts, on the device, the updates skipped because their gradient is not finite, overflows of fp16 apart.
-
-    The counts, which a checkpoint keeps: all skipped updates, those in a row up to now, and the longest such row.
-    """
+    """Counts, on the device, the updates skipped because their gradient is not finite, overflows of fp16 apart."""
 
     def __init__(self, device: torch.device, counts: Sequence[int] = (0, 0, 0)) -> None:
+        # Of a run: all skipped updates, those in a row up to now, and the longest such row.
         self._counts = torch.tensor(counts, dtype=torch.int64, device=device)
 
     def observe(self, gradient_norm: Tensor, has_overflowed: Tensor) -> Tensor:
@@ -102,9 +99,8 @@ class UpdateGuard:
     def check(self, step: int) -> None:
         """Raise DivergedError if too many updates were skipped by `step`; waits for the device."""
         total, _, longest = self.state()
-        is_long = longest >= MAX_SKIPPED_IN_A_ROW
-        if is_long or total >= MAX_SKIPPED:
-            skipped = f"{longest} updates in a row" if is_long else f"{total} updates"
+        in_a_row = f"{longest} updates in a row" if longest >= MAX_SKIPPED_IN_A_ROW else ""
+        if skipped := in_a_row or (f"{total} updates" if total >= MAX_SKIPPED else ""):
             raise DivergedError(
                 f"training diverged: by step {step} {skipped} with a loss or gradient that is not finite were skipped; "
                 "the last checkpoint is untouched: lower --learning_rate or raise --warmup_steps"
@@ -116,10 +112,9 @@ class UpdateGuard:
 
 
 class LossScale(torch.amp.GradScaler):
-    """The loss scale of fp16 and a count of its overflows; in any other arithmetic the scale is 1.
+    """The loss scale of fp16, alike on all ranks, and a count of its overflows; in any other arithmetic it is 1.
 
-    An overflow is a gradient that was not finite at a scale above 1, which halves it; from 1 down it is divergence. All
-    ranks have the same scale, for it depends on reduced gradients alone.
+    An overflow is a gradient that was not finite at a scale above 1, which halves it; from 1 down it is divergence.
     """
 
     def __init__(self, device: torch.device, arithmetic: Arithmetic) -> None:

@@ -112,8 +112,8 @@ class _Loop:
         terms = backward(self._model, [batch], dict.fromkeys(self.objective.weights, 0.0), step, self._run)
         check_gradients(self.module)
         for name, count in self.objective.counts(batch).items():
-            if count != int(terms[name].count):
-                raise ValueError(f"{name} counted {int(terms[name].count)}, but counts() on the host gave {count}")
+            if count != (found := int(terms[name].count)):
+                raise ValueError(f"{name} counted {found}, but counts() on the host gave {count}")
         self._optimizer.zero_grad(set_to_none=True)
 
     def update(self, micro_batches: list[Batch], counts: StepCounts) -> None:
@@ -155,13 +155,11 @@ class _Loop:
         """Write a row: sums by counts since the row before, over the updates that were made."""
         run = self._run
         means = means_of(self._tally.take(run.world), self.objective.weights)
-        seconds = time.monotonic() - self._row_time
-        norm = means.pop(GRADIENT_NORM)
-        row = {**self._position(), **means, "learning_rate": learning_rate(self.step, run.config), GRADIENT_NORM: norm}
-        row["tokens_per_second"] = (self._tokens - self._row_tokens) / seconds
-        if skipped := self._guard.state()[0]:
-            row["skipped_steps"] = skipped
-        run.monitor.row({**row, **self._loss_scale.row()})
+        speed = (self._tokens - self._row_tokens) / (time.monotonic() - self._row_time)
+        norm, rate = means.pop(GRADIENT_NORM), learning_rate(self.step, run.config)
+        row = {**means, "learning_rate": rate, GRADIENT_NORM: norm, "tokens_per_second": speed}
+        skipped = {"skipped_steps": count} if (count := self._guard.state()[0]) else {}
+        run.monitor.row({**self._position(), **row, **skipped, **self._loss_scale.row()})
         self._row_tokens, self._row_time = self._tokens, time.monotonic()
         self._guard.check(self.step)
 

@@ -58,17 +58,16 @@ class Tally:
         self._start([])
 
     def _start(self, names: list[str]) -> None:
-        self._names = names
-        self._sums = torch.zeros(len(names), dtype=self._float, device=self._device)
-        self._counts = torch.zeros(len(names), dtype=torch.int64, device=self._device)
+        self._names, count = names, len(names)
+        self._sums = torch.zeros(count, dtype=self._float, device=self._device)
+        self._counts = torch.zeros(count, dtype=torch.int64, device=self._device)
 
     def add(self, terms: Mapping[str, Term], is_kept: Tensor) -> None:
         """Add the terms of one update; one that was skipped, bool is_kept [], adds nothing."""
         if not self._names:
             self._start(list(terms))
-        sums = torch.stack([terms[name].sum for name in self._names]).to(self._float)
-        counts = torch.stack([terms[name].count for name in self._names])
-        self._sums += torch.where(is_kept, sums, 0.0)
+        sums, counts = (torch.stack(each) for each in zip(*(terms[name] for name in self._names), strict=True))
+        self._sums += torch.where(is_kept, sums.to(self._float), 0.0)
         self._counts += torch.where(is_kept, counts, 0)
 
     def take(self, world: World) -> dict[str, tuple[float, int]]:
@@ -166,7 +165,7 @@ class Monitor:
         LOG.info(f"step {position['step']}/{self._max_steps}  held out: {_readable(metrics)}")
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Write a text, in Markdown, to TensorBoard under samples/."""
+        """Write a text, in Markdown, to TensorBoard."""
         with self._reporting(_BOARD) as board:
             if board is not None:
                 board.add_text(f"samples/{name}", text, step)

@@ -33,10 +33,9 @@ def learning_rate(step: int, config: TrainingConfig) -> float:
 
 
 def parameter_groups(module: nn.Module, weight_decay: float, rate_scales: Mapping[str, float] | None = None) -> Groups:
-    """Optimiser groups over the trainable parameters; a tied one is in one of them, once.
+    """Optimizer groups over the trainable parameters, a tied one once; rate_scales: multiples of the rate by name.
 
-    Biases and LayerNorms have no decay and, as in ALBERT's code, no trust ratio; query, key and value, which are one
-    fused matrix, have a ratio each. rate_scales gives by parameter name a multiple of the learning rate.
+    Biases and LayerNorms have no decay and, as in ALBERT's code, no trust ratio; of a fused qkv matrix each third has.
     """
     members: dict[tuple[float, int], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():  # names a parameter shared by two modules once
@@ -102,20 +101,15 @@ class Lamb(torch.optim.Optimizer):
         correction1, correction2 = (1 - beta**wide for beta in (beta1, beta2))
         direction = (first / correction1) / ((second / correction2).sqrt() + group["eps"])
         direction = direction + group["weight_decay"] * parameter
-        if group["trust_ratios"]:
-            direction = _trust(parameter, direction, group["trust_ratios"])
+        if parts := group["trust_ratios"]:  # where either norm is 0 the ratio is 1
+            rows = direction.reshape(parts, -1)
+            weight_norm = torch.linalg.vector_norm(parameter.reshape(parts, -1), dim=1)  # [parts]
+            direction_norm = torch.linalg.vector_norm(rows, dim=1)  # [parts]
+            ratio = torch.where((weight_norm > 0) & (direction_norm > 0), weight_norm / direction_norm, 1.0)
+            direction = (rows * ratio[:, None]).view_as(direction)
         moved = (parameter - group["lr"] * direction, step, first, second)
         for target, value in zip((parameter, state["step"], state["exp_avg"], state["exp_avg_sq"]), moved, strict=True):
             target.copy_(value if self.found_inf is None else torch.where(self.found_inf == 0, value, target))
-
-
-def _trust(parameter: Tensor, direction: Tensor, parts: int) -> Tensor:
-    """Scale each of `parts` equal runs of rows to the norm of its weights; where either norm is 0 it stays."""
-    rows = direction.reshape(parts, -1)
-    weight_norm = torch.linalg.vector_norm(parameter.reshape(parts, -1), dim=1)  # [parts]
-    direction_norm = torch.linalg.vector_norm(rows, dim=1)  # [parts]
-    ratio = torch.where((weight_norm > 0) & (direction_norm > 0), weight_norm / direction_norm, 1.0)
-    return (rows * ratio[:, None]).view_as(direction)
 
 
 def _adamw(groups: Groups, **options: Any) -> torch.optim.Optimizer:
@@ -130,10 +124,7 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": _adamw,
 def build_optimizer(
     module: nn.Module, config: TrainingConfig, rate_scales: Mapping[str, float] | None = None
 ) -> torch.optim.Optimizer:
-    """The optimiser of config.optimizer with its state allocated, so that a checkpoint can be copied into it.
-
-    Where its attribute `found_inf` [] holds 1, an update changes neither weights nor state.
-    """
+    """The optimizer, its state allocated to copy a checkpoint into; no update changes it where `found_inf` [] is 1."""
     groups = parameter_groups(module, config.weight_decay, rate_scales)
     check_groups(module, groups)
     betas = config.adam_beta1, config.adam_beta2
