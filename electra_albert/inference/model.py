@@ -63,7 +63,7 @@ def load_model(
     config: str | Path | None = None,
     tokenizer: str | Path | None = None,
 ) -> InferenceModel:
-    """The model a user means by `path`: a run folder, an exported, fine-tuned or stock ALBERT, BERT or ELECTRA folder.
+    """The model in `path`: a run folder, an exported, fine-tuned or stock ALBERT, BERT or ELECTRA folder.
 
     device is cpu, cuda, cuda:1, mps or auto, a CUDA GPU where there is one. batch_tokens, with padding, bounds memory.
     `discriminator` is taken from a folder of its own, `config` and `tokenizer` are those of a bare file of weights.
@@ -115,11 +115,12 @@ def _locate(path: Path, config: Path | None, tokenizer: Path | None) -> tuple[hu
 
 def _without_spare_rows(stored: hub.Stored, count: int) -> hub.Stored:
     """The model with the first `count` rows of its token table."""
-    by_token = {name: tensor for name, tensor in stored.tensors.items() if name in hub.ROWS_BY_TOKEN}
-    if any(len(tensor) != stored.config.vocab_size for tensor in by_token.values()):
-        return stored  # refused where it is loaded, with the sizes it has
-    kept = {name: tensor[:count] for name, tensor in by_token.items()}
-    return stored._replace(config=replace(stored.config, vocab_size=count), tensors=stored.tensors | kept)
+    tensors = dict(stored.tensors)
+    for name in tensors.keys() & hub.ROWS_BY_TOKEN:
+        if len(tensors[name]) != stored.config.vocab_size:
+            return stored  # refused where it is loaded, with the sizes it has
+        tensors[name] = tensors[name][:count]
+    return stored._replace(config=replace(stored.config, vocab_size=count), tensors=tensors)
 
 
 def _as_device(given: str | torch.device) -> torch.device:
@@ -167,7 +168,8 @@ class InferenceModel(Engine):
         mask_id, top_k = tokenizer.mask_token_id, operator.index(top_k)
         if top_k < 1:
             raise UsageError(f"top_k={top_k} must be at least 1")
-        allowed = None if targets is None else torch.tensor(engine.target_ids(tokenizer, targets), device=self.device)
+        chosen_ids: Any = slice(None) if targets is None else engine.target_ids(tokenizer, targets)
+        allowed = torch.arange(generator.config.vocab_size, device=self.device)[chosen_ids]
         sequences = self.encode(texts, generator, truncate, is_filled=True)
         for index, sequence in enumerate(sequences):
             if mask_id not in sequence.ids:
@@ -176,9 +178,13 @@ class InferenceModel(Engine):
         found: list[Any] = [None] * len(sequences)
         for padded, chosen in self.batches(sequences):
             masked = generator(*padded)[padded[0] == mask_id]  # [M, D]
-            best = (each for logits in masked_logits(generator, masked) for each in _best(logits, top_k, allowed))
+            best: list[tuple[list[float], list[int]]] = []  # scores and tokens at each mask
+            for logits in masked_logits(generator, masked):
+                scores, order = logits.softmax(-1)[:, chosen_ids].topk(min(top_k, len(allowed)))
+                best += zip(scores.tolist(), allowed[order].tolist(), strict=True)
+            in_order = iter(best)
             for index in chosen:
-                proposals = _propose(tokenizer, sequences[index].ids, best)
+                proposals = _propose(tokenizer, sequences[index].ids, in_order)
                 found[index] = proposals[0] if len(proposals) == 1 else proposals
         return as_given(texts, found)
 
@@ -252,16 +258,8 @@ class InferenceModel(Engine):
     classify, tag, answer, choose = tasks.classify, tasks.tag, tasks.answer, tasks.choose
 
 
-def _best(logits: Tensor, top_k: int, allowed: Tensor | None) -> Iterator[list[tuple[float, int]]]:
-    """The likeliest tokens at each mask: logits float32 [M, V]; allowed int64 [targets], the only ones to take."""
-    probabilities = logits.softmax(-1)[:, slice(None) if allowed is None else allowed]  # [M, V] or [M, targets]
-    values, tokens = probabilities.topk(min(top_k, probabilities.shape[-1]))
-    tokens = tokens if allowed is None else allowed[tokens]
-    return (list(zip(*row, strict=True)) for row in zip(values.tolist(), tokens.tolist(), strict=True))
-
-
-def _propose(tokenizer: Any, ids: list[int], best: Iterator[list[tuple[float, int]]]) -> list[list[Proposal]]:
-    """The best tokens at each mask of one sequence, written as the fill-mask pipeline writes them."""
+def _propose(tokenizer: Any, ids: list[int], best: Iterator[tuple[list[float], list[int]]]) -> list[list[Proposal]]:
+    """The next of the best scores and tokens at each mask of a sequence, written as the fill-mask pipeline does."""
     mask_id, pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id  # slow to look up
     masks = [position for position, token in enumerate(ids) if token == mask_id]
 
@@ -271,4 +269,4 @@ def _propose(tokenizer: Any, ids: list[int], best: Iterator[list[tuple[float, in
         sequence = tokenizer.decode(filled, skip_special_tokens=len(masks) == 1)
         return {"score": score, "token": token, "token_str": tokenizer.decode([token]), "sequence": sequence}
 
-    return [[write(position, *each) for each in next(best)] for position in masks]
+    return [[write(position, *each) for each in zip(*next(best), strict=True)] for position in masks]

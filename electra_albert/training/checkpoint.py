@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import shutil
-import stat
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
@@ -177,14 +176,13 @@ def _fill(temporary: Path, state: Mapping[str, Any], module: nn.Module, optimize
     tensors, aliases = unique_tensors(module)
     text = json.dumps({**state, "aliases": aliases}, indent=1, allow_nan=False)
     (temporary / STATE).write_text(text + "\n", encoding="utf-8")
-    # safetensors makes files that only their owner can read; these follow the umask, as state.json does.
-    mode = stat.S_IMODE((temporary / STATE).stat().st_mode)
     for name, part in ((MODEL, tensors), (OPTIMIZER, optimizer_tensors(module, optimizer))):
         try:
             save_file({key: tensor.detach().cpu().contiguous() for key, tensor in part.items()}, temporary / name)
         except SafetensorError as error:  # how it reports a full disk
             raise OSError(f"{name}: {error}") from error
-        (temporary / name).chmod(mode)
+        # safetensors makes files that only their owner can read; these follow the umask, as state.json does.
+        shutil.copymode(temporary / STATE, temporary / name)
     files = {}
     for name in _FILES:
         sync(temporary / name)
@@ -197,8 +195,7 @@ def _fill(temporary: Path, state: Mapping[str, Any], module: nn.Module, optimize
 
 def tidy(folder: Path, step: int) -> None:
     """Make the folder fit a run that resumes after `step`: litter goes, later checkpoints are renamed."""
-    if folder.is_dir():
-        _remove_litter(folder)
+    _remove_litter(folder)
     for found, path in list_checkpoints(folder):
         if found > step:
             _set_aside(path)
@@ -206,8 +203,8 @@ def tidy(folder: Path, step: int) -> None:
 
 def _remove_litter(folder: Path) -> None:
     """Delete what a killed run left half-written or half-deleted."""
-    for path in folder.iterdir():
-        if path.name.startswith((_TEMPORARY, _TRASH)) and path.is_dir() and not path.is_symlink():
+    for path in (*folder.glob(f"{_TEMPORARY}*"), *folder.glob(f"{_TRASH}*")):
+        if path.is_dir() and not path.is_symlink():
             _remove(path)
 
 

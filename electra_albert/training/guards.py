@@ -107,7 +107,7 @@ class UpdateGuard:
             )
 
     def state(self) -> list[int]:
-        """The counts; waits for the device."""
+        """The counts of a checkpoint; waits for the device."""
         return self._counts.tolist()
 
 
