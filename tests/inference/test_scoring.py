@@ -54,9 +54,9 @@ def test_how_many_sequences_are_read_together_changes_nothing(model: InferenceMo
         assert apart[name] == (value if is_count else pytest.approx(value, rel=TOLERANCE))
 
 
-def test_all_of_the_text_is_counted_and_means_are_sums_by_their_counts(model: InferenceModel, text: Path) -> None:
-    found, raw = score_text(model, text), text.read_text(encoding="utf-8")
-    ids = [model.tokenizer(line, split_special_tokens=True)["input_ids"][1:-1] for line in raw.splitlines()]
+def test_all_of_the_text_is_counted_and_means_are_sums_by_counts(model: InferenceModel, run: Path, text: Path) -> None:
+    found, raw, tokenizer = score_text(model, text), text.read_text("utf-8"), tokenizer_of(run / "generator")
+    ids = [tokenizer(line, split_special_tokens=True)["input_ids"][1:-1] for line in raw.splitlines()]
     flat = [number for line in ids for number in line]
     nats, tokens, words, unknown = (found[name] for name in ("nats", "tokens", "words", "unknown_tokens"))
     assert (tokens, words) == (len(flat), len(raw.split()))
