@@ -55,10 +55,7 @@ class Engine:
         return self.generator
 
     def encode(self, given: object, model: Any, truncate: bool, *, is_filled: bool = False) -> list[TokenSequence]:
-        """The sequences of texts or pairs for one of the models; is_filled: of texts in which [MASK] is a mask.
-
-        DataError for a text that is too long, unless truncate is set, UsageError for a pair where there is one segment.
-        """
+        """Sequences for a model, is_filled: with masks. DataError for one too long, UsageError for an unfit pair."""
         tokenizer, longest, found = self.tokenizer, model.config.max_position_embeddings, []
         texts = as_texts(given, may_be_pairs=not is_filled)
         if is_filled:
@@ -130,8 +127,7 @@ def encode_all(tokenizer: Any, texts: Sequence[Text], *, is_bare: bool = False) 
 
 def target_ids(tokenizer: Any, targets: str | Iterable[str]) -> list[int]:
     """The ids of targets; UsageError for one that is not in the vocabulary and is cut into several tokens."""
-    vocabulary: dict[str, int] = tokenizer.get_vocab()
-    found: dict[int, None] = {}
+    vocabulary, found = tokenizer.get_vocab(), dict[int, None]()
     for target in [targets] if isinstance(targets, str) else targets:
         is_known = target in vocabulary
         ids = [vocabulary[target]] if is_known else encode_all(tokenizer, as_texts(target), is_bare=True)[0].ids

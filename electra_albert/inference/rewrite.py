@@ -1,7 +1,4 @@
-"""Rewriting of text: some tokens are drawn again from the generator, spliced into the user's characters, and scored.
-
-Dimensions: B batch, L length, M masked, V vocab, D hidden.
-"""
+"""Text with tokens drawn again from the generator. Dimensions: B batch, L length, M masked, V vocab, D hidden."""
 
 import math
 import re
@@ -93,10 +90,7 @@ def rewrite_lines(model: Engine, lines: Iterable[str], draw: Draw) -> Iterator[t
 
 
 def rewrite(model: Engine, numbered: Sequence[tuple[int, str]], draw: Draw) -> list[Rewritten]:
-    """Rewrite lines of any length; their numbers key the draws, so that a result does not depend on the other lines.
-
-    Masks in a line are filled by the best prediction; DataError where it is longer than the models read.
-    """
+    """Rewrite lines, whose numbers key the draws, or fill the masks in them: DataError where such a line is too long."""
     generator, discriminator, tokenizer = model.masked_token_model("rewrite"), model.discriminator, model.tokenizer
     longest = min(one.config.max_position_embeddings for one in (generator, discriminator or generator))
     lines = [Line(tokenizer, text, number) for number, text in numbered]

@@ -100,21 +100,19 @@ def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream
     except DataError as error:
         raise DataError(str(error).removeprefix("--corpus ")) from None
     encoder, total, words = TextEncoder(tokenizer), 0, 0
-    tokens, sentence_lengths, document_ends = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], []
-    for unit in plan_units(files, Reading(text_column)):
-        for document in read_unit(unit, Counter()):
-            ids, lengths, _ = encoder.encode_counted(document.sentences)
-            tokens.append(ids)
-            total += len(ids)
-            sentence_lengths.append(lengths[lengths > 0])
-            words += sum(len(sentence.split()) for sentence in document.sentences)
-            if not document.continues:
-                document_ends.append(total)
-    stream = np.concatenate(tokens)
-    if not len(stream):
+    tokens, sentence_lengths, document_ends = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], set[int]()
+    for document in (each for unit in plan_units(files, Reading(text_column)) for each in read_unit(unit, Counter())):
+        ids, lengths, _ = encoder.encode_counted(document.sentences)
+        tokens.append(ids)
+        total += len(ids)
+        sentence_lengths.append(lengths[lengths > 0])
+        words += sum(len(sentence.split()) for sentence in document.sentences)
+        if not document.continues:
+            document_ends.add(total)
+    if not total:
         raise DataError(f"{file}: there is no text in it; give a file with sentences")
-    ends = np.unique(document_ends)
-    return TokenStream(stream, np.concatenate(sentence_lengths).cumsum(), ends[ends > 0]), words
+    ends = np.array(sorted(document_ends - {0}))
+    return TokenStream(np.concatenate(tokens), np.concatenate(sentence_lengths).cumsum(), ends), words
 
 
 @torch.inference_mode()
@@ -172,14 +170,13 @@ def score_pairs(model: InferenceModel, path: Path, max_pairs: int | None = None)
 
 def summarize(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The mean over all sets, its standard error by their binomial laws, and the mean over those of each term."""
-    shares = {name: one["accuracy"] for name, one in sets.items()}
-    variances = [shares[name] * (1 - shares[name]) / one["pairs"] for name, one in sets.items()]
-    terms = sorted({one["term"] for one in sets.values() if one["term"]})
+    variances = [one["accuracy"] * (1 - one["accuracy"]) / one["pairs"] for one in sets.values()]
+    terms = sorted({one["term"] for one in sets.values()} - {""})
     return {
-        "mean": fmean(shares.values()),
+        "mean": fmean(one["accuracy"] for one in sets.values()),
         "standard_error": math.sqrt(math.fsum(variances)) / len(sets),
         "pairs": sum(one["pairs"] for one in sets.values()),
-        "terms": {term: fmean(shares[name] for name, one in sets.items() if one["term"] == term) for term in terms},
+        "terms": {term: fmean(one["accuracy"] for one in sets.values() if one["term"] == term) for term in terms},
         "sets": dict(sets),
     }
 

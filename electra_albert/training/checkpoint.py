@@ -1,7 +1,4 @@
-"""Checkpoints: folders `step-0000100`, written so that a crash at any instant leaves the older ones whole.
-
-`MANIFEST.json`, written last, has the size and SHA-256 of each file. Nothing in a checkpoint can run code.
-"""
+"""Checkpoints `step-0000100` of safetensors and JSON, renamed into place once MANIFEST.json has sizes and SHA-256s."""
 
 import json
 import logging
@@ -71,10 +68,9 @@ def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:
 
 
 def find_checkpoint(folder: Path, resume: str) -> Path | None:
-    """The checkpoint to resume from, or None for a run that begins; resume is auto, never, or a path.
+    """The checkpoint to resume from: `auto`, the newest whole one, or a path; None where there is none, or for `never`.
 
-    auto is the newest whole one in `folder`, with a warning for each that is not; CheckpointError where there are only
-    broken ones, UsageError where `never` finds any.
+    CheckpointError where there are only broken ones, UsageError where `never` finds any.
     """
     if resume not in ("auto", "never"):
         if problem := find_problem(Path(resume)):
@@ -143,10 +139,7 @@ def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 def save_checkpoint(
     folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], save_total_limit: int
 ) -> Path:
-    """Publish a checkpoint in `folder`, then remove the oldest ones above `save_total_limit`; OSError where it cannot.
-
-    state: what else belongs to it, as JSON, with its `step`.
-    """
+    """Publish a checkpoint, `state` with its `step` as JSON, then remove the oldest; OSError where it cannot write."""
     step = state["step"]
     folder.mkdir(parents=True, exist_ok=True)
     _remove_litter(folder)

@@ -25,8 +25,6 @@ LOG = logging.getLogger(__name__)
 
 EVALUATION_PREFIX = "eval_"
 CLOCK = ("elapsed_seconds", "time")  # the keys of a row that depend on when it was written
-_POSITION = ("step", "tokens", "epoch")
-_PERFORMANCE = ("tokens", "epoch", "tokens_per_second")
 _ROWS, _BOARD, _BAR = "metrics.jsonl", "tensorboard", "the progress bar"
 
 
@@ -186,8 +184,9 @@ class Monitor:
         with self._reporting(_BOARD) as board:
             if board is not None:
                 for name, value in row.items():
-                    if value is not None and name not in (_POSITION if phase == "eval" else ("step",)):
-                        part = "perf" if name in _PERFORMANCE else phase
+                    is_speed = name in ("tokens", "epoch", "tokens_per_second")  # evaluations have none of their own
+                    if value is not None and name != "step" and not (is_speed and phase == "eval"):
+                        part = "perf" if is_speed else phase
                         board.add_scalar(f"{part}/{name.removeprefix(EVALUATION_PREFIX)}", value, row["step"])
                 board.flush()
 
