@@ -90,7 +90,7 @@ def rewrite_lines(model: Engine, lines: Iterable[str], draw: Draw) -> Iterator[t
 
 
 def rewrite(model: Engine, numbered: Sequence[tuple[int, str]], draw: Draw) -> list[Rewritten]:
-    """Rewrite lines, whose numbers key the draws, or fill the masks in them: DataError where such a line is too long."""
+    """Rewrite lines, whose numbers key the draws, or fill the masks in them: DataError where one is too long."""
     generator, discriminator, tokenizer = model.masked_token_model("rewrite"), model.discriminator, model.tokenizer
     longest = min(one.config.max_position_embeddings for one in (generator, discriminator or generator))
     lines = [Line(tokenizer, text, number) for number, text in numbered]
