@@ -59,7 +59,7 @@ def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:
             file, wanted = path / name, manifest["files"][name]
             is_right = file.stat().st_size == wanted["size"]
             if not is_right or (sha256(file) if is_thorough else wanted["sha256"]) != wanted["sha256"]:
-                return f"{name} is not as {MANIFEST} records it (its size or SHA-256 differs)"
+                return f"{name} is not what {MANIFEST} says (its size or SHA-256 differs)"
     except OSError as error:
         return f"{Path(error.filename or path).name} cannot be read ({error.strerror})"
     except (ValueError, LookupError, TypeError) as error:  # bad JSON and bad UTF-8 are ValueErrors
