@@ -2,10 +2,10 @@
 
 import copy
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from electra_albert.model.encoder import Body
 MASK = "[MASK]"  # as a user writes it, whatever the tokenizer calls its mask
 WORD_MARKS = ("", "▁", "Ġ")  # tokens that mark the beginning of a word and have no other text
 
-T = TypeVar("T")
 Text = str | tuple[str, str]  # one text, or a pair of them
 OneOrMore = str | list[str]
 Padded = tuple[Tensor, Tensor, Tensor]  # input_ids int64, attention_mask bool, token_type_ids int64, each [B, L]
@@ -56,16 +55,13 @@ class Engine:
         return self.generator
 
     def encode(self, given: object, model: Any, truncate: bool, *, is_filled: bool = False) -> list[TokenSequence]:
-        """The sequences of texts or pairs for one of the models; is_filled: of texts in which [MASK] is a mask.
-
-        DataError for a text that is too long, unless truncate is set, UsageError for a pair where there is one segment.
-        """
-        tokenizer, config, found = self.tokenizer, model.config, []
+        """Sequences for a model, is_filled: with masks. DataError for one too long, UsageError for an unfit pair."""
+        tokenizer, longest, found = self.tokenizer, model.config.max_position_embeddings, []
         texts = as_texts(given, may_be_pairs=not is_filled)
         if is_filled:
             texts = [text.replace(MASK, tokenizer.mask_token) for text in texts]
         special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id}
-        encodings, longest = encode_all(tokenizer, texts), config.max_position_embeddings
+        encodings = encode_all(tokenizer, texts)
         if truncate and any(len(encoding.ids) > longest for encoding in encodings):
             backend = copy.deepcopy(tokenizer.backend_tokenizer)
             backend.enable_truncation(longest)
@@ -74,38 +70,31 @@ class Engine:
             ids, types = encoding.ids, encoding.type_ids
             if len(ids) > longest:
                 raise DataError(f"{quote(given, index)} {too_long(len(ids), longest)} or give truncate=True")
-            if max(types, default=0) >= config.type_vocab_size:
+            if max(types, default=0) >= model.config.type_vocab_size:
                 raise UsageError(f"{quote(given, index)}: the model knows one segment; give single texts")
             positions = [position for position, token in enumerate(ids) if token not in special]
             found.append(TokenSequence(ids, types, positions, text, encoding))
         return found
 
+    @torch.no_grad()  # inference_mode would give tensors that nothing can be trained on
     def detect(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
         """The discriminator's logits of each sequence's tokens, special ones included: float32 [L] on the CPU."""
-        if (discriminator := self.discriminator) is None:
+        if self.discriminator is None:
             raise UsageError("replaced_probabilities needs a detection head, which this model lacks; load a run of rtd")
+        found: list[Any] = [None] * len(sequences)
+        for padded, chosen in self.batches(sequences):
+            for row, index in zip(self.discriminator(*padded).cpu(), chosen, strict=True):
+                found[index] = row[: len(sequences[index].ids)]
+        return found
 
-        def read(padded: Padded, chosen: list[int]) -> Iterator[Tensor]:
-            logits = discriminator(*padded).cpu()  # [B, L]
-            return (row[: len(sequences[index].ids)] for row, index in zip(logits, chosen, strict=True))
-
-        return self.batched(sequences, read)
-
-    def batched(
-        self, sequences: Sequence[TokenSequence], compute: Callable[[Padded, list[int]], Iterable[T]]
-    ) -> list[T]:
-        """The results of `compute(batch, indices)` over batches of sequences of similar length, in their order."""
-        found: dict[int, T] = {}
-        for chosen in batches([len(sequence.ids) for sequence in sequences], self.batch_tokens):
+    def batches(self, sequences: Sequence[TokenSequence]) -> Iterator[tuple[Padded, list[int]]]:
+        """Batches of sequences of similar length, and which of the sequences are in each."""
+        for chosen in plan_batches([len(sequence.ids) for sequence in sequences], self.batch_tokens):
             rows = [torch.tensor(sequences[index][:2]) for index in chosen]  # each ids and types, [2, L]
-            lengths = torch.tensor([row.shape[1] for row in rows])
             ids = pad_sequence([row[0] for row in rows], True, self.tokenizer.pad_token_id)  # [B, L]
+            is_real = pad_sequence([torch.ones_like(row[0], dtype=torch.bool) for row in rows], True)  # [B, L]
             types = pad_sequence([row[1] for row in rows], True)  # [B, L]
-            is_real = torch.arange(ids.shape[1]) < lengths[:, None]  # [B, L]
-            padded = ids.to(self.device), is_real.to(self.device), types.to(self.device)
-            with torch.no_grad():  # inference_mode would give tensors that nothing can be trained on
-                found |= zip(chosen, compute(padded, chosen), strict=True)
-        return [found[index] for index in range(len(sequences))]
+            yield (ids.to(self.device), is_real.to(self.device), types.to(self.device)), chosen
 
 
 def as_texts(given: object, *, may_be_pairs: bool = False) -> list[Any]:
@@ -138,11 +127,10 @@ def encode_all(tokenizer: Any, texts: Sequence[Text], *, is_bare: bool = False) 
 
 def target_ids(tokenizer: Any, targets: str | Iterable[str]) -> list[int]:
     """The ids of targets; UsageError for one that is not in the vocabulary and is cut into several tokens."""
-    vocabulary: dict[str, int] = tokenizer.get_vocab()
-    found: dict[int, None] = {}
+    vocabulary, found = tokenizer.get_vocab(), dict[int, None]()
     for target in [targets] if isinstance(targets, str) else targets:
-        known = [vocabulary[target]] if target in vocabulary else None
-        ids = known or encode_all(tokenizer, as_texts(target), is_bare=True)[0].ids
+        is_known = target in vocabulary
+        ids = [vocabulary[target]] if is_known else encode_all(tokenizer, as_texts(target), is_bare=True)[0].ids
         if len(ids) != 1:
             cut = " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
             raise UsageError(f"target {target!r:.60} is no token: it is cut into {cut}; give a token")
@@ -183,13 +171,11 @@ def too_long(tokens: int, longest: int) -> str:
     return f"is {tokens} tokens long, the model reads {longest}; shorten it"
 
 
-def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
     """Indices of sequences of similar length, at most `batch_tokens` a batch with padding, but one at least."""
-    batch: list[int] = []
+    batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batch and (len(batch) + 1) * lengths[index] > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
+        if not batches or (len(batches[-1]) + 1) * lengths[index] > batch_tokens:
+            batches.append([])
+        batches[-1].append(index)
+    return batches

@@ -1,4 +1,4 @@
-"""A trained model in a program: all that it can be asked. Dimensions: L length, M masked, V vocab, D hidden."""
+"""A trained model in a program. Dimensions: B batch, L length, M masked, V vocab, D hidden."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer
 from electra_albert.hub import load as hub
 from electra_albert.inference import engine, tasks
-from electra_albert.inference.engine import Engine, OneOrMore, Padded, Text, as_given, as_texts
+from electra_albert.inference.engine import Engine, OneOrMore, Text, as_given, as_texts
 from electra_albert.inference.rewrite import MASKS_AT_ONCE, Draw, masked_logits, rewrite
 from electra_albert.model.electra import Discriminator, Generator
 from electra_albert.model.encoder import Body
@@ -63,7 +63,7 @@ def load_model(
     config: str | Path | None = None,
     tokenizer: str | Path | None = None,
 ) -> InferenceModel:
-    """The model a user means by `path`: a run folder, an exported, fine-tuned or stock ALBERT, BERT or ELECTRA folder.
+    """The model in `path`: a run folder, an exported, fine-tuned or stock ALBERT, BERT or ELECTRA folder.
 
     device is cpu, cuda, cuda:1, mps or auto, a CUDA GPU where there is one. batch_tokens, with padding, bounds memory.
     `discriminator` is taken from a folder of its own, `config` and `tokenizer` are those of a bare file of weights.
@@ -99,7 +99,7 @@ def load_model(
             if part is not generator or mlm_files == files:  # weights that two of them have are kept once
                 part.embeddings, part.encoder = encoder.embeddings, encoder.encoder
             part.to(target)
-    weights = tuple(dict.fromkeys((files.weights, mlm_files.weights)))
+    weights = (files.weights,) if mlm_files.weights == files.weights else (files.weights, mlm_files.weights)
     return InferenceModel(found, encoder, generator, detector, task, target, size, Path(path), weights)
 
 
@@ -115,11 +115,12 @@ def _locate(path: Path, config: Path | None, tokenizer: Path | None) -> tuple[hu
 
 def _without_spare_rows(stored: hub.Stored, count: int) -> hub.Stored:
     """The model with the first `count` rows of its token table."""
-    by_token = {name: tensor for name, tensor in stored.tensors.items() if name in hub.ROWS_BY_TOKEN}
-    if any(len(tensor) != stored.config.vocab_size for tensor in by_token.values()):
-        return stored  # refused where it is loaded, with the sizes it has
-    kept = {name: tensor[:count] for name, tensor in by_token.items()}
-    return stored._replace(config=replace(stored.config, vocab_size=count), tensors=stored.tensors | kept)
+    tensors = dict(stored.tensors)
+    for name in tensors.keys() & hub.ROWS_BY_TOKEN:
+        if len(tensors[name]) != stored.config.vocab_size:
+            return stored  # refused where it is loaded, with the sizes it has
+        tensors[name] = tensors[name][:count]
+    return stored._replace(config=replace(stored.config, vocab_size=count), tensors=tensors)
 
 
 def _as_device(given: str | torch.device) -> torch.device:
@@ -153,6 +154,7 @@ class InferenceModel(Engine):
         longest = f"at most {config.max_position_embeddings} tokens"
         return f"InferenceModel({str(self.path)!r} on {self.device}: {sizes}, {longest}; {', '.join(calls)})"
 
+    @torch.no_grad()
     def fill_mask(
         self, texts: OneOrMore, top_k: int = 5, targets: str | Iterable[str] | None = None, *, truncate: bool = False
     ) -> Any:
@@ -163,26 +165,30 @@ class InferenceModel(Engine):
         Differs from the pipeline: a list of one text gives a list of one answer, where the pipeline drops the list.
         """
         generator, tokenizer = self.masked_token_model("fill_mask"), self.tokenizer
-        mask_id, count = tokenizer.mask_token_id, operator.index(top_k)
-        if count < 1:
-            raise UsageError(f"top_k={count} must be at least 1")
-        allowed = None if targets is None else torch.tensor(engine.target_ids(tokenizer, targets), device=self.device)
+        mask_id, top_k = tokenizer.mask_token_id, operator.index(top_k)
+        if top_k < 1:
+            raise UsageError(f"top_k={top_k} must be at least 1")
+        chosen_ids: Any = slice(None) if targets is None else engine.target_ids(tokenizer, targets)
+        allowed = torch.arange(generator.config.vocab_size, device=self.device)[chosen_ids]
         sequences = self.encode(texts, generator, truncate, is_filled=True)
         for index, sequence in enumerate(sequences):
             if mask_id not in sequence.ids:
                 read = " among the tokens read" * truncate
                 raise DataError(f"{engine.quote(texts, index)} holds no [MASK]{read}; write [MASK] for a word")
-
-        def fill(padded: Padded, chosen: list[int]) -> Iterator[list[Proposal] | list[list[Proposal]]]:
+        found: list[Any] = [None] * len(sequences)
+        for padded, chosen in self.batches(sequences):
             masked = generator(*padded)[padded[0] == mask_id]  # [M, D]
-            best = (each for logits in masked_logits(generator, masked) for each in _best(logits, count, allowed))
+            best: list[tuple[list[float], list[int]]] = []  # scores and tokens at each mask
+            for logits in masked_logits(generator, masked):
+                scores, order = logits.softmax(-1)[:, chosen_ids].topk(min(top_k, len(allowed)))
+                best += zip(scores.tolist(), allowed[order].tolist(), strict=True)
+            in_order = iter(best)
             for index in chosen:
-                ids = sequences[index].ids
-                proposals = _propose(tokenizer, ids, [next(best) for _ in range(ids.count(mask_id))])
-                yield proposals[0] if len(proposals) == 1 else proposals
+                proposals = _propose(tokenizer, sequences[index].ids, in_order)
+                found[index] = proposals[0] if len(proposals) == 1 else proposals
+        return as_given(texts, found)
 
-        return as_given(texts, self.batched(sequences, fill))
-
+    @torch.no_grad()
     def features(
         self, texts: Texts, pooling: Literal["mean", "cls", "pooler"] = "mean", *, truncate: bool = False
     ) -> Any:
@@ -196,17 +202,16 @@ class InferenceModel(Engine):
         if pooling not in poolings:
             raise UsageError(f"pooling={pooling!r} is not what this model has; give one of {', '.join(poolings)}")
         sequences = self.encode(texts, self.encoder, truncate)
-
-        def read(padded: Padded, chosen: list[int]) -> Iterator[Features]:
+        found: list[Any] = [None] * len(sequences)
+        for padded, chosen in self.batches(sequences):
             hidden_states = self.encoder(*padded)  # [B, L, D]
             at_cls = hidden_states[:, 0] if pooler is None or pooling == "cls" else pooler(hidden_states[:, 0]).tanh()
             for vectors, vector, index in zip(hidden_states.cpu(), at_cls.cpu(), chosen, strict=True):
                 ids, positions = sequences[index].ids, sequences[index].text_positions
                 tokens = vectors[: len(ids)].clone()  # [L, D], without keeping the padding
                 pooled = tokens[positions or slice(None)].mean(0) if pooling == "mean" else vector.clone()
-                yield Features(pooled, tokens, self.tokenizer.convert_ids_to_tokens(ids))
-
-        return as_given(texts, self.batched(sequences, read))
+                found[index] = Features(pooled, tokens, self.tokenizer.convert_ids_to_tokens(ids))
+        return as_given(texts, found)
 
     def replaced_probabilities(self, texts: Texts, *, truncate: bool = False) -> Any:
         """A list of TokenVerdict: the probability that each token of a text or a pair was replaced."""
@@ -223,27 +228,26 @@ class InferenceModel(Engine):
         found = self.token_log_likelihoods(texts, truncate=truncate)
         return [each.total for each in found] if isinstance(texts, list) else found.total
 
+    @torch.no_grad()
     def token_log_likelihoods(self, texts: Texts, *, truncate: bool = False) -> Any:
         """A Likelihood: pseudo_log_likelihood with the part of each token, which is masked while the others stay."""
         generator, mask_id = self.masked_token_model("pseudo_log_likelihood"), self.tokenizer.mask_token_id
         sequences = self.encode(texts, generator, truncate)
         asked = [(sequence, position) for sequence in sequences for position in sequence.text_positions]
-
-        def score(padded: Padded, chosen: list[int]) -> list[float]:
-            ids, *others = padded
+        nats: dict[int, float] = {}
+        for (ids, *others), chosen in self.batches([sequence for sequence, _ in asked]):
             row, position = torch.arange(len(chosen)), torch.tensor([asked[index][1] for index in chosen])
             labels = ids[row, position].clone()  # [B]
             ids[row, position] = mask_id
             masked = generator(ids, *others)[row, position]  # [B, D]
             parts = zip(masked_logits(generator, masked), labels.split(MASKS_AT_ONCE), strict=True)
-            return list(torch.cat([-cross_entropy(*part, reduction="none") for part in parts]).tolist())
-
-        nats = iter(self.batched([sequence for sequence, _ in asked], score))
-        found = []
+            values = torch.cat([-cross_entropy(*part, reduction="none") for part in parts]).tolist()
+            nats |= zip(chosen, values, strict=True)
+        found, in_order = [], (nats[index] for index in range(len(asked)))
         for sequence in sequences:
             tokens = self.tokenizer.convert_ids_to_tokens([sequence.ids[at] for at in sequence.text_positions])
-            parts = [(token, next(nats)) for token in tokens]
-            found.append(Likelihood(math.fsum(value for _, value in parts), parts))
+            scored = [(token, next(in_order)) for token in tokens]
+            found.append(Likelihood(math.fsum(value for _, value in scored), scored))
         return as_given(texts, found)
 
     def rewrite(self, texts: OneOrMore, mask_rate: float = 0.15, temperature: float = 1.0, seed: int = 42) -> Any:
@@ -254,25 +258,15 @@ class InferenceModel(Engine):
     classify, tag, answer, choose = tasks.classify, tasks.tag, tasks.answer, tasks.choose
 
 
-def _best(logits: Tensor, top_k: int, allowed: Tensor | None) -> Iterator[list[tuple[float, int]]]:
-    """The likeliest tokens at each mask: logits float32 [M, V]; allowed int64 [targets], the only ones to take."""
-    probabilities = logits.softmax(-1)  # [M, V]
-    if allowed is not None:
-        probabilities = probabilities[:, allowed]
-    values, tokens = probabilities.topk(min(top_k, probabilities.shape[-1]))
-    tokens = tokens if allowed is None else allowed[tokens]
-    return (list(zip(*row, strict=True)) for row in zip(values.tolist(), tokens.tolist(), strict=True))
-
-
-def _propose(tokenizer: Any, ids: list[int], best: list[list[tuple[float, int]]]) -> list[list[Proposal]]:
-    """The best tokens at each mask of one sequence, written as the fill-mask pipeline writes them."""
+def _propose(tokenizer: Any, ids: list[int], best: Iterator[tuple[list[float], list[int]]]) -> list[list[Proposal]]:
+    """The next of the best scores and tokens at each mask of a sequence, written as the fill-mask pipeline does."""
     mask_id, pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id  # slow to look up
+    masks = [position for position, token in enumerate(ids) if token == mask_id]
 
     def write(position: int, score: float, token: int) -> Proposal:
         filled = [number for number in (*ids[:position], token, *ids[position + 1 :]) if number != pad_id]
         # With further masks in the sentence the special tokens stay, as in the pipeline, or those masks would be lost.
-        sequence = tokenizer.decode(filled, skip_special_tokens=len(best) == 1)
+        sequence = tokenizer.decode(filled, skip_special_tokens=len(masks) == 1)
         return {"score": score, "token": token, "token_str": tokenizer.decode([token]), "sequence": sequence}
 
-    masks = (position for position, token in enumerate(ids) if token == mask_id)
-    return [[write(position, *each) for each in row] for position, row in zip(masks, best, strict=True)]
+    return [[write(position, *each) for each in zip(*next(best), strict=True)] for position in masks]

@@ -1,7 +1,4 @@
-"""Rewriting of text: tokens drawn again from the generator, spliced into the user's characters, and scored.
-
-Dimensions: B batch, L length, M masked, V vocab, D hidden.
-"""
+"""Text with tokens drawn again from the generator. Dimensions: B batch, L length, M masked, V vocab, D hidden."""
 
 import math
 import re
@@ -16,7 +13,7 @@ from torch import Tensor
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus.tokenizer import Piece, describe_pieces, special_ids
 from electra_albert.inference import engine
-from electra_albert.inference.engine import WORD_MARKS, Engine, Padded, TokenSequence
+from electra_albert.inference.engine import WORD_MARKS, Engine, TokenSequence
 from electra_albert.model.electra import Generator
 from electra_albert.objectives.masking import choose_targets, maskable, sample
 
@@ -84,19 +81,16 @@ class Line:
 
 
 def rewrite_lines(model: Engine, lines: Iterable[str], draw: Draw) -> Iterator[tuple[str, Rewritten]]:
-    """Of each line the new text, with its ending, and its rewriting; in order."""
-    numbered = ((number, line.rstrip("\r\n"), line) for number, line in enumerate(lines, 1))
+    """The new text of each line, with its ending, and its rewriting; in order."""
+    numbered = enumerate(lines, 1)
     while block := list(islice(numbered, LINES_AT_ONCE)):
-        results = rewrite(model, [(number, text) for number, text, _ in block], draw)
-        for (_, text, line), result in zip(block, results, strict=True):
+        texts = [(number, line.rstrip("\r\n")) for number, line in block]
+        for (_, line), (_, text), result in zip(block, texts, rewrite(model, texts, draw), strict=True):
             yield result.sequence + line[len(text) :], result
 
 
 def rewrite(model: Engine, numbered: Sequence[tuple[int, str]], draw: Draw) -> list[Rewritten]:
-    """Rewrite lines of any length; their numbers key the draws, so that a result does not depend on the other lines.
-
-    Masks in a line are filled by the best prediction; DataError where it is longer than the models read.
-    """
+    """Rewrite lines, whose numbers key the draws, or fill the masks in them: DataError where one is too long."""
     generator, discriminator, tokenizer = model.masked_token_model("rewrite"), model.discriminator, model.tokenizer
     longest = min(one.config.max_position_embeddings for one in (generator, discriminator or generator))
     lines = [Line(tokenizer, text, number) for number, text in numbered]
@@ -104,8 +98,7 @@ def rewrite(model: Engine, numbered: Sequence[tuple[int, str]], draw: Draw) -> l
         if line.is_filled and (length := len(line.ids) + 2) > longest:
             raise DataError(f"line {line.number}: {engine.quote(line.text, 0)} {engine.too_long(length, longest)}")
     cuts = [cut for line in lines for cut in _cut(line, longest - 2)]
-    for (line, at), (after, is_chosen) in zip(cuts, _redraw(model, cuts, draw), strict=True):
-        line.after[at.start : at.stop], line.is_chosen[at.start : at.stop] = after, is_chosen
+    _redraw(model, cuts, draw)
     if discriminator is not None:
         kept = [(line, [at for at in cut if not _follows_mask(tokenizer, line, at)]) for line, cut in cuts]
         logits = model.detect([_sequence(tokenizer, [line.after[at] for at in own]) for line, own in kept])
@@ -117,33 +110,31 @@ def rewrite(model: Engine, numbered: Sequence[tuple[int, str]], draw: Draw) -> l
 
 def _follows_mask(tokenizer: Any, line: Line, position: int) -> bool:
     """Whether a token only marks a word that the tokenizer begins after a mask, as in "[MASK].", not after a space."""
-    if position == 0 or line.ids[position - 1] != tokenizer.mask_token_id:
-        return False
-    return line.tokens[position].text in WORD_MARKS and not line.text[line.spans[position - 1][1] :][:1].isspace()
+    is_after = position > 0 and line.ids[position - 1] == tokenizer.mask_token_id
+    is_mark = is_after and line.tokens[position].text in WORD_MARKS
+    return is_mark and not line.text[line.spans[position - 1][1] :][:1].isspace()
 
 
 def _cut(line: Line, room: int) -> Iterator[tuple[Line, range]]:
     """The line in sequences of at most `room` tokens, cut before a word where there is one."""
-    count, first = len(line.ids), 0
-    while first < count:
-        end = min(first + room, count)
-        if end < count:
-            end = next((at for at in range(end, first, -1) if line.tokens[at].starts_word), end)
-        yield line, range(first, end)
-        first = end
+    cut, count = 0, len(line.ids)
+    while (first := cut) < count:
+        ends = range(min(first + room, count), first, -1)
+        cut = next((at for at in ends if at == count or line.tokens[at].starts_word), ends[0])
+        yield line, range(first, cut)
 
 
 def _sequence(tokenizer: Any, ids: list[int]) -> TokenSequence:
     return TokenSequence([tokenizer.cls_token_id, *ids, tokenizer.sep_token_id], [0] * (len(ids) + 2))
 
 
-def _redraw(model: Engine, cuts: Sequence[tuple[Line, range]], draw: Draw) -> list[tuple[list[int], list[bool]]]:
-    """The ids of each cut afterwards, and which tokens were chosen: by pretraining's own rules, or the user's masks."""
+@torch.no_grad()
+def _redraw(model: Engine, cuts: Sequence[tuple[Line, range]], draw: Draw) -> None:
+    """Choose tokens of each cut by pretraining's own rules, or the user's masks, and draw them again."""
     tokenizer, generator = model.tokenizer, model.masked_token_model("rewrite")
     special = special_ids(tokenizer)
-
-    def redraw(padded: Padded, chosen: list[int]) -> Iterator[tuple[list[int], list[bool]]]:
-        ids, is_real, types = padded
+    sequences = [_sequence(tokenizer, line.ids[at.start : at.stop]) for line, at in cuts]
+    for (ids, is_real, types), chosen in model.batches(sequences):
         own = [cuts[index] for index in chosen]
         example_id = torch.tensor([(line.number << 32) + at.start for line, at in own], device=ids.device)  # [B]
         is_filled = torch.tensor([line.is_filled for line, _ in own], device=ids.device)  # [B]
@@ -156,18 +147,14 @@ def _redraw(model: Engine, cuts: Sequence[tuple[Line, range]], draw: Draw) -> li
             logits[:, tokenizer.all_special_ids] = -math.inf  # differs from pretraining: a reader is shown text only
             drawn = sample(logits, draw.temperature, draw.seed, example_id[row], position)
             ids[row, position] = torch.where(is_filled[row], logits.argmax(-1), drawn)
-        for (_, at), after, is_new in zip(own, ids.tolist(), is_chosen.tolist(), strict=True):
-            yield after[1 : 1 + len(at)], is_new[1 : 1 + len(at)]  # without [CLS], [SEP] and padding
-
-    return model.batched([_sequence(tokenizer, line.ids[at.start : at.stop]) for line, at in cuts], redraw)
+        for (line, at), after, is_new in zip(own, ids.tolist(), is_chosen.tolist(), strict=True):
+            line.after[at.start : at.stop] = after[1 : 1 + len(at)]  # without [CLS], [SEP] and padding
+            line.is_chosen[at.start : at.stop] = is_new[1 : 1 + len(at)]
 
 
 def masked_logits(generator: Generator, hidden_states: Tensor) -> Iterator[Tensor]:
     """Scores of every token, float32 [M, V], for at most MASKS_AT_ONCE of the hidden states [M, D] at a time."""
     return (generator.logits(part).float() for part in hidden_states.split(MASKS_AT_ONCE))
-
-
-# Characters.
 
 
 def splice(text: str, replaced: Iterable[Replacement], show: Callable[[Replacement], str]) -> str:
@@ -193,8 +180,8 @@ def compose(tokenizer: Any, line: Line) -> Rewritten:
         if is_changed:
             touches = replaced and replaced[-1].end == start
             preceding = replaced[-1].after[-1:] if touches else line.text[max(0, start - 1) : start]
-            runs_together = _is_word(new[group[0]]) and not _is_word(line.tokens[group[0]]) and preceding.isalnum()
-            after = " " * runs_together + _write(tokenizer, line, group, new, special)
+            was, now = (one.starts_word and one.text[:1].isalnum() for one in (line.tokens[group[0]], new[group[0]]))
+            after = " " * (now and not was and preceding.isalnum()) + _write(tokenizer, line, group, new, special)
         probability = max(line.probabilities[at] for at in chosen)
         scored = None if math.isnan(probability) else probability
         replaced.append(Replacement(start, end, before, after, scored, is_changed))
@@ -209,12 +196,10 @@ def compose(tokenizer: Any, line: Line) -> Rewritten:
 def _groups(spans: list[tuple[int, int]]) -> list[list[int]]:
     """Positions of tokens, those together that share a character, as the two halves of a ligature do."""
     groups: list[list[int]] = []
-    reached = 0
-    for position, (start, end) in enumerate(spans):
-        if not groups or start >= reached:
+    for position, (start, _) in enumerate(spans):
+        if not groups or start >= max(spans[at][1] for at in groups[-1]):
             groups.append([])
         groups[-1].append(position)
-        reached = max(reached, end)
     return groups
 
 
@@ -227,7 +212,3 @@ def _write(tokenizer: Any, line: Line, group: list[int], new: list[Piece], speci
     texts = ["" if new[at].text in WORD_MARKS else " ".join(new[at].text.splitlines()) for at in group]
     kept = [line.text[slice(*line.spans[at])] for at in group]
     return "".join(own if token in special else text for token, own, text in zip(ids, kept, texts, strict=True))
-
-
-def _is_word(token: Piece) -> bool:
-    return token.starts_word and token.text[:1].isalnum()

@@ -34,25 +34,22 @@ from electra_albert.tasks.read_rules import as_text
 
 LOG = logging.getLogger(__name__)
 
+Pair = tuple[str, str, str]  # a good and a bad sentence that differ in one thing, and their file and line
 ROUNDS = 7  # one token in seven is masked at a time: 14.3 %, close to the rate of most pretraining
 USUAL_LENGTH = 128
 _ROW_SEED = 0  # sequences are cut alike for every model of the same tokenizer, whatever it was trained with
-_SUFFIX = ".jsonl"
 _SENTENCES = ("sentence_good", "sentence_bad")
 _NOT_FINITE = "{}: the model's scores are not finite; its training diverged: take another"
-
-
-# Text.
 
 
 def score_text(
     model: InferenceModel, file: Path, max_seq_length: int | None = None, text_column: str = "text"
 ) -> dict[str, Any]:
-    """Predict every token of a text once, every ROUNDS-th of a sequence at a time, all of these replaced by [MASK].
+    """Sums and means of predicting every token of a text once, every ROUNDS-th of a sequence replaced by [MASK].
 
     `file` is one that --corpus takes; sequences are as in training, of `max_seq_length` tokens, by default USUAL_LENGTH
     or what the model reads. Nats a word and `pseudo_perplexity` compare models of different tokenizers; the latter is
-    not that of Salazar et al. 2020, which masks one token at a time and is lower. Returns sums and the means of them.
+    not that of Salazar et al. 2020, which masks one token at a time and is lower.
     Raises UsageError where the model has no masked-token head, the length does not suit it or there is no such file.
     """
     generator, special = model.masked_token_model("the score of a text"), special_ids(model.tokenizer)
@@ -65,27 +62,21 @@ def score_text(
     sums, tokens = torch.zeros(4, dtype=torch.float64), len(stream.tokens)
     with TemporaryDirectory(prefix="score-") as scratch:
         rows = Rows(stream, build_table(stream, length, _ROW_SEED, Path(scratch)), length, _ROW_SEED, special)
-        # An unknown token is predicted.
-        borders = special._replace(never_masked=(special.cls, special.sep, special.pad))
         row_count = rows.table.count
         for batch in eval_batches(rows, row_count, max(1, model.batch_tokens // length)):
-            sums += predict_batch(generator, batch.to(model.device), borders, special.unk)
+            sums += predict_batch(generator, batch.to(model.device), special)
     nats, unknown_nats, correct, predicted = sums.tolist()
     if not math.isfinite(nats):
         raise CheckpointError(_NOT_FINITE.format(file))
     assert predicted == tokens, "a token was not predicted, or twice"
     share = np.unique(stream.tokens, return_counts=True)[1] / tokens
     unknown = 0 if special.unk is None else int((stream.tokens == special.unk).sum())
+    # Words are between white space; no model here is trained to predict an unknown token.
+    sizes = {"file": str(file), "max_seq_length": length, "rows": row_count, "tokens": tokens, "words": words}
+    totals = {"unknown_tokens": unknown, "nats": nats, "unknown_nats": unknown_nats, "correct": int(correct)}
     return {
-        "file": str(file),
-        "max_seq_length": length,
-        "rows": row_count,
-        "tokens": tokens,  # each of which was predicted once, unknown ones included
-        "words": words,  # between white space
-        "unknown_tokens": unknown,
-        "nats": nats,
-        "unknown_nats": unknown_nats,  # of the unknown tokens, which no model here is trained to predict
-        "correct": int(correct),  # the likeliest token is right
+        **sizes,
+        **totals,
         "unigram_entropy": float(-(share * np.log(share)).sum()),  # nats a token, by the frequencies in this very text
         "nats_per_token": nats / tokens,
         "nats_per_known_token": (nats - unknown_nats) / (tokens - unknown) if tokens > unknown else None,
@@ -109,28 +100,27 @@ def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream
     except DataError as error:
         raise DataError(str(error).removeprefix("--corpus ")) from None
     encoder, total, words = TextEncoder(tokenizer), 0, 0
-    tokens, sentence_lengths, document_ends = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], []
-    for unit in plan_units(files, Reading(text_column)):
-        for document in read_unit(unit, Counter()):
-            ids, lengths, _ = encoder.encode_counted(document.sentences)
-            tokens.append(ids)
-            total += len(ids)
-            sentence_lengths.append(lengths[lengths > 0])
-            words += sum(len(sentence.split()) for sentence in document.sentences)
-            if not document.continues:
-                document_ends.append(total)
-    stream = np.concatenate(tokens)
-    if not len(stream):
+    tokens, sentence_lengths, document_ends = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], set[int]()
+    for document in (each for unit in plan_units(files, Reading(text_column)) for each in read_unit(unit, Counter())):
+        ids, lengths, _ = encoder.encode_counted(document.sentences)
+        tokens.append(ids)
+        total += len(ids)
+        sentence_lengths.append(lengths[lengths > 0])
+        words += sum(len(sentence.split()) for sentence in document.sentences)
+        if not document.continues:
+            document_ends.add(total)
+    if not total:
         raise DataError(f"{file}: there is no text in it; give a file with sentences")
-    ends = np.unique(document_ends)
-    return TokenStream(stream, np.concatenate(sentence_lengths).cumsum(), ends[ends > 0]), words
+    ends = np.array(sorted(document_ends - {0}))
+    return TokenStream(np.concatenate(tokens), np.concatenate(sentence_lengths).cumsum(), ends), words
 
 
 @torch.inference_mode()
-def predict_batch(generator: Generator, batch: Batch, special: SpecialIds, unknown: int | None) -> Tensor:
+def predict_batch(generator: Generator, batch: Batch, special: SpecialIds) -> Tensor:
     """Nats of all tokens, those of unknown ones, right predictions, and tokens of a batch: float64 [4] on the CPU."""
     segments = batch.token_type_ids.clamp(max=generator.config.type_vocab_size - 1)  # a model may know but one
-    is_text = maskable(batch.input_ids, batch.attention_mask, special)
+    borders = special._replace(never_masked=(special.cls, special.sep, special.pad))  # an unknown token is predicted
+    is_text = maskable(batch.input_ids, batch.attention_mask, borders)
     round_of = (is_text.cumsum(-1) - 1) % ROUNDS  # [B, L]
     sums = torch.zeros(4, dtype=torch.float64)
     for number in range(ROUNDS):
@@ -140,23 +130,17 @@ def predict_batch(generator: Generator, batch: Batch, special: SpecialIds, unkno
         labels = batch.input_ids[is_masked].split(MASKS_AT_ONCE)
         for logits, answers in zip(masked_logits(generator, masked), labels, strict=True):
             nats = cross_entropy(logits, answers, reduction="none").cpu().double()  # [M]
-            is_unknown, is_right = answers.cpu() == unknown, (logits.argmax(-1) == answers).cpu()
+            is_unknown, is_right = answers.cpu() == special.unk, (logits.argmax(-1) == answers).cpu()
             sums += torch.stack([nats.sum(), nats[is_unknown].sum(), is_right.sum(), torch.tensor(len(nats))])
     return sums
 
 
-# Pairs.
-
-
-Pair = tuple[str, str, str]  # a good and a bad sentence that differ in one thing, and their file and line
-
-
 def score_pairs(model: InferenceModel, path: Path, max_pairs: int | None = None) -> dict[str, dict[str, Any]]:
-    """The share of pairs whose good sentence scores higher, by each head the model has; a tie is not correct.
+    """The share of pairs whose good sentence scores higher, as `summarize` gives it, by each head; ties are wrong.
 
     likelihood is the pseudo-log-likelihood, detection the sum over the tokens of log(1 - P(replaced)). path is a file
-    of BLiMP's form or a folder of them; of each set the first `max_pairs` pairs are taken, or all. Returns for each way
-    of scoring what `summarize` does. Raises UsageError where the model has neither head or there are no such files.
+    of BLiMP's form or a folder of them; of each set the first `max_pairs` pairs are taken, or all.
+    Raises UsageError where the model has neither head or there are no such files.
     """
     ways = {"likelihood": model.pseudo_log_likelihood} if model.generator is not None else {}
     ways |= {"detection": partial(originality, model)} if model.discriminator is not None else {}
@@ -186,24 +170,22 @@ def score_pairs(model: InferenceModel, path: Path, max_pairs: int | None = None)
 
 def summarize(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The mean over all sets, its standard error by their binomial laws, and the mean over those of each term."""
-    shares = {name: one["accuracy"] for name, one in sets.items()}
-    variances = [shares[name] * (1 - shares[name]) / one["pairs"] for name, one in sets.items()]
-    terms = sorted({one["term"] for one in sets.values() if one["term"]})
+    variances = [one["accuracy"] * (1 - one["accuracy"]) / one["pairs"] for one in sets.values()]
+    terms = sorted({one["term"] for one in sets.values()} - {""})
     return {
-        "mean": fmean(shares.values()),
+        "mean": fmean(one["accuracy"] for one in sets.values()),
         "standard_error": math.sqrt(math.fsum(variances)) / len(sets),
         "pairs": sum(one["pairs"] for one in sets.values()),
-        "terms": {term: fmean(shares[name] for name, one in sets.items() if one["term"] == term) for term in terms},
+        "terms": {term: fmean(one["accuracy"] for one in sets.values() if one["term"] == term) for term in terms},
         "sets": dict(sets),
     }
 
 
 def pair_files(path: Path) -> list[Path]:
     """The file, or the .jsonl files in the folder, by name. Raises UsageError where there is none."""
-    files = [path] if os.path.exists(path) else []
-    files = sorted(path.glob(f"[!.]*{_SUFFIX}")) if files and path.is_dir() else files
-    if not files or files[0].suffix != _SUFFIX:
-        raise UsageError(f"--pairs {path}: there is no {_SUFFIX} file; name one, or a folder of them")
+    files = sorted(path.glob("[!.]*.jsonl")) if os.path.isdir(path) else [path]
+    if not files or files[0].suffix != ".jsonl" or not os.path.exists(files[0]):
+        raise UsageError(f"--pairs {path}: there is no .jsonl file; name one, or a folder of them")
     return files
 
 
@@ -225,13 +207,12 @@ def read_pairs(file: Path) -> dict[str, tuple[str, list[Pair]]]:
 
 def _tokenize_pairs(model: InferenceModel, pairs: Sequence[Pair]) -> list[tuple[int, ...]]:
     """The token ids of each sentence, the good one of a pair first; DataError for one that is too long."""
-    seen = []
     longest = min(part.config.max_position_embeddings for part in (model.generator, model.discriminator) if part)
-    for good, bad, place in pairs:
-        for text, encoding in zip((good, bad), engine.encode_all(model.tokenizer, [good, bad]), strict=True):
-            if (length := len(encoding.ids)) > longest:
-                raise DataError(f"{place}: {engine.quote(text, 0)} {engine.too_long(length, longest)}")
-            seen.append(tuple(encoding.ids))
+    texts = [(text, place) for good, bad, place in pairs for text in (good, bad)]
+    seen = [tuple(encoding.ids) for encoding in engine.encode_all(model.tokenizer, [text for text, _ in texts])]
+    for ids, (text, place) in zip(seen, texts, strict=True):
+        if len(ids) > longest:
+            raise DataError(f"{place}: {engine.quote(text, 0)} {engine.too_long(len(ids), longest)}")
     return seen
 
 

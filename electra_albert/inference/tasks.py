@@ -5,13 +5,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from scipy.special import softmax
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.finetuning_config import TuningConfig
 from electra_albert.hub.load import ModelFiles, load_task_model
-from electra_albert.inference.engine import Engine, OneOrMore, Padded, TokenSequence, as_given, as_texts, quote
+from electra_albert.inference.engine import Engine, OneOrMore, as_given, as_texts, plan_batches, quote
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import span, token
 from electra_albert.tasks.kinds import KINDS
@@ -19,11 +20,10 @@ from electra_albert.tasks.rows import Decoded, EncodePlan, Encoding, Rows, outpu
 from electra_albert.tasks.task import ChoiceExample, Report, SequenceExample, SpanExample, TokenExample
 
 CALLS = {"sequence": "classify", "token": "tag", "span": "answer", "choice": "choose"}  # by the kind of the head
-_NUMBER = "score"  # the label of a regression, as in transformers
 
 
 class ClassPrediction(NamedTuple):
-    """The class of a text or a pair; of a regression its number, under the label "score"."""
+    """The class of a text or a pair; of a regression its number, under the label "score", as in transformers."""
 
     label: str
     score: float  # probability of the label; of a regression the predicted number
@@ -89,10 +89,9 @@ def classify(model: Engine, texts: object, *, truncate: bool = False) -> Any:
     examples = [SequenceExample(text, other, None, str(number)) for number, (text, other) in enumerate(pairs)]
     decoded, _, _ = _predict(model, task, examples, texts, truncate)
     if decoded.probabilities is None:
-        found = [ClassPrediction(_NUMBER, number, {_NUMBER: number}) for number in decoded.predictions]
-    else:
-        scored = zip(decoded.predictions, decoded.probabilities, strict=True)
-        found = [ClassPrediction(one, max(each), dict(zip(task.labels, each, strict=True))) for one, each in scored]
+        return as_given(texts, [ClassPrediction("score", it, {"score": it}) for it in decoded.predictions])
+    scored = zip(decoded.predictions, decoded.probabilities, strict=True)
+    found = [ClassPrediction(one, max(each), dict(zip(task.labels, each, strict=True))) for one, each in scored]
     return as_given(texts, found)
 
 
@@ -154,10 +153,11 @@ def _questions(questions: object, contexts: object) -> list[tuple[str, str]]:
     return list(zip(*found, strict=True))
 
 
+@torch.no_grad()
 def _predict(
     model: Engine, task: FineTuned, examples: Sequence[Any], given: object, truncate: bool
 ) -> tuple[Decoded, list[Any], Rows]:
-    """Predictions for examples made of the texts that were `given`, with the outputs of each row, without padding."""
+    """Predictions for examples of the texts that were `given`, and the outputs of each unit, without padding."""
     kind, report = KINDS[task.model.head.kind], Report()
     rows = kind.encode(examples, Encoding(task.text_encoder, task.labels, task.plan, report, "the texts"))
     if report.first_cut is not None and not truncate:
@@ -165,15 +165,12 @@ def _predict(
         raise DataError(f"{quote(given, int(report.first_cut))} is too long: {limit}; shorten it or give truncate=True")
     if task.model.config.type_vocab_size < 2 and (np.diff(rows.starts) > rows.first_lengths).any():
         raise UsageError("the model knows one segment; give single texts")
-    sequences = []
-    for ids, first in zip(map(rows.ids.__getitem__, rows.slices()), rows.first_lengths.tolist(), strict=True):
-        sequences.append(TokenSequence(ids.tolist(), [0] * first + [1] * (len(ids) - first)))
     single = replace(rows, rows_per_unit=1)  # the rows of one question may be in several batches
-
-    def read(padded: Padded, chosen: list[int]) -> list[Any]:
-        return outputs_by_unit(task.model(*padded)[0].cpu().numpy(), np.array(chosen), single)
-
-    outputs = model.batched(sequences, read)
+    found: dict[int, np.ndarray] = {}
+    for chosen in plan_batches(single.unit_lengths.tolist(), model.batch_tokens):
+        logits = task.model(*single.collate(chosen).to(model.device)[:3])[0].cpu().numpy()
+        found |= zip(chosen, outputs_by_unit(logits, np.array(chosen), single), strict=True)
+    outputs = [found[row] for row in range(len(found))]
     if rows.rows_per_unit > 1:
         outputs = outputs_by_unit(np.stack(outputs), rows.examples, rows)
     return kind.decode(outputs, rows, examples, task.labels, task.plan), outputs, rows

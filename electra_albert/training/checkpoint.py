@@ -1,14 +1,10 @@
-"""Checkpoints: folders `step-0000100`, written so that a crash at any instant leaves the older ones whole.
-
-`MANIFEST.json`, written last, has the size and SHA-256 of each file. Nothing in a checkpoint can run code.
-"""
+"""Checkpoints `step-0000100` of safetensors and JSON, renamed into place once MANIFEST.json has sizes and SHA-256s."""
 
 import json
 import logging
 import os
 import re
 import shutil
-import stat
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
@@ -33,16 +29,12 @@ _TEMPORARY, _TRASH = ".tmp-", ".trash-"  # begin the names of checkpoints being 
 
 def unique_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The module's tensors, each storage once, and for every further name of a tied one the name it is stored under."""
-    tensors: dict[str, Tensor] = {}
-    aliases: dict[str, str] = {}
-    first: dict[object, str] = {}
-    for name, tensor in module.state_dict().items():
+    tensors, first, aliases = module.state_dict(), dict[object, str](), dict[str, str]()
+    for name, tensor in tensors.items():
         view = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()) if tensor.numel() else name
-        if first.setdefault(view, name) == name:
-            tensors[name] = tensor
-        else:
-            aliases[name] = first[view]
-    return tensors, aliases
+        aliases[name] = first.setdefault(view, name)
+    aliases = {name: other for name, other in aliases.items() if name != other}
+    return {name: tensor for name, tensor in tensors.items() if name not in aliases}, aliases
 
 
 def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -63,43 +55,38 @@ def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
             return f"{MANIFEST} is not of format {FORMAT}, which this version reads"
-        wanted = {name: (manifest["files"][name]["size"], manifest["files"][name]["sha256"]) for name in _FILES}
-    except FileNotFoundError:
-        return f"it has no {MANIFEST}"
-    except (OSError, ValueError, LookupError, TypeError) as error:  # bad JSON and bad UTF-8 are ValueErrors
+        for name in _FILES:
+            file, wanted = path / name, manifest["files"][name]
+            is_right = file.stat().st_size == wanted["size"]
+            if not is_right or (sha256(file) if is_thorough else wanted["sha256"]) != wanted["sha256"]:
+                return f"{name} is not what {MANIFEST} says (its size or SHA-256 differs)"
+    except OSError as error:
+        return f"{Path(error.filename or path).name} cannot be read ({error.strerror})"
+    except (ValueError, LookupError, TypeError) as error:  # bad JSON and bad UTF-8 are ValueErrors
         return f"{MANIFEST} cannot be read ({type(error).__name__}: {error})"
-    for name, (size, digest) in wanted.items():
-        try:
-            is_right = (path / name).stat().st_size == size and (not is_thorough or sha256(path / name) == digest)
-        except OSError as error:
-            return f"{name} cannot be read ({error.strerror})"
-        if not is_right:
-            return f"{name} is not what {MANIFEST} says (its size or SHA-256 differs)"
     return None
 
 
 def find_checkpoint(folder: Path, resume: str) -> Path | None:
-    """The checkpoint to resume from, or None for a run that begins.
+    """The checkpoint to resume from: `auto`, the newest whole one, or a path; None where there is none, or for `never`.
 
-    resume is auto (the newest whole one in `folder`, with a warning for each that is not), never, or a path. A resume
-    that was meant never becomes a fresh start: CheckpointError where none is whole, UsageError where never meets any.
+    CheckpointError where there are only broken ones, UsageError where `never` finds any.
     """
-    found = [path for _, path in reversed(list_checkpoints(folder))]
-    if resume == "never" and found:
-        raise UsageError(f"--resume never, but {folder} holds {found[0].name}; choose another --output_dir")
     if resume not in ("auto", "never"):
         if problem := find_problem(Path(resume)):
             raise CheckpointError(f"--resume {resume} is not a whole checkpoint: {problem}; name another or use auto")
         return Path(resume)
     problems = []
-    for path in found:
+    for _, path in reversed(list_checkpoints(folder)):
+        if resume == "never":
+            raise UsageError(f"--resume never, but {folder} holds {path.name}; choose another --output_dir")
         if (problem := find_problem(path)) is None:
             return path
         problems.append(f"{path.name}: {problem}")
         LOG.warning(f"passing over {problems[-1]}")
     if problems:
-        message = f"{folder} holds no whole checkpoint ({'; '.join(problems)})"
-        raise CheckpointError(f"{message}; mend one, or remove them to start again")
+        found = f"{folder} holds no whole checkpoint ({'; '.join(problems)})"
+        raise CheckpointError(f"{found}; mend one, or remove them to start again")
     return None
 
 
@@ -118,38 +105,29 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
     """Copy weights and optimiser state into what is trained, or raise CheckpointError naming a tensor that misfits."""
     state = read_state(path)
     targets, aliases = unique_tensors(module)
-    if state.get("aliases") != aliases:
-        ties = f"ties {state.get('aliases')}, but {aliases} are tied in what is being trained"
-        raise CheckpointError(f"{path} {ties}; {_WAY_OUT}")
-    parts = {MODEL: targets}
-    if optimizer is not None:
-        parts[OPTIMIZER] = optimizer_tensors(module, optimizer)
-    read = [(wanted, _read_tensors(path / name, wanted)) for name, wanted in parts.items()]
+    if (tied := state.get("aliases")) != aliases:
+        raise CheckpointError(f"{path} ties {tied}, but {aliases} are tied in what is being trained; {_WAY_OUT}")
+    moments = {} if optimizer is None else {OPTIMIZER: optimizer_tensors(module, optimizer)}
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for file, wanted in {MODEL: targets, **moments}.items():
+        try:
+            found = load_file(path / file)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{path / file} cannot be read ({error})") from error
+        for name in {**wanted, **found}:
+            old, new = (f"{one[name].dtype} {[*one[name].shape]}" if name in one else None for one in (found, wanted))
+            if old != new:
+                raise CheckpointError(f"{path / file} has {name} as {old}, but {new} is being trained; {_WAY_OUT}")
+            pairs.append((wanted[name], found[name]))
     with torch.no_grad():
-        for wanted, tensors in read:
-            for name, tensor in tensors.items():
-                wanted[name].copy_(tensor)
+        for target, tensor in pairs:
+            target.copy_(tensor)
     return state
-
-
-def _read_tensors(path: Path, targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a file. Raises CheckpointError unless names, shapes and dtypes are those of `targets`."""
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error})") from error
-    found, wanted = ({name: f"{t.dtype} {list(t.shape)}" for name, t in each.items()} for each in (tensors, targets))
-    for name in {**wanted, **found}:
-        if found.get(name) != wanted.get(name):
-            difference = f"has {name} as {found.get(name)}, but {wanted.get(name)} is being trained"
-            raise CheckpointError(f"{path} {difference}; {_WAY_OUT}")
-    return tensors
 
 
 def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Raise DivergedError if a weight or a moment is not finite: such a state is never written."""
     tensors = {**module.state_dict(), **optimizer_tensors(module, optimizer)}
-    tensors = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
     finite = torch.stack([torch.isfinite(tensor).all() for tensor in tensors.values()]).tolist()
     if not all(finite):
         raise DivergedError(
@@ -161,10 +139,7 @@ def check_finite(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 def save_checkpoint(
     folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], save_total_limit: int
 ) -> Path:
-    """Publish a checkpoint in `folder`, then remove the oldest ones above `save_total_limit`.
-
-    state is what else belongs to it, as JSON, with its `step`. OSError where it cannot be written; the older ones stay.
-    """
+    """Publish a checkpoint, `state` with its `step` as JSON, then remove the oldest; OSError where it cannot write."""
     step = state["step"]
     folder.mkdir(parents=True, exist_ok=True)
     _remove_litter(folder)
@@ -177,15 +152,15 @@ def save_checkpoint(
             _set_aside(path)
         temporary.rename(path)
     except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
+        _remove(temporary)
         raise
     sync(folder)
     if problem := find_problem(path):
         raise OSError(f"{path} reads back wrong: {problem}")
     # It has just been read back in full; of the older ones the sizes must do. Broken ones neither count nor go.
-    whole = [path for _, path in list_checkpoints(folder) if find_problem(path, is_thorough=False) is None]
+    whole = [one for _, one in list_checkpoints(folder) if find_problem(one, is_thorough=False) is None]
     for old in whole[:-save_total_limit]:
-        _remove(old, folder / f"{_TRASH}{old.name}")
+        _remove(old)
     return path
 
 
@@ -194,14 +169,13 @@ def _fill(temporary: Path, state: Mapping[str, Any], module: nn.Module, optimize
     tensors, aliases = unique_tensors(module)
     text = json.dumps({**state, "aliases": aliases}, indent=1, allow_nan=False)
     (temporary / STATE).write_text(text + "\n", encoding="utf-8")
-    # safetensors makes files that only their owner can read; these follow the umask, as state.json does.
-    mode = stat.S_IMODE((temporary / STATE).stat().st_mode)
     for name, part in ((MODEL, tensors), (OPTIMIZER, optimizer_tensors(module, optimizer))):
         try:
             save_file({key: tensor.detach().cpu().contiguous() for key, tensor in part.items()}, temporary / name)
         except SafetensorError as error:  # how it reports a full disk
             raise OSError(f"{name}: {error}") from error
-        (temporary / name).chmod(mode)
+        # safetensors makes files that only their owner can read; these follow the umask, as state.json does.
+        shutil.copymode(temporary / STATE, temporary / name)
     files = {}
     for name in _FILES:
         sync(temporary / name)
@@ -214,8 +188,7 @@ def _fill(temporary: Path, state: Mapping[str, Any], module: nn.Module, optimize
 
 def tidy(folder: Path, step: int) -> None:
     """Make the folder fit a run that resumes after `step`: litter goes, later checkpoints are renamed."""
-    if folder.is_dir():
-        _remove_litter(folder)
+    _remove_litter(folder)
     for found, path in list_checkpoints(folder):
         if found > step:
             _set_aside(path)
@@ -223,16 +196,17 @@ def tidy(folder: Path, step: int) -> None:
 
 def _remove_litter(folder: Path) -> None:
     """Delete what a killed run left half-written or half-deleted."""
-    for path in folder.iterdir():
-        if path.name.startswith((_TEMPORARY, _TRASH)) and path.is_dir() and not path.is_symlink():
+    for path in (*folder.glob(f"{_TEMPORARY}*"), *folder.glob(f"{_TRASH}*")):
+        if path.is_dir() and not path.is_symlink():
             _remove(path)
 
 
-def _remove(path: Path, trash: Path | None = None) -> None:
-    """Delete a folder of ours, renamed to `trash` first; a failure is a warning, since nothing depends on it."""
+def _remove(path: Path) -> None:
+    """Delete a folder of ours; a failure is a warning, since nothing depends on it."""
     try:
-        # A folder that is half deleted must not look like a checkpoint.
-        shutil.rmtree(path if trash is None else path.rename(trash))
+        if path.name.startswith("step-"):  # a folder that is half deleted must not look like a checkpoint
+            path = path.rename(path.with_name(f"{_TRASH}{path.name}"))
+        shutil.rmtree(path)
     except OSError as error:
         LOG.warning(f"cannot remove {path}: {error.strerror or error}")
 

@@ -16,9 +16,8 @@ from torch import Tensor
 from electra_albert.contracts import STOPPED_BY_SIGNAL, UsageError, UserError
 from electra_albert.keyed_random import Stream, bits
 
-STEP_TIMEOUT = timedelta(minutes=30)  # a rank that is silent for so long is taken for dead
-PATIENT_TIMEOUT = timedelta(days=7)  # others wait so long while the main rank prepares a corpus
-_GRACE_SECONDS = 5.0
+_STEP_TIMEOUT = timedelta(minutes=30)  # a rank that is silent for so long is taken for dead
+_PREPARE_TIMEOUT = timedelta(days=7)  # others wait so long while the main rank prepares a corpus
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of <malloc.h>, where they are part of the interface
 
 
@@ -36,10 +35,7 @@ class World(NamedTuple):
 
 
 def start(device: str) -> World:
-    """Join the processes that torchrun started, or be the only one; UsageError where there is no such device.
-
-    device is cpu, cuda, mps, or auto for the first of cuda, mps and cpu that works.
-    """
+    """Join torchrun's processes, if any; device: cpu, cuda, mps or auto, else UsageError, as where it is not there."""
     torchrun = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0}  # its variables, and their values without it
     rank, world_size, local_rank = (int(os.environ.get(name, value)) for name, value in torchrun.items())
     chosen = _device(device, local_rank, world_size)
@@ -48,7 +44,7 @@ def start(device: str) -> World:
     if world_size > 1:
         # Host tensors go through gloo on a GPU too: what all ranks must know each step costs no wait for the device.
         backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=STEP_TIMEOUT)
+        dist.init_process_group(backend, timeout=_STEP_TIMEOUT)
     return World(rank, world_size, local_rank, chosen)
 
 
@@ -59,14 +55,14 @@ def _device(device: str, local_rank: int, world_size: int) -> torch.device:
             return torch.device("mps")
         if device == "mps":
             raise UsageError("--device mps takes one process on a Mac whose GPU PyTorch can use; use --device cpu")
-        return torch.device("cpu")
+        device = "cpu"
     if device == "cpu":
         return torch.device(device)
-    if not gpus:
-        raise UsageError(f"--device {device}: PyTorch finds no GPU here; use --device cpu or --device auto")
     if local_rank >= gpus:
-        message = f"process {local_rank} of this machine has no GPU: there are {gpus}"
-        raise UsageError(f"{message}; start no more processes than GPUs (torchrun --nproc_per_node)")
+        found = f"process {local_rank} has no GPU, PyTorch finds {gpus} here"
+        raise UsageError(
+            f"--device {device}: {found}; use --device cpu, or as few processes (torchrun --nproc_per_node)"
+        )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
 
@@ -75,15 +71,12 @@ def is_mps_usable() -> bool:
     """Whether PyTorch has a Mac's GPU and draws there what it draws on the CPU: some versions shift int64 wrongly."""
     if not torch.backends.mps.is_available():
         return False
-    found = []
-    for device in ("mps", "cpu"):
-        index = torch.arange(1000, device=device)
-        try:
-            drawn = bits(0, Stream.MASK, index, index)
-            found.append(torch.cat([drawn, drawn.topk(100, largest=False).indices]).cpu())
-        except (RuntimeError, TypeError):  # how an operator that is not there is reported
-            return False
-    return torch.equal(*found)
+    indices = [torch.arange(1000, device=device) for device in ("mps", "cpu")]
+    try:
+        drawn = [bits(0, Stream.MASK, index, index) for index in indices]
+        return torch.equal(*(torch.cat([one, one.topk(100, largest=False).indices]).cpu() for one in drawn))
+    except (RuntimeError, TypeError):  # how an operator that is not there is reported
+        return False
 
 
 def keep_freed_memory() -> bool:
@@ -108,7 +101,7 @@ def leave(exit_code: int) -> int:
     if exit_code in (0, STOPPED_BY_SIGNAL):  # else others may be waiting for this rank, and leaving in turn would hang
         dist.destroy_process_group()
     elif dist.get_rank():
-        time.sleep(_GRACE_SECONDS)  # torchrun ends the others with the first that leaves; the main rank has the word
+        time.sleep(5)  # torchrun ends all with the first that leaves: first the main rank reports
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
@@ -138,7 +131,7 @@ def main_first(world: World) -> Iterator[None]:
     if world.world_size == 1:
         yield
         return
-    patient = dist.new_group(backend="gloo", timeout=PATIENT_TIMEOUT)
+    patient = dist.new_group(backend="gloo", timeout=_PREPARE_TIMEOUT)
     outcome: list[UserError | None] = [None]
     if world.is_main:
         try:

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -64,10 +64,9 @@ def run_lock(folder: Path) -> Iterator[None]:
         with suppress(PermissionError):  # Windows lets nobody read or write a locked file
             path.write_text(f"pid {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
     except Timeout:
-        holder = ""
+        holder = "a process that is just starting"
         with suppress(OSError):
-            holder = path.read_text(encoding="utf-8", errors="replace")[:200].strip()
-        holder = holder or "a process that is just starting"
+            holder = path.read_text(encoding="utf-8", errors="replace")[:200].strip() or holder
         raise UsageError(f"{folder} is in use by another run ({holder}); wait for it or {way_out}") from None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
@@ -82,12 +81,10 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 
 class UpdateGuard:
-    """Counts, on the device, the updates skipped because their gradient is not finite, overflows of fp16 apart.
-
-    The counts, which a checkpoint keeps: all skipped updates, those in a row up to now, and the longest such row.
-    """
+    """Counts, on the device, the updates skipped because their gradient is not finite, overflows of fp16 apart."""
 
     def __init__(self, device: torch.device, counts: Sequence[int] = (0, 0, 0)) -> None:
+        # Of a run: all skipped updates, those in a row up to now, and the longest such row.
         self._counts = torch.tensor(counts, dtype=torch.int64, device=device)
 
     def observe(self, gradient_norm: Tensor, has_overflowed: Tensor) -> Tensor:
@@ -102,42 +99,37 @@ class UpdateGuard:
     def check(self, step: int) -> None:
         """Raise DivergedError if too many updates were skipped by `step`; waits for the device."""
         total, _, longest = self.state()
-        if longest >= MAX_SKIPPED_IN_A_ROW or total >= MAX_SKIPPED:
-            skipped = f"{longest} updates in a row" if longest >= MAX_SKIPPED_IN_A_ROW else f"{total} updates"
+        in_a_row = f"{longest} updates in a row" if longest >= MAX_SKIPPED_IN_A_ROW else ""
+        if skipped := in_a_row or (f"{total} updates" if total >= MAX_SKIPPED else ""):
             raise DivergedError(
                 f"training diverged: by step {step} {skipped} with a loss or gradient that is not finite were skipped; "
                 "the last checkpoint is untouched: lower --learning_rate or raise --warmup_steps"
             )
 
     def state(self) -> list[int]:
-        """The counts; waits for the device."""
+        """The counts of a checkpoint; waits for the device."""
         return self._counts.tolist()
 
 
-class LossScale:
-    """PyTorch's GradScaler and a count of its overflows; in any other arithmetic than fp16 the scale is 1.
+class LossScale(torch.amp.GradScaler):
+    """The loss scale of fp16, alike on all ranks, and a count of its overflows; in any other arithmetic it is 1.
 
-    An overflow is a gradient that was not finite at a scale above 1, which halves it; from 1 down it is divergence. All
-    ranks have the same scale, for it depends on reduced gradients alone.
+    An overflow is a gradient that was not finite at a scale above 1, which halves it; from 1 down it is divergence.
     """
 
     def __init__(self, device: torch.device, arithmetic: Arithmetic) -> None:
-        self._scaler = torch.amp.GradScaler(device.type, enabled=arithmetic == "fp16")
+        super().__init__(device.type, enabled=arithmetic == "fp16")
         self._one = torch.ones((), device=device)
         self._overflowed = torch.zeros((), dtype=torch.int64, device=device)
 
     def current(self) -> Tensor:
         """The scale, float32 []."""
-        return self._scaler.scale(self._one)
-
-    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the gradients of what `optimizer` trains by the scale, and note whether all of them are finite."""
-        self._scaler.unscale_(optimizer)
+        return self.scale(self._one)
 
     def follow(self) -> Tensor:
-        """Move the scale by what `unscale` noted; returns bool [], whether the update overflowed at a scale above 1."""
+        """Move the scale by what `unscale_` found; returns bool [], whether it overflowed at a scale above 1."""
         before = self.current()
-        self._scaler.update()
+        self.update()
         has_overflowed = (before > 1) & (self.current() < before)
         self._overflowed = self._overflowed + has_overflowed
         return has_overflowed
@@ -150,16 +142,16 @@ class LossScale:
 
     def state(self) -> dict[str, Any]:
         """The part of a checkpoint, exact to the bit; empty but in fp16. Waits for the device."""
-        return {**self._scaler.state_dict(), "overflowed": int(self._overflowed)} if self._scaler.is_enabled() else {}
+        return {**self.state_dict(), "overflowed": int(self._overflowed)} if self.is_enabled() else {}
 
-    def restore(self, state: Mapping[str, Any], path: Path) -> None:
+    def restore(self, state: dict[str, Any], path: Path) -> None:
         """Continue from the state in the checkpoint `path`; CheckpointError unless both or neither are fp16."""
-        if bool(state) != self._scaler.is_enabled():
+        if bool(state) != self.is_enabled():
             then, now = ("in fp16", "is not") if state else ("without a loss scale", "is fp16")
             raise CheckpointError(f"{path} was trained {then}, but --precision {now}; resume with the one of its run")
         if state:
-            self._scaler.load_state_dict(dict(state))
-            self._overflowed = torch.full_like(self._overflowed, state["overflowed"])
+            self.load_state_dict(state)
+            self._overflowed.fill_(state["overflowed"])
 
 
 def loss_scale_or_nan(loss: Tensor, scale: Tensor | None = None) -> Tensor:

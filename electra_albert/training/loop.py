@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Generator
 from dataclasses import asdict
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import nn
@@ -112,8 +112,8 @@ class _Loop:
         terms = backward(self._model, [batch], dict.fromkeys(self.objective.weights, 0.0), step, self._run)
         check_gradients(self.module)
         for name, count in self.objective.counts(batch).items():
-            if count != int(terms[name].count):
-                raise ValueError(f"{name} counted {int(terms[name].count)}, but counts() on the host gave {count}")
+            if count != (found := int(terms[name].count)):
+                raise ValueError(f"{name} counted {found}, but counts() on the host gave {count}")
         self._optimizer.zero_grad(set_to_none=True)
 
     def update(self, micro_batches: list[Batch], counts: StepCounts) -> None:
@@ -124,7 +124,7 @@ class _Loop:
             self._is_first_update = False
         scales = term_scales(self.objective.weights, counts.terms, world.world_size)
         terms = backward(self._model, micro_batches, scales, step, self._run, self._loss_scale.current())
-        self._loss_scale.unscale(self._optimizer)
+        self._loss_scale.unscale_(self._optimizer)
         norm = nn.utils.clip_grad_norm_(self.module.parameters(), config.max_grad_norm)
         is_finite = self._guard.observe(norm, self._loss_scale.follow())
         for group in self._optimizer.param_groups:
@@ -155,13 +155,11 @@ class _Loop:
         """Write a row: sums by counts since the row before, over the updates that were made."""
         run = self._run
         means = means_of(self._tally.take(run.world), self.objective.weights)
-        seconds = time.monotonic() - self._row_time
-        norm = means.pop(GRADIENT_NORM)
-        row = {**self._position(), **means, "learning_rate": learning_rate(self.step, run.config), GRADIENT_NORM: norm}
-        row["tokens_per_second"] = (self._tokens - self._row_tokens) / seconds
-        if skipped := self._guard.state()[0]:
-            row["skipped_steps"] = skipped
-        run.monitor.row({**row, **self._loss_scale.row()})
+        speed = (self._tokens - self._row_tokens) / (time.monotonic() - self._row_time)
+        norm, rate = means.pop(GRADIENT_NORM), learning_rate(self.step, run.config)
+        row = {**means, "learning_rate": rate, GRADIENT_NORM: norm, "tokens_per_second": speed}
+        skipped = {"skipped_steps": count} if (count := self._guard.state()[0]) else {}
+        run.monitor.row({**self._position(), **row, **skipped, **self._loss_scale.row()})
         self._row_tokens, self._row_time = self._tokens, time.monotonic()
         self._guard.check(self.step)
 
@@ -186,7 +184,18 @@ class _Loop:
             return
         self._guard.check(self.step)
         check_finite(self.module, self._optimizer)
-        state, failure = self._state(), ""
+        state = {
+            **self._position(),
+            "skipped": self._guard.state(),
+            "loss_scale": self._loss_scale.state(),
+            "tally": self._tally.state(run.world),
+            "world_size": run.world.world_size,
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "training": asdict(run.config),
+            "settings": dict(run.settings),
+        }
+        failure = ""
         if run.world.is_main:
             try:
                 save_checkpoint(run.checkpoints, self.module, self._optimizer, state, run.config.save_total_limit)
@@ -200,18 +209,3 @@ class _Loop:
             raise UsageError(f"{failure}; older checkpoints are untouched: make room and run the same command again")
         else:
             LOG.warning(f"{failure}; older checkpoints are untouched, training continues")
-
-    def _state(self) -> dict[str, Any]:
-        """The part of a checkpoint that is not tensors."""
-        run = self._run
-        return {
-            **self._position(),
-            "skipped": self._guard.state(),
-            "loss_scale": self._loss_scale.state(),
-            "tally": self._tally.state(run.world),
-            "world_size": run.world.world_size,
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-            "training": asdict(run.config),
-            "settings": dict(run.settings),
-        }

@@ -20,14 +20,11 @@ from tqdm import tqdm
 from electra_albert.contracts import Metrics, Term
 from electra_albert.files import write_text
 from electra_albert.training.distributed import World, gather_objects, sum_over_ranks
-from electra_albert.training.run_log import log_shown
 
 LOG = logging.getLogger(__name__)
 
 EVALUATION_PREFIX = "eval_"
 CLOCK = ("elapsed_seconds", "time")  # the keys of a row that depend on when it was written
-_POSITION = ("step", "tokens", "epoch")
-_PERFORMANCE = ("tokens", "epoch", "tokens_per_second")
 _ROWS, _BOARD, _BAR = "metrics.jsonl", "tensorboard", "the progress bar"
 
 
@@ -44,11 +41,8 @@ def read_metrics(path: Path) -> list[Metrics]:
 
 def cut_metrics(path: Path, step: int, *, is_evaluated: bool) -> list[Metrics]:
     """Cut a metrics file back to `step`, whose own evaluation stays where is_evaluated; returns the rows that stay."""
-    kept = []
-    for row in read_metrics(path):
-        is_kept = is_evaluated or not any(key.startswith(EVALUATION_PREFIX) for key in row)
-        if row["step"] < step or (row["step"] == step and is_kept):
-            kept.append(row)
+    rows = [(row, any(key.startswith(EVALUATION_PREFIX) for key in row)) for row in read_metrics(path)]
+    kept = [row for row, is_evaluation in rows if (row["step"], is_evaluation) <= (step, is_evaluated)]
     if path.exists():
         write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
     return kept
@@ -58,31 +52,27 @@ class Tally:
     """Sums and counts of terms since the last row, kept on the device until they are asked for."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._float = torch.float32 if device.type == "mps" else torch.float64  # which a Mac's GPU lacks
+        self._device, self._float = device, torch.float32 if device.type == "mps" else torch.float64  # which MPS lacks
         self._start([])
 
     def _start(self, names: list[str]) -> None:
-        self._names = names
-        self._sums = torch.zeros(len(names), dtype=self._float, device=self._device)
-        self._counts = torch.zeros(len(names), dtype=torch.int64, device=self._device)
+        self._names, count = names, len(names)
+        self._sums = torch.zeros(count, dtype=self._float, device=self._device)
+        self._counts = torch.zeros(count, dtype=torch.int64, device=self._device)
 
     def add(self, terms: Mapping[str, Term], is_kept: Tensor) -> None:
         """Add the terms of one update; one that was skipped, bool is_kept [], adds nothing."""
         if not self._names:
             self._start(list(terms))
-        sums = torch.stack([terms[name].sum for name in self._names]).to(self._float)
-        counts = torch.stack([terms[name].count for name in self._names])
-        self._sums += torch.where(is_kept, sums, 0.0)
+        sums, counts = (torch.stack(each) for each in zip(*(terms[name] for name in self._names), strict=True))
+        self._sums += torch.where(is_kept, sums.to(self._float), 0.0)
         self._counts += torch.where(is_kept, counts, 0)
 
     def take(self, world: World) -> dict[str, tuple[float, int]]:
         """(sum, count) of each term over all ranks, and start again from nothing; waits for the device."""
-        sums = sum_over_ranks(self._sums, world).tolist()
-        counts = sum_over_ranks(self._counts, world).tolist()
-        totals = dict(zip(self._names, zip(sums, counts, strict=True), strict=True))
+        sums, counts = (sum_over_ranks(tensor, world).tolist() for tensor in (self._sums, self._counts))
         self._start(self._names)
-        return totals
+        return dict(zip(self._names, zip(sums, counts, strict=True), strict=True))
 
     def state(self, world: World) -> dict[str, Any]:
         """The part of a checkpoint, exact to the bit: each rank's sums apart, since the order of additions matters."""
@@ -132,12 +122,11 @@ class Monitor:
         self._started = (step, time.monotonic())
         with self._reporting(_ROWS):
             self._folder.mkdir(parents=True, exist_ok=True)
-            path = self._folder / "metrics.jsonl"
-            for row in cut_metrics(path, step, is_evaluated=is_evaluated)[-1:]:
+            for row in cut_metrics(self._folder / _ROWS, step, is_evaluated=is_evaluated)[-1:]:
                 self._seconds_before = float(row.get("elapsed_seconds") or 0.0)
-            self._open[_ROWS] = path.open("a", encoding="utf-8")
+            self._open[_ROWS] = (self._folder / _ROWS).open("a", buffering=1, encoding="utf-8")  # writes line by line
         with self._reporting(_BOARD):
-            self._open[_BOARD] = SummaryWriter(str(self._folder / "tensorboard"), purge_step=step + 1)
+            self._open[_BOARD] = SummaryWriter(str(self._folder / _BOARD), purge_step=step + 1)
         if sys.stderr.isatty():
             bar = tqdm(total=self._max_steps, initial=step, unit="step", dynamic_ncols=True, smoothing=0.05)
             self._open[_BAR] = bar
@@ -161,14 +150,12 @@ class Monitor:
     def row(self, row: Metrics) -> None:
         """Write one row of training metrics and show it."""
         self._write(row, "train")
-        (first, started), step = self._started, row["step"]
+        (first, started), step, shown = self._started, row["step"], _readable(row)
         seconds = round((time.monotonic() - started) / max(1, step - first) * (self._max_steps - step))
-        line = f"step {step}/{self._max_steps}  {_readable(row)}  {timedelta(seconds=seconds)} left"
-        if (bar := self._open.get(_BAR)) is not None:
-            bar.set_postfix_str(_readable(row), refresh=False)
-            log_shown(line)
-        else:
-            LOG.info(line)
+        if _BAR in self._open:
+            self._open[_BAR].set_postfix_str(shown, refresh=False)
+        is_shown = {"is_shown": True} if _BAR in self._open else None
+        LOG.info(f"step {step}/{self._max_steps}  {shown}  {timedelta(seconds=seconds)} left", extra=is_shown)
 
     def evaluation(self, position: Metrics, metrics: Metrics) -> None:
         """Write one row of evaluation metrics, named without prefix, made at `position` (step, tokens, epoch)."""
@@ -176,7 +163,7 @@ class Monitor:
         LOG.info(f"step {position['step']}/{self._max_steps}  held out: {_readable(metrics)}")
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Write a text, in Markdown, to TensorBoard under samples/."""
+        """Write a text, in Markdown, to TensorBoard."""
         with self._reporting(_BOARD) as board:
             if board is not None:
                 board.add_text(f"samples/{name}", text, step)
@@ -190,28 +177,25 @@ class Monitor:
         row = row | dict.fromkeys(bad)
         seconds = self._seconds_before + time.monotonic() - self._started[1]
         clock = dict(zip(CLOCK, (seconds, datetime.now(UTC).isoformat(timespec="milliseconds")), strict=True))
+        line = json.dumps({**row, "phase": phase, **clock})  # floats by repr: they read back exactly
         with self._reporting(_ROWS) as file:
             if file is not None:
-                file.write(
-                    json.dumps({**row, "phase": phase, **clock}) + "\n"
-                )  # floats by repr: they read back exactly
-                file.flush()
+                file.write(f"{line}\n")
         with self._reporting(_BOARD) as board:
             if board is not None:
                 for name, value in row.items():
-                    if value is not None and name not in (_POSITION if phase == "eval" else ("step",)):
-                        part = "perf" if name in _PERFORMANCE else phase
+                    is_speed = name in ("tokens", "epoch", "tokens_per_second")  # evaluations have none of their own
+                    if value is not None and name != "step" and not (is_speed and phase == "eval"):
+                        part = "perf" if is_speed else phase
                         board.add_scalar(f"{part}/{name.removeprefix(EVALUATION_PREFIX)}", value, row["step"])
                 board.flush()
 
 
 def _readable(row: Metrics) -> str:
     """The numbers of a row on one line, without counts and without those of single sources."""
-    shown = {name: row[name] for name in row if name not in ("step", "tokens", "masked_tokens") and "/" not in name}
-    return "  ".join(f"{name} {_short(value)}" for name, value in shown.items())
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return "-" if value is None else str(value)
+    shown = []
+    for name, value in row.items():
+        if name not in ("step", "tokens", "masked_tokens") and "/" not in name:
+            form = "" if not isinstance(value, float) else ",.0f" if abs(value) >= 1000 else ".4g"
+            shown.append(f"{name} {'-' if value is None else format(value, form)}")
+    return "  ".join(shown)

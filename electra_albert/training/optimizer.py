@@ -11,9 +11,6 @@ from electra_albert.config import TrainingConfig
 
 Groups = list[dict[str, Any]]
 
-# From here on 1 - beta**step is one for every beta in use, and in float32 the counter does not grow any more.
-_UNCORRECTED_STEP = 1e8
-
 
 def learning_rate(step: int, config: TrainingConfig) -> float:
     """Rate of update `step`, counted from 1, by config.lr_scheduler_type; zero beyond the end of the run.
@@ -36,10 +33,9 @@ def learning_rate(step: int, config: TrainingConfig) -> float:
 
 
 def parameter_groups(module: nn.Module, weight_decay: float, rate_scales: Mapping[str, float] | None = None) -> Groups:
-    """Optimiser groups over the trainable parameters; a tied one is in one of them, once.
+    """Optimizer groups over the trainable parameters, a tied one once; rate_scales: multiples of the rate by name.
 
-    Biases and LayerNorms have no decay and, as in ALBERT's code, no trust ratio; query, key and value, which are one
-    fused matrix, have a ratio each. rate_scales gives by parameter name a multiple of the learning rate.
+    Biases and LayerNorms have no decay and, as in ALBERT's code, no trust ratio; of a fused qkv matrix each third has.
     """
     members: dict[tuple[float, int], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():  # names a parameter shared by two modules once
@@ -58,15 +54,14 @@ def check_groups(module: nn.Module, groups: Iterable[Mapping[str, Any]]) -> None
     """Raise ValueError unless every trainable parameter, identified by its storage, is in exactly one group."""
     times = Counter(parameter.data_ptr() for group in groups for parameter in group["params"])
     for name, parameter in module.named_parameters():
-        found = times.pop(parameter.data_ptr(), 0)
-        if found != int(parameter.requires_grad):
+        if (found := times.pop(parameter.data_ptr(), 0)) != int(parameter.requires_grad):
             raise ValueError(f"{name} is {found} times in the optimiser, not {int(parameter.requires_grad)}")
     if times:
         raise ValueError(f"{len(times)} tensors in the optimiser are no parameters of the module")
 
 
 def check_gradients(module: nn.Module) -> None:
-    """Raise ValueError if a trainable parameter got no gradient: it would never be trained."""
+    """Raise ValueError if a trainable parameter got no gradient."""
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and parameter.grad is None:
             raise ValueError(f"{name} is trainable, but no loss reaches it; build it only where it is trained")
@@ -81,9 +76,7 @@ class Lamb(torch.optim.Optimizer):
 
     found_inf: Tensor | None = None
 
-    def __init__(
-        self, groups: Iterable[dict[str, Any]], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6
-    ) -> None:
+    def __init__(self, groups: Groups, lr: float, betas: tuple[float, float], eps: float) -> None:
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "trust_ratios": 1})
 
     @torch.no_grad()
@@ -106,20 +99,15 @@ class Lamb(torch.optim.Optimizer):
         correction1, correction2 = (1 - beta**wide for beta in (beta1, beta2))
         direction = (first / correction1) / ((second / correction2).sqrt() + group["eps"])
         direction = direction + group["weight_decay"] * parameter
-        if group["trust_ratios"]:
-            direction = _trust(parameter, direction, group["trust_ratios"])
+        if parts := group["trust_ratios"]:  # where either norm is 0 the ratio is 1
+            rows = direction.reshape(parts, -1)
+            weight_norm = torch.linalg.vector_norm(parameter.reshape(parts, -1), dim=1)  # [parts]
+            direction_norm = torch.linalg.vector_norm(rows, dim=1)  # [parts]
+            ratio = torch.where((weight_norm > 0) & (direction_norm > 0), weight_norm / direction_norm, 1.0)
+            direction = (rows * ratio[:, None]).view_as(direction)
         moved = (parameter - group["lr"] * direction, step, first, second)
         for target, value in zip((parameter, state["step"], state["exp_avg"], state["exp_avg_sq"]), moved, strict=True):
             target.copy_(value if self.found_inf is None else torch.where(self.found_inf == 0, value, target))
-
-
-def _trust(parameter: Tensor, direction: Tensor, parts: int) -> Tensor:
-    """Scale each of `parts` equal runs of rows to the norm of its weights; where either norm is 0 it stays."""
-    rows = direction.reshape(parts, -1)
-    weight_norm = torch.linalg.vector_norm(parameter.reshape(parts, -1), dim=1)  # [parts]
-    direction_norm = torch.linalg.vector_norm(rows, dim=1)  # [parts]
-    ratio = torch.where((weight_norm > 0) & (direction_norm > 0), weight_norm / direction_norm, 1.0)
-    return (rows * ratio[:, None]).view_as(direction)
 
 
 def _adamw(groups: Groups, **options: Any) -> torch.optim.Optimizer:
@@ -134,21 +122,15 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": _adamw,
 def build_optimizer(
     module: nn.Module, config: TrainingConfig, rate_scales: Mapping[str, float] | None = None
 ) -> torch.optim.Optimizer:
-    """The optimiser of config.optimizer with its state allocated, so that a checkpoint can be copied into it.
-
-    Where its attribute `found_inf` [] holds 1, an update changes neither weights nor state.
-    """
+    """The optimizer, its state allocated to copy a checkpoint into; no update changes it where `found_inf` [] is 1."""
     groups = parameter_groups(module, config.weight_decay, rate_scales)
     check_groups(module, groups)
-    optimizer = _OPTIMIZERS[config.optimizer](
-        groups, lr=config.learning_rate, betas=(config.adam_beta1, config.adam_beta2), eps=config.adam_epsilon
-    )
-    first_step = 0.0 if config.adam_bias_correction else _UNCORRECTED_STEP
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            optimizer.state[parameter] = {
-                "step": torch.full((), first_step, dtype=torch.float32, device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
+    betas = config.adam_beta1, config.adam_beta2
+    optimizer = _OPTIMIZERS[config.optimizer](groups, lr=config.learning_rate, betas=betas, eps=config.adam_epsilon)
+    # From 1e8 on 1 - beta**step is one for every beta in use, and in float32 the counter does not grow any more.
+    first_step = 0.0 if config.adam_bias_correction else 1e8
+    for parameter in (one for group in groups for one in group["params"]):
+        step = torch.full((), first_step, dtype=torch.float32, device=parameter.device)
+        moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[parameter] = {"step": step, **moments}
     return optimizer

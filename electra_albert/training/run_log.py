@@ -17,8 +17,6 @@ LOG_FILE = "log.txt"
 
 
 class _Formatter(logging.Formatter):
-    """Names the level where it is above INFO: "warning: message"."""
-
     def formatMessage(self, record: logging.LogRecord) -> str:
         if record.levelno > logging.INFO:
             record.message = f"{record.levelname.lower()}: {record.message}"
@@ -49,7 +47,7 @@ def console_log() -> Iterator[None]:
         yield
         return
     handler, level = _Console(), LOG.level
-    handler.setFormatter(_Formatter())
+    handler.formatter = _Formatter()
     handler.addFilter(lambda record: is_main_process() and not hasattr(record, "is_shown"))
     LOG.addHandler(handler)
     LOG.setLevel(logging.INFO)
@@ -74,9 +72,8 @@ class RunLog(logging.Handler):
         self._lines: list[str] = []  # not yet written
         self._path: Path | None = None
         self._has_failed = False
-        form = _Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
-        form.converter = time.gmtime
-        self.setFormatter(form)
+        self.formatter = _Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+        self.formatter.converter = time.gmtime
 
     def __enter__(self) -> RunLog:
         LOG.addHandler(self)
@@ -85,15 +82,15 @@ class RunLog(logging.Handler):
     def open(self, folder: Path) -> None:
         """Append to log.txt of this folder, first what was collected; leave an earlier folder's."""
         self._path, self._has_failed = folder / LOG_FILE, False
-        self._write()
+        self.flush()
 
     def emit(self, record: logging.LogRecord) -> None:
         self._lines.append(self.format(record) + "\n")
-        self._write()
+        self.flush()
 
-    def _write(self) -> None:
+    def flush(self) -> None:
         """Append what was collected to the file, if it is open; failing is one warning."""
-        if self._path is None:
+        if self._path is None or not self._lines:
             return
         lines, self._lines = self._lines, []
         try:

@@ -70,10 +70,7 @@ def backward(
     run: RunSettings,
     loss_scale: Tensor | None = None,
 ) -> dict[str, Term]:
-    """One forward and one backward a micro-batch, gradients reduced with the last; returns the sums of all terms.
-
-    Gradients come out multiplied by loss_scale [], where one is given; the sums do not.
-    """
+    """Sums of all terms; gradients are reduced with the last micro-batch, and multiplied by loss_scale [] if any."""
     device = run.world.device
     step_tensor = torch.full((), step, dtype=torch.int64, device=device)
     totals: dict[str, Term] = {}

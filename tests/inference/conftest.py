@@ -1,6 +1,7 @@
 """A run's two folders as stock writes them, with random weights and a tokenizer trained here."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,14 @@ from tests.inference.stock import LONGEST, make_stock
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tokenizer() -> Any:
+    return train_tokenizer(english(60).split("\n"), 300, do_lower_case=True)
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
     """A masked-token model and a detector of replaced tokens that read as many tokens, with one tokenizer."""
     folder = tmp_path_factory.mktemp("run")
-    tokenizer = train_tokenizer(english(60).split("\n"), 300, do_lower_case=True)
     for part, name, size in (("generator", "AlbertForMaskedLM", 11), ("discriminator", "ElectraForPreTraining", 12)):
         make_stock(folder / part, name, embedding_size=size, vocab_size=len(tokenizer), pad_token_id=0)
         for file in (folder / part).glob("*token*"):

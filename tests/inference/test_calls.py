@@ -13,18 +13,10 @@ import torch
 from electra_albert.inference.model import InferenceModel, Likelihood, load_model
 from tests.inference.stock import LONGEST, NATS_TOLERANCE, TOLERANCE, make_stock, numbers, stock_inputs, tokenizer_of
 
-SENTENCES = [
-    "The old bridge [MASK] into the river.",
-    "A [MASK] barked at the moon; [MASK] in the house heard [MASK].",
-    "[MASK]",
-]
-PLAIN: list[str | tuple[str, str]] = [
-    "The old bridge fell into the river.",
-    "",
-    "A dog",
-    ("Was it built?", "It was not; the road ends."),
-    "x" * 30,
-]
+SEVERAL = "A [MASK] barked at the moon; [MASK] in the house heard [MASK]."
+SENTENCES = ["The old bridge [MASK] into the river.", SEVERAL, "[MASK]"]
+PAIR = ("Was it built?", "It was not; the road ends.")
+PLAIN: list[str | tuple[str, str]] = ["The old bridge fell into the river.", "", "A dog", PAIR, "x" * 30]
 
 
 def difference(ours: Any, theirs: Any) -> str:
@@ -51,7 +43,7 @@ def test_masks_are_filled_as_by_the_pipeline(tmp_path: Path, run: Path, name: st
     assert difference(ours.fill_mask(SENTENCES), albert(SENTENCES)) == ""
     fill, model = pipeline_of(tmp_path), load_model(tmp_path, device="cpu")
     assert difference(model.fill_mask(SENTENCES), fill(SENTENCES)) == ""
-    assert difference(model.fill_mask(SENTENCES[1], top_k=3), fill(SENTENCES[1], top_k=3)) == ""
+    assert difference(model.fill_mask(SEVERAL, top_k=3), fill(SEVERAL, top_k=3)) == ""
     targets = ["dog", "##e", "bridge", "dog"]
     chosen = model.fill_mask(SENTENCES, targets=targets)
     assert difference(chosen, fill(SENTENCES, targets=targets)) == ""
@@ -94,9 +86,7 @@ def test_features_are_what_the_stock_encoder_gives(tmp_path: Path, name: str) ->
             assert (ours.pooled - theirs.pooler_output[0]).abs().max() <= TOLERANCE
 
 
-def test_of_a_text_that_may_be_cut_what_stock_keeps_is_read_by_every_call(
-    tmp_path: Path, model: InferenceModel
-) -> None:
+def test_of_a_text_that_may_be_cut_each_call_reads_what_stock_keeps(tmp_path: Path, model: InferenceModel) -> None:
     make_stock(tmp_path, "BertModel")
     stock, text = tokenizer_of(tmp_path), ("A dog fell. " * 30, "Into the river.")
     kept = stock(*text, truncation=True, max_length=LONGEST)["input_ids"]
@@ -139,17 +129,14 @@ def test_a_token_is_where_its_characters_are(model: InferenceModel) -> None:
 
 def by_hand(stock: Any, folder: Path, text: str | tuple[str, str]) -> float:
     """The pseudo-log-likelihood by its definition: one sequence and one masked token a call."""
-    tokenizer = tokenizer_of(folder)
-    inputs = stock_inputs(folder, text)
-    total = 0.0
+    tokenizer, inputs, total = tokenizer_of(folder), stock_inputs(folder, text), 0.0
     for position, token in enumerate(inputs["input_ids"][0].tolist()):
-        if token in (tokenizer.cls_token_id, tokenizer.sep_token_id):
-            continue
-        masked = inputs["input_ids"].clone()
-        masked[0, position] = tokenizer.mask_token_id
-        with torch.no_grad():
-            logits = stock(**{**inputs, "input_ids": masked}).logits
-        total += float(logits[0, position].double().log_softmax(-1)[token])
+        if token not in (tokenizer.cls_token_id, tokenizer.sep_token_id):
+            masked = inputs["input_ids"].clone()
+            masked[0, position] = tokenizer.mask_token_id
+            with torch.no_grad():
+                logits = stock(**{**inputs, "input_ids": masked}).logits
+            total += float(logits[0, position].double().log_softmax(-1)[token])
     return total
 
 

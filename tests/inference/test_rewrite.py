@@ -12,7 +12,6 @@ import torch
 from electra_albert.config import ModelConfig, RtdConfig
 from electra_albert.contracts import IGNORED_LABEL, Batch
 from electra_albert.corpus.tokenizer import load_tokenizer, special_ids
-from electra_albert.corpus.tokenizer_training import train_tokenizer
 from electra_albert.inference.model import InferenceModel
 from electra_albert.inference.rewrite import NO_CHARACTER, Line, Rewritten, compose, splice
 from electra_albert.objectives.rtd import ReplacedTokenDetection
@@ -32,32 +31,19 @@ TEXTS = {
 
 def make_objective(tokenizer: Any) -> ReplacedTokenDetection:
     """Untrained models with a row for each of the tokenizer's tokens."""
-    shape = ModelConfig(
-        vocab_size=len(tokenizer),
-        embedding_size=11,
-        hidden_size=28,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=37,
-        max_position_embeddings=LONGEST,
-        initialization="normal",
-    )
-    special = special_ids(tokenizer)
+    sizes = {"embedding_size": 11, "hidden_size": 28, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"vocab_size": len(tokenizer), "intermediate_size": 37, "max_position_embeddings": LONGEST}
     config = RtdConfig(mask_rate=RATE, mask_token_share=1.0, generator_size=0.5)
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
-        return ReplacedTokenDetection(shape, config, special, SEED).eval()
+        shape = ModelConfig(**sizes, initialization="normal")
+        return ReplacedTokenDetection(shape, config, special_ids(tokenizer), SEED).eval()
 
 
 def inference_of(objective: ReplacedTokenDetection, tokenizer: Any) -> InferenceModel:
     generator, discriminator = objective.electra.generator, objective.electra.discriminator
     cpu = torch.device("cpu")
     return InferenceModel(tokenizer, generator, generator, discriminator, "untrained", cpu, 4096, Path())
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return train_tokenizer(english(60).split("\n"), 300, do_lower_case=True)
 
 
 @pytest.fixture(scope="module")

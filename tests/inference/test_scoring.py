@@ -22,20 +22,16 @@ SENTENCE = "The old bridge fell into the river, but the dog in the house heard i
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     """Many short documents, a token that is not in the vocabulary, and the text of a special token."""
-    file = tmp_path / "new.txt"
-    file.write_text(english(12, seed=5) + "\nA quiet 漢 owl\n\nand [MASK] twice\n", encoding="utf-8")
+    (file := tmp_path / "new.txt").write_text(english(12, seed=5) + "\nA quiet 漢 owl\n\nand [MASK] twice\n", "utf-8")
     return file
 
 
 def test_the_score_of_a_sequence_is_what_the_stock_model_gives(tmp_path: Path) -> None:
-    stock = make_stock(tmp_path, "AlbertForMaskedLM")
-    file = tmp_path / "one.txt"
-    file.write_text(SENTENCE, encoding="utf-8")
+    stock, tokenizer = make_stock(tmp_path, "AlbertForMaskedLM"), tokenizer_of(tmp_path)
+    (file := tmp_path / "one.txt").write_text(SENTENCE, encoding="utf-8")
     found = score_text(load_model(tmp_path, device="cpu"), file)
-    tokenizer = tokenizer_of(tmp_path)
     inputs = tokenizer(SENTENCE, return_tensors="pt")
-    ids = inputs["input_ids"][0]
-    nats, hits, unknown_nats = 0.0, 0, 0.0
+    ids, nats, hits, unknown_nats = inputs["input_ids"][0], 0.0, 0, 0.0
     for first in range(1, 1 + ROUNDS):
         positions = torch.arange(first, len(ids) - 1, ROUNDS)
         masked = ids.index_fill(0, positions, tokenizer.mask_token_id)
@@ -58,9 +54,9 @@ def test_how_many_sequences_are_read_together_changes_nothing(model: InferenceMo
         assert apart[name] == (value if is_count else pytest.approx(value, rel=TOLERANCE))
 
 
-def test_all_of_the_text_is_counted_and_means_are_sums_by_their_counts(model: InferenceModel, text: Path) -> None:
-    found, raw = score_text(model, text), text.read_text(encoding="utf-8")
-    ids = [model.tokenizer(line, split_special_tokens=True)["input_ids"][1:-1] for line in raw.splitlines()]
+def test_all_of_the_text_is_counted_and_means_are_sums_by_counts(model: InferenceModel, run: Path, text: Path) -> None:
+    found, raw, tokenizer = score_text(model, text), text.read_text("utf-8"), tokenizer_of(run / "generator")
+    ids = [tokenizer(line, split_special_tokens=True)["input_ids"][1:-1] for line in raw.splitlines()]
     flat = [number for line in ids for number in line]
     nats, tokens, words, unknown = (found[name] for name in ("nats", "tokens", "words", "unknown_tokens"))
     assert (tokens, words) == (len(flat), len(raw.split()))
@@ -93,8 +89,6 @@ def test_what_cannot_be_scored_is_refused(model: InferenceModel, run: Path, tmp_
         with pytest.raises(DataError, match=r"blank\.txt.* no text"):
             score_text(model, blank)
 
-
-# --- minimal pairs --------------------------------------------------------------------------------------------------
 
 WAYS = ("likelihood", "detection")
 ANIMALS = ("cat", "dog", "horse", "fox", "owl", "hen", "goat", "bear", "mouse", "swan", "crow", "wolf")
@@ -147,10 +141,9 @@ def test_detection_is_finite_however_sure_the_model_is_and_what_is_not_is_refuse
     if math.isnan(logit):
         with pytest.raises(CheckpointError, match="not finite"):
             score_pairs(sure, write(tmp_path / "order.jsonl", GOOD, BAD))
-        return
-    texts = ["One lamp.", "The owl crossed the river."]
-    lengths = [len(each) for each in sure.replaced_probabilities(texts)]
-    assert originality(sure, texts) == pytest.approx([-length * max(logit, 0.0) for length in lengths])
+    else:
+        lengths = [len(each) for each in sure.replaced_probabilities(GOOD)]
+        assert originality(sure, GOOD) == pytest.approx([-length * logit for length in lengths])
 
 
 def test_sets_of_a_term_and_all_sets_count_the_same_whatever_their_size() -> None:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from logging.handlers import BufferingHandler
@@ -20,7 +21,6 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from electra_albert.contracts import Batch
 from electra_albert.training import checkpoint, distributed
 from electra_albert.training.checkpoint import find_checkpoint, list_checkpoints
 from electra_albert.training.guards import LossScale, StopSignal
@@ -30,7 +30,6 @@ from electra_albert.training.step import RunSettings, backward, count_step, term
 from tests.training import toy
 from tests.training.toy import CONFIG, ToyBatches, ToyObjective, fingerprint, rows, run_toy
 
-Backward = Callable[[torch.nn.Module, list[Batch]], object]
 KILL_CONFIG = replace(CONFIG, max_steps=6, save_steps=2, save_total_limit=1)
 _EACH = 3  # the saves differ in length, so every third call meets all of their phases in about forty runs
 _EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.truncate", "shutil.rmtree")
@@ -47,30 +46,25 @@ def _kill_at(call: int, folder: Path) -> None:
             if seen == call:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call_it(*arguments: Any, **named: Any) -> Any:
-            count("open", (folder,))
-            return function(*arguments, **named)
-
-        return call_it
+    def counted(function: Callable[..., Any], *arguments: Any) -> Any:
+        count("open", (folder,))
+        return function(*arguments)
 
     sys.addaudithook(count)
-    os.fsync = counted(os.fsync)
-    checkpoint.save_file = counted(checkpoint.save_file)
+    os.fsync = partial(counted, os.fsync)
+    checkpoint.save_file = partial(counted, checkpoint.save_file)
 
 
-def _in_child(action: Callable[[], None]) -> int:
+def _in_child(action: Callable[[], object]) -> int:
     """Run action in a fork; returns the signal or status it ended with."""
     child = os.fork()
     if child == 0:
-        status = 1
         try:
             action()
-            status = 0
+            os._exit(0)
         finally:  # the fork must end here, whatever happened, and not go on as a second test
-            if status:
-                sys.excepthook(*sys.exc_info())
-            os._exit(status)
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
     return os.waitpid(child, 0)[1]
 
 
@@ -94,12 +88,7 @@ def kill(folder: Path) -> None:
     while status == signal.SIGKILL:
         call += _EACH
         run = folder / str(call)
-
-        def train_and_die(run: Path = run, call: int = call) -> None:
-            _kill_at(call, run / "checkpoints")
-            run_toy(run, KILL_CONFIG)
-
-        status = _in_child(train_and_die)
+        status = _in_child(lambda call=call, run=run: (_kill_at(call, run / "checkpoints"), run_toy(run, KILL_CONFIG)))
         assert _in_child(lambda run=run: resume(run)) == 0
         shutil.rmtree(run)
     assert status == 0
@@ -107,27 +96,18 @@ def kill(folder: Path) -> None:
 
 def _gradients(folder: Path, world: distributed.World) -> None:
     """Print each rank's gradient of one update of twelve rows in two micro-batches a rank, by each way to get it."""
-    config = replace(CONFIG, per_device_train_batch_size=3, gradient_accumulation_steps=2)
-    micro_batches = next(ToyBatches(config, world).steps(GRADIENT_STEP))
+    config, step = replace(CONFIG, per_device_train_batch_size=3, gradient_accumulation_steps=2), 2
+    micro_batches = next(ToyBatches(config, world).steps(step))
     run = RunSettings(folder, config, world, Monitor(folder, 8, is_main=False), StopSignal())
-    for name, gradient in GRADIENTS.items():
+    for name in ("as the loop does", "never"):
         model = DistributedDataParallel(ToyObjective(0.0, torch.float64), gradient_as_bucket_view=True)
-        weights = model.module.weights
-        scales = term_scales(weights, count_step(model.module, micro_batches, run).terms, world.world_size)
-        gradient(model, micro_batches, partial(backward, scales=scales, step=GRADIENT_STEP, run=run))
+        counts = count_step(model.module, micro_batches, run)
+        # Planted: no_sync around the last micro-batch too.
+        with model.no_sync() if name == "never" else nullcontext():
+            backward(model, micro_batches, term_scales(model.module.weights, counts.terms, world.world_size), step, run)
         gathered = distributed.gather_objects(toy.gradient_of(model).tolist(), world)
         if world.is_main:
             print(json.dumps([name, gathered]))
-
-
-def _never_reduced(model: DistributedDataParallel, micro_batches: list[Batch], backward: Backward) -> None:
-    """Planted: no_sync around the last micro-batch too."""
-    with model.no_sync():
-        backward(model, micro_batches)
-
-
-GRADIENT_STEP = 2
-GRADIENTS = {"as the loop does": lambda model, batches, backward: backward(model, batches), "never": _never_reduced}
 
 
 def _resume(folder: Path, world: distributed.World) -> None:
@@ -143,7 +123,6 @@ def _resume(folder: Path, world: distributed.World) -> None:
 
 def _stop(folder: Path, world: distributed.World) -> None:
     """Train while the last rank alone gets a signal; print where each left."""
-
     is_last = world.rank == world.world_size - 1
     before = toy.at_steps({4: lambda: os.kill(os.getpid(), signal.SIGTERM)} if is_last else {})
     with StopSignal() as stop:
@@ -163,7 +142,7 @@ def _overflow(folder: Path, world: distributed.World) -> None:
     loss_scale = LossScale(world.device, "fp16")
     scales = dict.fromkeys(model.module.weights, weight)
     backward(model, micro_batches, scales, 1, run, loss_scale.current())
-    loss_scale.unscale(optimizer)
+    loss_scale.unscale_(optimizer)
     loss_scale.follow()
     states = distributed.gather_objects(loss_scale.state(), world)
     if world.is_main:

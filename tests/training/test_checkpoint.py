@@ -66,35 +66,29 @@ def test_files_follow_the_umask(tmp_path: Path) -> None:
     assert {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()} == {0o640}
 
 
-# --- finding --------------------------------------------------------------------------------------------------------
+def damaged(data: bytes) -> bytes:
+    """The bytes with one bit flipped."""
+    at = len(data) - len(data) // 3
+    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
 
 
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-20])
+FAULTS = [
+    (checkpoint.MODEL, lambda data: data[:-20]),
+    (checkpoint.OPTIMIZER, damaged),
+    (checkpoint.STATE, None),
+    (checkpoint.MANIFEST, lambda _: b"\xff\xfe{["),
+    (checkpoint.MANIFEST, lambda _: b'{"format": 2}'),
+]
 
 
-def flip_a_bit(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-len(data) // 3] ^= 4
-    path.write_bytes(bytes(data))
-
-
-@pytest.mark.parametrize(
-    ("name", "fault"),
-    [
-        (checkpoint.MODEL, truncate),
-        (checkpoint.OPTIMIZER, flip_a_bit),
-        (checkpoint.STATE, Path.unlink),
-        (checkpoint.MANIFEST, lambda path: path.write_bytes(b"\xff\xfe{[")),
-        (checkpoint.MANIFEST, lambda path: path.write_text('{"format": 2}')),
-    ],
-)
+@pytest.mark.parametrize(("name", "fault"), FAULTS)
 def test_a_broken_checkpoint_is_passed_over_with_a_warning_and_never_resumed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, fault: Callable[[Path], object]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, fault: Callable[[bytes], bytes] | None
 ) -> None:
-    # Planted: each file broken; the last whole one must be found, and without one nothing starts afresh.
+    # Planted: each file broken or lost; the last whole one must be found, and without one nothing starts afresh.
     whole, broken = save(tmp_path, 100), save(tmp_path, 200)
-    fault(broken / name)
+    data = (broken / name).read_bytes()
+    (broken / name).unlink() if fault is None else (broken / name).write_bytes(fault(data))
     assert find_checkpoint(tmp_path, "auto") == whole
     (warning,) = caplog.messages
     assert "step-0000200" in warning
@@ -116,9 +110,6 @@ def test_a_folder_without_checkpoints_begins_a_run_whatever_else_is_there(tmp_pa
     save(tmp_path, 1)
     with pytest.raises(UsageError, match="output_dir"):
         find_checkpoint(tmp_path, "never")
-
-
-# --- reading and writing --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -157,7 +148,7 @@ def test_broken_ones_do_not_count_as_kept_and_what_is_not_ours_is_untouched(tmp_
     folder, elsewhere = tmp_path / "checkpoints", tmp_path / "step-0000001"
     elsewhere.mkdir()
     whole, broken = save(folder, 10), save(folder, 20)
-    truncate(broken / checkpoint.MODEL)
+    (broken / checkpoint.MODEL).write_bytes(b"")
     (folder / "step-0000005").symlink_to(elsewhere)
     (folder / "step-best").mkdir()
     save(folder, 15, limit=2)
@@ -185,9 +176,6 @@ def test_checkpoints_of_a_future_given_up_are_set_aside_not_deleted(tmp_path: Pa
     assert [step for step, _ in list_checkpoints(tmp_path)] == [1, 2]
     assert "step-0000002.aside-2" in names(tmp_path)
     assert "step-0000003.aside-1" in names(tmp_path)
-
-
-# --- crashes --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", [1, 5])

@@ -24,12 +24,8 @@ def run_ranks(world_size: int, folder: Path, program: str) -> str:
         port = free.getsockname()[1]
     shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world_size)}
     command = [sys.executable, "-m", "tests.training.faults", "rank", str(folder), program]
-    processes = [
-        subprocess.Popen(
-            command, cwd=ROOT, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stdout=subprocess.PIPE
-        )
-        for rank in range(world_size)
-    ]
+    each = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]
+    processes = [subprocess.Popen(command, cwd=ROOT, env=own, stdout=subprocess.PIPE) for own in each]
     outputs = [process.communicate(timeout=120)[0].decode() for process in processes]
     assert [process.returncode for process in processes] == [0] * world_size
     return outputs[0]

@@ -1,6 +1,5 @@
 """On a GPU an update waits for nothing, and compiled code trains to the same losses (law 11). Skipped without one."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
@@ -14,7 +13,7 @@ from electra_albert.model.encoder import Compilation, compile_for_training, set_
 from electra_albert.training.distributed import World
 from electra_albert.training.guards import StopSignal
 from electra_albert.training.loop import train
-from electra_albert.training.monitor import Monitor
+from electra_albert.training.monitor import Monitor, read_metrics
 from electra_albert.training.step import RunSettings
 from tests.objectives.toy import MODEL, build, make_batch, ordered
 from tests.training.toy import CONFIG
@@ -22,8 +21,7 @@ from tests.training.toy import CONFIG
 pytestmark = pytest.mark.gpu
 WARM_STEPS, STEPS = 3, 8
 LENGTHS = ((23, 17, 9, 4, 23), (5, 23, 23, 23, 8), (23, 23, 23, 23, 23))
-# Of a loss after a few updates in bfloat16, whose own rounding is 2**-8.
-TOLERANCE = 0.02
+TOLERANCE = 0.02  # of a loss after a few updates in bfloat16, whose own rounding is 2**-8
 
 
 @pytest.fixture
@@ -59,9 +57,8 @@ def trained(
 ) -> float:
     """The last row's loss of a run of eight updates."""
     folder.mkdir()
-    config = replace(
-        CONFIG, learning_rate=1e-3, max_steps=STEPS, logging_steps=STEPS, save_steps=STEPS, eval_steps=STEPS
-    )
+    intervals = dict.fromkeys(("max_steps", "logging_steps", "save_steps", "eval_steps"), STEPS)
+    config = replace(CONFIG, learning_rate=1e-3, **intervals)
     objective = build(name, replace(MODEL, hidden_size=64, intermediate_size=128)).to(world.device)
     if is_checkpointed:
         set_gradient_checkpointing(objective)
@@ -69,8 +66,7 @@ def trained(
     with Monitor(folder, STEPS) as monitor, StopSignal() as stop:
         run = RunSettings(folder, config, world, monitor, stop, arithmetic)
         train(objective, WatchedBatches(), lambda step: {"loss": 0.0}, run)
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return float(rows[-2]["loss"])  # the very last one is the evaluation's
+    return float(read_metrics(folder / "metrics.jsonl")[-2]["loss"])  # the very last one is the evaluation's
 
 
 @pytest.mark.parametrize("arithmetic", ["fp32", "bf16", "fp16"])

@@ -26,8 +26,6 @@ from tests.training import toy
 from tests.training.test_distributed import run_ranks
 from tests.training.toy import ALONE, CONFIG, Breaking, ToyBatches, ToyObjective, fingerprint, rows, run_toy
 
-# --- law 2: sum by global count -------------------------------------------------------------------------------------
-
 Gradient = Callable[[nn.Module, list[Batch], RunSettings], None]
 STEP = 2
 
@@ -52,13 +50,11 @@ def check_split_changes_no_gradient(gradient: Gradient, folder: Path) -> None:
     """One batch of twelve rows, and four micro-batches of three, must give the same gradient."""
     whole = ToyBatches(replace(CONFIG, per_device_train_batch_size=12))
     parts = ToyBatches(replace(CONFIG, per_device_train_batch_size=3, gradient_accumulation_steps=4))
-    found = []
-    for batches in (whole, parts):
-        model = ToyObjective(0.0, torch.float64)
+    models = ToyObjective(0.0, torch.float64), ToyObjective(0.0, torch.float64)
+    for model, batches in zip(models, (whole, parts), strict=True):
         gradient(model, next(batches.steps(STEP)), run_of(folder))
-        found.append(toy.gradient_of(model))
     # Float64: only the order of additions differs.
-    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-12)
+    torch.testing.assert_close(*map(toy.gradient_of, models), rtol=0, atol=1e-12)
 
 
 def test_accumulation_and_one_big_batch_give_the_same_gradient_and_a_mean_of_means_does_not(tmp_path: Path) -> None:
@@ -97,9 +93,6 @@ def test_ranks_that_accumulate_have_the_gradient_of_one_big_batch(tmp_path: Path
     assert max(furthest.pop("as the loop does")) < 1e-9
     assert min(furthest.pop("never")) > 1e-4  # planted: the last micro-batch is left out of the reduction
     assert not furthest
-
-
-# --- one update -----------------------------------------------------------------------------------------------------
 
 
 def saved(folder: Path, step: int, name: str = "model") -> dict[str, Tensor]:
@@ -145,9 +138,6 @@ def test_evaluation_is_without_dropout_and_training_with_it(tmp_path: Path) -> N
     with torch.no_grad():
         assert outcome.metrics == toy.held_out(model.eval(), CONFIG)(CONFIG.max_steps)
         assert outcome.metrics != toy.held_out(model.train(), CONFIG)(CONFIG.max_steps)
-
-
-# --- law 8: resume --------------------------------------------------------------------------------------------------
 
 
 def check_resume_is_exact(
@@ -207,9 +197,6 @@ def test_evaluations_and_saves_leave_no_trace_in_the_training(tmp_path: Path) ->
     assert fingerprint(often) == fingerprint(seldom)
 
 
-# --- rows -----------------------------------------------------------------------------------------------------------
-
-
 def test_rows_are_sums_by_counts_since_the_row_before(tmp_path: Path) -> None:
     run_toy(tmp_path / "each", replace(CONFIG, logging_steps=1))
     run_toy(tmp_path / "third", CONFIG)
@@ -226,12 +213,7 @@ def test_rows_are_sums_by_counts_since_the_row_before(tmp_path: Path) -> None:
 
 def test_a_term_that_counted_nothing_is_null(tmp_path: Path) -> None:
     run_toy(tmp_path, replace(CONFIG, per_device_train_batch_size=1, logging_steps=1, max_steps=6))
-    values = [row["order_loss"] for row in toy.training_rows(tmp_path)]
-    assert None in values
-    assert any(value is not None for value in values)
-
-
-# --- stopping -------------------------------------------------------------------------------------------------------
+    assert {row["order_loss"] is None for row in toy.training_rows(tmp_path)} == {True, False}
 
 
 def test_a_signal_saves_the_current_step_and_the_resume_is_exact(
@@ -244,9 +226,8 @@ def test_a_signal_saves_the_current_step_and_the_resume_is_exact(
         outcome, _ = run_toy(tmp_path / "stopped", before=toy.at_steps(before), stop=stop)
     assert (outcome.step, outcome.is_stopped) == (3, True)
     assert "stopped by a signal after step 3" in caplog.text
-    found = find_checkpoint(tmp_path / "stopped" / "checkpoints", "auto")
-    assert found is not None
-    assert found.name == "step-0000003"
+    found = tmp_path / "stopped" / "checkpoints" / "step-0000003"
+    assert found == find_checkpoint(found.parent, "auto")
     _, resumed = run_toy(tmp_path / "stopped", resume_from=found)
     assert fingerprint(resumed) == fingerprint(through)
     assert rows(tmp_path / "stopped") == rows(tmp_path / "through")
@@ -273,9 +254,6 @@ def test_an_evaluation_cut_short_by_a_signal_is_made_again(tmp_path: Path, step:
     assert rows(tmp_path / "cut") == rows(tmp_path / "through")
 
 
-# --- what an objective must keep --------------------------------------------------------------------------------------
-
-
 def test_what_would_not_be_trained_or_is_miscounted_is_refused_at_the_first_update(tmp_path: Path) -> None:
     class Miscounting(ToyObjective):
         """Planted: padding is counted on the host."""
@@ -290,25 +268,17 @@ def test_what_would_not_be_trained_or_is_miscounted_is_refused_at_the_first_upda
             run_toy(tmp_path, objective=model)
 
 
-# --- saving ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_save_that_fails_is_a_warning_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    blocked = tmp_path / "checkpoints"
-    blocked.touch()
+def test_a_save_that_fails_is_a_warning_and_tried_again_and_at_the_end_a_usage_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (blocked := tmp_path / "checkpoints").touch()
+    with pytest.raises(UsageError, match="make room"):
+        run_toy(tmp_path)
+    caplog.clear()
     outcome, _ = run_toy(tmp_path, before=toy.at_steps({6: blocked.unlink}))
     assert outcome.step == CONFIG.max_steps
     assert [line.startswith("cannot write the checkpoint") for line in caplog.messages] == [True, True]
     assert [step for step, _ in list_checkpoints(blocked)] == [6, 8]
-
-
-def test_a_last_save_that_fails_is_a_usage_error(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").touch()
-    with pytest.raises(UsageError, match="make room"):
-        run_toy(tmp_path)
-
-
-# --- what fine-tuning asks of the loop ------------------------------------------------------------------------------
 
 
 def test_rate_scales_multiply_the_rate_of_each_parameter(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from electra_albert.training.monitor import CLOCK, Monitor, Tally, cut_metrics, 
 from electra_albert.training.run_log import console_log
 from tests.training.toy import ALONE
 
-ROW = {"step": 1, "tokens": 7, "epoch": 0.1, "loss": 0.1 + 0.2, "sop_loss": None, "tokens_per_second": 3.0}
+POSITION = {"step": 1, "tokens": 7, "epoch": 0.1}
+ROW = {**POSITION, "loss": 0.1 + 0.2, "sop_loss": None, "tokens_per_second": 3.0}
 
 
 def read_rows(folder: Path) -> list[dict]:
@@ -24,13 +25,16 @@ def read_rows(folder: Path) -> list[dict]:
     return [{name: value for name, value in row.items() if name not in CLOCK} for row in rows]
 
 
-def test_rows_read_back_exactly_and_evaluations_carry_the_prefix(tmp_path: Path) -> None:
+def test_rows_read_back_exactly_with_null_for_what_is_not_finite_and_a_prefix_for_evaluations(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with Monitor(tmp_path, 10) as monitor:
         monitor.start(0)
-        monitor.row(ROW)
-        assert read_rows(tmp_path) == [{**ROW, "phase": "train"}]  # on disk at once, not when the run ends
-        monitor.evaluation({"step": 1, "tokens": 7, "epoch": 0.1}, {"loss": 1 / 3})
-    assert read_rows(tmp_path)[1] == {"step": 1, "tokens": 7, "epoch": 0.1, "eval_loss": 1 / 3, "phase": "eval"}
+        monitor.row({**ROW, "auc": float("nan")})
+        assert read_rows(tmp_path) == [{**ROW, "auc": None, "phase": "train"}]  # on disk at once, not at the end
+        assert "auc at step 1 is nan" in caplog.text
+        monitor.evaluation(POSITION, {"loss": 1 / 3})
+    assert read_rows(tmp_path)[1] == {**POSITION, "eval_loss": 1 / 3, "phase": "eval"}
 
 
 TORN = ('{"step": 2, "lo', '{"step": 2, "lo{"step": 3, "loss": 1.0}', "[1, 2]", "7", "null", "\x00")
@@ -45,16 +49,6 @@ def test_a_resume_cuts_later_rows_and_torn_lines(tmp_path: Path) -> None:
         path.write_text("\n".join((first, *TORN, *others, '{"step": 3, "lo')))
         assert read_metrics(path) == rows
         assert cut_metrics(path, 2, is_evaluated=is_evaluated) == kept == read_metrics(path)
-
-
-def test_a_number_that_is_not_finite_becomes_null_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with Monitor(tmp_path, 10) as monitor:
-        monitor.start(0)
-        monitor.row({**ROW, "auc": float("nan")})
-    assert read_rows(tmp_path)[0]["auc"] is None
-    assert "auc at step 1 is nan" in caplog.text
 
 
 def test_a_log_that_cannot_be_written_is_one_warning_and_stops_nothing(
@@ -121,7 +115,7 @@ def test_tensorboard_groups_rows_and_forgets_what_a_resume_repeats(
             monitor.start(first)
             for step in steps:
                 monitor.row({**ROW, "step": step})
-                monitor.evaluation({"step": step, "tokens": 7, "epoch": 0.1}, {"loss": 1.0})
+                monitor.evaluation({**POSITION, "step": step}, {"loss": 1.0})
                 monitor.text(step, "guesses", "a **b**")
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()

@@ -124,18 +124,14 @@ def test_each_matrix_of_a_shared_block_moves_once_by_its_own_norm() -> None:
 
 
 def test_where_a_norm_is_zero_the_ratio_is_one() -> None:
-    module = nn.Linear(2, 2, bias=False)
-    module.weight.data.zero_()
-    optimizer = build_optimizer(module, CONFIG)
-    give(module, {"weight": torch.ones(2, 2)})
-    optimizer.step()  # the first corrected direction of Adam is one everywhere, but for epsilon
-    torch.testing.assert_close(module.weight.detach(), torch.full((2, 2), -CONFIG.learning_rate))
-    other = nn.Linear(2, 2, bias=False)
-    before = other.weight.detach().clone()
-    optimizer = build_optimizer(other, replace(CONFIG, weight_decay=0.0))
-    give(other, {"weight": torch.zeros(2, 2)})
-    optimizer.step()
-    assert torch.equal(other.weight, before)
+    for weight, gradient in ((0.0, 1.0), (1.0, 0.0)):
+        module = nn.Linear(2, 2, bias=False)
+        module.weight.data.fill_(weight)
+        optimizer = build_optimizer(module, replace(CONFIG, weight_decay=0.0))
+        give(module, {"weight": torch.full((2, 2), gradient)})
+        optimizer.step()  # the first corrected direction of Adam is one or zero everywhere, but for epsilon
+        expected = torch.full((2, 2), weight - CONFIG.learning_rate * gradient)
+        torch.testing.assert_close(module.weight.detach(), expected)
 
 
 def everything(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -166,9 +162,6 @@ def test_an_update_found_infinite_changes_no_weight_moment_or_counter(value: flo
 def test_a_resumed_run_is_the_uninterrupted_one_to_the_bit(tmp_path: Path, step: int, has_correction: bool) -> None:
     config = replace(TOY_CONFIG, optimizer="lamb", adam_bias_correction=has_correction)
     check_resume_is_exact(tmp_path, config, ToyObjective, step)
-
-
-# --- groups ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_trainable_parameter_is_in_one_group_with_its_decay_and_rate_scale() -> None:
@@ -208,9 +201,6 @@ def test_a_parameter_that_no_loss_reaches_is_refused() -> None:
     module.dense(module.table(torch.tensor([1]))).sum().backward()
     with pytest.raises(ValueError, match="qkv"):
         check_gradients(module)
-
-
-# --- learning rate --------------------------------------------------------------------------------------------------
 
 
 def curve(kind: str, max_steps: int = 100, warmup_steps: int = 10) -> list[float]:

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,9 @@ V, L, D = 11, 7, 5
 SEED = 3
 ALONE = World(0, 1, 0, torch.device("cpu"))
 
+_INTERVALS = {"max_steps": 8, "warmup_steps": 3, "logging_steps": 3, "eval_steps": 4, "save_steps": 2}
 CONFIG = TrainingConfig(
-    max_steps=8,
-    per_device_train_batch_size=4,
-    learning_rate=0.03,
-    warmup_steps=3,
-    logging_steps=3,
-    eval_steps=4,
-    save_steps=2,
-    save_total_limit=100,
-    seed=SEED,
+    **_INTERVALS, per_device_train_batch_size=4, learning_rate=0.03, save_total_limit=100, seed=SEED
 )
 
 
@@ -91,11 +85,8 @@ class Breaking(ToyObjective):
 class ToyBatches:
     """Rows keyed by their position in the run; lengths differ much between rows, order labels are rare."""
 
-    def __init__(
-        self, config: TrainingConfig, world: World = ALONE, before: Callable[[int], None] | None = None
-    ) -> None:
-        self._config, self._world, self._before = config, world, before
-        self._rows = config.per_device_train_batch_size
+    def __init__(self, config: TrainingConfig, world: World = ALONE, before: Callable[[int], None] | None = None):
+        self._world, self._before, self._rows = world, before, config.per_device_train_batch_size
         self._global = self._rows * config.gradient_accumulation_steps * world.world_size
 
     def rows(self, position: Tensor) -> Batch:
@@ -112,16 +103,12 @@ class ToyBatches:
         )
 
     def steps(self, first_step: int) -> Iterator[list[Batch]]:
-        step = first_step
-        while True:
+        for step in count(first_step):
             if self._before is not None:
                 self._before(step)
-            mine = (step - 1) * self._global + self._world.rank * self._global // self._world.world_size
-            yield [
-                self.rows(torch.arange(start, start + self._rows))
-                for start in range(mine, mine + self._rows * self._config.gradient_accumulation_steps, self._rows)
-            ]
-            step += 1
+            share = self._global // self._world.world_size
+            mine = torch.arange(share) + (step - 1) * self._global + self._world.rank * share
+            yield [self.rows(position) for position in mine.split(self._rows)]
 
     def epoch(self, step: int) -> float:
         return step * self._global / 100
@@ -153,8 +140,7 @@ def fingerprint(module: nn.Module) -> str:
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     """The rows of metrics.jsonl but for what depends on the clock."""
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    timed = ("tokens_per_second", *CLOCK)
+    timed, lines = ("tokens_per_second", *CLOCK), (folder / "metrics.jsonl").read_text().splitlines()
     return [{name: value for name, value in json.loads(line).items() if name not in timed} for line in lines]
 
 
