@@ -206,18 +206,14 @@ def _config_options(config: str) -> dict[str, Any]:
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """A hint at the nearest known name, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
-
-
-class _ShortFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Keeps the lines of a text, shows the default of an option."""
+    return "".join(f" (did you mean {close}?)" for close in difflib.get_close_matches(name, list(known), n=1))
 
 
 def _format_short_help(parser: ArgumentParser, short: ShortHelp) -> str:
     """The purpose, the options that most people use by the first sentence of their help, examples and exit codes."""
+    layout: Any = type("", (argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter), {})
     page = argparse.ArgumentParser(
-        parser.prog, parser.usage, parser.description, formatter_class=_ShortFormatter, add_help=False
+        parser.prog, parser.usage, parser.description, formatter_class=layout, add_help=False
     )
     known = {name: action for action in parser._actions for name in action.option_strings}
     listed = page.add_argument_group(f"options used most, of all that {_ALL_OPTIONS} shows")

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shutil
 import sys
 import sysconfig
@@ -43,15 +44,14 @@ def why_not_compiled(device: torch.device) -> str | None:
 
 def processor() -> str:
     """The model name of the processor, or the system's name for it."""
-    lines: list[str] = []
     with suppress(OSError):  # not Linux
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+        if found := re.search(r"^model name\s*: *(.*\S)", Path("/proc/cpuinfo").read_text(errors="replace"), re.M):
+            return found[1]
+    return platform.processor() or platform.machine()
 
 
 def memory_of(device: torch.device) -> int:
-    """Bytes of memory that the device has, in use or not; the host's where the device shares it."""
+    """Bytes of memory that the device has; the host's where the device shares it."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     try:

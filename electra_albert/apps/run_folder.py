@@ -116,8 +116,7 @@ def read_options(file: Path, name: str) -> dict[str, Any]:
     try:
         options = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{name} cannot be read ({reason}); check the path") from None
+        raise UsageError(f"{name} cannot be read ({getattr(error, 'strerror', error)}); check the path") from None
     except (yaml.YAMLError, *NOT_YAML) as error:
         raise UsageError(f"{name} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(options, dict):
@@ -160,10 +159,8 @@ def _text_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
     """Why another text is read, or the same one otherwise, by the options that name it."""
     corpus = now["corpus"]
     differences = [f"another corpus ({before.get('corpus')} then, {corpus} now)"] * (before.get("corpus") != corpus)
-    names = sorted(_PATHS - {"output_dir", "corpus"})
-    differences += [
-        f"{name} {before[name]} then, {now[name]} now" for name in names if before.get(name, now[name]) != now[name]
-    ]
+    changed = [name for name in sorted(_PATHS - {"output_dir", "corpus"}) if before.get(name, now[name]) != now[name]]
+    differences += [f"{name} {before[name]} then, {now[name]} now" for name in changed]
     return differences or [f"the contents of {corpus}, its weights, or how this version reads it changed since"]
 
 
@@ -203,17 +200,16 @@ def _sources(corpus: CorpusConfig) -> list[dict[str, Any]]:
     """The sources that a list has now; none of another corpus, or where only what was prepared of it is left."""
     from electra_albert.corpus.mixture import read_sources
 
-    try:
+    sources = []
+    with suppress(UserError):
         sources = read_sources(corpus.corpus, corpus.text_column)
-    except UserError:
-        return []
     is_list = [source.corpus for source in sources] != [corpus.corpus]
     return [{"corpus": source.corpus, "weight": source.weight} for source in sources if is_list]
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turn errors of writing into a UsageError."""
+    """Turn errors of writing into UsageError."""
     from safetensors import SafetensorError
 
     try:

@@ -60,12 +60,12 @@ def inherited_options(source: Path, output_dir: Path) -> dict[str, Any]:
 
 
 def _run_options(run: Path) -> dict[str, Any]:
-    name = f"--init_from {run}"
-    if not run.exists():
-        raise UsageError(f"{name} does not exist; name a folder here, a hub model is fetched first")
     if not (run / CONFIG).is_file():
-        raise UsageError(f"{name}: it holds neither a run ({CONFIG}) nor a stock model (config.json)")
-    options = read_options(run / CONFIG, f"{name}: its {CONFIG}")
+        problem = (
+            f"holds neither a run ({CONFIG}) nor a stock model (config.json)" if run.exists() else "does not exist"
+        )
+        raise UsageError(f"--init_from {run} {problem}; name a folder here, a hub model is fetched first")
+    options = read_options(run / CONFIG, f"--init_from {run}: its {CONFIG}")
     return {key: value for key, value in options.items() if key in _INHERITED or isinstance(value, dict)}
 
 
@@ -74,7 +74,7 @@ def _stock_options(folder: Path) -> dict[str, Any]:
     encoder, *others = _find_models(folder)
     shape = load.read_config(encoder)
     narrower = [name for name, preset in PRESETS.items() if preset.model.hidden_size <= shape.hidden_size]
-    preset, positions = narrower[-1] if narrower else "tiny", shape.max_position_embeddings
+    preset, positions = ["tiny", *narrower][-1], shape.max_position_embeddings
     model = {name: value for name, value in asdict(shape).items() if name not in _NOT_OF_THE_SHAPE}
     # A preset's settings of the generator are for weights that begin at random.
     rtd = {"generator_layers": None, "generator_rate": RtdConfig.generator_rate}
@@ -201,8 +201,7 @@ def begin_with(origin: Origin, name: str, objective: PretrainingObjective) -> bo
     if discriminator is None:
         unused += ["generator"] * len(generators)
     else:
-        is_like_it = objective.generator.config == discriminator.config
-        if not generators and "predictions" in encoder.parts and is_like_it:
+        if not generators and "predictions" in unused and objective.generator.config == discriminator.config:
             generators = [encoder]
             unused.remove("predictions")
         way_out = "begin with the discriminator's folder alone, put elsewhere, and a generator is built for it"

@@ -77,8 +77,7 @@ def step_flops(config: PretrainConfig, rows: int) -> int:
 
 def _time_parts(job: Job, world: World) -> tuple[float, float]:
     """Seconds of one step, data included, by the median of its micro-batches, and of scoring one held-out row."""
-    training, device = job.config.training, world.device
-    monitor = Monitor(Path(), 1, is_main=False)
+    training, device, monitor = job.config.training, world.device, Monitor(Path(), 1, is_main=False)
     run = RunSettings(Path(), training, world._replace(world_size=1), monitor, StopSignal(), job.arithmetic)
     objective, optimizer = cast(Objective, job.objective), build_optimizer(job.objective, training)
     size = min(training.eval_examples, training.per_device_eval_batch_size, training.per_device_train_batch_size)
@@ -96,9 +95,8 @@ def _time_parts(job: Job, world: World) -> tuple[float, float]:
         optimizer.zero_grad(set_to_none=True)
 
     with closing(cast("Generator[list[Batch]]", job.batches.steps(1))) as stream:
-        for _ in range(2):  # the first ones compile and find memory
-            micro_batch()
-            update()
+        for action in (micro_batch, update, micro_batch, update):  # the first ones compile and find memory
+            action()
         seconds: list[float] = []
         while not seconds or (len(seconds) < _MOST and sum(seconds) < _TIMED_SECONDS):
             seconds.append(_timed(micro_batch, device))
