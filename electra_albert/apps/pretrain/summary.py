@@ -54,7 +54,7 @@ def plan_lines(job: Job, world: World) -> list[str]:
         lines.append(f"schedule: a new one, warmup to {training.learning_rate:g}, down to 0 at step {steps:,}")
     if not stock_computes(config.model):
         attention = config.model.attention
-        lines.append(f"notice: AutoModel will not load the models: transformers has no attention {attention}")
+        lines.append(f"notice: transformers has no attention {attention}: only this toolkit will load the models")
     if rate is not None:
         count, wanted = job.held_out.table.count, training.eval_examples
         lines += error_lines(round(len(job.held_out.stream.tokens) * min(count, wanted) // count * rate))
