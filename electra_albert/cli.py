@@ -19,11 +19,8 @@ def main(argv: Sequence[str]) -> int:
     """Run the command that the first argument names; returns its exit code."""
     name = argv[0] if argv else ""
     if name in ("-h", "--help"):
-        width = max(map(len, COMMANDS))
-        lines = [f"  {command:{width}}  {text}" for command, (_, text) in COMMANDS.items()]
-        print(
-            "usage: electra-albert COMMAND [option ...]", "", *lines, "", "COMMAND --help lists its options.", sep="\n"
-        )
+        lines = [f"  {command:10}  {text}" for command, (_, text) in COMMANDS.items()]
+        print("usage: electra-albert COMMAND [option ...]\n", *lines, "\nCOMMAND --help lists its options.", sep="\n")
         return 0
     if name == "--version":
         from electra_albert import __version__

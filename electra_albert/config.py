@@ -20,8 +20,8 @@ def require(claim: bool, message: str) -> None:
 
 
 def require_within(config: object, interval: str, names: str) -> None:
-    """Require each field named to lie in an interval, as [0, 1); None, which stands for a default, is allowed."""
-    low, high = (float(end) for end in interval[1:-1].split(","))
+    """Require each field named to lie in an interval, as [0, 1); None, a default found elsewhere, is allowed."""
+    low, high = map(float, interval[1:-1].split(","))
     for name in names.split():
         value = getattr(config, name)
         is_closed_end = (value == low and interval[0] == "[") or (value == high and interval[-1] == "]")
@@ -130,8 +130,8 @@ class RtdConfig:
     def generator(self, discriminator: ModelConfig) -> ModelConfig:
         """The generator's shape: narrower, heads of the same size where they fit, by default as deep.
 
-        It shares parameters between layers as the discriminator does: in as many groups, or as it has layers where
-        those are fewer, or not at all. Raises ValueError where the groups do not divide the layers.
+        Its layers share parameters as the discriminator's do: in as many groups, at most one a layer, or not at all.
+        Raises ValueError where the groups do not divide the layers.
         """
         heads = max(1, round(discriminator.num_attention_heads * self.generator_size))
         layers, groups = self.generator_layers or discriminator.num_hidden_layers, discriminator.num_hidden_groups
@@ -182,10 +182,8 @@ class CorpusConfig:
     """What is read, and how it becomes rows."""
 
     corpus: str = BUILT_IN_CORPUS
-    """Text, .jsonl, .csv, .tsv, .parquet or .arrow files, plain or packed as .gz, .bz2, .xz or .zst: a file, a folder
-    or a glob; a folder written by datasets; a .yaml file of several sources and their sampling weights; OWNER/NAME of a
-    dataset on the hub; sample is the text that ships, from the Simple English Wikipedia (a folder of that name is
-    ./sample)."""
+    """Text, .jsonl, .csv, .tsv, .parquet or .arrow (or these as .gz, .bz2, .xz, .zst): a file, folder or glob; a folder
+    of datasets; a .yaml of sources and weights; OWNER/NAME on the hub; sample, which ships (a folder is ./sample)."""
     text_column: str = "text"
     """Column of a table, or key of a .jsonl line, that holds the text of a document."""
     encoding: str = "utf-8"
@@ -193,8 +191,7 @@ class CorpusConfig:
     bad_utf8: Literal["replace", "skip", "error"] = "replace"
     """What becomes of a line with bytes that are not UTF-8: they are replaced, the line is skipped, or all stops."""
     tokenizer: str | None = None
-    """A tokenizer to use: its folder, a SentencePiece .model, a BERT vocab.txt or a tokenizer.json; without it one is
-    trained on the corpus."""
+    """Folder of a tokenizer, SentencePiece .model, BERT vocab.txt or tokenizer.json; by default one is trained."""
     vocab_size: int = 30_000
     """Tokens of the tokenizer that is trained; a small corpus may give fewer."""
     extend_vocab_to: int | None = None
@@ -217,10 +214,8 @@ class CorpusConfig:
         require_filled(self, "corpus text_column tokenizer prepared_dir")
         object.__setattr__(self, "encoding", canonical_encoding(self.encoding))
         require_within(self, "[32, inf)", "vocab_size")
-        require(
-            self.extend_vocab_to is None or self.tokenizer is not None,
-            "extend_vocab_to needs a tokenizer to extend; name one by --tokenizer or --init_from",
-        )
+        problem = "extend_vocab_to needs a tokenizer to extend; name one by --tokenizer or --init_from"
+        require(self.extend_vocab_to is None or self.tokenizer is not None, problem)
         require_within(self, f"[8, {MAX_WIDTH}]", "max_seq_length")
         require_within(self, "[1, inf)", "preprocessing_num_workers")
 
@@ -304,8 +299,7 @@ class RunConfig:
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Device; auto takes a GPU where there is one, NVIDIA's (cuda) or a Mac's (mps)."""
     torch_compile: Literal["auto", "none", "blocks", "step"] = "auto"
-    """Parts that torch.compile compiles: none, each block once, or the whole step, which takes minutes; auto takes
-    blocks on a CUDA GPU that can, and none elsewhere."""
+    """Parts that torch.compile compiles: none, each block once, or the whole step (minutes); auto: blocks on CUDA."""
     resume: str = "auto"
     """auto resumes a run found in output_dir, never begins in an empty folder, PATH names a checkpoint."""
     dry_run: bool = False
@@ -313,10 +307,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require_filled(self, "output_dir init_from old_corpus resume")
-        require(
-            self.old_corpus is None or self.init_from is not None,
-            "old_corpus is text that the weights of --init_from know; name them, or leave it out",
-        )
+        problem = "old_corpus is text that the weights of --init_from know; name them, or leave it out"
+        require(self.old_corpus is None or self.init_from is not None, problem)
 
 
 @dataclass(frozen=True)

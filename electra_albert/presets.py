@@ -1,36 +1,23 @@
 """Complete settings to start from, by name: sizes, rates and batches that belong together."""
 
-from typing import Final, Literal
+from typing import Any, Literal
 
 from electra_albert.config import CorpusConfig, ModelConfig, PretrainConfig, RtdConfig, TrainingConfig
 
-# Differs from ALBERT: ELECTRA's exact GELU. On a CPU the tanh approximation takes several times as long.
-_ACTIVATION: Final = "gelu"
-
 
 def _shape(width: int, layers: int, heads: int, initialization: Literal["normal", "local"] = "normal") -> ModelConfig:
-    return ModelConfig(
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=4 * width,
-        hidden_act=_ACTIVATION,
-        initialization=initialization,
-    )
+    sizes: dict[str, Any] = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    # Differs from ALBERT: ELECTRA's exact GELU. On a CPU the tanh approximation takes several times as long.
+    return ModelConfig(**sizes, intermediate_size=4 * width, hidden_act="gelu", initialization=initialization)
 
 
 def _preset(
     shape: tuple[int, int, int], length: int, batch: tuple[int, int], peak: float, steps: int, mask_rate: float = 0.15
 ) -> PretrainConfig:
     """A published shape (H, layers, heads): ALBERT's blocks with ELECTRA's recipe; a batch is rows x micro-batches."""
-    rows, micro_batches = batch
-    training = TrainingConfig(steps, rows, gradient_accumulation_steps=micro_batches, learning_rate=peak)
-    return PretrainConfig(
-        corpus=CorpusConfig(max_seq_length=length),
-        training=training,
-        model=_shape(*shape),
-        rtd=RtdConfig(mask_rate=mask_rate),
-    )
+    training = TrainingConfig(steps, batch[0], gradient_accumulation_steps=batch[1], learning_rate=peak)
+    corpus, rtd = CorpusConfig(max_seq_length=length), RtdConfig(mask_rate=mask_rate)
+    return PretrainConfig(corpus=corpus, training=training, model=_shape(*shape), rtd=rtd)
 
 
 PRESETS: dict[str, PretrainConfig] = {

@@ -2,9 +2,7 @@
 
 import os
 import socket
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded; tests run side by side, one a core
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -25,14 +23,6 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         connect(self, address)  # type: ignore[arg-type]
 
     monkeypatch.setattr(socket.socket, "connect", connect_here_only)
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """An empty folder that every user of the machine may enter; tmp_path lies below one of its owner's alone."""
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
 
 
 @pytest.fixture

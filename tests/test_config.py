@@ -10,36 +10,22 @@ from electra_albert.config import CorpusConfig, MlmConfig, ModelConfig, Pretrain
 from electra_albert.objectives import OBJECTIVES
 from electra_albert.presets import PRESETS
 
-NAN, INFINITE = float("nan"), float("inf")
+NAN, INF = float("nan"), float("inf")
+TRAINING, ENCODINGS = {"max_grad_norm": (0.0,), "seed": (-1,)}, ("utf-16", "unicode_escape", "no-such")
 # Values just outside of what each setting may be.
 IMPOSSIBLE: dict[type, dict[str, tuple[object, ...]]] = {
     ModelConfig: {
-        "hidden_size": (250, 0),
-        "num_attention_heads": (0,),
-        "num_hidden_layers": (0, 10**9),
-        "max_position_embeddings": (7, 10**9),
-        "vocab_size": (5,),
-        "hidden_dropout_prob": (1.5, NAN),
+        **{"hidden_size": (250, 0), "num_attention_heads": (0,), "num_hidden_layers": (0, 10**9), "vocab_size": (5,)},
+        **{"max_position_embeddings": (7, 10**9), "hidden_dropout_prob": (1.5, NAN)},
     },
     RtdConfig: {
         "mask_rate": (0.0, 1.0),
         "temperature": (0.0, NAN),
         "generator_size": (0.0,),
-        "generator_weight": (INFINITE,),
+        "generator_weight": (INF,),
     },
-    CorpusConfig: {
-        "corpus": ("",),
-        "max_seq_length": (7,),
-        "vocab_size": (5,),
-        "encoding": ("utf-16", "unicode_escape", "no-such"),
-    },
-    schema.TrainingConfig: {
-        "max_steps": (0,),
-        "learning_rate": (0.0, NAN),
-        "weight_decay": (1.0,),
-        "max_grad_norm": (0.0,),
-        "seed": (-1,),
-    },
+    CorpusConfig: {"corpus": ("",), "max_seq_length": (7,), "vocab_size": (5,), "encoding": ENCODINGS},
+    schema.TrainingConfig: {"max_steps": (0,), "learning_rate": (0.0, NAN), "weight_decay": (1.0,), **TRAINING},
     MlmConfig: {"mask_rate": (0.0,), "random_token_share": (0.3, -0.1)},
     SopConfig: {"weight": (0.0,)},
 }

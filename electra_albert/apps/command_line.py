@@ -1,7 +1,4 @@
-"""Options to settings, errors to exit codes, help on two levels.
-
-Precedence: defaults < preset < --config file < flags.
-"""
+"""Options to settings (defaults < preset < --config file < flags), errors to exit codes, help on two levels."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
@@ -29,7 +25,6 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _ALL_OPTIONS = "--help-all"
-_PRINT_CONFIG = "--print_config"
 _OF_FILES = ("--corpus", "--input", "--train_file")  # options that a path alone may be meant for
 _EXIT_CODES = """0 done, 1 a bug, 2 options and paths, 3 data, 4 a checkpoint, tokenizer or run folder,
 5 training diverged, 75 stopped by a signal after saving: the same command resumes"""
@@ -38,7 +33,7 @@ _EXIT_CODES = """0 done, 1 a bug, 2 options and paths, 3 data, 4 a checkpoint, t
 class ShortHelp(NamedTuple):
     """What --help shows of a command with many options."""
 
-    options: tuple[str, ...]
+    options: str  # names, separated by blanks
     examples: str  # lines of `command  # what it does`
     docs: str
 
@@ -63,7 +58,7 @@ def run_app(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
         return 0
     except OSError:
         if not (failure := _write(sys.stdout)):
-            raise  # stdout is not what failed
+            raise  # something else failed
         return report(UsageError(f"{failure}; make room or write elsewhere"))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -114,22 +109,21 @@ def report(error: UserError) -> int:
 
 
 def check_can_write(folder: Path) -> None:
-    """UsageError unless `folder` can be written into, or made where it is not there; makes nothing."""
+    """UsageError unless `folder` can be written into, or made where it does not exist; makes nothing."""
     try:
         nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists() or path.is_symlink())
+        problem = "" if os.access(nearest, os.W_OK | os.X_OK) else f"no permission in {nearest}"
+        if not nearest.is_dir():
+            problem = f"{nearest} is {'a file' if nearest.exists() else 'a broken link'}"
     except OSError as error:
-        raise UsageError(f"cannot write into {str(folder)[:100]}: {error.strerror}; choose another folder") from None
-    if not nearest.exists():
-        raise UsageError(f"cannot write into {folder}: {nearest} is a link that leads nowhere; choose another folder")
-    if not nearest.is_dir():
-        raise UsageError(f"cannot write into {folder}: {nearest} is a file; choose another folder")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise UsageError(f"cannot write into {folder}: no permission in {nearest}; choose another folder")
+        problem = str(error.strerror)
+    if problem:
+        raise UsageError(f"cannot write into {str(folder)[:100]}: {problem}; choose another folder")
 
 
 def make_parser(program: str, description: str, usage: str | None = None, epilog: str | None = None) -> ArgumentParser:
-    """A parser that refuses what it does not know, abbreviations included; with a short usage it has --help-all."""
-    from jsonargparse import ArgumentParser, set_parsing_settings
+    """A parser that refuses what it does not know, abbreviations included; one with many options has a `usage`."""
+    from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
 
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     parser = ArgumentParser(
@@ -137,33 +131,29 @@ def make_parser(program: str, description: str, usage: str | None = None, epilog
         description=description,
         usage=usage and f"%(prog)s {usage}",
         epilog=epilog,
-        formatter_class=_plain_formatter(),
+        formatter_class=type("", (argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter), {}),
         exit_on_error=False,
         allow_abbrev=False,
     )
     if usage:
         parser.add_argument(_ALL_OPTIONS, action="help", help="Show every option and exit.")
+        parser.add_argument("--config", action="config", help="A YAML file of these options, as a run's config.yaml.")
     return parser
-
-
-def add_switches(parser: ArgumentParser, *classes: type[Any]) -> None:
-    """Let the options of these dataclasses that are False by default stand alone on the command line."""
-    switches = {field.name for kind in classes for field in fields(kind) if field.default is False}
-    for action in parser._actions:
-        if action.dest in switches:
-            action.nargs, action.const = "?", True
 
 
 def parse(
     parser: ArgumentParser, argv: Sequence[str], short: ShortHelp | None = None, of_file: str | None = None
 ) -> Namespace:
-    """Parse, with every complaint as a UsageError of one line that suggests what may have been meant.
+    """Parse; raise UsageError, with a suggestion, where an option is wrong. --help prints the `short` help, if any.
 
-    --help shows the short help where there is one. A path that stands alone is the value of the option `of_file`.
+    An option that is False by default needs no value. A path without an option is the value of the option `of_file`.
     """
     if short is not None and {"-h", "--help"} & {*argv}:
         print(_format_short_help(parser, short), end="")
         raise SystemExit(0)
+    for action in parser._actions:
+        if action.default is False and action.nargs is None:
+            action.nargs, action.const = "?", True
     try:
         return parser.parse_args(list(argv))
     except argparse.ArgumentError as error:
@@ -204,7 +194,6 @@ def find_first(argv: Sequence[str], names: Sequence[str]) -> list[str | None]:
 
 
 def _find(argv: Sequence[str], names: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The values of --config and of some other options, and the remaining arguments."""
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     finder.add_argument("--config", action="append", default=[])
     for name in names:
@@ -220,57 +209,25 @@ def _config_options(config: str) -> dict[str, Any]:
     if not config.startswith("{") or os.path.exists(config):
         return read_options(Path(config), f"--config {config}")
     try:
-        options: dict[str, Any] = json.loads(config)
+        return dict(json.loads(config))
     except ValueError as error:
         raise UsageError(f"--config {config[:100]}: neither a file nor JSON ({error})") from None
-    return options
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """A hint at the nearest known name, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
-
-
-def _plain_formatter() -> type[Any]:
-    """A formatter that keeps the lines of a text and, of the library's notes on an option, only the default."""
-    from jsonargparse import DefaultHelpFormatter
-
-    class PlainFormatter(DefaultHelpFormatter):
-        def _get_help_string(self, action: Any) -> str:
-            text = re.sub(r"type: %\(type\)s(, )?", "", super()._get_help_string(action) or "")
-            if action.default is None:
-                text = text.replace("default: %(default)s", "")
-            return text.removesuffix(" ()")
-
-        def _fill_text(self, text: str, width: int, indent: str) -> str:
-            if "\n" not in text:
-                return super()._fill_text(text, width, indent)
-            return "\n".join(indent + line for line in text.splitlines())
-
-    return PlainFormatter
-
-
-def add_config(parser: ArgumentParser, example: str) -> None:
-    """Add --config, and --print_config in our words."""
-    parser.add_argument("--config", action="config", help=f"A YAML file of these options, such as {example}.")
-    for action in parser._actions:
-        if _PRINT_CONFIG in action.option_strings:
-            action.help, action.metavar = "Print all settings as YAML, which --config takes, and stop.", "\b"
-
-
-class _ShortFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Keeps the lines of a text, shows the default of an option."""
+    return "".join(f" (did you mean {close}?)" for close in difflib.get_close_matches(name, list(known), n=1))
 
 
 def _format_short_help(parser: ArgumentParser, short: ShortHelp) -> str:
     """The purpose, the options that most people use by the first sentence of their help, examples and exit codes."""
+    layout: Any = type("", (argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter), {})
     page = argparse.ArgumentParser(
-        parser.prog, parser.usage, parser.description, formatter_class=_ShortFormatter, add_help=False
+        parser.prog, parser.usage, parser.description, formatter_class=layout, add_help=False
     )
     known = {name: action for action in parser._actions for name in action.option_strings}
     listed = page.add_argument_group(f"options used most, of all that {_ALL_OPTIONS} shows")
-    for name in short.options:
+    for name in short.options.split():
         action = copy.copy(known[f"--{name}"])
         action.help = re.split(r"(?<=\.)\s", action.help)[0]
         action.default = argparse.SUPPRESS if action.default in (None, False) else action.default

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shutil
 import sys
 import sysconfig
@@ -26,12 +27,10 @@ def why_not_compiled(device: torch.device) -> str | None:
     """The reason why torch.compile cannot make code for `device`, and the way out; None where it can."""
     if device.type not in _COMPILERS:
         return f"it is not tried on {device.type}"
-    if device.type == "cuda":
-        if find_spec("triton") is None:
-            return "Triton is not installed: pip install triton"
-        capability = torch.cuda.get_device_capability(device)
-        if capability < _TRITON_CAPABILITY:
-            return f"the GPU's compute capability {capability[0]}.{capability[1]} is too old for Triton"
+    if device.type == "cuda" and find_spec("triton") is None:
+        return "Triton is not installed: pip install triton"
+    if device.type == "cuda" and (capability := torch.cuda.get_device_capability(device)) < _TRITON_CAPABILITY:
+        return f"the GPU's compute capability {capability[0]}.{capability[1]} is too old for Triton"
     variable, usual = _COMPILERS[device.type]
     if not any(map(shutil.which, [chosen] if (chosen := os.environ.get(variable)) else usual)):
         return f"no C compiler is found: install {usual[0]} or name one in {variable}"
@@ -45,15 +44,14 @@ def why_not_compiled(device: torch.device) -> str | None:
 
 def processor() -> str:
     """The model name of the processor, or the system's name for it."""
-    lines: list[str] = []
     with suppress(OSError):  # not Linux
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+        if found := re.search(r"^model name\s*: *(.*\S)", Path("/proc/cpuinfo").read_text(errors="replace"), re.M):
+            return found[1]
+    return platform.processor() or platform.machine()
 
 
 def memory_of(device: torch.device) -> int:
-    """Bytes of memory that the device has, in use or not; the host's where the device shares it."""
+    """Bytes of memory that the device has; the host's where the device shares it."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     try:
@@ -63,7 +61,7 @@ def memory_of(device: torch.device) -> int:
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most bytes that this process has had: of tensors on a GPU, else all that was resident; 0 if unknown."""
+    """The most bytes that this process has had: of tensors on a GPU, else resident memory; 0 if unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
@@ -75,10 +73,10 @@ def peak_memory(device: torch.device) -> int:
 
 
 def smaller_step(training: TrainingConfig) -> str:
-    """Advice where a training step is too large."""
-    rows = training.per_device_train_batch_size
-    advice = f"lower --per_device_train_batch_size {rows} and raise --gradient_accumulation_steps as much"
-    return advice if training.gradient_checkpointing else f"{advice}, or set --gradient_checkpointing true"
+    """Advice where a training step needs more memory than there is."""
+    advice = f"lower --per_device_train_batch_size {training.per_device_train_batch_size} and raise "
+    or_checkpointing = "" if training.gradient_checkpointing else ", or set --gradient_checkpointing true"
+    return f"{advice}--gradient_accumulation_steps as much{or_checkpointing}"
 
 
 @contextmanager
@@ -95,7 +93,5 @@ def one_line_errors(training: TrainingConfig, compilation: Compilation | Literal
         if compilation == "none" or not isinstance(error, BackendCompilerFailed):
             raise
         cause = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UsageError(
-            f"torch.compile failed ({cause}); --torch_compile none trains without it; after a start that was killed "
-            "while it compiled, delete the folder torchinductor_<your name> among the temporary files"
-        ) from error
+        way_out = "use --torch_compile none, or, if an earlier run was killed, delete /tmp/torchinductor_<your name>"
+        raise UsageError(f"torch.compile failed ({cause}); {way_out}") from error

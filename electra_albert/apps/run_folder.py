@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig, PretrainConfig, as_settings
 from electra_albert.contracts import NOT_YAML, CheckpointError, Metrics, UsageError, UserError
@@ -41,14 +41,7 @@ _TEXT = {"store", "tokenizer_fingerprint", "rows_taken_of_sources"}
 _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", "metrics.jsonl", LOG_FILE)
 _GIT_SECONDS = 30
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
-
-
-class Begun(NamedTuple):
-    """The checkpoint that a start resumes, of the run or its generator's warm-up, and the settings that may change."""
-
-    checkpoint: Path
-    state: dict[str, Any]
-    may_change: Set[str]
+Begun = tuple[Path, dict[str, Any], Set[str]]  # the checkpoint that is resumed, its state, settings that may change
 
 
 def find_begun(folder: Path, found: Path | None) -> Begun | None:
@@ -56,10 +49,10 @@ def find_begun(folder: Path, found: Path | None) -> Begun | None:
     from electra_albert.training.checkpoint import find_checkpoint, read_state
 
     if found is not None:
-        return Begun(found, read_state(found), MAY_CHANGE)
+        return found, read_state(found), MAY_CHANGE
     warmup = find_checkpoint(folder / WARMUP / "checkpoints", "auto")
     # The warm-up's schedule depends on the run's length.
-    return None if warmup is None else Begun(warmup, read_state(warmup), MAY_CHANGE - {"max_steps"})
+    return None if warmup is None else (warmup, read_state(warmup), MAY_CHANGE - {"max_steps"})
 
 
 def check_settings(begun: Begun, preset: str, config: PretrainConfig, world_size: int) -> None:
@@ -68,11 +61,9 @@ def check_settings(begun: Begun, preset: str, config: PretrainConfig, world_size
     Raises CheckpointError where an option differs that decides what is trained; UsageError where the run would end
     before the checkpoint.
     """
-    found, state, may_change = begun
-    if "max_steps" in may_change and state["step"] > config.training.max_steps:
-        raise UsageError(
-            f"{found} is beyond --max_steps {config.training.max_steps}; raise it or choose another --output_dir"
-        )
+    (found, state, may_change), steps = begun, config.training.max_steps
+    if "max_steps" in may_change and state["step"] > steps:
+        raise UsageError(f"{found} is beyond --max_steps {steps}; raise it or choose another --output_dir")
     settings = run_settings(preset, config, world_size, "unknown")
     recorded = {name: value for name, value in state["settings"].items() if name in settings}
     settings["model"]["vocab_size"] = recorded.get("model", {}).get("vocab_size")  # the tokenizer's, found later
@@ -101,10 +92,10 @@ def run_settings(preset: str, config: PretrainConfig, world_size: int, arithmeti
 
 def recorded_settings(folder: Path) -> dict[str, Any]:
     """The settings of the folder's last start; empty where there are none that can be read."""
-    recorded: Any = None
     with suppress(OSError):
-        recorded = read_json(folder / ENVIRONMENT).get("settings")
-    return recorded if isinstance(recorded, dict) else {}
+        if isinstance(recorded := read_json(folder / ENVIRONMENT).get("settings"), dict):
+            return recorded
+    return {}
 
 
 def read_evaluations(folder: Path) -> list[Metrics]:
@@ -125,8 +116,7 @@ def read_options(file: Path, name: str) -> dict[str, Any]:
     try:
         options = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{name} cannot be read ({reason}); check the path") from None
+        raise UsageError(f"{name} cannot be read ({getattr(error, 'strerror', error)}); check the path") from None
     except (yaml.YAMLError, *NOT_YAML) as error:
         raise UsageError(f"{name} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(options, dict):
@@ -145,12 +135,11 @@ def compare_settings(
     usual = _flatten(as_settings(PretrainConfig()))  # of options that came after the record
     before |= {name: usual[name] for name in now.keys() & usual.keys() - before.keys()}
     changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
-    fixed = [name for name in changed if name not in may_change]
-    if fixed:
+    if fixed := [name for name in changed if name not in may_change]:
         texts = _TEXT.intersection(fixed) if "store" in now else set()  # else of fine-tuning
         differences = _text_differences(before, now) if texts else []
         differences += [f"{name} {before.get(name)} then, {now.get(name)} now" for name in fixed if name not in texts]
-        raise _other_settings(str(origin), differences)
+        raise _other_settings(origin, differences)
     return [f"{name}: {before.get(name)} before, {now.get(name)} now" for name in changed if name not in _PATHS]
 
 
@@ -170,42 +159,34 @@ def _text_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
     """Why another text is read, or the same one otherwise, by the options that name it."""
     corpus = now["corpus"]
     differences = [f"another corpus ({before.get('corpus')} then, {corpus} now)"] * (before.get("corpus") != corpus)
-    names = sorted(_PATHS - {"output_dir", "corpus"})
-    differences += [
-        f"{name} {before[name]} then, {now[name]} now" for name in names if before.get(name, now[name]) != now[name]
-    ]
+    changed = [name for name in sorted(_PATHS - {"output_dir", "corpus"}) if before.get(name, now[name]) != now[name]]
+    differences += [f"{name} {before[name]} then, {now[name]} now" for name in changed]
     return differences or [f"the contents of {corpus}, its weights, or how this version reads it changed since"]
 
 
-def _other_settings(origin: str, differences: Sequence[str]) -> CheckpointError:
+def _other_settings(origin: Path | str, differences: Sequence[str]) -> CheckpointError:
     listed = ", ".join(differences[:3]) + (f" and {len(differences) - 3} more" if len(differences) > 3 else "")
-    return CheckpointError(
-        f"{origin} was made with other settings ({listed}); choose another --output_dir or the same settings"
-    )
+    way_out = "choose another --output_dir or the same settings"
+    return CheckpointError(f"{origin} was made with other settings ({listed}); {way_out}")
 
 
 def check_is_ours(folder: Path) -> None:
     """UsageError where the folder holds files that a run would overwrite and was not made by one."""
     if (folder / ENVIRONMENT).is_file() or (folder / "checkpoints").is_dir():
         return
-    taken = [name for name in _WRITTEN if (folder / name).exists()]
-    if taken:
+    if taken := [name for name in _WRITTEN if (folder / name).exists()]:
         raise UsageError(f"{folder} is no run's folder and holds {taken[0]}, which a run writes; choose another")
 
 
 def describe_run(
     folder: Path, preset: str, config: PretrainConfig, command: Sequence[str], settings: Mapping[str, Any]
 ) -> None:
-    """Write environment.json, config.yaml, which --config takes again, and command.txt, each atomically.
-
-    `command` is what was typed after `python`.
-    """
+    """Write environment.json, config.yaml, which --config reads, and command.txt with `command`, each atomically."""
     import yaml
 
     options = {"preset": preset, **as_settings(config)}
-    options["model"] = {name: value for name, value in options["model"].items() if name != "vocab_size"}
-    for switch in ("dry_run", "resume"):
-        options.pop(switch)
+    for group, name in ((options["model"], "vocab_size"), (options, "dry_run"), (options, "resume")):
+        del group[name]
     if config.run.init_from is not None:
         options["tokenizer"] = str(folder / "tokenizer")  # its own, which stays when the other run goes
     # First: check_is_ours recognises a run by this file, wherever the process is killed.
@@ -219,24 +200,23 @@ def _sources(corpus: CorpusConfig) -> list[dict[str, Any]]:
     """The sources that a list has now; none of another corpus, or where only what was prepared of it is left."""
     from electra_albert.corpus.mixture import read_sources
 
-    try:
+    sources = []
+    with suppress(UserError):
         sources = read_sources(corpus.corpus, corpus.text_column)
-    except UserError:
-        return []
     is_list = [source.corpus for source in sources] != [corpus.corpus]
     return [{"corpus": source.corpus, "weight": source.weight} for source in sources if is_list]
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turn errors of writing into a UsageError."""
+    """Turn errors of writing into UsageError."""
     from safetensors import SafetensorError
 
     try:
         yield
     except (OSError, SafetensorError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
-        is_refused = isinstance(error, PermissionError) or getattr(error, "errno", None) == errno.EROFS
+        is_refused = getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS)
         way_out = "choose another --output_dir" if is_refused else "make room, and run the same command again"
         raise UsageError(f"cannot write into {folder} ({reason}); {way_out}") from None
 
@@ -246,16 +226,14 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
     from electra_albert.data_files import hub_name
     from electra_albert.hub.card import Facts
 
-    corpus, origin = config.corpus.corpus, config.run.init_from
-    base = None if origin is None else Path(origin).name
+    corpus, base = config.corpus.corpus, config.run.init_from and Path(config.run.init_from).name
     hub = None if Path(corpus).exists() else hub_name(corpus)
     name = corpus if hub or "://" in corpus else Path(corpus).name  # of a machine's folders only the last name
-    begun = "" if base is None else f", beginning with the weights of `{base}`"
+    begun = f", beginning with the weights of `{base}`" if base else ""
     lines = [f"Pretrained by {spec_of(config).learned_from} on the corpus `{name}` for {steps} steps{begun}.", ""]
     lines += ["| held-out text | value |", "| --- | --- |"]
-    for name, value in metrics.items():
-        if not isinstance(value, int):
-            lines.append(f"| {name.replace('_', ' ')} | {'-' if value is None else f'{value:.4f}'} |")
+    values = ((name.replace("_", " "), value) for name, value in metrics.items() if not isinstance(value, int))
+    lines += [f"| {name} | {'-' if value is None else f'{value:.4f}'} |" for name, value in values]
     language = config.run.language or ("en" if corpus == BUILT_IN_CORPUS else None)
     fields = {"language": language, "license": config.run.license, "datasets": [hub[0]] if hub else None}
     return Facts({**fields, "base_model": base}, "\n".join(lines))
@@ -267,8 +245,8 @@ def write_card(folder: Path, command: str, config: PretrainConfig, facts: Facts)
     from electra_albert.model.attention import stock_computes
 
     spec, is_stock = spec_of(config), stock_computes(config.model)
-    library = "transformers" if is_stock else None
-    fields = {"library_name": library, "pipeline_tag": "fill-mask", "tags": ["albert", "electra"], **facts.fields}
+    fields = {"pipeline_tag": "fill-mask", "tags": ["albert", "electra"], **facts.fields}
+    fields["library_name"] = "transformers" if is_stock else None
     text = f"An ALBERT encoder: {card.describe_shape(config.model)}.\n\n{facts.text}"
     encoder = "discriminator" if spec.has_discriminator else "generator"
     pooler = "" if spec.has_sentence_order else ", add_pooling_layer=False"  # which no objective trains

@@ -30,7 +30,7 @@ _TIMES = ("today", "at noon", "in winter", "before dawn", "after the storm", "ev
 
 
 class Ended(NamedTuple):
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -56,21 +56,10 @@ def english(documents: int, seed: int = 1) -> str:
     return "\n\n".join("\n".join(sentence() for _ in range(draw.randint(3, 5))) for _ in range(documents)) + "\n"
 
 
-TRAINING: dict[str, object] = {
-    "max_steps": STEPS,
-    "warmup_steps": 5,
-    "learning_rate": 0.002,
-    "per_device_train_batch_size": 8,
-    "per_device_eval_batch_size": 8,
-    "gradient_accumulation_steps": 1,
-    "precision": "fp32",
-    "device": "cpu",
-    "logging_steps": 5,
-    "eval_steps": 10,
-    "eval_examples": 16,
-    "save_steps": 10,
-    "preprocessing_num_workers": 1,
-}
+TRAINING: dict[str, object] = {"max_steps": STEPS, "warmup_steps": 5, "learning_rate": 0.002, "logging_steps": 5}
+TRAINING |= {"per_device_train_batch_size": 8, "per_device_eval_batch_size": 8, "gradient_accumulation_steps": 1}
+TRAINING |= {"precision": "fp32", "device": "cpu", "preprocessing_num_workers": 1}
+TRAINING |= {"eval_steps": 10, "eval_examples": 16, "save_steps": 10}
 _RTD = {"rtd.mask_rate": 0.15, "rtd.generator_size": 0.5, "rtd.generator_rate": 1.0}
 _SHAPE = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 64}
 _SHAPE |= {"embedding_size": 16, "max_position_embeddings": 64}

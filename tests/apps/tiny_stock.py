@@ -1,4 +1,4 @@
-"""Stock folders at toy size, their text and another one, and what Pretraining.py is told to go on from them."""
+"""Stock folders at toy size, their text and another one, and options of Pretraining.py that begin with them."""
 
 import functools
 import io
@@ -27,16 +27,9 @@ POSITIONS, PIECES = 64, 220
 MLM = ("--objective", "mlm")
 NEW_WORDS = ("thermodynamics", "crystallography", "photosynthesis")
 _OLD_TEXT, _NEW_TEXT = english(130, seed=4), english(130, seed=9)
-_SHAPE: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": POSITIONS,
-    "initializer_range": 0.1,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
+_SHAPE: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+_SHAPE |= {"max_position_embeddings": POSITIONS, "initializer_range": 0.1}
+_SHAPE |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _SIZES = TRAINING | {"max_seq_length": 32, "max_steps": 2, "warmup_steps": 1}
 _SIZES |= {"logging_steps": 1, "eval_steps": 100, "save_steps": 100}
 
@@ -68,12 +61,12 @@ class Desk:
         return folder
 
     def options(self, origin: Path, output: Path, *more: object) -> list[str]:
-        """What Pretraining.py is told to go on from `origin` with the new text; `more` comes last and so wins."""
+        """Options of a run that begins with `origin` on the new text; `more` comes last and so wins."""
         argv = ["--init_from", origin, "--corpus", self.new_text, "--prepared_dir", self.prepared]
         return [str(word) for word in (*argv, "--output_dir", output, *as_argv(_SIZES), *more)]
 
     def job(self, origin: Path, *more: object) -> tuple[Job, str]:
-        """What such a run would train with, in eval mode, and all that was logged of it."""
+        """The job of such a run, in eval mode, and all that was logged of it."""
         text = io.StringIO()
         logger, handler = logging.getLogger("electra_albert"), logging.StreamHandler(text)
         level = logger.level
@@ -90,7 +83,7 @@ class Desk:
 
 
 def adapt(desk: Desk, origin: Path, output: Path, *more: object) -> Ended:
-    """A run that goes on from `origin` and ends well."""
+    """A run that begins with `origin` and ends well."""
     return succeed(pretrain.main, *desk.options(origin, output, *more))
 
 
@@ -122,13 +115,11 @@ def write_stock(folder: Path, kind: str, **changes: Any) -> None:
         save_tokenizer(tokenizer, folder, POSITIONS)
         special = {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
         family, config = "albert", AlbertConfig(**{"vocab_size": PIECES, "embedding_size": 16, **special, **settings})
+    elif kind.startswith("Bert"):
+        family, config = "bert", BertConfig(**{"vocab_size": _write_wordpiece(folder), **settings})
     else:
-        pieces = _write_wordpiece(folder)
-        if kind.startswith("Bert"):
-            family, config = "bert", BertConfig(**{"vocab_size": pieces, **settings})
-        else:
-            settings = {"vocab_size": pieces, "embedding_size": 16, **settings}
-            family, config = "electra", ElectraConfig(**settings)
+        sizes = {"vocab_size": _write_wordpiece(folder), "embedding_size": 16}
+        family, config = "electra", ElectraConfig(**{**sizes, **settings})
     make(family, kind, config).save_pretrained(folder)
 
 
@@ -140,7 +131,7 @@ def load_stock(folder: Path, kind: str) -> Any:
 
 
 def stock_inputs(batch: Batch, ids: Tensor) -> dict[str, Tensor]:
-    """What a stock model is given of a batch whose tokens are `ids`."""
+    """Inputs of a stock model for a batch whose tokens are `ids`."""
     return {"input_ids": ids, "attention_mask": batch.attention_mask.long(), "token_type_ids": batch.token_type_ids}
 
 
@@ -162,9 +153,8 @@ def stock_mlm_loss(model: Any, masked: list[Masked]) -> float:
             outputs = model(**stock_inputs(batch, ids))
         logits = outputs["logits"] if "logits" in outputs else outputs["prediction_logits"]
         rows = torch.arange(len(ids))[:, None]  # [B, 1]
-        loss = F.cross_entropy(
-            logits[rows, targets.positions].flatten(0, 1), targets.labels.flatten(), reduction="none"
-        )
+        chosen = logits[rows, targets.positions].flatten(0, 1)
+        loss = F.cross_entropy(chosen, targets.labels.flatten(), reduction="none")
         nats = nats + (loss * targets.weight.flatten()).sum()
         count = count + targets.weight.sum()
     return float(nats / count)

@@ -21,10 +21,8 @@ _FOR_NEW_TEXT = (  # options with an effect where a fine-tuned model labels new 
     "prepared_dir"
 )
 _SHORT_HELP = command_line.ShortHelp(
-    (
-        *("task", "data_dir", "train_file", "validation_file", "text_column", "text_pair_column", "label_column"),
-        *("model", "output_dir", "seeds", "num_train_epochs", "learning_rate", "max_seq_length", "predict", _COMPARE),
-    ),
+    "task data_dir train_file validation_file text_column text_pair_column label_column model output_dir seeds "
+    f"num_train_epochs learning_rate max_seq_length predict {_COMPARE}",
     """python Finetuning.py                                      a built-in task, in minutes
 python Finetuning.py --train_file a.csv --validation_file b.csv --text_column review --label_column stars
 python Finetuning.py --task cola --data_dir GLUE/CoLA --model runs/mine --seeds 5
@@ -84,10 +82,8 @@ def parse_finetuning(argv: Sequence[str]) -> FinetuneConfig:
         command_line.make_parser("Finetuning.py", purpose, "[--option value ...]"),
         command_line.config_first(argv),
     )
-    command_line.add_config(parser, "config.yaml of a run")
     for part in PARTS.values():
         parser.add_class_arguments(part, skip={_COMPARE, *(DERIVED if part is TrainingConfig else ())})
-    command_line.add_switches(parser, *PARTS.values())
     text = "Two folders of results on the same task to compare, instead of training."
     parser.add_argument(f"--{_COMPARE}", type=str, nargs=2, metavar=("A", "B"), help=text)
     options = command_line.parse(parser, words, _SHORT_HELP)

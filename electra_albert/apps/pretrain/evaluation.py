@@ -3,6 +3,7 @@
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -32,10 +33,6 @@ EXAMPLES = 3
 _SHORTEST, _LONGEST = 8, 30  # tokens of a sentence that is shown
 _SKIPPED = 200  # sentences passed over before an example is given up
 _TOP_K = 5
-_IDLE = (
-    "the discriminator finds replaced tokens no better than chance, while the generator learns. A learning rate too "
-    "high for many layers makes all its vectors alike: if this lasts, restart with --rtd.discriminator_rate {rate:g}"
-)
 
 
 def evaluator(job: Job, run: RunSettings) -> Evaluate:
@@ -43,48 +40,45 @@ def evaluator(job: Job, run: RunSettings) -> Evaluate:
 
     def evaluate(step: int) -> Metrics | None:
         metrics = score(job.objective, job, job.held_out, run, job.prepared.held_out_sources)
+        if metrics is not None and job.origin is not None and job.origin.held_out is not None:
+            old = score(job.objective, job, job.origin.held_out, run)
+            names = ("loss", *job.objective.weights)
+            metrics = None if old is None else metrics | {f"{OLD_TEXT_PREFIX}{name}": old[name] for name in names}
         if metrics is None:
             return None
-        if job.origin is not None and job.origin.held_out is not None:
-            old = score(job.objective, job, job.origin.held_out, run)
-            if old is None:
-                return None
-            metrics |= {f"{OLD_TEXT_PREFIX}{name}": old[name] for name in ("loss", *job.objective.weights)}
         if is_discriminator_idle(metrics):
-            LOG.warning(_IDLE.format(rate=job.config.rtd.discriminator_rate / 4))
+            way_out = f"if this lasts, restart with --rtd.discriminator_rate {job.config.rtd.discriminator_rate / 4:g}"
+            LOG.warning(f"the discriminator is no better than chance, while the generator learns; {way_out}")
         if run.world.is_main:
-            run.monitor.text(step, "guesses", guesses_in_markdown(job))
+            lines = []
+            for cloze in clozes(job, inference_model(job)):
+                guesses = ", ".join(f"{shown(p['token_str'])} {p['score']:.1%}" for p in cloze.answer[0])
+                lines.append(f"- {printable(cloze.text)}: **{guesses}**")
+            run.monitor.text(step, "guesses", "\n".join(lines))
         return metrics
 
     return evaluate
 
 
 def score(
-    objective: PretrainingObjective,
-    job: Job,
-    held_out: Rows,
-    run: RunSettings,
-    sources: Mapping[str, int] | None = None,
+    objective: PretrainingObjective, job: Job, held_out: Rows, run: RunSettings, sources: Mapping[str, int] = {}
 ) -> Metrics | None:
     """Means of all terms over held-out rows, and the detection scores; None where a signal stopped it.
 
     sources: the row at which each source begins. Losses are then reported by source too, as `<loss>/<source>`.
     """
-    training, world, sources = run.config, run.world, sources or {}
-    by_source = [*objective.weights, "unigram_loss"] if sources else []
-    firsts = list(sources.values())
+    training, world, firsts = run.config, run.world, list(sources.values())
     tally, detections = Tally(world.device), Detections()
     kept = torch.ones((), dtype=torch.bool, device=world.device)
-    for batch in eval_batches(
-        held_out, training.eval_examples, training.per_device_eval_batch_size, world.rank, world.world_size, firsts
-    ):
+    size = training.per_device_eval_batch_size
+    for batch in eval_batches(held_out, training.eval_examples, size, world.rank, world.world_size, firsts):
         if run.stop.requested and world.world_size == 1:
             return None
         terms = objective.score(batch.to(world.device), job.unigram, detections)
         here = bisect_right(firsts, int(batch.example_id[0])) - 1
         for number, source in enumerate(sources):
-            part = 1 if number == here else 0
-            terms |= {f"{name}/{source}": Term(terms[name].sum * part, terms[name].count * part) for name in by_source}
+            for name in (*objective.weights, "unigram_loss"):
+                terms[f"{name}/{source}"] = Term(*(value * int(number == here) for value in terms[name]))
         tally.add(terms, kept)
     totals = tally.take(world)
     metrics = means_of(totals, objective.weights)
@@ -97,20 +91,11 @@ def score(
     return {**metrics, **detection_scores(scores, is_replaced, training.seed)}
 
 
-def guesses_in_markdown(job: Job) -> str:
-    """The generator's predictions of held-out words, for TensorBoard."""
-    lines = []
-    for cloze in clozes(job, inference_model(job)):
-        guesses = ", ".join(f"{shown(p['token_str'])} {p['score']:.1%}" for p in cloze.answer[0])
-        lines.append(f"- {printable(cloze.text)}: **{guesses}**")
-    return "\n".join(lines)
-
-
 def inference_model(job: Job) -> InferenceModel:
     """The calls of inference on the models in memory."""
-    generator, device = job.objective.generator, job.objective.generator.predictions.bias.device
-    models = (generator, generator, job.objective.discriminator)
-    return InferenceModel(job.prepared.tokenizer, *models, "it is not fine-tuned", device, 4096, Path())
+    generator, discriminator = job.objective.generator, job.objective.discriminator
+    device, reason = generator.predictions.bias.device, "it is not fine-tuned"
+    return InferenceModel(job.prepared.tokenizer, generator, generator, discriminator, reason, device, 4096, Path())
 
 
 class Cloze(NamedTuple):
@@ -123,7 +108,7 @@ class Cloze(NamedTuple):
 
 
 def clozes(job: Job, model: InferenceModel) -> Iterator[Cloze]:
-    """Held-out sentences, spread over the text and of a length good to read where there are, with a word masked.
+    """Held-out sentences spread over the text, of readable length where there are such, with a word masked.
 
     One that is longer than the model reads when tokenized again is left out: the mask replaced a part of a word.
     """
@@ -140,18 +125,15 @@ def clozes(job: Job, model: InferenceModel) -> Iterator[Cloze]:
         position = words[int(draw) % len(words)]
         before, after = tokenizer.decode(ids[:position]), tokenizer.decode(ids[position + 1 :])
         text = f"{before} {tokenizer.mask_token} {after}".strip()
-        try:
+        with suppress(DataError):
             (answer,) = model.fill_mask([text], _TOP_K)
-        except DataError:
-            continue
-        yield Cloze(ids, position, text, answer if isinstance(answer[0], list) else [answer])
+            yield Cloze(ids, position, text, answer if isinstance(answer[0], list) else [answer])
 
 
 def _whole_words(pieces: list[Piece]) -> list[int]:
     """Positions of subwords that are a word on their own."""
-    follows = [*pieces[1:], Piece("", starts_word=True)]
     return [
         position
-        for position, (piece, following) in enumerate(zip(pieces, follows, strict=True))
+        for position, (piece, following) in enumerate(pairwise([*pieces, Piece("", starts_word=True)]))
         if len(piece.text) > 1 and piece.starts_word and (following.starts_word or not following.text[0].isalnum())
     ]

@@ -23,33 +23,21 @@ _RISING_SHARE = 10  # of the updates, one in so many with a rising learning rate
 
 
 def warm_up(job: Job, run: RunSettings) -> bool:
-    """Train the generator alone, or resume that; False where a signal stopped it.
-
-    Raises as `train` and `find_checkpoint` do.
-    """
-    steps, folder = job.config.generator_warmup_steps, run.folder / WARMUP
+    """Train the generator alone, or resume that; False where a signal stopped it. Raises as `train` does."""
+    steps, folder, objective = job.config.generator_warmup_steps, run.folder / WARMUP, job.objective
     if not steps:
         return True
     LOG.info(f"training the new generator alone for {steps:,} steps; discriminator and shared tables stay as they are")
-    generator, rtd = job.objective.generator, job.config.rtd
+    generator, rtd = objective.generator, job.config.rtd
     masking = MlmConfig(rtd.mask_rate, rtd.mask_token_share, random_token_share=0.0)
-    alone = MaskedLanguageModeling(
-        generator.config, masking, job.objective.special, job.objective.seed, generator=generator
-    )
+    alone = MaskedLanguageModeling(generator.config, masking, objective.special, objective.seed, generator=generator)
+    config = replace(run.config, max_steps=steps, warmup_steps=steps // _RISING_SHARE, eval_steps=steps)
+    begun = find_checkpoint(folder / "checkpoints", "never" if job.config.run.resume == "never" else "auto")
+    warm = replace(run, folder=folder, config=config, resume_from=begun, scores_start=False, rate_scales=None)
     generator.embeddings.requires_grad_(False)
     try:
         with Monitor(folder, steps, is_main=run.world.is_main) as monitor:
-            warm = replace(
-                run,
-                folder=folder,
-                config=replace(run.config, max_steps=steps, warmup_steps=steps // _RISING_SHARE, eval_steps=steps),
-                monitor=monitor,
-                resume_from=find_checkpoint(
-                    folder / "checkpoints", "never" if job.config.run.resume == "never" else "auto"
-                ),
-                scores_start=False,
-                rate_scales=None,
-            )
+            warm = replace(warm, monitor=monitor)
             outcome = train(alone, job.batches, lambda step: score(alone, job, job.held_out, warm), warm)
     finally:
         generator.embeddings.requires_grad_(True)

@@ -15,7 +15,6 @@ from electra_albert.apps.run_folder import run_settings
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch, DataError, UsageError
 from electra_albert.corpus.examples import ONE_SEGMENT_RATE, Rows, TrainBatches
-from electra_albert.corpus.store import Store
 from electra_albert.corpus.tokenizer import fingerprint, special_ids
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import Compilation, compile_for_training, set_gradient_checkpointing
@@ -54,24 +53,27 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
 
     recorded: the settings in the checkpoint that a run resumes; None for a run that begins.
     """
-    training, seed = config.training, config.training.seed
-    arithmetic = choose_arithmetic(training.precision, world.device)
-    compilation = choose_compilation(config.run.torch_compile, world.device)
+    training, seed, device = config.training, config.training.seed, world.device
+    arithmetic = choose_arithmetic(training.precision, device)
+    compilation = choose_compilation(config.run.torch_compile, device)
     with main_first(world):
         if recorded is None:
             init_from.require_old_corpus(config)
         prepared = prepare(config.corpus, seed, recorded=recorded)
-    tokenizer = prepared.tokenizer
-    config = replace(config, model=replace(config.model, vocab_size=len(tokenizer)))
-    special = special_ids(tokenizer)
-    _doubt_tokenizer(prepared.store)
+    config = replace(config, model=replace(config.model, vocab_size=len(prepared.tokenizer)))
+    special = special_ids(prepared.tokenizer)
+    written = prepared.store.statistics["written"]
+    share = written["unknown_characters"] / written["characters"]
+    if share == 1:
+        raise DataError("the tokenizer knows none of this text: every word is unknown to it; name another --tokenizer")
+    if share > _MUCH_UNKNOWN:
+        LOG.warning(f"{share:.0%} of the text is unknown to the tokenizer; is it the right one?")
     unigram = Unigram.from_counts(prepared.store.token_counts, special.never_masked)
     batches, held_out = _batches(config, prepared, world)
     origin = init_from.find_origin(config, recorded, prepared, held_out, world)
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
-    objective = make_objective(config, special).to(world.device)
-    begun = "with random weights" if origin is not None else "at the start"
-    _check(objective, batches.micro_batches(1)[0], training.weight_decay, begun)
+    objective = make_objective(config, special).to(device)
+    _check(objective, batches.micro_batches(1)[0], training.weight_decay)
     lacks_generator = origin is not None and init_from.begin_with(origin, str(config.run.init_from), objective)
     if recorded is None and (origin is None or lacks_generator):
         # Differs from the published code, which takes the first hundreds of updates to get there; nothing else moves
@@ -80,20 +82,18 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
             objective.generator.predictions.bias.copy_(unigram.entropy - unigram.nats)
         LOG.info(f"predictions begin at the token frequencies, with a loss of {unigram.entropy:.2f} a masked token")
     if config.rtd.generator_warmup_steps and recorded is None and not lacks_generator:
-        LOG.info("notice: --rtd.generator_warmup_steps has no effect: there is no new generator beside trained weights")
+        LOG.info("notice: --rtd.generator_warmup_steps has no effect: no generator is new next to trained weights")
     if training.gradient_checkpointing:
         set_gradient_checkpointing(objective)
     compile_for_training(objective, compilation)
-    return Job(
-        config, prepared, objective, batches, held_out, unigram, arithmetic, compilation, origin, lacks_generator
-    )
+    data = (prepared, objective, batches, held_out, unigram)
+    return Job(config, *data, arithmetic, compilation, origin, lacks_generator)
 
 
-def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float, begun: str) -> None:
-    """Check ties by storage, every parameter in one group, and losses at chance level before training.
+def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float) -> None:
+    """Check that tables are shared, every parameter is in one group, and random weights start at chance level.
 
-    Raises UsageError where the losses are off, which settings can cause, and AssertionError where a law is broken,
-    which they cannot.
+    Raises UsageError where the losses are off, which settings can cause, and AssertionError for the rest.
     """
     if objective.discriminator is not None:
         tables = {name: tensor.data_ptr() for name, tensor in objective.generator.embeddings.named_parameters()}
@@ -104,9 +104,7 @@ def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float, b
     with torch.no_grad():
         terms = objective(batch.to(device), torch.zeros((), dtype=torch.int64, device=device))
     seen = []
-    for name in objective.weights:
-        if not terms[name].count:
-            continue
+    for name in (name for name in objective.weights if terms[name].count):
         loss, chance = float(terms[name].sum / terms[name].count), objective.guessing.get(name, math.nan)
         tolerance = ORDER_TOLERANCE if name == "sop_loss" else START_TOLERANCE
         if not abs(loss - chance) <= tolerance * chance:
@@ -115,7 +113,7 @@ def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float, b
                 "correct that or, where it is right, choose another --model.initializer_range"
             )
         seen.append(f"{name.replace('_', ' ')} {loss:.2f} (at chance {chance:.2f})")
-    LOG.info(f"self-check: tables shared, every parameter in one group; {begun} {', '.join(seen)}")
+    LOG.info(f"self-check: tables shared, every parameter in one group; with random weights {', '.join(seen)}")
 
 
 def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[TrainBatches, Rows]:
@@ -124,27 +122,16 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
     Where order is predicted, half of the rows are swapped and all have two segments.
     """
     training, store, has_order = config.training, prepared.store, spec_of(config).has_sentence_order
+    swap_rate, one_segment_rate = (SWAP_RATE, 0.0) if has_order else (0.0, ONE_SEGMENT_RATE)
+    sizes, special = (config.corpus.max_seq_length, training.seed), special_ids(prepared.tokenizer)
+    tables = ((store.train, prepared.train_table), (store.validation, prepared.validation_table))
     rows, held_out = (
-        Rows(
-            stream,
-            table,
-            config.corpus.max_seq_length,
-            training.seed,
-            special=special_ids(prepared.tokenizer),
-            swap_rate=SWAP_RATE if has_order else 0.0,
-            one_segment_rate=0.0 if has_order else ONE_SEGMENT_RATE,
-        )
-        for stream, table in ((store.train, prepared.train_table), (store.validation, prepared.validation_table))
+        Rows(*table, *sizes, special=special, swap_rate=swap_rate, one_segment_rate=one_segment_rate)
+        for table in tables
     )
-    batches = TrainBatches(
-        rows,
-        prepared.order,
-        training.per_device_train_batch_size,
-        training.gradient_accumulation_steps,
-        world.rank,
-        world.world_size,
-        pin_memory=world.device.type == "cuda",
-    )
+    batch = (training.per_device_train_batch_size, training.gradient_accumulation_steps)
+    ranks, pin_memory = (world.rank, world.world_size), world.device.type == "cuda"
+    batches = TrainBatches(rows, prepared.order, *batch, *ranks, pin_memory=pin_memory)
     if batches.global_batch_size > batches.order.pass_length:
         raise DataError(
             f"the corpus gives {batches.order.pass_length} examples, one update takes {batches.global_batch_size}; "
@@ -160,21 +147,11 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
         share = float((rows.gather(row, row).sentence_order_label != IGNORED_LABEL).float().mean())
         if share == 0:
             raise DataError(
-                "no row holds two whole sentences of one document, so there is no order to learn; give longer "
-                "documents, raise --max_seq_length, or choose an --objective without sentence order"
+                "no row holds two whole sentences of one document, so there is no order to learn; "
+                "give longer documents, raise --max_seq_length, or choose another --objective"
             )
         LOG.info(f"{share:.1%} of the rows have a sentence order: they hold two whole sentences to swap")
     return batches, held_out
-
-
-def _doubt_tokenizer(store: Store) -> None:
-    """Warn where much of the text is unknown to the tokenizer; DataError where all of it is."""
-    written = store.statistics["written"]
-    share = written["unknown_characters"] / written["characters"]
-    if share == 1:
-        raise DataError("the tokenizer knows none of this text: every word is unknown to it; name another --tokenizer")
-    if share > _MUCH_UNKNOWN:
-        LOG.warning(f"{share:.0%} of the text is unknown to the tokenizer; is it the right one?")
 
 
 def job_settings(preset: str, job: Job, world: World) -> dict[str, Any]:
@@ -198,10 +175,8 @@ def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.dev
         return precision
     if device.type == "cuda":
         has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    elif device.type == "mps":
-        has_bf16 = False  # not every Mac has it; it can be asked for
-    else:
-        found = torch.cpu.get_capabilities()
+    else:  # not every Mac has it on its GPU, where it can be asked for
+        found = torch.cpu.get_capabilities() if device.type == "cpu" else {}
         has_bf16 = any(found.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
     return "bf16" if has_bf16 else "fp32"
 

@@ -10,9 +10,10 @@ import json
 import logging
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,7 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
     from electra_albert.apps import machine
     from electra_albert.apps.pretrain import evaluation, generator_warmup, summary, trial
     from electra_albert.apps.pretrain.job import job_settings, make_job
+    from electra_albert.corpus.tokenizer import save_tokenizer
     from electra_albert.training import guards, loop, run_log
     from electra_albert.training.checkpoint import find_checkpoint
     from electra_albert.training.distributed import main_first
@@ -82,21 +84,20 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
     with main_first(world):
         check_can_write(folder)
         files.check_is_ours(folder)
-        if config.run.init_from is not None and Path(config.run.init_from).resolve() == folder.resolve():
-            raise UsageError(f"--init_from {config.run.init_from} is the run's own folder; name another --output_dir")
+        if (source := config.run.init_from) is not None and Path(source).resolve() == folder.resolve():
+            raise UsageError(f"--init_from {source} is the run's own folder; name another --output_dir")
     with ExitStack() as stack:
         log = stack.enter_context(run_log.RunLog())
         found = find_checkpoint(folder / "checkpoints", config.run.resume)
         if begun := files.find_begun(folder, found):
             files.check_settings(begun, preset, config, world.world_size)
-        state = begun.state if begun and found else None
+        state = begun[1] if begun and found else None
         stack.enter_context(machine.one_line_errors(config.training, config.run.torch_compile))
         job = make_job(config, world, state["settings"] if state else None)
-        for line in summary.plan_lines(job, world):
+        timed = trial.measure(job, world, state["step"] if state else 0) if config.run.dry_run else ()
+        for line in chain(summary.plan_lines(job, world), timed):
             LOG.info(line)
         if config.run.dry_run:
-            for line in trial.measure(job, world, state["step"] if state else 0):
-                LOG.info(line)
             return RunResult(folder, {}, 0)
         with main_first(world):
             if world.is_main:
@@ -111,7 +112,9 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
             files.log_changes(begun, run)
         with main_first(world):
             if world.is_main:
-                _record(job, folder, preset, command, settings)
+                with files.writing(folder):
+                    files.describe_run(folder, preset, job.config, command, settings)
+                    save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", config.model.max_position_embeddings)
                 log.open(folder)
         if job.lacks_generator and not generator_warmup.warm_up(job, run):
             return RunResult(folder, {}, 0, is_stopped=True)
@@ -125,33 +128,22 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
 
 
 def run_folder(config: PretrainConfig, preset: str) -> Path:
-    """The run's folder: as asked for, or named after corpus and preset."""
+    """The run's folder: output_dir, or named after corpus and preset."""
     from electra_albert.apps.prepare import short_name
 
-    if config.run.output_dir:
-        return Path(config.run.output_dir)
-    return RUNS / f"{short_name(config.corpus.corpus)}-{preset}"
-
-
-def _record(job: Job, folder: Path, preset: str, command: Sequence[str], settings: Mapping[str, Any]) -> None:
-    """Write the run's settings and tokenizer into its folder."""
-    from electra_albert.corpus.tokenizer import save_tokenizer
-
-    with files.writing(folder):
-        files.describe_run(folder, preset, job.config, command, settings)
-        save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", job.config.model.max_position_embeddings)
+    return Path(config.run.output_dir or RUNS / f"{short_name(config.corpus.corpus)}-{preset}")
 
 
 def _export(job: Job, result: RunResult, command: Sequence[str]) -> str:
-    """Export the models and write the card; returns the closing report."""
+    """Export the models, write the card, and return the closing report."""
     from electra_albert.apps.pretrain.summary import closing_report
     from electra_albert.hub.save import save_model
 
     folder, facts = result.folder, files.run_facts(job.config, result.metrics, result.step)
-    objective, tokenizer = job.objective.cpu().eval(), job.prepared.tokenizer
-    save_model(objective.generator, tokenizer, folder / "generator", facts=facts)
-    if objective.discriminator is not None:
-        save_model(objective.discriminator, tokenizer, folder / "discriminator", facts=facts)
+    objective = job.objective.cpu().eval()
+    for name, model in (("generator", objective.generator), ("discriminator", objective.discriminator)):
+        if model is not None:
+            save_model(model, job.prepared.tokenizer, folder / name, facts=facts)
     with files.writing(folder):
         files.write_card(folder, shlex.join(["python", *command]), job.config, facts)
     return closing_report(job, result.metrics, folder)

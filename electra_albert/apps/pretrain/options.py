@@ -34,10 +34,8 @@ _GROUPED: dict[str, type[Any]] = {  # groups of options with a dotted name: the 
     **{group: kind for spec in OBJECTIVES.values() for group, kind in spec.options.items()},
 }
 _SHORT_HELP = ShortHelp(
-    (
-        *("corpus", "preset", "output_dir", "objective", "init_from", "tokenizer", "vocab_size"),
-        *("max_seq_length", "max_steps", "per_device_train_batch_size", "learning_rate", "seed", "dry_run", "config"),
-    ),
+    "corpus preset output_dir objective init_from tokenizer vocab_size max_seq_length max_steps "
+    "per_device_train_batch_size learning_rate seed dry_run config",
     """python Pretraining.py                                     the sample corpus, in minutes
 python Pretraining.py my.txt                              the same as --corpus my.txt
 python Pretraining.py "texts/*.txt.xz" --preset small --output_dir runs/mine
@@ -49,22 +47,22 @@ _FROM_TOKENIZER = "vocab_size"  # the model's is the tokenizer's and cannot be c
 
 
 def parse_pretraining(argv: Sequence[str], program: str = "Pretraining.py") -> tuple[str, PretrainConfig]:
-    """The preset's name and the whole configuration of a pretraining run; UsageError where an option is wrong."""
+    """The preset's name and the configuration of a pretraining run; UsageError where an option is wrong."""
     preset, run, inherited = _find_start(argv)
-    parser = command_line.make_parser(
-        program, "Pretrain an ALBERT encoder on your own text.", "[CORPUS] [--option value ...]"
-    )
-    command_line.add_config(parser, "a run's config.yaml")
+    purpose = "Pretrain an ALBERT encoder on your own text."
+    parser = command_line.make_parser(program, purpose, "[CORPUS] [--option value ...]")
     parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Sizes and rates to start from.")
     for piece in _FLAT.values():
         parser.add_class_arguments(piece, skip={"objective"})
-    command_line.add_switches(parser, *_FLAT.values())
     listed = "; ".join(f"{name}, {spec.learned_from}" for name, spec in OBJECTIVES.items())
     names: Any = Literal[tuple(OBJECTIVES)]
     parser.add_argument("--objective", type=names, help=f"What the encoder learns from: {listed}.")
     for group, piece in _GROUPED.items():
         parser.add_class_arguments(piece, group, skip={_FROM_TOKENIZER} if group == "model" else set())
-    parser.set_defaults(_dotted(as_settings(PRESETS[preset])))
+    settings = as_settings(PRESETS[preset])
+    flat = {name: value for name, value in settings.items() if name not in GROUPS}
+    dotted = {f"{group}.{name}": value for group in GROUPS for name, value in settings[group].items()}
+    parser.set_defaults({name: value for name, value in (flat | dotted).items() if name != f"model.{_FROM_TOKENIZER}"})
     first = ["--config", json.dumps(inherited, ensure_ascii=False)] if inherited else []
     if first:
         try:
@@ -91,25 +89,15 @@ def _find_start(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
     inherited: dict[str, Any] = {}
     if run is not None:
         if not run or not output_dir:
-            raise UsageError(
-                "--init_from takes the folder of a run or of a stock model, --output_dir that of the new run; give both"
-            )
+            raise UsageError("--init_from takes the folder of a run or of a stock model, and needs an --output_dir")
         from electra_albert.apps.pretrain.init_from import inherited_options
 
         run = os.path.normpath(run)
         inherited = inherited_options(Path(run), Path(output_dir))
-    begun_with = str(inherited.pop("preset", DEFAULT_PRESET))
-    preset = preset or begun_with
-    if preset not in PRESETS:
+    default = str(inherited.pop("preset", DEFAULT_PRESET))
+    if (preset := preset or default) not in PRESETS:
         raise UsageError(f"preset {preset!r} does not exist{suggest(preset, PRESETS)}; there are {', '.join(PRESETS)}")
     return preset, run, inherited
-
-
-def _dotted(settings: dict[str, Any]) -> dict[str, Any]:
-    flat = {name: value for name, value in settings.items() if not isinstance(value, dict)}
-    for group in GROUPS:
-        flat |= {f"{group}.{name}": value for name, value in settings[group].items() if name != _FROM_TOKENIZER}
-    return flat
 
 
 def _build(options: Namespace) -> PretrainConfig:

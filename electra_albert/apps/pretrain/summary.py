@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
+from electra_albert.apps.command_line import format_table
 from electra_albert.apps.demo import format_proposals, format_scored
 from electra_albert.apps.machine import why_not_compiled
 from electra_albert.apps.pretrain.evaluation import MASKED_TOKENS, OLD_TEXT_PREFIX, Cloze, clozes, inference_model
@@ -27,18 +28,14 @@ _LARGEST_ERROR = 0.1  # nats, beyond which a standard error is warned of
 
 def plan_lines(job: Job, world: World) -> list[str]:
     """Sizes of model, corpus and run, for the start of a run and for --dry_run."""
-    config, batches, objective = job.config, job.batches, job.objective
-    steps, warmup = config.training.max_steps, config.training.warmup_steps
-    length, rows = config.corpus.max_seq_length, batches.global_batch_size
+    config, training, batches, objective = job.config, job.config.training, job.batches, job.objective
+    steps, length, rows = training.max_steps, config.corpus.max_seq_length, batches.global_batch_size
     rate = spec_of(config).mask_rate(config)
     masked = "" if rate is None else f"mask rate {rate:g}, "
     total, tables = _parameters(objective), _parameters(objective.generator.embeddings)
-    parts = f"{tables:,} tables, {total - tables:,} encoder and heads"
+    parts = f"{tables:,} tables, {_parameters(objective.generator) - tables:,} generator"
     if objective.discriminator is not None:
-        generator, discriminator = (
-            _parameters(each) - tables for each in (objective.generator, objective.discriminator)
-        )
-        parts = f"{tables:,} shared tables, {generator:,} generator, {discriminator:,} discriminator"
+        parts += f", {_parameters(objective.discriminator) - tables:,} discriminator"
     compiled = str(job.compilation).replace("none", "nothing")
     if compiled == "nothing" and world.device.type == "cuda" and config.run.torch_compile == "auto":
         compiled = f"nothing ({why_not_compiled(world.device)})"
@@ -54,18 +51,16 @@ def plan_lines(job: Job, world: World) -> list[str]:
         alone = config.generator_warmup_steps
         lines.append(f"before them {alone:,} steps of the new generator alone, which estimates of time leave out")
     if job.origin is not None:
-        peak = config.training.learning_rate
-        lines.append(f"schedule: a new one, up to {peak:g} over {warmup:,} steps and down to 0 at step {steps:,}")
+        lines.append(f"schedule: a new one, warmup to {training.learning_rate:g}, down to 0 at step {steps:,}")
     if not stock_computes(config.model):
-        lines.append(
-            f"notice: transformers has no attention {config.model.attention}: the models are written in a format that "
-            "this toolkit loads wherever it takes a model, and AutoModel does not"
-        )
+        attention = config.model.attention
+        lines.append(f"notice: transformers has no attention {attention}: only this toolkit will load the models")
     if rate is not None:
-        count, wanted = job.held_out.table.count, config.training.eval_examples
+        count, wanted = job.held_out.table.count, training.eval_examples
         lines += error_lines(round(len(job.held_out.stream.tokens) * min(count, wanted) // count * rate))
-    if warmup >= steps:
-        lines.append(f"notice: --warmup_steps {warmup:,} of {steps:,} steps: the full learning rate is never reached")
+    if training.warmup_steps >= steps:
+        way_out = "the full learning rate is never reached"
+        lines.append(f"notice: --warmup_steps {training.warmup_steps:,} of {steps:,} steps: {way_out}")
     return lines
 
 
@@ -76,15 +71,13 @@ def _parameters(module: nn.Module) -> int:
 
 def closing_report(job: Job, metrics: Metrics, folder: Path) -> str:
     """Scores next to their baselines, masked held-out sentences, the files written, and the next command."""
-    lines = [format_scores(metrics)]
+    lines, model = [format_scores(metrics)], inference_model(job)
     if job.origin is not None:
         lines.append(format_forgetting(read_evaluations(folder)))
-    model = inference_model(job)
     lines += [_example(job, cloze, model) for cloze in clozes(job, model)]
     models = "generator/" if job.objective.discriminator is None else "generator/ and discriminator/"
     stock = "stock Hugging Face folders" if stock_computes(job.config.model) else "in this toolkit's own format"
-    lines += ["", f"written to {folder}: {models} ({stock}), tokenizer/, checkpoints/,"]
-    lines += ["    metrics.jsonl, tensorboard/, README.md (model card), config.yaml"]
+    lines += ["", f"written to {folder}: {models} ({stock}), README.md (model card), checkpoints/, metrics.jsonl, …"]
     return "\n".join([*lines, f"next: {shlex.join(['python', 'LM_DEMO.py', '--gen', str(folder)])}"])
 
 
@@ -101,8 +94,10 @@ def _example(job: Job, cloze: Cloze, model: InferenceModel) -> str:
         scores = zip(ids, describe_pieces(tokenizer, ids), logits.sigmoid().tolist(), strict=True)
         of_text = [(token, score) for number, token, score in scores if number not in tokenizer.all_special_ids]
         was, now = tokenizer.decode([original]), tokenizer.decode([guess])
-        question = f"the discriminator's probability of a replacement, with {now!r} in its place:"
-        lines += [f"    it was {was!r}; {question}", format_scored(of_text, colours=colours)]
+        lines.append(
+            f"    it was {was!r}; probability of a replacement by the discriminator, with {now!r} in its place:"
+        )
+        lines.append(format_scored(of_text, colours=colours))
     return "\n".join(lines)
 
 
@@ -134,7 +129,8 @@ def format_scores(metrics: Metrics) -> str:
         rows.append(("sentence order accuracy", value("sop_accuracy"), chance, "the more frequent order"))
     known = ("generator_loss", "mlm_loss", "discriminator_loss", "sop_loss", "unigram_loss")
     losses = [name for name in metrics if name.endswith("_loss") and "/" not in name and name not in known]
-    lines = [_table(rows + [(f"{name.replace('_', ' ')} (nats)", value(name), "-", "") for name in losses])]
+    rows += [(f"{name.replace('_', ' ')} (nats)", value(name), "-", "") for name in losses]
+    lines = [_table(rows)]
     if sources := [name.partition("/")[2] for name in metrics if name.startswith(f"{MASKED_TOKENS}/")]:
         losses = [name for name in metrics if name.endswith("_loss") and f"{name}/{sources[0]}" in metrics]
         titles = ["token frequencies" if name == "unigram_loss" else name.replace("_", " ") for name in losses]
@@ -143,12 +139,10 @@ def format_scores(metrics: Metrics) -> str:
             counted = f"{metrics[f'{MASKED_TOKENS}/{source}']:,}"
             by_source.append((source, *(value(f"{name}/{source}") for name in losses), counted))
         lines.append(f"\n{_table(by_source)}\n")
-    learned = has_learned(metrics)
-    if learned:
-        lines.append("clear of the baselines")
-    elif learned is not None:
+    if (learned := has_learned(metrics)) is not None:
         bars = "2.5 x, 0.65 and 1.5 x" if has_detection else "2.5 x"
-        lines.append(f"not yet clear of the baselines ({bars}): train longer or on more text")
+        problem = f"not yet clear of the baselines ({bars}): train longer or on more text"
+        lines.append("clear of the baselines" if learned else problem)
     masked_tokens = metrics.get(MASKED_TOKENS)
     return "\n".join([*lines, *([] if masked_tokens is None else error_lines(masked_tokens))])
 
@@ -156,12 +150,8 @@ def format_scores(metrics: Metrics) -> str:
 def error_lines(masked_tokens: int) -> list[str]:
     """A warning where a loss over so many masked tokens is so uncertain that it means little."""
     error = _SPREAD_NATS / max(1, masked_tokens) ** 0.5
-    if error <= _LARGEST_ERROR:
-        return []
-    return [
-        f"warning: held-out scores are of {masked_tokens:,} masked tokens only, so that the standard error of a loss "
-        f"is about {error:.1g} nats; give more text or raise --eval_examples"
-    ]
+    message = f"warning: held-out scores are of {masked_tokens:,} masked tokens only: a loss has a standard error of "
+    return [f"{message}about {error:.1g} nats; give more text or raise --eval_examples"] * (error > _LARGEST_ERROR)
 
 
 def format_forgetting(evaluations: Sequence[Metrics]) -> str:
@@ -169,22 +159,17 @@ def format_forgetting(evaluations: Sequence[Metrics]) -> str:
     if not evaluations:
         return "forgetting is unknown: metrics.jsonl holds no evaluation"
     before, after = evaluations[0], evaluations[-1]
-    rows: list[tuple[str, ...]] = [
-        ("on held-out text", f"at step {before['step']:,}", f"at step {after['step']:,}", "")
-    ]
-    for name in after:
-        if name.endswith("_loss") and name != "unigram_loss" and not name.startswith(OLD_TEXT_PREFIX):
-            for key, text in ((name, "new text"), (OLD_TEXT_PREFIX + name, "old text")):
-                if key in after:
-                    then, now = before.get(key), after.get(key)
-                    cells = ["-" if value is None else f"{value:.3f}" for value in (then, now)]
-                    change = "-" if then is None or now is None else f"{now - then:+.3f}"
-                    rows.append((f"{name.replace('_', ' ')}, {text}", *cells, change))
+    rows = [("on held-out text", *(f"at step {each['step']:,}" for each in (before, after)), "")]
+    names = [name for name in after if name.endswith("_loss") and not name.startswith(OLD_TEXT_PREFIX)]
+    for name in names:
+        for key, text in ((name, "new text"), (OLD_TEXT_PREFIX + name, "old text")):
+            if key in after and name != "unigram_loss":
+                then, now = before.get(key), after[key]
+                cells = ("-" if value is None else f"{value:.3f}" for value in (then, now))
+                change = "-" if then is None or now is None else f"{now - then:+.3f}"
+                rows.append((f"{name.replace('_', ' ')}, {text}", *cells, change))
     return _table(rows)
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return format_table(rows, left=len(rows[0]))

@@ -36,10 +36,7 @@ _STATE_BYTES = 16  # of each weight: itself, its gradient and Adam's two moments
 
 
 def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
-    """Lines on operations, memory and time of the steps after done_steps, each as soon as it is known.
-
-    Steps that cannot fit into the device's memory are not tried.
-    """
+    """Lines on operations, memory and time of the steps after done_steps, each as soon as it is known."""
     training, device, rows = job.config.training, world.device, job.batches.global_batch_size
     count = step_flops(job.config, rows)
     token = count / (rows * job.config.corpus.max_seq_length)
@@ -50,20 +47,18 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
         yield f"not timed: {device} has {memory_of(device) / 1e9:.1f} GB; to train here, {smaller_step(training)}"
         return
     yield "timing some micro-batches …"
-    micro_batches, update, example = _time_parts(job, world)
+    step, example = _time_parts(job, world)
     yield f"peak memory measured: {peak_memory(device) / 1e9:.2f} GB"
     steps = max(0, training.max_steps - done_steps)
-    step = training.gradient_accumulation_steps * median(micro_batches) + update
-    held_out = [job.held_out, *([job.origin.held_out] if job.origin and job.origin.held_out else [])]
-    scored = sum(ceil(min(training.eval_examples, part.table.count) / world.world_size) for part in held_out)
+    held_out = [job.held_out, job.origin.held_out if job.origin else None]
+    scored = sum(ceil(min(training.eval_examples, part.table.count) / world.world_size) for part in held_out if part)
     evaluations = ceil(training.max_steps / training.eval_steps) - done_steps // training.eval_steps
     # One more at the start of a run from given weights; that of the checkpoint's own step is made again.
     evaluations += done_steps % training.eval_steps == 0 if done_steps else job.origin is not None
     scoring = evaluations * scored * example
     apart = "" if world.world_size == 1 else f", without the exchange between {world.world_size} processes"
     yield (
-        f"time: {_short(step)} a step (median of {len(micro_batches)} micro-batches, {_short(min(micro_batches))} to "
-        f"{_short(max(micro_batches))}{apart}): {steps:,} steps in {_short(steps * step)}, {evaluations:,} evaluations "
+        f"time: {_short(step)} a step{apart}: {steps:,} steps in {_short(steps * step)}, {evaluations:,} evaluations "
         f"in {_short(scoring)}, {_short(steps * step + scoring)} in all"
     )
 
@@ -80,10 +75,9 @@ def step_flops(config: PretrainConfig, rows: int) -> int:
     return TRAINING_PASSES * rows * row
 
 
-def _time_parts(job: Job, world: World) -> tuple[list[float], float, float]:
-    """Seconds of some micro-batches, data included, of an update of the weights, and of scoring one held-out row."""
-    training, device = job.config.training, world.device
-    monitor = Monitor(Path(), 1, is_main=False)
+def _time_parts(job: Job, world: World) -> tuple[float, float]:
+    """Seconds of one step, data included, by the median of its micro-batches, and of scoring one held-out row."""
+    training, device, monitor = job.config.training, world.device, Monitor(Path(), 1, is_main=False)
     run = RunSettings(Path(), training, world._replace(world_size=1), monitor, StopSignal(), job.arithmetic)
     objective, optimizer = cast(Objective, job.objective), build_optimizer(job.objective, training)
     size = min(training.eval_examples, training.per_device_eval_batch_size, training.per_device_train_batch_size)
@@ -101,17 +95,16 @@ def _time_parts(job: Job, world: World) -> tuple[list[float], float, float]:
         optimizer.zero_grad(set_to_none=True)
 
     with closing(cast("Generator[list[Batch]]", job.batches.steps(1))) as stream:
-        for _ in range(2):  # the first ones compile and find memory
-            micro_batch()
-            update()
+        for action in (micro_batch, update, micro_batch, update):  # the first ones compile and find memory
+            action()
         seconds: list[float] = []
         while not seconds or (len(seconds) < _MOST and sum(seconds) < _TIMED_SECONDS):
             seconds.append(_timed(micro_batch, device))
-        updating = _timed(update, device)
+        step = training.gradient_accumulation_steps * median(seconds) + _timed(update, device)
     job.objective.eval()
     with torch.no_grad(), autocast(device, job.arithmetic):
         scoring = _timed(lambda: job.objective.score(held_out.to(device), job.unigram, Detections()), device)
-    return seconds, updating, scoring / size
+    return step, scoring / size
 
 
 def _timed(action: Callable[[], object], device: torch.device) -> float:
@@ -125,7 +118,6 @@ def _timed(action: Callable[[], object], device: torch.device) -> float:
 
 
 def _short(seconds: float) -> str:
-    """In the largest unit that gives at least two."""
     for size, name in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {name}"

@@ -20,7 +20,6 @@ from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, Ended, finish, rows, start, succeed
 
 LOSS_TOLERANCE = 1e-5  # float32 sums added up in another order; no dropout
-COMPILED_LOSS_TOLERANCE = 1e-4  # and within each block too
 STEPS = 24  # so many that short rows are among them, and counts uneven
 SEED = 42
 
@@ -57,26 +56,26 @@ def furthest(one: list[dict[str, float]], other: list[dict[str, float]], names: 
     return max(abs(a - b) / abs(a) for a, b in pairs)
 
 
+NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+
+
+@pytest.mark.parametrize(
+    ("compiled", "tolerance"),
+    [
+        ("none", LOSS_TOLERANCE),
+        pytest.param("blocks", 1e-4, marks=[pytest.mark.slow, NEEDS_COMPILER]),
+    ],  # other sums in a block
+)
 def test_two_ranks_have_the_losses_of_one_big_batch(
-    finished: Finished, one_batch: list[dict[str, float]], tmp_path: Path
+    finished: Finished, one_batch: list[dict[str, float]], tmp_path: Path, compiled: str, tolerance: float
 ) -> None:
-    ended = on_two_ranks(settings(finished, tmp_path / "two", "--per_device_train_batch_size", 4), tmp_path)
-    assert ended.code == 0, ended.err
-    two = rows(tmp_path / "two")
-    assert furthest(one_batch, two) < LOSS_TOLERANCE
-    assert [row["tokens"] for row in two] == [row["tokens"] for row in one_batch]
-    assert ended.out.count("written to") == 1
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
-def test_two_ranks_with_compiled_blocks_have_the_losses_of_one_big_batch(
-    finished: Finished, one_batch: list[dict[str, float]], tmp_path: Path
-) -> None:
-    argv = settings(finished, tmp_path / "two", "--per_device_train_batch_size", 4, "--torch_compile", "blocks")
+    argv = settings(finished, tmp_path / "two", "--per_device_train_batch_size", 4, "--torch_compile", compiled)
     ended = on_two_ranks(argv, tmp_path)
     assert ended.code == 0, ended.err
-    assert furthest(one_batch, rows(tmp_path / "two")) < COMPILED_LOSS_TOLERANCE
+    two = rows(tmp_path / "two")
+    assert furthest(one_batch, two) < tolerance
+    assert [row["tokens"] for row in two] == [row["tokens"] for row in one_batch]
+    assert ended.out.count("written to") == 1
 
 
 @pytest.mark.slow
@@ -111,8 +110,10 @@ def test_accumulation_has_the_losses_of_one_big_batch_and_a_mean_of_means_is_fou
             backward(model, [batch], {n: s * mean[n] / count[n] for n, s in scales.items()}, *more)
             for batch, count in zip(micro_batches, own, strict=True)
         ]
-        sums, counts = ({n: torch.stack([p[n][i] for p in parts]).sum() for n in parts[0]} for i in (0, 1))
-        return {n: Term(sums[n], counts[n]) for n in sums}
+        return {
+            n: Term(*(torch.stack(values).sum() for values in zip(*(p[n] for p in parts), strict=True)))
+            for n in parts[0]
+        }
 
     split = ("--per_device_train_batch_size", 1, "--gradient_accumulation_steps", 8)  # counts as uneven as rows are
     right = train(finished, tmp_path / "right", *split)
@@ -143,25 +144,17 @@ def test_what_two_ranks_refuse_is_said_once(
 @pytest.fixture
 def batches(finished: Finished) -> Callable[..., TrainBatches]:
     """The batches of the run, however it is split."""
-    config = CorpusConfig(
-        corpus=str(finished.corpus), prepared_dir=str(finished.prepared), vocab_size=300, max_seq_length=32
-    )
-    prepared = prepare(config, SEED)
-    special = special_ids(prepared.tokenizer)
-    rows = Rows(prepared.store.train, prepared.train_table, config.max_seq_length, SEED, special)
+    paths = {"corpus": str(finished.corpus), "prepared_dir": str(finished.prepared)}
+    prepared = prepare(CorpusConfig(**paths, vocab_size=300, max_seq_length=32), SEED)
+    rows = Rows(prepared.store.train, prepared.train_table, 32, SEED, special_ids(prepared.tokenizer))
     return lambda *split: TrainBatches(rows, prepared.order, *split)
 
 
 def examples(shares: Iterable[TrainBatches], step: int) -> list[tuple[int, ...]]:
-    """What one update trains on over all shares: example ids with their tokens and segments, in the order of ids."""
-    taken: list[Batch] = [batch for share in shares for batch in share.micro_batches(step)]
-    return sorted(
-        (int(key), *ids, *segments)
-        for batch in taken
-        for key, ids, segments in zip(
-            batch.example_id, batch.input_ids.tolist(), batch.token_type_ids.tolist(), strict=True
-        )
-    )
+    """Example ids of one update over all shares, with their tokens and segments, in the order of ids."""
+    taken = [batch for share in shares for batch in share.micro_batches(step)]
+    parts = [torch.cat([batch.example_id[:, None], batch.input_ids, batch.token_type_ids], dim=1) for batch in taken]
+    return sorted(map(tuple, torch.cat(parts).tolist()))
 
 
 @pytest.mark.parametrize("step", [1, 80])

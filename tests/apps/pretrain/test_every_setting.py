@@ -25,7 +25,7 @@ from tests.corpus.tokenizer_kinds import PROSE, save_digit_commas
 
 
 class Outcome(NamedTuple):
-    """What a run left behind, in the order in which it is compared."""
+    """Results of a run, in the order in which they are compared."""
 
     weights: list[str]  # hashes of the exported models
     scores: list[Any]  # rows of metrics, and predictions
@@ -48,9 +48,9 @@ DROPOUT = ("--model.hidden_dropout_prob", 0.3, "--model.attention_probs_dropout_
 DETECTOR = ("--init_from", "{detector}", "--rtd.generator_warmup_steps", 1)  # brings no generator
 
 
-def tried(group: str, **values: object) -> dict[str, To]:
-    """Settings of a group that change the weights, each by another value."""
-    return {f"{group}.{name}": To(value) for name, value in values.items()}
+def tried(group: str, shared: tuple[object, ...] = (), changes: Any = "weights", **values: object) -> dict[str, To]:
+    """Settings of a group, each by another value."""
+    return {f"{group}.{name}": To(value, shared, changes) for name, value in values.items()}
 
 
 TRAINING: Table = {
@@ -67,8 +67,7 @@ PRETRAINING: Table = {
     **tried("run", objective="rtd_sop", dry_run="true"),
     "run.init_from": To("{run}", shared=("--tokenizer", "{run}/tokenizer")),
     "run.old_corpus": To("{tales}", shared=DETECTOR, changes="scores"),
-    "run.language": "stands in the cards: test_pretraining.py",
-    "run.license": "stands in the cards: test_pretraining.py",
+    **dict.fromkeys(("run.language", "run.license"), "are in the cards: test_pretraining.py"),
     "run.device": "needs a GPU",
     "run.torch_compile": "compiling takes minutes: test_machine.py",
     "run.resume": To("{base}/checkpoints/step-0000002", changes="scores"),
@@ -80,24 +79,19 @@ PRETRAINING: Table = {
     "corpus.prepared_dir": To("{folder}/elsewhere", changes="files"),
     "corpus.preprocessing_num_workers": To(2, changes="nothing"),
     **TRAINING,
-    "training.eval_steps": To(2, changes="scores"),
-    "training.eval_examples": To(1, changes="scores"),
-    "training.save_steps": To(2, changes="files"),
-    "training.save_total_limit": To(1, changes="files"),
+    **tried("training", changes="scores", eval_steps=2, eval_examples=1),
+    **tried("training", changes="files", save_steps=2, save_total_limit=1),
     "training.gradient_checkpointing": To("true", shared=DROPOUT, changes="nothing"),
     "model.vocab_size": "is the tokenizer's",
     **tried("model", embedding_size=24, hidden_size=48, num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2),
     **tried("model", num_attention_heads=4, intermediate_size=96, hidden_act="relu", hidden_dropout_prob=0.5),
     **tried("model", attention_probs_dropout_prob=0.5, max_position_embeddings=48, type_vocab_size=3),
     **tried("model", initializer_range=0.05, layer_norm_eps=0.01, initialization="local"),
-    "model.attention": "has one kind until one is added: test_extending.py",
-    "model.attention_options": "belong to a kind that is added: test_extending.py",
+    **dict.fromkeys(("model.attention", "model.attention_options"), "has one kind here: test_extending.py"),
     **tried("rtd", mask_rate=0.5, mask_token_share=0.2, temperature=9, generator_weight=3, discriminator_weight=3),
     **tried("rtd", generator_rate=0.5, discriminator_rate=0.5, generator_size=1, generator_layers=2),
     "rtd.generator_warmup_steps": To(2, shared=DETECTOR),
-    "mlm.mask_rate": To(0.5, shared=MLM),
-    "mlm.mask_token_share": To(0.2, shared=MLM),
-    "mlm.random_token_share": To(0.2, shared=MLM),
+    **tried("mlm", MLM, mask_rate=0.5, mask_token_share=0.2, random_token_share=0.2),
     "sop.weight": To(3, shared=SOP),
 }
 
@@ -112,14 +106,13 @@ FINETUNING: Table = {
     "data.data_dir": To("{tasks}/other/RTE", shared=("--task", "rte", "--data_dir", "{tasks}/RTE", *FEW)),
     **tried("data", train_file="{tables}/dev.csv", text_column="kind", text_pair_column="kind", label_column="kind"),
     **tried("data", encoding="cp1252", max_train_examples=16),
-    "data.validation_file": To("{tables}/train.csv", changes="scores"),
+    **tried("data", changes="scores", validation_file="{tables}/train.csv", max_eval_examples=5),
     "data.test_file": To("{tables}/train.csv", shared=(*CUSTOM, *NEW_TEXT), changes="scores"),
     "data.column_names": To("text,sort,label,number"),  # so that the header is one more row
     "data.unknown_labels": "decides on rows that are refused otherwise: test_reading_rows.py",
     "data.validation_split": To(0.5, shared=(*CUSTOM[:4], "--validation_split", 0.3)),
     "data.regression": To("true", shared=(*CUSTOM, "--label_column", "number")),
     "data.race_level": To("middle", shared=("--task", "race", "--data_dir", "{tasks}/RACE", *FEW)),
-    "data.max_eval_examples": To(5, changes="scores"),
     "data.prepared_dir": "belongs to the task that is made of the documentation",
     **tried("tuning", model="{run}/generator", from_scratch="true", head="electra", recipe="albert"),
     **tried("tuning", num_train_epochs=2, max_steps=2, warmup_ratio=0.9, warmup_steps=3, layer_decay=0.3),
@@ -132,9 +125,8 @@ FINETUNING: Table = {
     "tuning.max_answer_length": To(1, shared=ANSWERS),
     "tuning.double_unordered": To("true", shared=PAIRS),
     "tuning.metric_for_best_model": "decides between seeds: finetune/test_own_tables.py",
-    "tuning.evals_per_epoch": To(3, changes="scores"),
+    **tried("tuning", changes="scores", evals_per_epoch=3, predict="{tables}/train.csv"),
     "tuning.early_stopping_patience": To(1, shared=(*CUSTOM, *WORSE)),
-    "tuning.predict": To("{tables}/train.csv", changes="scores"),
     "tuning.compare": "trains nothing: finetune/test_sweep.py",
     "tuning.device": "needs a GPU",
     "tuning.resume": "never refuses what auto continues: finetune/test_sweep.py",
@@ -146,10 +138,8 @@ TABLES: dict[Any, Table] = {pretrain: PRETRAINING, finetune: FINETUNING}
 
 
 def names(config: object) -> set[str]:
-    pieces = {
-        piece.name: getattr(config, piece.name) for piece in fields(config) if is_dataclass(piece.default_factory)
-    }
-    return {f"{name}.{field.name}" for name, piece in pieces.items() for field in fields(piece)}
+    pieces = [(piece.name, piece.default_factory) for piece in fields(config) if is_dataclass(piece.default_factory)]
+    return {f"{name}.{field.name}" for name, piece in pieces for field in fields(piece)}
 
 
 def test_every_field_is_in_the_table() -> None:
@@ -172,14 +162,13 @@ def paths(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> dict[
     shutil.copytree(finished.folder / "discriminator", folder / "detector")
     for number, name in enumerate(("train", "dev")):
         with (tables / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(("text", "kind", "label", "number"))
+            csv.writer(file).writerow(("text", "kind", "label", "number"))
             for row, story in enumerate(tiny_tasks.stories(24 - number, number)):
-                table.writerow((story.text.replace("river", "rivér"), story.kind, story.place, row))
+                csv.writer(file).writerow((story.text.replace("river", "rivér"), story.kind, story.place, row))
     for make in (tiny_tasks.rte, tiny_tasks.squad, tiny_tasks.race):
         make(tasks)
-    tiny_tasks.rte(tasks / "GLUE")
-    tiny_tasks.mnli(tasks / "GLUE")
+    for make in (tiny_tasks.rte, tiny_tasks.mnli):
+        make(tasks / "GLUE")
     other = shutil.copytree(tasks / "RTE", tasks / "other" / "RTE") / "train.tsv"
     other.write_text(other.read_text(encoding="utf-8").replace("the river", "the garden"), encoding="utf-8")
     known = {"run": finished.folder, "tales": finished.corpus, "prepared": folder / "prepared"}

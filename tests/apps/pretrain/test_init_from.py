@@ -21,16 +21,8 @@ def options(finished: Finished, folder: Path, *more: object) -> list[str]:
     corpus = folder / "other.txt"
     if not corpus.exists():
         corpus.write_text(english(130, seed=9).replace("the", "some"), encoding="utf-8")
-    argv = [
-        "--corpus",
-        corpus,
-        "--init_from",
-        finished.folder,
-        "--prepared_dir",
-        finished.prepared,
-        *tiny_run.as_argv(_SIZES),
-    ]
-    return [str(word) for word in (*argv, "--output_dir", folder / "run", *more)]
+    argv = ["--corpus", corpus, "--init_from", finished.folder, "--prepared_dir", finished.prepared]
+    return [str(word) for word in (*argv, *tiny_run.as_argv(_SIZES), "--output_dir", folder / "run", *more)]
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +119,7 @@ def test_a_run_that_cannot_be_begun_with_is_refused_in_one_line(finished: Finish
     for name, code, words in (
         ("shape", 4, ("--init_from",)),
         ("size", 2, ("preset",)),
-        ("missing", 2, ("--init_from", f"{tmp_path}/missing")),
+        ("missing", 2, (f"--init_from {tmp_path}/missing does not exist",)),
         ("untrained", 2, ("--init_from", f"{tmp_path}/untrained")),
     ):
         assert_refused(call(pretrain.main, *options(finished, tmp_path, "--init_from", tmp_path / name)), code, *words)

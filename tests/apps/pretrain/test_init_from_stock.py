@@ -1,17 +1,22 @@
-"""Going on from a stock folder: at step 0 the run computes what stock does, and what is new is built and said."""
+"""Beginning with a stock folder: the run computes what stock does, new parts and words are added, misfits refused."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from electra_albert.hub.names import TABLE
 
+from electra_albert.apps import show_batch
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import Job
+from electra_albert.corpus.tokenizer import load_tokenizer
 from electra_albert.hub.save import save_model
 from electra_albert.objectives.evaluation import Detections
-from tests.apps.tiny_run import assert_refused, call, rows
-from tests.apps.tiny_stock import MLM, Desk, adapt, load_stock, masked_held_out, stock_inputs, stock_mlm_loss
+from tests.apps import tiny_stock
+from tests.apps.tiny_run import assert_refused, call, rows, succeed, untimed_rows
+from tests.apps.tiny_stock import MLM, NEW_WORDS, PIECES, Desk, adapt, load_stock, masked_held_out, stock_mlm_loss
 
 ORDER = ("--objective", "mlm_sop", "--max_seq_length", 64)
 ALBERT = "AlbertForMaskedLM"
@@ -23,14 +28,14 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 
 
 def test_a_folder_of_wide_initial_weights_starts_as_any_other(desk: Desk) -> None:
-    # Regression: what is drawn before the folder's weights are taken was judged by the range that its file tells.
+    # Regression: weights drawn before the folder's are copied had the initializer_range of its config.json.
     job, told = desk.job(desk.stock(ALBERT, initializer_range=0.9), *MLM)
     assert job.config.model.initializer_range == 0.02
     assert "with random weights mlm loss" in told
 
 
 def held_out_loss(job: Job, name: str) -> float:
-    """What the run's own objective says of its held-out rows."""
+    """Mean of a term of the run's own objective over its held-out rows."""
     with torch.no_grad():
         scores = [job.objective.score(masked.batch, job.unigram, Detections())[name] for masked in masked_held_out(job)]
     return sum(float(term.sum) for term in scores) / sum(int(term.count) for term in scores)
@@ -42,10 +47,8 @@ def test_a_run_from_albert_begins_with_the_loss_of_stock_and_lowers_it(desk: Des
     first, last = (row for row in rows(tmp_path / "run") if "eval_mlm_loss" in row)
     assert (first["step"], last["step"]) == (0, 8)
     job, _ = desk.job(origin, *MLM)
-    # Float32, and sums over a few hundred tokens in another order.
-    assert first["eval_mlm_loss"] == pytest.approx(
-        stock_mlm_loss(load_stock(origin, ALBERT), masked_held_out(job)), 1e-5
-    )
+    expected = stock_mlm_loss(load_stock(origin, ALBERT), masked_held_out(job))
+    assert first["eval_mlm_loss"] == pytest.approx(expected, 1e-5)  # float32 sums in another order
     assert last["eval_mlm_loss"] < first["eval_mlm_loss"]
     for told in (f"beginning with the weights of {origin}; new: nothing", "start at step 1"):
         assert told in ended.err
@@ -68,7 +71,7 @@ def test_the_head_of_an_electra_discriminator_is_kept(desk: Desk) -> None:
     batch, ids, _ = masked_held_out(job)[0]
     assert discriminator is not None
     with torch.no_grad():
-        expected = stock(**stock_inputs(batch, ids)).logits
+        expected = stock(**tiny_stock.stock_inputs(batch, ids)).logits
         found = discriminator(ids, batch.attention_mask, batch.token_type_ids)
     mask = batch.attention_mask
     assert torch.allclose(found[mask], expected[mask], atol=1e-5)
@@ -122,7 +125,7 @@ def test_a_pair_is_taken_whole_whatever_the_generators_size(desk: Desk, tmp_path
     generator = load_stock(pair / "generator", "AlbertForMaskedLM")
     batch, ids, _ = masked_held_out(job)[0]
     with torch.no_grad():
-        expected = generator(**stock_inputs(batch, ids)).logits
+        expected = generator(**tiny_stock.stock_inputs(batch, ids)).logits
         model = job.objective.generator
         found = model.logits(model(ids, batch.attention_mask, batch.token_type_ids))
     assert torch.allclose(found[batch.attention_mask], expected[batch.attention_mask], atol=1e-5)
@@ -154,9 +157,7 @@ def test_a_pair_with_tables_of_their_own_is_refused(desk: Desk, tmp_path: Path) 
     assert "new: generator" in said
 
 
-def test_the_old_text_is_scored_before_and_after_with_the_weights_of_the_folder_first(
-    desk: Desk, tmp_path: Path
-) -> None:
+def test_the_old_text_is_scored_with_the_folders_weights_first_and_after_training(desk: Desk, tmp_path: Path) -> None:
     more, run = (*MLM, "--old_corpus", desk.old_text, "--max_steps", 4, "--save_steps", 2), tmp_path / "run"
     ended = adapt(desk, desk.stock(ALBERT), run, *more)
     first, last = (row for row in rows(run) if "eval_mlm_loss" in row)
@@ -176,12 +177,92 @@ def test_the_old_text_is_scored_before_and_after_with_the_weights_of_the_folder_
     assert first["eval_old_text_mlm_loss"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_an_old_text_without_weights_or_a_file_is_refused_before_the_new_one_is_prepared(
-    desk: Desk, tmp_path: Path
-) -> None:
+def test_an_old_text_without_weights_or_file_is_refused_before_the_new_is_prepared(desk: Desk, tmp_path: Path) -> None:
     # Regression: the new text was prepared first, which may take hours.
     argv = ("--corpus", desk.new_text, "--output_dir", tmp_path / "run", "--prepared_dir", tmp_path / "prepared")
     assert_refused(call(pretrain.main, *argv, "--old_corpus", desk.old_text), 2, "old_corpus", "--init_from")
     argv = (*desk.options(desk.stock(ALBERT), tmp_path / "run", *MLM), "--prepared_dir", tmp_path / "prepared")
     assert_refused(call(pretrain.main, *argv, "--old_corpus", tmp_path / "gone.txt"), 2, "--old_corpus", "no such file")
     assert not (tmp_path / "prepared").exists()
+
+
+@pytest.mark.parametrize("kind", [ALBERT, "BertForMaskedLM"])
+def test_new_words_grow_the_table_the_config_and_the_tokenizer(desk: Desk, tmp_path: Path, kind: str) -> None:
+    own = load_tokenizer(desk.stock(kind))
+    wanted = len(own) + len(NEW_WORDS)
+    ended = adapt(desk, desk.stock(kind), tmp_path / "run", *MLM, "--extend_vocab_to", wanted)
+    assert f"{len(NEW_WORDS)} new" in ended.err
+    exported = tmp_path / "run" / "generator"
+    assert json.loads((exported / "config.json").read_text())["vocab_size"] == wanted
+    tokenizer = load_tokenizer(exported)
+    assert len(tokenizer) == wanted
+    for word in NEW_WORDS:
+        assert len(tokenizer.tokenize(word)) == 1 < len(own.tokenize(word))
+    assert load_stock(exported, "AlbertForMaskedLM").get_input_embeddings().weight.shape[0] == wanted
+
+
+def test_a_new_piece_begins_as_the_mean_of_its_old_pieces(desk: Desk) -> None:
+    own = load_tokenizer(desk.stock(ALBERT))
+    job, _ = desk.job(desk.stock(ALBERT), *MLM, "--extend_vocab_to", PIECES + len(NEW_WORDS))
+    new, old = job.objective.generator.state_dict(), load_stock(desk.stock(ALBERT), ALBERT).state_dict()
+    for word in NEW_WORDS:
+        (number,) = job.prepared.tokenizer.encode(word, add_special_tokens=False)
+        before = own.encode(word, add_special_tokens=False)
+        assert number >= PIECES
+        for name, stock_name in ((TABLE, f"albert.{TABLE}"), ("predictions.bias", "predictions.bias")):
+            assert torch.allclose(new[name][number], old[stock_name][before].mean(0), atol=1e-6)
+    assert torch.equal(new[TABLE][:PIECES], old[f"albert.{TABLE}"])
+
+
+def test_an_extended_run_goes_on_by_the_same_command_when_the_folder_is_gone(desk: Desk, tmp_path: Path) -> None:
+    origin = shutil.copytree(desk.stock(ALBERT), tmp_path / "origin")
+    command = (*MLM, "--extend_vocab_to", PIECES + 500, "--save_steps", 1)
+    adapt(desk, origin, tmp_path / "run", *command)
+    expected = untimed_rows(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000002")
+    shutil.rmtree(origin)
+    ended = adapt(desk, origin, tmp_path / "run", *command)
+    assert "after step 1" in ended.err
+    assert untimed_rows(tmp_path / "run") == expected
+    succeed(pretrain.main, "--config", tmp_path / "run" / "config.yaml")
+    succeed(show_batch.main, "--run", tmp_path / "run", "--step", 2)
+
+
+def test_words_are_added_to_the_vocabulary_of_a_folder_not_of_a_run(desk: Desk, tmp_path: Path) -> None:
+    adapt(desk, desk.stock(ALBERT), tmp_path / "first", *MLM)
+    first, second = tmp_path / "first", tmp_path / "second"
+    for more, word in {
+        ("--extend_vocab_to", PIECES + 1): "vocabulary",
+        ("--model.num_attention_heads", 2): "num_attention_heads",
+        ("--model.num_hidden_layers", 4): "num_hidden_layers",
+    }.items():
+        assert_refused(call(pretrain.main, *desk.options(first, second, *MLM, *more)), 4, str(first), word)
+    adapt(desk, first / "generator", second, *MLM, "--extend_vocab_to", PIECES + 1)
+
+
+def test_rows_beyond_the_vocabulary_and_tokens_beyond_the_positions_are_left_out(desk: Desk, tmp_path: Path) -> None:
+    job, _ = desk.job(desk.stock(ALBERT, vocab_size=PIECES + 10), *MLM)
+    assert job.objective.generator.config.vocab_size == PIECES
+    argv = desk.options(desk.stock(ALBERT, max_position_embeddings=32), tmp_path / "run", *MLM)
+    place = argv.index("--max_seq_length")
+    ended = succeed(pretrain.main, *argv[:place], *argv[place + 2 :], "--dry_run")
+    assert "of 32 tokens" in ended.err
+
+
+def test_a_folder_or_option_that_does_not_fit_is_refused(desk: Desk, tmp_path: Path) -> None:
+    fits, small = desk.stock(ALBERT), desk.stock(ALBERT, vocab_size=PIECES - 10)
+    unknown, empty = (shutil.copytree(fits, tmp_path / name) for name in ("unknown", "empty"))
+    text = (fits / "config.json").read_text().replace('"model_type": "albert"', '"model_type": "roberta"')
+    (unknown / "config.json").write_text(text)
+    (empty / "model.safetensors").unlink()
+    for origin, more, code, word in (
+        (fits, ("--model.hidden_size", 64), 4, "shape"),
+        (fits, ("--model.hidden_act", "relu"), 4, "hidden_act"),
+        (fits, ("--max_seq_length", 65), 2, "max_seq_length"),
+        (fits, ("--tokenizer", desk.stock("BertForMaskedLM")), 2, "--tokenizer"),
+        (small, (), 4, str(PIECES - 10)),
+        (unknown, (), 4, "roberta"),
+        (empty, (), 2, "model.safetensors"),
+    ):
+        assert_refused(call(pretrain.main, *desk.options(origin, tmp_path / "run", *MLM, *more)), code, word)
+        assert not (tmp_path / "run" / "checkpoints").exists()

@@ -6,13 +6,13 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from electra_albert.apps.pretrain import main as pretrain
-from electra_albert.contracts import STOPPED_BY_SIGNAL, Batch
+from electra_albert.contracts import STOPPED_BY_SIGNAL
 from electra_albert.corpus.examples import TrainBatches
 from tests.apps import tiny_run
 from tests.apps.conftest import Finished
@@ -26,8 +26,11 @@ SETTINGS: tuple[object, ...] = (
 )
 
 
+Command = Callable[[Path], list[str]]
+
+
 @pytest.fixture(scope="module")
-def command(finished: Finished) -> Callable[[Path], list[str]]:
+def command(finished: Finished) -> Command:
     """The options of the run that is interrupted, into a folder of choice."""
     return lambda folder: options(finished.corpus, finished.prepared, folder, *SETTINGS)
 
@@ -59,19 +62,10 @@ def resumed_from(ended: Ended) -> int:
 
 @pytest.mark.parametrize(
     ("number", "epoch", "step"),
-    [
-        (signal.SIGKILL, 1, 6),
-        (signal.SIGKILL, 2, 14),
-        pytest.param(signal.SIGTERM, 1, 6, marks=pytest.mark.slow),
-    ],
+    [(signal.SIGKILL, 1, 6), (signal.SIGKILL, 2, 14), pytest.param(signal.SIGTERM, 1, 6, marks=pytest.mark.slow)],
 )
 def test_a_run_killed_or_stopped_in_any_epoch_ends_as_if_it_never_was(
-    command: Callable[[Path], list[str]],
-    uninterrupted: Path,
-    tmp_path: Path,
-    number: signal.Signals,
-    epoch: int,
-    step: int,
+    command: Command, uninterrupted: Path, tmp_path: Path, number: signal.Signals, epoch: int, step: int
 ) -> None:
     argv, folder = command(tmp_path / "run"), tmp_path / "run"
     interrupted = interrupt(argv, folder, step, number)
@@ -111,17 +105,12 @@ def test_a_disk_that_is_full_at_any_of_the_first_files_does_not_spoil_the_folder
 
 
 def test_a_resume_that_skips_a_batch_is_found_out(
-    command: Callable[[Path], list[str]], uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted fault for the tests above: going on one batch too far, as a data loader that runs ahead does."""
-    folder = shutil.copytree(uninterrupted, tmp_path / "run")
+    folder, steps = shutil.copytree(uninterrupted, tmp_path / "run"), TrainBatches.steps
     shutil.rmtree(folder / "checkpoints" / f"step-{LENGTH:07d}")
-    steps = TrainBatches.steps
-
-    def one_too_far(batches: TrainBatches, first_step: int) -> Iterator[list[Batch]]:
-        return steps(batches, first_step + 1)
-
-    monkeypatch.setattr(TrainBatches, "steps", one_too_far)
+    monkeypatch.setattr(TrainBatches, "steps", lambda batches, first_step: steps(batches, first_step + 1))
     ended = call(pretrain.main, *command(folder))
     assert resumed_from(ended) == LENGTH - 4
     weights, log = outcome(folder, LENGTH)
@@ -138,10 +127,8 @@ def test_a_finished_run_started_again_trains_nothing(finished: Finished, tmp_pat
     assert weights.stat().st_mtime_ns == before
     assert tiny_run.untimed_rows(folder) == tiny_run.untimed_rows(finished.folder)
     assert "generator accuracy" in ended.out
-    for kind in ("generator", "discriminator"):
-        assert tiny_run.sha256(folder / kind / "model.safetensors") == tiny_run.sha256(
-            finished.folder / kind / "model.safetensors"
-        )
+    for name in ("generator/model.safetensors", "discriminator/model.safetensors"):
+        assert tiny_run.sha256(folder / name) == tiny_run.sha256(finished.folder / name)
 
 
 def test_a_run_that_would_end_before_its_checkpoint_is_refused(finished: Finished) -> None:
@@ -157,9 +144,7 @@ def test_a_run_is_lengthened_by_max_steps_and_says_what_changed(finished: Finish
 
 
 @pytest.mark.slow
-def test_a_second_run_in_the_same_folder_is_refused_while_the_first_goes_on(
-    command: Callable[[Path], list[str]], tmp_path: Path
-) -> None:
+def test_a_second_run_in_the_same_folder_is_refused_while_the_first_goes_on(command: Command, tmp_path: Path) -> None:
     argv, folder = command(tmp_path / "run"), tmp_path / "run"
     process: subprocess.Popen[str] = start(["Pretraining.py", *argv, "--max_steps", "100000"], tmp_path)
     try:

@@ -1,4 +1,4 @@
-"""Tables of scores: every objective's own, each beside its floor, and nothing that was not measured."""
+"""Tables of scores: every objective's own, each next to its baseline, and nothing that was not measured."""
 
 import pytest
 
@@ -7,15 +7,8 @@ from electra_albert.apps.pretrain.summary import format_forgetting, format_score
 MASKS = {"unigram_loss": 6.0, "most_frequent_accuracy": 0.05}
 MLM = {**MASKS, "mlm_loss": 4.0, "mlm_accuracy": 0.2}
 ORDER = {"sop_loss": 0.6, "sop_accuracy": 0.7, "swapped_fraction": 0.45}
-RTD = {
-    **MASKS,
-    "generator_loss": 4.0,
-    "generator_accuracy": 0.2,
-    "discriminator_auc": 0.8,
-    "discriminator_average_precision": 0.5,
-    "shuffled_labels_auc": 0.5,
-    "replaced_fraction": 0.1,
-}
+RTD = {**MASKS, "generator_loss": 4.0, "generator_accuracy": 0.2, "discriminator_auc": 0.8, "shuffled_labels_auc": 0.5}
+RTD |= {"discriminator_average_precision": 0.5, "replaced_fraction": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -40,7 +33,7 @@ def test_each_source_has_a_row_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("masked_tokens", "error"), [(7, "1"), (900, None)])
-def test_scores_of_few_tokens_are_said_to_be_uncertain(masked_tokens: int, error: str | None) -> None:
+def test_scores_of_few_tokens_come_with_a_warning(masked_tokens: int, error: str | None) -> None:
     # Regression: scores of one sentence were shown like any other.
     table = format_scores({**RTD, "masked_tokens": masked_tokens})
     assert ("warning" in table) == (error is not None)

@@ -42,13 +42,9 @@ def seen_operations(objective: toy.PretrainingObjective) -> int:
     [*((name, "one group") for name in toy.OBJECTIVES), *(("rtd", model) for model in list(MODELS)[1:])],
 )
 def test_a_step_makes_the_operations_counted_from_its_settings(name: str, model: str) -> None:
-    config = PretrainConfig(
-        run=RunConfig(objective=name),  # type: ignore[arg-type]
-        corpus=CorpusConfig(max_seq_length=LENGTH),
-        model=MODELS[model],
-        rtd=RtdConfig(mask_rate=MASK_RATE),
-        mlm=MlmConfig(mask_rate=MASK_RATE),
-    )
+    rates = {"rtd": RtdConfig(mask_rate=MASK_RATE), "mlm": MlmConfig(mask_rate=MASK_RATE)}
+    corpus = CorpusConfig(max_seq_length=LENGTH)
+    config = PretrainConfig(run=RunConfig(objective=name), corpus=corpus, model=MODELS[model], **rates)
     assert step_flops(config, ROWS) == seen_operations(toy.build(name, MODELS[model], MASK_RATE))
 
 
@@ -59,7 +55,7 @@ def test_a_model_larger_than_the_memory_is_not_tried(
     ended = succeed(pretrain.main, *finished.options(tmp_path / "run", "--dry_run"))
     assert "not timed" in ended.err
     assert "lower --per_device_train_batch_size 8" in ended.err
-    assert "a step (median" not in ended.err
+    assert "a step: " not in ended.err
 
 
 def test_a_dry_run_reports_what_the_steps_take(finished: Finished, tmp_path: Path) -> None:
