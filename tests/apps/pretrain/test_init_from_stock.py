@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from electra_albert.hub.names import TABLE
+from electra_albert.hub.formats import TABLE
 
 from electra_albert.apps import show_batch
 from electra_albert.apps.pretrain import main as pretrain
