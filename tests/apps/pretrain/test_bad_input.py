@@ -1,5 +1,6 @@
 """What a user gets wrong when pretraining ends in one line (what, why, what to do) and the documented exit code."""
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -51,6 +52,19 @@ def test_a_corpus_that_cannot_be_trained_on_is_refused(tmp_path: Path) -> None:
     ):
         assert_refused(pretrain_on(tmp_path / name, tmp_path), code, words)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_corpus_without_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus, open_file = tmp_path / "corpus.txt", os.open
+    corpus.write_text(english(30))
+
+    def denied(path: str, *flags: int, **options: int) -> int:
+        if str(path) == str(corpus):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return open_file(path, *flags, **options)
+
+    monkeypatch.setattr(os, "open", denied)  # the tests may run as root, who may read everything
+    assert_refused(pretrain_on(corpus, tmp_path), 2, "cannot be read (Permission denied)", "permissions")
 
 
 def test_invalid_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
