@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from electra_albert.hub.formats import TABLE
 
 from electra_albert.apps import show_batch
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.corpus.tokenizer import load_tokenizer
+from electra_albert.hub.formats import TABLE
 from electra_albert.hub.save import save_model
 from electra_albert.objectives.evaluation import Detections
 from tests.apps import tiny_stock
