@@ -146,9 +146,10 @@ def test_articles_give_a_question_each_with_its_level_and_those_without_an_answe
     assert {one.group for one in read("race", data_dir=tmp_path, race_level="high").train} == {"high"}
     with pytest.raises(UsageError, match="no folder middle/"):
         read("race", data_dir=tmp_path, race_level="middle")
-    race_file(tmp_path / "RACE" / "train" / "high" / "1.txt", answers=["A", ""])
+    race_file(tmp_path / "RACE" / "train" / "high" / "1.txt", answers=["A", ""], id="1.txt")
     data = read("race", data_dir=tmp_path)
     assert (len(data.train), noticed(data.report, "left out of training: no answer")) == (3, 1)
+    assert [one.group for one in data.train] == ["middle", "middle", "high"]  # by its folder, for its id names no level
 
 
 @pytest.mark.parametrize(
