@@ -47,7 +47,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Replace a JSON file atomically."""
-    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:

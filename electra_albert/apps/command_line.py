@@ -148,12 +148,12 @@ def parse(
 
     An option that is False by default needs no value. A path without an option is the value of the option `of_file`.
     """
-    if short is not None and {"-h", "--help"} & {*argv}:
-        print(_format_short_help(parser, short), end="")
-        raise SystemExit(0)
     for action in parser._actions:
         if action.default is False and action.nargs is None:
             action.nargs, action.const = "?", True
+    if short is not None and {"-h", "--help"} & {*argv}:
+        print(_format_short_help(parser, short), end="")
+        raise SystemExit(0)
     try:
         return parser.parse_args(list(argv))
     except argparse.ArgumentError as error:

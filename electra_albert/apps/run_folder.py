@@ -58,8 +58,7 @@ def find_begun(folder: Path, found: Path | None) -> Begun | None:
 def check_settings(begun: Begun, preset: str, config: PretrainConfig, world_size: int) -> None:
     """Compare the options with those of the run that is resumed, before the corpus is read.
 
-    Raises CheckpointError where an option differs that decides what is trained; UsageError where the run would end
-    before the checkpoint.
+    Raises CheckpointError where one differs that decides what is trained, UsageError where the run ends before it.
     """
     (found, state, may_change), steps = begun, config.training.max_steps
     if "max_steps" in may_change and state["step"] > steps:

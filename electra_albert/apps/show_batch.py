@@ -15,7 +15,7 @@ from electra_albert.apps.run_folder import CONFIG
 from electra_albert.contracts import IGNORED_LABEL, Batch, UsageError
 from electra_albert.objectives import spec_of
 
-_ORDERS = {0: ", segments in order", 1: ", segments swapped", IGNORED_LABEL: ", one segment"}
+_ORDERS = {0: ", segments in order", 1: ", segments swapped", IGNORED_LABEL: ", without an order"}
 
 
 def main(argv: Sequence[str]) -> int:

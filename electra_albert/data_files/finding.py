@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from textwrap import shorten
 from typing import Any, Literal
 
 from electra_albert.contracts import DataError, UsageError
@@ -101,7 +100,7 @@ def _saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
     try:
         found = datasets.load_from_disk(str(folder))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, datasets.exceptions.DatasetsError) as error:
-        raise DataError(f"{folder}: a damaged dataset ({shorten(str(error), 200)}); save it again") from error
+        raise DataError(f"{folder}: a damaged dataset ({' '.join(str(error).split())[:200]}); save again") from error
     if isinstance(found, datasets.DatasetDict):
         if _TRAIN not in found:
             raise UsageError(f"{folder}: a dataset without a split {_TRAIN!r}; give one of its folders: {[*found]}")

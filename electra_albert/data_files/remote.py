@@ -5,7 +5,6 @@ import logging
 import re
 import shutil
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 from electra_albert.contracts import UsageError
@@ -41,7 +40,7 @@ def fetch(url: str, option: str) -> list[Path]:
     except UsageError:
         raise
     except Exception as error:  # every file system raises the errors of a library of its own
-        reason = shorten(str(error.__cause__ or error), 200) or type(error).__name__
+        reason = " ".join(str(error.__cause__ or error).split())[:200] or type(error).__name__
         raise UsageError(f"--{option} {url}: cannot be fetched ({reason}); check the URL and the network") from error
     if not copies:
         raise UsageError(f"--{option} {url}: no file matches it; check the URL")
@@ -61,7 +60,7 @@ def _copy(system: Any, name: str, kept: Path) -> Path:
         reason = error.__cause__ or error  # a web server that is not reached is FileNotFoundError too
         if not copies or isinstance(reason, FileNotFoundError):
             raise
-        LOG.warning(f"{name}: not reached ({shorten(str(reason), 100)}); reading the copy fetched before")
+        LOG.warning(f"{name}: not reached ({' '.join(str(reason).split())[:100]}); reading the copy fetched before")
         return copies[-1]
     last = re.split(r"[?#]", name)[0].rstrip("/").rpartition("/")[2]
     if last in ("", ".", "..") or (is_folder and any(".." in Path(entry).parts for entry in state)):

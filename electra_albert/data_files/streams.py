@@ -57,7 +57,7 @@ def open_stream(path: str | Path, *, takes_pipes: bool = False) -> Iterator[io.B
         try:
             yield file if method is None else io.BufferedReader(_decompressed(method, file), _COMPRESSED_BYTES)
         except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
+            if method is None or (isinstance(error, OSError) and error.errno is not None):
                 raise  # of the disk
             raise DataError(f"{path}: damaged or incomplete {method} data ({error}); fetch it again") from error
 

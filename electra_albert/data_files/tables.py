@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_albert.contracts import DataError, UsageError, UserError
@@ -49,7 +48,7 @@ def json_objects(
         try:
             record = json.loads(line, object_pairs_hook=as_object)
         except (ValueError, RecursionError) as error:
-            reason = shorten(str(error), 100)
+            reason = " ".join(str(error).split())[:100]
             raise DataError(f"{position(number)}: not JSON ({reason}); give one JSON object a line") from error
         if repeated:
             raise DataError(f"{position(number)}: key {repeated[0]!r} is there twice in one object; keep one")
@@ -115,7 +114,7 @@ def open_columnar(path: str | Path) -> Iterator[Columnar]:
         except (pyarrow.ArrowException, OSError, EOFError, ValueError, LookupError) as error:
             if isinstance(error, UserError) or (isinstance(error, OSError) and error.errno is not None):
                 raise  # ours, or of the disk
-            reason = shorten(str(error), 200)
+            reason = " ".join(str(error).split())[:200]
             raise DataError(f"{path}: damaged, changed, or not as its name says ({reason}); write it again") from error
 
 

@@ -114,14 +114,14 @@ def read_task(files: ModelFiles) -> tuple[dict[str, Any], TaskHead]:
         details, origin = formats.stock_details(contents, str(files.config)), files.config
     try:
         head = head_of(details, float(formats.classifier_dropout(contents)))
-        columns = details.get("columns", {"text": [], "pair": []})
-        sides = (columns["text"], columns["pair"])
+        sides = [details["columns"][side] for side in ("text", "pair")] if "columns" in details else []
         is_known = all(isinstance(side, list) and all(isinstance(name, str) for name in side) for side in sides)
         lengths = [(details.get(name, least), least) for name, least in _LEAST_LENGTHS.items()]
         if not is_known or not all(type(length) is int and length >= least for length, least in lengths):
             raise ValueError("lengths or columns that no fine-tuning has")
     except (KeyError, OverflowError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{origin} describes no task that is known here ({formats.shown(str(error))})") from None
+        reason = formats.shown(str(error))
+        raise CheckpointError(f"{origin} describes no task that is known here ({reason}); write it again") from None
     return details, head
 
 

@@ -45,8 +45,9 @@ def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> di
 
 def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """(step, path) of the checkpoint folders in `folder`, whole or not, oldest first."""
-    found = [path for path in folder.glob("step-*") if path.is_dir() and not path.is_symlink()]
-    return sorted((int(path.name[5:]), path) for path in found if re.fullmatch(r"step-\d{7,}", path.name))
+    inside = folder.iterdir() if folder.is_dir() else ()  # glob would pass over a folder that cannot be read
+    found = [path for path in inside if re.fullmatch(r"step-\d{7,}", path.name)]
+    return sorted((int(path.name[5:]), path) for path in found if path.is_dir() and not path.is_symlink())
 
 
 def find_problem(path: Path, *, is_thorough: bool = True) -> str | None:

@@ -76,6 +76,8 @@ class RunLog(logging.Handler):
         self.formatter.converter = time.gmtime
 
     def __enter__(self) -> RunLog:
+        self._was_level = LOG.level
+        LOG.setLevel(min(LOG.getEffectiveLevel(), logging.INFO))
         LOG.addHandler(self)
         return self
 
@@ -107,3 +109,4 @@ class RunLog(logging.Handler):
         elif error is not None:
             LOG.info("ended by an error", exc_info=error, extra={"is_shown": True})
         LOG.removeHandler(self)
+        LOG.setLevel(self._was_level)

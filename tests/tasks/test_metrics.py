@@ -160,6 +160,7 @@ OF_ALL = {"precision": 0.5, "recall": 0.25, "f1": 1 / 3, "accuracy": 0.4}
         ("regression", [(2, 1), (2, 3)], {"pearson": 0.0, "spearman": 0.0}),  # where scipy gives nan
         ("token", [(0, 0, 0, 3, 4)], {"precision": 0.0, "recall": 0.0, "f1": 0.0, "accuracy": 0.75}),
         ("token", [(0, 0, 0, 0, 0)], {"accuracy": 0.0}),
+        ("token", [(3, 3, 3, 5, 5)], {"precision": 1.0, "recall": 1.0, "f1": 1.0}),
         ("token", [(1, 2, 1, 4, 5), (1, 2, 7, 0, 5)], OF_ALL),  # sentences together
         ("choice", [(0, 0, 0), (1, 0, 0), (2, 2, 1), (3, 0, -1)], BY_GROUP),
         ("choice", [(0, 0, -1)], {"accuracy": 1.0}),  # of no group

@@ -1,5 +1,6 @@
 """Start-of-run plan and closing report of a pretraining run, with tables of scores next to their baselines."""
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -78,7 +79,8 @@ def closing_report(job: Job, metrics: Metrics, folder: Path) -> str:
     models = "generator/" if job.objective.discriminator is None else "generator/ and discriminator/"
     stock = "stock Hugging Face folders" if stock_computes(job.config.model) else "in this toolkit's own format"
     lines += ["", f"written to {folder}: {models} ({stock}), README.md (model card), checkpoints/, metrics.jsonl, …"]
-    return "\n".join([*lines, f"next: {shlex.join(['python', 'LM_DEMO.py', '--gen', str(folder)])}"])
+    python = min(sys.executable, os.path.relpath(sys.executable), key=len)  # of an environment that need not be active
+    return "\n".join([*lines, f"next: {shlex.join([python, 'LM_DEMO.py', '--gen', str(folder)])}"])
 
 
 def _example(job: Job, cloze: Cloze, model: InferenceModel) -> str:
