@@ -31,3 +31,9 @@ def test_damage_is_found_also_after_a_check_that_was_noted(tmp_path: Path) -> No
     assert "bytes" in str(find_damage(tmp_path, files, tmp_path / "note"))
     path.unlink()
     assert "missing" in str(find_damage(tmp_path, files, tmp_path / "note"))
+
+
+def test_json_of_any_text_is_written_and_read_back(tmp_path: Path) -> None:
+    content = {"label": "caf\u00e9 \ud83d", "path": "\udcff.txt"}  # half of a pair, and a byte of a file's name
+    write_json(tmp_path / "a.json", content)
+    assert read_json(tmp_path / "a.json") == content

@@ -99,6 +99,18 @@ def test_a_broken_checkpoint_is_passed_over_with_a_warning_and_never_resumed(
         shutil.rmtree(whole, ignore_errors=True)
 
 
+def test_a_folder_that_cannot_be_listed_is_an_error_and_no_fresh_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: object) -> None:
+        raise PermissionError("Permission denied")
+
+    monkeypatch.setattr(os, "listdir", denied)  # the tests may run as root, who may read everything
+    monkeypatch.setattr(os, "scandir", denied)
+    with pytest.raises(PermissionError):
+        find_checkpoint(tmp_path, "auto")
+
+
 def test_a_folder_without_checkpoints_begins_a_run_whatever_else_is_there(tmp_path: Path) -> None:
     for name in ("step-abc", "step-12", ".tmp-7-1", "step-0000001.aside-1"):
         (tmp_path / name).mkdir()

@@ -30,6 +30,16 @@ def test_every_line_has_a_time_and_those_of_a_resumed_run_follow(tmp_path: Path)
     assert all(line.split(" ")[0].endswith("Z") for line in lines)
 
 
+def test_log_txt_has_every_line_where_nobody_configured_logging(tmp_path: Path) -> None:
+    logger = logging.getLogger("electra_albert")
+    before = logger.level
+    with RunLog() as log:
+        log.open(tmp_path)
+        LOG.info("step 1")
+    assert "step 1" in (tmp_path / "log.txt").read_text(encoding="utf-8")
+    assert logger.level == before
+
+
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_the_console_has_the_main_ranks_lines_with_their_level_and_not_those_shown_already(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rank: str
