@@ -149,7 +149,8 @@ def test_a_sentence_that_no_longer_fits_when_tokenized_again_is_not_shown(tmp_pa
     sentences = ["".join(islice(letters, 20)) + " " + "".join(islice(letters, 20)) + "." for _ in range(900)]
     (tmp_path / "words.txt").write_text("\n\n".join(sentences), encoding="utf-8")
     argv = options(tmp_path / "words.txt", tmp_path / "prepared", tmp_path / "run", "--max_steps", 1)
-    succeed(pretrain.main, *argv, "--vocab_size", 32, "--model.max_position_embeddings", 32)
+    ended = succeed(pretrain.main, *argv, "--vocab_size", 32, "--model.max_position_embeddings", 32)
+    assert ("[MASK]" in ended.out, "next: " in ended.out) == (False, True), ended.out
 
 
 def test_a_run_in_a_thread_trains_and_the_next_one_in_the_process_too(finished: Finished, tmp_path: Path) -> None:
