@@ -73,6 +73,12 @@ def test_no_text_is_lost(tokenizer: Any, tmp_path: Path) -> None:
     assert np.array_equal(store.token_counts, np.bincount(store.train.tokens, minlength=len(tokenizer)))
 
 
+def test_a_document_that_the_split_cuts_ends_and_counts_on_both_sides(tokenizer: Any, tmp_path: Path) -> None:
+    store = build(write_corpus(tmp_path / "corpus", [document(0, 200)], 1), tokenizer, tmp_path / "store")
+    assert [side["documents"] for side in store.statistics["sides"].values()] == [1, 1]
+    assert [len(side.document_ends) for side in (store.train, store.validation)] == [1, 1]
+
+
 def test_text_without_tokens_is_counted_and_leaves_no_trace(tokenizer: Any, tmp_path: Path) -> None:
     documents = [document(number) for number in range(120)]
     clean = build(write_corpus(tmp_path / "clean", documents, 1), tokenizer, tmp_path / "a")
