@@ -54,4 +54,4 @@ def _flaw(run: Path) -> str:
             return f"stopped at step {last['step']:,} of {planned:,}"
         return "" if has_learned(last) else f"not clear of the baselines after {last['step']:,} steps"
     except (UsageError, OSError, LookupError, TypeError):
-        return "its files do not say what it learned"
+        return "its files do not show what it learned"

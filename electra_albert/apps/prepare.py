@@ -164,7 +164,7 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     given, root = None, Path(config.prepared_dir)
     if config.tokenizer:
         if config.keep_accents == "albert":
-            raise UsageError("--keep_accents albert is for a tokenizer that is trained; for a given one say false")
+            raise UsageError("--keep_accents albert is for a tokenizer that is trained; for a given one choose false")
         options = tokenizers.TextOptions(config.do_lower_case, config.keep_accents, config.split_digit_comma)
         given = tokenizers.load_tokenizer(Path(config.tokenizer), options)
     elif config.split_digit_comma is False:

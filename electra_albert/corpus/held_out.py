@@ -137,9 +137,9 @@ def _last_sentences(placed: list[_Placed]) -> tuple[np.ndarray, str]:
     first, end = placed[0].start, placed[-1].end
     counts = [one.part.statistics["written"]["sentences"] for one in placed]
     held = max(1, round(sum(counts) * HELD_OUT_SHARE))
-    behind = list(accumulate(reversed(counts), initial=0))[::-1]  # sentences from each part to the end
-    at = next(number for number in reversed(range(len(placed))) if behind[number] > held)
-    cut = placed[at].start + int(_sentence_ends(placed[at])[behind[at] - held - 1])
+    after = list(accumulate(reversed(counts), initial=0))[::-1]  # sentences from each part to the end
+    at = next(number for number in reversed(range(len(placed))) if after[number] > held)
+    cut = placed[at].start + int(_sentence_ends(placed[at])[after[at] - held - 1])
     if not LEAST_SHARE <= (end - cut) / (end - first) <= MOST_SHARE:
         wanted = end - HELD_OUT_SHARE * (end - first)
         at = next(number for number, one in enumerate(placed) if one.end >= wanted)
@@ -147,7 +147,7 @@ def _last_sentences(placed: list[_Placed]) -> tuple[np.ndarray, str]:
         place = int(np.searchsorted(ends, wanted))
         near = [*ends[max(0, place - 1) : place + 1].tolist(), placed[at].start]
         cut = min((one for one in near if first < one < end), key=lambda found: abs(found - wanted))
-        held = behind[at] - int(np.searchsorted(ends, cut, side="right"))
+        held = after[at] - int(np.searchsorted(ends, cut, side="right"))
     return np.array([[cut, end]]), f"the last {held:,} sentences"
 
 

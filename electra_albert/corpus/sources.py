@@ -224,7 +224,7 @@ def _csv_records(lines: Lines, kind: Kind, column: str) -> Iterator[Record]:
 
 
 def _column_records(span: Span, column: str, counts: Counter[str]) -> Iterator[Record]:
-    """The texts of row groups or record batches as bytes, which need not be UTF-8 whatever their type says."""
+    """The texts of row groups or record batches as bytes, which need not be UTF-8 whatever their type."""
     with open_columnar(span.path) as opened:
         _check_column(span.path, opened.schema, column)
         for first, batch in opened.batches(span.start, span.end, [column]):

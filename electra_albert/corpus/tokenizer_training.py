@@ -215,7 +215,7 @@ def extend_tokenizer(tokenizer: Tokenizer, sentences: Iterable[str], count: int)
     if model["type"] not in ("Unigram", "WordPiece"):
         raise UsageError(f"the vocabulary of a {model['type']} tokenizer cannot be extended; keep it as it is")
     if len(model["vocab"]) < size:
-        raise UsageError("a vocabulary with added tokens behind the model's own cannot be extended; keep it as it is")
+        raise UsageError("a vocabulary with added tokens after the model's own cannot be extended; keep it as it is")
     words = _worthwhile(tokenizer, count_words(_words(tokenizer, model["type"], sentences)))
     if model["type"] == "WordPiece":
         words = words[:count]  # the longest token that matches is taken, which is the whole word

@@ -156,7 +156,7 @@ def fill(
     for name, tensor in wanted.items():
         if state[name].shape != tensor.shape:
             found, size = list(state[name].shape), list(tensor.shape)
-            raise CheckpointError(f"{name} in {origin} has shape {found}, its configuration or an option says {size}")
+            raise CheckpointError(f"{name} in {origin} has shape {found}, its configuration or an option {size}")
     tensors = {name: state[name].contiguous() for name in wanted}
     model.load_state_dict(tensors, assign=not in_place, strict=not spared)
 

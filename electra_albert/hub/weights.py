@@ -66,7 +66,7 @@ def all_files(file: Path) -> dict[Path, set[str] | None]:
     for shard in sorted(set(weight_map.values())):
         is_name = shard.isprintable() and len(shard.encode()) <= _LONGEST_NAME and Path(shard).name == shard
         if not is_name or not (file.parent / shard).is_file():
-            raise CheckpointError(f"{file} names {shard[:_LONGEST_NAME]!r}, no file beside it; fetch all of the model")
+            raise CheckpointError(f"{file} names {shard[:_LONGEST_NAME]!r}, no file next to it; fetch all of the model")
         found[file.parent / shard] = {name for name, other in weight_map.items() if other == shard}
     return found
 

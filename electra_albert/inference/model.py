@@ -79,7 +79,7 @@ def load_model(
     stored = hub.read_stored(files)
     mlm = stored if mlm_files == files else hub.read_stored(mlm_files)
     found = load_tokenizer(mlm_files.tokenizer)
-    found("")  # drops what its file says of truncation and padding, before threads share it
+    found("")  # drops its settings of truncation and padding, before threads share it
     count, rows = len(found), mlm.config.vocab_size
     is_other = stored.config.vocab_size not in (count, rows)
     # Of a tokenizer from another folder only its size shows whether it is the model's.

@@ -256,7 +256,7 @@ def _divided(examples: Sequence[T], share: float) -> tuple[list[T], list[T]]:
 def _note_oddities(train: Examples, evaluation: Examples, labels: tuple[str, ...], report: Report, name: str) -> None:
     """Count what makes a score mean less: a single row or class, classes without a row, rows that are trained on."""
     if len(evaluation) == 1:
-        report.note(f"row only in {name}: its score says next to nothing", name)
+        report.note(f"row only in {name}: its score means next to nothing", name)
     in_train, in_evaluation = _labels(train), _labels(evaluation)
     if len(evaluation) > 1 and len(in_evaluation) == 1:
         report.note(f"label only in {name}: {min(in_evaluation)!r}", name)

@@ -263,7 +263,7 @@ def test_only_words_count_in_their_scores_and_the_rarest_are_forgotten() -> None
 
 
 def test_other_models_are_refused_in_one_line(tmp_path: Path) -> None:
-    for kind, word in {"roberta": "BPE", "bert with added words": "behind"}.items():
+    for kind, word in {"roberta": "BPE", "bert with added words": "added tokens after"}.items():
         KINDS[kind](tmp_path / kind)
         with pytest.raises(UsageError, match=word) as raised:
             extend_tokenizer(load_tokenizer(tmp_path / kind), TEXT, 5)

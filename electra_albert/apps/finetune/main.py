@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 def finetune(config: FinetuneConfig | None = None, **options: Any) -> RunResult:
     """Fine-tune an encoder on a task, or resume a sweep that was stopped.
 
-    `options` are those of `electra-albert finetune` by name; a `config` stands for all of them. Returns the folder, the
+    `options` are those of `electra-albert finetune` by name; a `config` replaces all of them. Returns the folder, the
     best seed's metrics and its steps. Raises UsageError, DataError, CheckpointError or DivergedError.
     """
     from electra_albert.apps.finetune.sweep import run_finetuning

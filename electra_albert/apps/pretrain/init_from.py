@@ -32,7 +32,7 @@ from electra_albert.training.distributed import World, gather_objects, main_firs
 
 LOG = logging.getLogger(__name__)
 
-_OPTION = "leave out the option that says so"
+_OPTION = "leave out the option that changes it"
 _OLD_TEXT = ("prepared_dir", "store", "max_seq_length", "seed")  # settings that identify the rows a run was scored on
 _NOT_OF_THE_SHAPE = ("vocab_size", "initialization", "initializer_range")  # the tokenizer's; of weights that are drawn
 _INHERITED = ("preset", "objective", "max_seq_length", *GROUPS)
