@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: pretrain test test-slow lint stats clean
+.PHONY: pretrain test test-slow lint docs stats clean
 
 pretrain: .venv/.ready
 	$(BIN)/python Pretraining.py
@@ -18,6 +18,9 @@ lint: .venv/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: .venv/.ready-docs
+	$(BIN)/mkdocs build --strict --quiet
+
 stats: .venv/.ready-dev
 	$(BIN)/python -m tests.budgets
 
@@ -32,4 +35,8 @@ clean:
 
 .venv/.ready-dev: .venv/.ready pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+.venv/.ready-docs: .venv/.ready-dev
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	touch $@

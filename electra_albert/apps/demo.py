@@ -28,7 +28,7 @@ from electra_albert.files import replacing
 if TYPE_CHECKING:
     from jsonargparse import Namespace
 
-    from electra_albert.corpus.tokenizer import Piece
+    from electra_albert.corpus.tokenizer import TokenText
     from electra_albert.inference.model import InferenceModel, Proposal
     from electra_albert.inference.rewrite import Draw, Replacement, Rewritten
 
@@ -246,7 +246,7 @@ def format_rewritten(rewritten: Rewritten, *, colours: bool) -> str:
     return "\n".join(lines)
 
 
-def format_scored(scores: Iterable[tuple[Piece, float]], *, colours: bool) -> str:
+def format_scored(scores: Iterable[tuple[TokenText, float]], *, colours: bool) -> str:
     """Each token with its probability of being a replacement."""
     from electra_albert.inference.engine import shown
 

@@ -33,7 +33,7 @@ from electra_albert.config import BUILT_IN_CORPUS, CorpusConfig, TrainingConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus import tokenizer as tokenizers
 from electra_albert.corpus.parts import PartPlan, write_parts
-from electra_albert.corpus.sources import Reading, Unit, plan_units, read_unit, require_columns
+from electra_albert.corpus.sources import ReadOptions, Unit, plan_units, read_unit, require_columns
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer_training import extend_tokenizer, train_tokenizer
 from electra_albert.data_files.finding import find_files, identity, same_content
@@ -41,7 +41,7 @@ from electra_albert.files import SAMPLE_TEXT, read_json, write_json
 
 if TYPE_CHECKING:  # they load torch, which --help does without
     from electra_albert.corpus.examples import ExampleTable
-    from electra_albert.corpus.mixture import RowOrder, Source
+    from electra_albert.corpus.mixture import ExampleOrder, Source
     from electra_albert.corpus.store import Store
     from electra_albert.corpus.tokenizer import Tokenizer
 
@@ -92,7 +92,7 @@ class Prepared(NamedTuple):
     store: Store
     train_table: ExampleTable
     validation_table: ExampleTable
-    order: RowOrder  # of the train table's rows
+    order: ExampleOrder  # of the train table's rows
     folder: Path
     held_out_sources: dict[str, int]  # of a mixture: its sources' names, and where in the validation table each begins
 
@@ -146,7 +146,7 @@ class CorpusFolder(NamedTuple):
     seed: int
     sources: list[Source]
     files: list[list[Path]]  # of each source
-    readings: list[Reading]  # of each source
+    readings: list[ReadOptions]  # of each source
     identity: dict[str, Any]  # of all files
     found: Counter[str]  # counts of what was left out when the files were listed
     given: Tokenizer | None  # the tokenizer to use, if one was named
@@ -176,7 +176,7 @@ def open_corpus(config: CorpusConfig, seed: int) -> CorpusFolder:
     found: Counter[str] = Counter()
     with locked(root / f".{name}.lock"):  # many jobs at once, as on a cluster, read every file only once
         files = without_repeats(sources, [find_files(path, found, config.encoding) for path in paths], found)
-        readings = [Reading(source.text_column, config.bad_utf8, config.encoding) for source in sources]
+        readings = [ReadOptions(source.text_column, config.bad_utf8, config.encoding) for source in sources]
         for some, how in zip(files, readings, strict=True):  # first of all, since it takes no time
             require_columns(some, how)
         noted = map(read_json, sorted(root.glob(f"{name}-*/corpus.json")))  # an untouched file is not hashed again

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from electra_albert.contracts import DataError
-from electra_albert.corpus.near_duplicates import HEAD_CHARACTERS, Group, groups_of
+from electra_albert.corpus.near_duplicates import HEAD_CHARACTERS, Signature, signatures_of
 from electra_albert.data_files.streams import BYTE_ORDER_MARK, MAX_LINE_BYTES, SURROGATE, cut_line, with_line_feeds
 
 BadUtf8 = Literal["replace", "skip", "error"]
@@ -28,7 +28,7 @@ _GATHERED_CHARACTERS = 1 << 20  # of records that get their groups together, whi
 class Document(NamedTuple):
     """Consecutive sentences of one document."""
 
-    group: Group  # documents of one group stay on one side of the held-out split
+    group: Signature  # documents of one group stay on one side of the held-out split
     sentences: list[str]  # stripped, none empty, no line ends inside
     continues: bool = False  # the same document goes on in the next Document
 
@@ -93,7 +93,7 @@ def _byte_count(text: str) -> int:
 def documents_of_lines(texts: Iterable[str], split: bool, counts: Counter[str]) -> Iterator[Document]:
     """Documents between blank lines. `texts` are whole lines, of one sentence or, where `split`, of one paragraph."""
     sentences: list[str] = []  # of the document that has not ended
-    group: Group | None = None  # its own, once a first part of it was handed on
+    group: Signature | None = None  # its own, once a first part of it was handed on
     for text in filter(None, texts):  # nothing is left of a run whose lines are all skipped
         ended: list[list[str]] = []
         for line in map(str.strip, text[:-1].split("\n")):
@@ -156,9 +156,9 @@ def _is_long(sentences: list[str]) -> bool:
     return len(sentences) > _MAX_SENTENCES or sum(map(len, sentences)) > _MAX_CHARACTERS
 
 
-def _groups(documents: list[list[str]]) -> list[Group]:
+def _groups(documents: list[list[str]]) -> list[Signature]:
     """The group of each document, by its beginning."""
-    return groups_of([" ".join(sentences[:_HEAD_SENTENCES])[:HEAD_CHARACTERS] for sentences in documents])
+    return signatures_of([" ".join(sentences[:_HEAD_SENTENCES])[:HEAD_CHARACTERS] for sentences in documents])
 
 
 # Sentences: English rules, plus the full stops of scripts written without spaces.

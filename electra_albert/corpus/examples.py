@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from electra_albert.contracts import IGNORED_LABEL, Batch, CheckpointError, SpecialIds
-from electra_albert.corpus.mixture import RowOrder
+from electra_albert.corpus.mixture import ExampleOrder
 from electra_albert.corpus.store import TokenStream
 from electra_albert.files import HashedFile, Written, find_damage, read_json, replacing, write_json
 from electra_albert.keyed_random import Stream, bits, uniform
@@ -143,7 +143,7 @@ class _Cuts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rows:
+class PackedExamples:
     """Lays out rows of one stream as batches."""
 
     stream: TokenStream
@@ -222,8 +222,8 @@ class Rows:
 class TrainBatches:
     """The micro-batches of one rank. A step takes the same rows however they are split over ranks and micro-batches."""
 
-    rows: Rows
-    order: RowOrder
+    rows: PackedExamples
+    order: ExampleOrder
     per_device_train_batch_size: int
     gradient_accumulation_steps: int = 1
     rank: int = 0
@@ -270,7 +270,7 @@ class TrainBatches:
 
 
 def eval_batches(
-    rows: Rows, limit: int, batch_size: int, rank: int = 0, world_size: int = 1, borders: Sequence[int] = ()
+    rows: PackedExamples, limit: int, batch_size: int, rank: int = 0, world_size: int = 1, borders: Sequence[int] = ()
 ) -> Iterator[Batch]:
     """`limit` rows spread evenly over the text, or all there are, in batches of at most `batch_size`.
 

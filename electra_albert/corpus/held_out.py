@@ -18,7 +18,7 @@ FEWEST_DOCUMENTS = 100  # with fewer, documents are too coarse to hold out a hun
 SIDES = ("train", "validation")
 
 
-class Run(NamedTuple):
+class HeldOutRun(NamedTuple):
     """Tokens start to end of a part, all for one side."""
 
     part: Part
@@ -46,7 +46,7 @@ class _Documents(NamedTuple):
     draw: np.ndarray  # [G] int64, keyed and uniform in [0, 2**63)
 
 
-def plan_sides(parts: list[Part], sources: list[int], seed: int) -> tuple[Callable[[], Iterator[Run]], str]:
+def plan_sides(parts: list[Part], sources: list[int], seed: int) -> tuple[Callable[[], Iterator[HeldOutRun]], str]:
     """A function that yields the runs of tokens of either side in corpus order, and how the sides were chosen.
 
     sources: that of each part, ascending. There are at least two sentences.
@@ -155,7 +155,7 @@ def _sentence_ends(one: _Placed) -> np.ndarray:
     return np.memmap(one.part.path("sentence_ends"), "<i8", "r")
 
 
-def _runs(placed: list[_Placed], held: np.ndarray) -> Iterator[Run]:
+def _runs(placed: list[_Placed], held: np.ndarray) -> Iterator[HeldOutRun]:
     """held: ascending spans of tokens [n, 2]."""
     edges = held.ravel()
     for one in placed:
@@ -163,4 +163,4 @@ def _runs(placed: list[_Placed], held: np.ndarray) -> Iterator[Run]:
         borders = np.unique([one.start, *inside.tolist(), one.end])
         sides = np.searchsorted(edges, borders[:-1], side="right") % 2
         for side, start, end in zip(sides.tolist(), borders[:-1].tolist(), borders[1:].tolist(), strict=True):
-            yield Run(one.part, SIDES[side], start - one.start, end - one.start)
+            yield HeldOutRun(one.part, SIDES[side], start - one.start, end - one.start)

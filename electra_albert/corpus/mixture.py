@@ -139,7 +139,7 @@ def _read_source(file: Path, entry: Any, text_column: str) -> Source:
 
 
 @dataclass(frozen=True)
-class RowOrder:
+class ExampleOrder:
     """The row of the table at each position of an endless run.
 
     One pass takes `taken[s]` rows of source s: each once of the one that lasts longest, or of all without weights. The
@@ -173,10 +173,10 @@ class RowOrder:
         return row
 
 
-def order_rows(first: Sequence[int], row_count: int, weights: Sequence[float] | None, seed: int) -> RowOrder:
+def order_rows(first: Sequence[int], row_count: int, weights: Sequence[float] | None, seed: int) -> ExampleOrder:
     """The order of a table whose sources begin at the rows `first`; weights: how often to draw each, None: alike."""
     if weights is None or len(first) == 1:
-        return RowOrder((0,), (row_count,), (row_count,), seed)
+        return ExampleOrder((0,), (row_count,), (row_count,), seed)
     count = [end - start for start, end in zip(first, [*first[1:], row_count], strict=True)]
     if min(count) < 1:
         raise DataError(f"source {count.index(min(count)) + 1} gives no row to train on; give it more text or drop it")
@@ -186,4 +186,4 @@ def order_rows(first: Sequence[int], row_count: int, weights: Sequence[float] | 
         most = repeats.index(max(repeats)) + 1
         raise DataError(f"source {most} would be repeated {max(repeats):.0e} times a pass; bring their weights nearer")
     taken = [round(rows * times) for rows, times in zip(count, repeats, strict=True)]
-    return RowOrder(tuple(first), tuple(count), tuple(taken), seed)
+    return ExampleOrder(tuple(first), tuple(count), tuple(taken), seed)

@@ -18,14 +18,14 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-class Group(NamedTuple):
+class Signature(NamedTuple):
     """Keeps near-duplicates on one side of the held-out split."""
 
     key: int  # 63 bits; documents of one key are always kept together
     sketch: bytes  # SKETCH_BYTES, of which near-duplicates share most
 
 
-def groups_of(heads: list[str]) -> list[Group]:
+def signatures_of(heads: list[str]) -> list[Signature]:
     """The key and the sketch of each document.
 
     heads are the first characters of each, without line feeds and not of white space only. A key is the MinHash of the
@@ -46,7 +46,7 @@ def groups_of(heads: list[str]) -> list[Group]:
             is_pair = _is_whole(document, first, _PAIR_WORDS)
             sketches = _sketches(_mix(mixed)[is_pair], (is_pair.cumsum() - is_pair)[first])
     keys = np.where(_is_whole(document, first, _SHINGLE_WORDS), _mix(mixed) & _INT63, _INT63)
-    return list(map(Group, np.minimum.reduceat(keys, first).tolist(), map(bytes, sketches)))
+    return list(map(Signature, np.minimum.reduceat(keys, first).tolist(), map(bytes, sketches)))
 
 
 def _is_whole(document: np.ndarray, first: np.ndarray, words: int) -> np.ndarray:

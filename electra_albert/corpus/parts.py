@@ -25,7 +25,7 @@ import numpy as np
 
 from electra_albert.contracts import DataError
 from electra_albert.corpus.documents import Document
-from electra_albert.corpus.near_duplicates import Group
+from electra_albert.corpus.near_duplicates import Signature
 from electra_albert.corpus.sources import Unit, read_unit
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.files import read_json, replacing, write_json
@@ -159,7 +159,7 @@ class _PartWriter:
         self.sizes = dict.fromkeys(files, 0)  # bytes that were handed over, whatever is found on the disk
         self._files, self._dtype, self._encoder = files, dtype, encoder
         self._sentences: list[str] = []
-        self._ends: list[tuple[int, Group]] = []  # (sentences gathered when a document ended, its group)
+        self._ends: list[tuple[int, Signature]] = []  # (sentences gathered when a document ended, its group)
         self._characters = 0
         self._document_start = 0  # tokens written when the last document ended
 
@@ -180,7 +180,7 @@ class _PartWriter:
         without, unknown = len(lengths) - len(filled), int((ids == self._encoder.unknown_id).sum())
         counts.update(sentences=len(filled), sentences_without_a_token=without, tokens=len(ids), unknown_tokens=unknown)
         self.counts.update(counts)
-        documents: list[tuple[int, Group]] = []
+        documents: list[tuple[int, Signature]] = []
         for sentence_count, group in self._ends:
             end = int(ends[sentence_count])
             if end > self._document_start:

@@ -33,7 +33,7 @@ _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)[ \t\x0b\x0c\x1c-\x1f]*(?>\r\n|\n|\r)"
 _ROWS = 256  # turned into Python texts at once
 
 
-class Reading(NamedTuple):
+class ReadOptions(NamedTuple):
     """How files are read."""
 
     text_column: str = "text"  # of records and tables
@@ -54,10 +54,10 @@ class Unit(NamedTuple):
     """A part of the corpus that one process reads on its own."""
 
     spans: tuple[Span, ...]
-    reading: Reading
+    reading: ReadOptions
 
 
-def require_columns(files: Iterable[Path], reading: Reading) -> None:
+def require_columns(files: Iterable[Path], reading: ReadOptions) -> None:
     """Raise DataError where a file of records does not hold the column of texts, as far as its first record shows."""
     for path in files:
         if format_of(path) != "text":
@@ -65,10 +65,10 @@ def require_columns(files: Iterable[Path], reading: Reading) -> None:
                 next(_records(span, reading, Counter()), None)
 
 
-def plan_units(files: list[Path], reading: Reading | None = None, unit_bytes: int = 8 << 20) -> list[Unit]:
+def plan_units(files: list[Path], reading: ReadOptions | None = None, unit_bytes: int = 8 << 20) -> list[Unit]:
     """Units of about `unit_bytes`, in order: a big file gives many, many small files give one."""
     units: list[list[Span]] = []
-    size, reading = 0, reading or Reading()
+    size, reading = 0, reading or ReadOptions()
     for span, span_bytes in chain.from_iterable(_cut_file(path, reading, unit_bytes) for path in files):
         if not units or size + span_bytes > unit_bytes:
             units.append([])
@@ -81,7 +81,7 @@ def plan_units(files: list[Path], reading: Reading | None = None, unit_bytes: in
     return [Unit(tuple(spans), reading) for spans in units]
 
 
-def _cut_file(path: Path, reading: Reading, unit_bytes: int) -> Iterator[tuple[Span, int]]:
+def _cut_file(path: Path, reading: ReadOptions, unit_bytes: int) -> Iterator[tuple[Span, int]]:
     """Spans of a file with the bytes of text in each, about."""
     if (form := format_of(path)) == "parquet" or form == "arrow":
         if path.suffix.lower() in COMPRESSED_SUFFIXES:
@@ -105,7 +105,7 @@ def _cut_file(path: Path, reading: Reading, unit_bytes: int) -> Iterator[tuple[S
             start = end
 
 
-def _find_kind(path: Path, plain: BinaryIO | None, reading: Reading) -> Kind:
+def _find_kind(path: Path, plain: BinaryIO | None, reading: ReadOptions) -> Kind:
     """The kind of a line of the file, from its first bytes and, of a plain file, a sample of its middle."""
     if (form := format_of(path)) == "csv" or form == "tsv":
         return form
@@ -156,7 +156,7 @@ def read_unit(unit: Unit, counts: Counter[str]) -> Iterator[Document]:
             yield document
 
 
-def _read_span(span: Span, reading: Reading, counts: Counter[str]) -> Iterator[Document]:
+def _read_span(span: Span, reading: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
     decoder = Decoder(reading.bad_utf8, counts)
     if span.kind not in ("sentences", "paragraphs"):
         yield from documents.documents_of_records(_records(span, reading, counts), decoder)
@@ -167,7 +167,7 @@ def _read_span(span: Span, reading: Reading, counts: Counter[str]) -> Iterator[D
 
 
 @contextmanager
-def _lines(span: Span, reading: Reading, counts: Counter[str], *, cut: bool) -> Iterator[Lines]:
+def _lines(span: Span, reading: ReadOptions, counts: Counter[str], *, cut: bool) -> Iterator[Lines]:
     with open_stream(span.path) if span.end == _TO_THE_END else open_regular(span.path) as file:
         if span.start:
             file.seek(span.start)
@@ -182,7 +182,7 @@ def _numbered(lines: Lines) -> Iterator[tuple[int, str]]:
             yield number, line.removeprefix(BYTE_ORDER_MARK)
 
 
-def _records(span: Span, reading: Reading, counts: Counter[str]) -> Iterator[Record]:
+def _records(span: Span, reading: ReadOptions, counts: Counter[str]) -> Iterator[Record]:
     """The text of each record. Raises DataError naming the file, and the line of a record that does not hold it."""
     column = reading.text_column
     if span.kind in ("parquet", "arrow"):

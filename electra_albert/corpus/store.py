@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.corpus.held_out import SIDES, Run, plan_sides
+from electra_albert.corpus.held_out import SIDES, HeldOutRun, plan_sides
 from electra_albert.corpus.parts import PartPlan, token_dtype
 from electra_albert.corpus.text_encoder import FORMS_REWRITTEN, MARKS_REMOVED
 from electra_albert.files import HashedFile, Written, find_damage, read_json, write_json
@@ -85,7 +85,7 @@ def build_store(plan: PartPlan, *, seed: int, found: Counter[str]) -> Store:
         "process_seconds": sum(part.statistics["seconds"] for part in parts),
     }
     manifest = {"format_version": FORMAT_VERSION, "fingerprint": plan.fingerprint, "vocab_size": plan.vocab_size}
-    manifest |= {"files": {name: file._asdict() for name, file in files.items()}, "receipt": statistics}
+    manifest |= {"files": {name: file._asdict() for name, file in files.items()}, "statistics": statistics}
     write_json(folder / "manifest.json", {**manifest, "sha256": _digest(manifest)})
     shutil.rmtree(plan.folder, ignore_errors=True)  # another job may still write there
     try:
@@ -118,7 +118,7 @@ def open_store(folder: Path) -> Store:
         if not all(_rise_to(len(stream.tokens), ends) for ends in (stream.sentence_ends, stream.document_ends)):
             raise CheckpointError(f"{folder / side}: its sentences or documents do not end at the last token")
     token_counts = np.fromfile(folder / "token_counts.bin", "<i8")
-    return Store(folder, manifest["fingerprint"], vocab_size, train, validation, token_counts, manifest["receipt"])
+    return Store(folder, manifest["fingerprint"], vocab_size, train, validation, token_counts, manifest["statistics"])
 
 
 def _rise_to(last: int, ends: np.ndarray) -> bool:
@@ -131,7 +131,7 @@ def _digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def _merge(runs: Callable[[], Iterator[Run]], plan: PartPlan) -> tuple[dict[str, Any], dict[str, Written]]:
+def _merge(runs: Callable[[], Iterator[HeldOutRun]], plan: PartPlan) -> tuple[dict[str, Any], dict[str, Written]]:
     """Write the streams; returns their sizes and where each source ends, by side, and the hashes by file name."""
     folder, vocab_size, sources = plan.folder.parent, plan.vocab_size, plan.sources
     token_counts = np.zeros(vocab_size, "<i8")
@@ -163,7 +163,7 @@ def _merge(runs: Callable[[], Iterator[Run]], plan: PartPlan) -> tuple[dict[str,
     return sides, written
 
 
-def _copy_ends(run: Run, file: HashedFile, name: str, shift: int) -> int:
+def _copy_ends(run: HeldOutRun, file: HashedFile, name: str, shift: int) -> int:
     """Append the ends of sentences or documents in (start, end] of a run; one cut by the split ends here as well."""
     ends = np.memmap(run.part.path(name), "<i8", "r")
     first, last = np.searchsorted(ends, (run.start, run.end), side="right").tolist()

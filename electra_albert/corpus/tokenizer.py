@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 Tokenizer: TypeAlias = "PreTrainedTokenizerFast"
 
-SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # of ALBERT, ids 0 to 4
-UNK_ID = SPECIAL_PIECES.index("<unk>")
+SPECIAL_TOKENS = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # of ALBERT, ids 0 to 4
+UNK_ID = SPECIAL_TOKENS.index("<unk>")
 MODEL_INPUT_NAMES = ["input_ids", "token_type_ids", "attention_mask"]  # stock leaves token_type_ids out
 WORD_START = "▁"
 _LATIN_MARKS = r"(?<![^\p{Latin}\s])\p{M}+"  # after a Latin letter, a space (NFKD makes both of ´) or nothing
@@ -123,7 +123,7 @@ def _load(file: Path, config: dict[str, Any], options: TextOptions) -> Tokenizer
 
 
 def _has_albert_layout(vocab: list[tuple[str, float]], unknown_id: object) -> bool:
-    return tuple(token for token, _ in vocab[: len(SPECIAL_PIECES)]) == SPECIAL_PIECES and unknown_id == UNK_ID
+    return tuple(token for token, _ in vocab[: len(SPECIAL_TOKENS)]) == SPECIAL_TOKENS and unknown_id == UNK_ID
 
 
 def _has_capitals(tokens: Iterable[str], special: Collection[str] = ()) -> bool:
@@ -337,14 +337,14 @@ def fingerprint(tokenizer: Tokenizer) -> str:
     return hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
 
 
-class Piece(NamedTuple):
+class TokenText(NamedTuple):
     """A token as it is shown to people."""
 
     text: str
     starts_word: bool
 
 
-def describe_pieces(tokenizer: Tokenizer, ids: list[int]) -> list[Piece]:
+def token_texts(tokenizer: Tokenizer, ids: list[int]) -> list[TokenText]:
     """The text of each id without its marks, and whether a word begins with it, as after [CLS], [SEP] and padding."""
     backend, special = tokenizer.backend_tokenizer, special_ids(tokenizer)
     model, is_bytes = type(backend.model).__name__, type(backend.decoder).__name__ == "ByteLevel"
@@ -358,6 +358,6 @@ def describe_pieces(tokenizer: Tokenizer, ids: list[int]) -> list[Piece]:
         else:
             text = backend.decoder.decode([token]).removeprefix(" ") if is_bytes else token.removeprefix(WORD_START)
             starts_word = is_start or token.startswith("Ġ" if is_bytes else WORD_START)
-        described.append(Piece(text or token, starts_word))
+        described.append(TokenText(text or token, starts_word))
         is_start = number in borders
     return described

@@ -16,7 +16,7 @@ import regex
 from electra_albert.contracts import DataError, UsageError
 from electra_albert.corpus import tokenizer as tokenizers
 from electra_albert.corpus.documents import word_set
-from electra_albert.corpus.tokenizer import SPECIAL_PIECES, WORD_START, Tokenizer, build_albert
+from electra_albert.corpus.tokenizer import SPECIAL_TOKENS, WORD_START, Tokenizer, build_albert
 
 LOG = logging.getLogger(__name__)
 
@@ -82,13 +82,13 @@ def train_tokenizer(
     for word, count in raw.items():
         for part in normalizer.normalize_str(word).split():
             words[part] += count
-    text = _training_text(words, most_characters=max(1, (vocab_size - len(SPECIAL_PIECES)) // 2))
+    text = _training_text(words, most_characters=max(1, (vocab_size - len(SPECIAL_TOKENS)) // 2))
     if not text.runs and not text.chunks:
         found = f" but words of more than {TRAINING_CHARACTERS // 2:,} characters, or of rare ones" if words else ""
         raise DataError(f"the corpus holds no text to train a tokenizer on{found}; give it some sentences")
     source = f"{len(text.runs):,} most frequent words and {len(text.chunks):,} chunks of text without spaces"
     LOG.info(f"learning subwords of {sum(len(w) * n for w, n in words.items()):,} characters of text from its {source}")
-    vocab = [(piece, 0.0) for piece in SPECIAL_PIECES] + _learn(text, vocab_size)
+    vocab = [(piece, 0.0) for piece in SPECIAL_TOKENS] + _learn(text, vocab_size)
     if keep_accents == "albert":
         return build_albert(vocab, {"do_lower_case": do_lower_case})
     albert = build_albert(vocab, {})
@@ -114,7 +114,7 @@ def _learn(text: _TrainingText, vocab_size: int) -> list[tuple[str, float]]:
     endings = _ENDINGS[: len(text.runs)]
     trainer = UnigramTrainer(
         vocab_size=vocab_size + len(endings),
-        special_tokens=list(SPECIAL_PIECES),
+        special_tokens=list(SPECIAL_TOKENS),
         unk_token="<unk>",
         initial_alphabet=text.alphabet,
         max_piece_length=_LONGEST_PIECE,
@@ -125,9 +125,9 @@ def _learn(text: _TrainingText, vocab_size: int) -> list[tuple[str, float]]:
     bare.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     bare.train_from_iterator(_repeat_runs(text, endings), trainer)
     vocab = json.loads(bare.to_str())["model"]["vocab"]
-    scores = _repeatable_scores({piece: score for piece, score in vocab if piece not in SPECIAL_PIECES})
+    scores = _repeatable_scores({piece: score for piece, score in vocab if piece not in SPECIAL_TOKENS})
     own = {piece: score for piece, score in scores.items() if piece[-1] not in endings}
-    return sorted(own.items(), key=lambda item: (-item[1], item[0]))[: vocab_size - len(SPECIAL_PIECES)]
+    return sorted(own.items(), key=lambda item: (-item[1], item[0]))[: vocab_size - len(SPECIAL_TOKENS)]
 
 
 def _training_text(words: Counter[str], most_characters: int) -> _TrainingText:

@@ -13,12 +13,12 @@ from electra_albert.hub.find import ModelFiles, read_contents, read_weights
 from electra_albert.hub.find import locate as locate  # files are located, then loaded: both names are found here
 from electra_albert.hub.weights import read_json
 from electra_albert.model.electra import Discriminator, Generator
-from electra_albert.model.encoder import Body
+from electra_albert.model.encoder import EncoderModel
 from electra_albert.model.task_model import TaskHead, TaskModel
 
 TASK_FILE = "electra_albert.json"  # the task of a fine-tuned folder of ours
 ROWS_BY_TOKEN = (formats.TABLE, "predictions.bias")  # tensors with a row for each token of the vocabulary
-KINDS = {"generator": Generator, "discriminator": Discriminator, "task": TaskModel, "encoder": Body}
+KINDS = {"generator": Generator, "discriminator": Discriminator, "task": TaskModel, "encoder": EncoderModel}
 _Module = TypeVar("_Module", bound=nn.Module)
 _LEAST_LENGTHS = {"max_seq_length": 8, "doc_stride": 1, "max_answer_length": 1}
 _IN_TWO = "sentence_order"  # the head whose layers are taken over one by one
@@ -59,7 +59,7 @@ def build(stored: Stored, model_class: type[_Module], head: TaskHead | None = No
     """A model in eval mode, with the pooler and order head of the file; CheckpointError where its own head lacks."""
     has_order, has_pooler = _IN_TWO in stored.parts, "pooler" in stored.parts
     kinds: dict[type[nn.Module], tuple[str, dict[str, Any]]] = {  # the part that must be there, and options
-        Body: ("encoder", {"with_pooler": has_pooler}),
+        EncoderModel: ("encoder", {"with_pooler": has_pooler}),
         Generator: ("predictions", {"with_sentence_order": has_order, "with_pooler": has_pooler and not has_order}),
         Discriminator: ("discriminator_predictions", {"with_sentence_order": has_order}),
         TaskModel: (head.output_name if head else "", {"head": head}),

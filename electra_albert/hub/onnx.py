@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from electra_albert.config import ModelConfig
 from electra_albert.contracts import CheckpointError, UsageError
 from electra_albert.model.electra import Discriminator, Generator
-from electra_albert.model.encoder import Body
+from electra_albert.model.encoder import EncoderModel
 from electra_albert.model.task_model import TaskModel
 
-Model = Body | Generator | Discriminator | TaskModel
+Model = EncoderModel | Generator | Discriminator | TaskModel
 
 ONNX_FILE = "model.onnx"
 DATA_FILE = "model.onnx.data"  # the weights of a model too large for one file
@@ -99,7 +99,7 @@ def write_onnx(model: Model, folder: Path) -> Path:
     """Write `model.onnx`, in float32, into a new folder, with `model.onnx.data` for a model above 1.5 GiB.
 
     Inputs are INPUTS, int64 [B, L], any B, L up to max_position_embeddings, attention_mask 1 where a token takes part.
-    Outputs are those of `outputs`, last_hidden_state of a Body alone. Raises UsageError without the packages,
+    Outputs are those of `outputs`, last_hidden_state of an EncoderModel alone. Raises UsageError without the packages,
     CheckpointError where onnxruntime computes other values.
     """
     require_packages()
@@ -130,7 +130,9 @@ class _Graph(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> dict[str, Tensor]:
         found = outputs(self.model, input_ids, attention_mask, token_type_ids)
-        return {name: t for name, t in found.items() if name != "last_hidden_state" or isinstance(self.model, Body)}
+        return {
+            name: t for name, t in found.items() if name != "last_hidden_state" or isinstance(self.model, EncoderModel)
+        }
 
 
 def _check(graph: _Graph, file: Path) -> None:

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from electra_albert.contracts import DataError, UsageError
-from electra_albert.corpus.tokenizer import Piece
+from electra_albert.corpus.tokenizer import TokenText
 from electra_albert.model.electra import Discriminator, Generator
-from electra_albert.model.encoder import Body
+from electra_albert.model.encoder import EncoderModel
 
 MASK = "[MASK]"  # as a user writes it, whatever the tokenizer calls its mask
 WORD_MARKS = ("", "▁", "Ġ")  # tokens that mark the beginning of a word and have no other text
@@ -39,7 +39,7 @@ class Engine:
     """The models that the calls of inference need, and how much they compute at once."""
 
     tokenizer: Any
-    encoder: Body | Generator  # of the discriminator, where there is one
+    encoder: EncoderModel | Generator  # of the discriminator, where there is one
     generator: Generator | None
     discriminator: Discriminator | None
     task: Any  # a FineTuned, or why there is none
@@ -138,7 +138,7 @@ def target_ids(tokenizer: Any, targets: str | Iterable[str]) -> list[int]:
     return list(found)
 
 
-def spans_of(encoding: Any, tokens: Sequence[Piece], text: Text) -> list[tuple[int, int]]:
+def spans_of(encoding: Any, tokens: Sequence[TokenText], text: Text) -> list[tuple[int, int]]:
     """The characters that go with each token: no space before it, accents after it; of special ones around (0, 0)."""
     texts, spans = (text,) if isinstance(text, str) else text, [(0, 0)] * len(tokens)
     owners, offsets = encoding.sequence_ids, encoding.offsets

@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.corpus.tokenizer import describe_pieces, load_tokenizer
+from electra_albert.corpus.tokenizer import load_tokenizer, token_texts
 from electra_albert.hub import load as hub
 from electra_albert.inference import engine, tasks
 from electra_albert.inference.engine import Engine, OneOrMore, Text, as_given, as_texts
 from electra_albert.inference.rewrite import MASKS_AT_ONCE, Draw, masked_logits, rewrite
 from electra_albert.model.electra import Discriminator, Generator
-from electra_albert.model.encoder import Body
+from electra_albert.model.encoder import EncoderModel
 
 LOG = logging.getLogger(__name__)
 
@@ -35,13 +35,13 @@ class Features(NamedTuple):
 
     pooled: Tensor  # float32 [D]
     tokens: Tensor  # float32 [L, D], special tokens included
-    pieces: list[str]  # the token of each row of `tokens`, as the vocabulary writes it
+    subwords: list[str]  # the token of each row of `tokens`, as the vocabulary writes it
 
 
-class TokenVerdict(NamedTuple):
+class TokenScore(NamedTuple):
     """One token as the discriminator sees it."""
 
-    piece: str  # as the vocabulary writes it
+    token: str  # as the vocabulary writes it
     start: int  # its first character in the text; of a pair, in its own text
     end: int  # one past its last; the same as start where the token only marks the beginning of a word
     probability: float  # of having been replaced
@@ -90,7 +90,7 @@ def load_model(
     if rows > count:
         LOG.info(f"{rows - count} rows of the token table belong to no token of the tokenizer and are never predicted")
     stored, mlm = (_without_spare_rows(one, count) for one in (stored, mlm))
-    encoder = hub.build(stored, Body).to(target)
+    encoder = hub.build(stored, EncoderModel).to(target)
     detector = hub.build(stored, Discriminator) if "discriminator_predictions" in stored.parts else None
     generator = hub.build(mlm, Generator) if "predictions" in mlm.parts else None
     task = tasks.load_fine_tuned(files, found)
@@ -214,13 +214,13 @@ class InferenceModel(Engine):
         return as_given(texts, found)
 
     def replaced_probabilities(self, texts: Texts, *, truncate: bool = False) -> Any:
-        """A list of TokenVerdict: the probability that each token of a text or a pair was replaced."""
+        """A list of TokenScore: the probability that each token of a text or a pair was replaced."""
         sequences, found = self.encode(texts, self.encoder, truncate), []
         for sequence, logits in zip(sequences, self.detect(sequences), strict=True):
             tokens = self.tokenizer.convert_ids_to_tokens(sequence.ids)
-            described, scores = describe_pieces(self.tokenizer, sequence.ids), logits.sigmoid().tolist()
+            described, scores = token_texts(self.tokenizer, sequence.ids), logits.sigmoid().tolist()
             spans = engine.spans_of(sequence.encoding, described, sequence.text)
-            found.append([TokenVerdict(tokens[at], *spans[at], scores[at]) for at in sequence.text_positions])
+            found.append([TokenScore(tokens[at], *spans[at], scores[at]) for at in sequence.text_positions])
         return as_given(texts, found)
 
     def pseudo_log_likelihood(self, texts: Texts, *, truncate: bool = False) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from electra_albert.contracts import DataError, UsageError
-from electra_albert.corpus.tokenizer import Piece, describe_pieces, special_ids
+from electra_albert.corpus.tokenizer import TokenText, special_ids, token_texts
 from electra_albert.inference import engine
 from electra_albert.inference.engine import WORD_MARKS, Engine, TokenSequence
 from electra_albert.model.electra import Generator
@@ -55,7 +55,7 @@ class Rewritten(NamedTuple):
     original: str
     replaced: list[Replacement]
     is_filled: bool  # the user's own masks were filled by the best prediction; none was drawn
-    scores: list[tuple[Piece, float, bool]]  # token, probability of having been replaced, whether it is a new one
+    scores: list[tuple[TokenText, float, bool]]  # token, probability of having been replaced, whether it is a new one
 
     @property
     def sequence(self) -> str:
@@ -72,7 +72,7 @@ class Line:
         content = self.text if self.text.strip() else ""
         (encoding,) = engine.encode_all(tokenizer, [content], is_bare=True)
         self.ids: list[int] = encoding.ids
-        self.tokens = describe_pieces(tokenizer, self.ids)
+        self.tokens = token_texts(tokenizer, self.ids)
         self.spans = engine.spans_of(encoding, self.tokens, self.text)  # characters of each token
         self.is_filled = tokenizer.mask_token_id in self.ids
         self.after = list(self.ids)
@@ -168,7 +168,7 @@ def splice(text: str, replaced: Iterable[Replacement], show: Callable[[Replaceme
 
 def compose(tokenizer: Any, line: Line) -> Rewritten:
     """Replacements in the line's own characters. Tokens that share a character are shown as one."""
-    new, special = describe_pieces(tokenizer, line.after), set(tokenizer.all_special_ids)
+    new, special = token_texts(tokenizer, line.after), set(tokenizer.all_special_ids)
     replaced: list[Replacement] = []
     for group in _groups(line.spans):
         chosen = [at for at in group if line.is_chosen[at]]
@@ -203,7 +203,7 @@ def _groups(spans: list[tuple[int, int]]) -> list[list[int]]:
     return groups
 
 
-def _write(tokenizer: Any, line: Line, group: list[int], new: list[Piece], special: set[int]) -> str:
+def _write(tokenizer: Any, line: Line, group: list[int], new: list[TokenText], special: set[int]) -> str:
     """The text of a group's tokens: an unknown one keeps the user's, bytes of a character are decoded together."""
     ids = [line.after[at] for at in group]
     if special.isdisjoint(ids) and any(_BYTES.search(new[at].text) for at in group):

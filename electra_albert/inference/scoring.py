@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
 from electra_albert.contracts import Batch, CheckpointError, DataError, SpecialIds, UsageError
-from electra_albert.corpus.examples import SHORTEST_ROW, Rows, build_table, eval_batches
-from electra_albert.corpus.sources import Reading, plan_units, read_unit
+from electra_albert.corpus.examples import SHORTEST_ROW, PackedExamples, build_table, eval_batches
+from electra_albert.corpus.sources import ReadOptions, plan_units, read_unit
 from electra_albert.corpus.store import TokenStream
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import special_ids
@@ -61,7 +61,7 @@ def score_text(
     stream, words = _tokenize(model.tokenizer, file, text_column)
     sums, tokens = torch.zeros(4, dtype=torch.float64), len(stream.tokens)
     with TemporaryDirectory(prefix="score-") as scratch:
-        rows = Rows(stream, build_table(stream, length, _ROW_SEED, Path(scratch)), length, _ROW_SEED, special)
+        rows = PackedExamples(stream, build_table(stream, length, _ROW_SEED, Path(scratch)), length, _ROW_SEED, special)
         row_count = rows.table.count
         for batch in eval_batches(rows, row_count, max(1, model.batch_tokens // length)):
             sums += predict_batch(generator, batch.to(model.device), special)
@@ -101,7 +101,9 @@ def _tokenize(tokenizer: Any, file: Path, text_column: str) -> tuple[TokenStream
         raise DataError(str(error).removeprefix("--corpus ")) from None
     encoder, total, words = TextEncoder(tokenizer), 0, 0
     tokens, sentence_lengths, document_ends = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], set[int]()
-    for document in (each for unit in plan_units(files, Reading(text_column)) for each in read_unit(unit, Counter())):
+    for document in (
+        each for unit in plan_units(files, ReadOptions(text_column)) for each in read_unit(unit, Counter())
+    ):
         ids, lengths, _ = encoder.encode_counted(document.sentences)
         tokens.append(ids)
         total += len(ids)

@@ -15,8 +15,8 @@ from electra_albert.hub.load import ModelFiles, load_task_model
 from electra_albert.inference.engine import Engine, OneOrMore, as_given, as_texts, plan_batches, quote
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import span, token
+from electra_albert.tasks.encoding import Decoded, EncodedExamples, EncodePlan, Encoding, outputs_by_unit, trained_plan
 from electra_albert.tasks.kinds import KINDS
-from electra_albert.tasks.rows import Decoded, EncodePlan, Encoding, Rows, outputs_by_unit, trained_plan
 from electra_albert.tasks.task import ChoiceExample, Report, SequenceExample, SpanExample, TokenExample
 
 CALLS = {"sequence": "classify", "token": "tag", "span": "answer", "choice": "choose"}  # by the kind of the head
@@ -156,7 +156,7 @@ def _questions(questions: object, contexts: object) -> list[tuple[str, str]]:
 @torch.no_grad()
 def _predict(
     model: Engine, task: FineTuned, examples: Sequence[Any], given: object, truncate: bool
-) -> tuple[Decoded, list[Any], Rows]:
+) -> tuple[Decoded, list[Any], EncodedExamples]:
     """Predictions for examples of the texts that were `given`, and the outputs of each unit, without padding."""
     kind, report = KINDS[task.model.head.kind], Report()
     rows = kind.encode(examples, Encoding(task.text_encoder, task.labels, task.plan, report, "the texts"))

@@ -157,5 +157,5 @@ class Backbone(nn.Module):
         return self.encode(input_ids, attention_mask, token_type_ids)
 
 
-class Body(Backbone):
+class EncoderModel(Backbone):
     """Stock AlbertModel; the caller fills the weights."""

@@ -49,9 +49,9 @@ class MaskedLanguageModeling(nn.Module):
             why = f"none of the {ordinary} tokens that are not special can be replaced by another"
             raise UsageError(f"{why}; set --mlm.random_token_share 0 or take a larger vocabulary")
         self.mlm, self.special, self.seed, self.sop = mlm, special, seed, sop
-        self.weights, self.guessing = {"mlm_loss": 1.0}, {"mlm_loss": math.log(model.vocab_size)}
+        self.weights, self.chance_level = {"mlm_loss": 1.0}, {"mlm_loss": math.log(model.vocab_size)}
         if sop is not None:
-            self.weights["sop_loss"], self.guessing["sop_loss"] = sop.weight, math.log(2)
+            self.weights["sop_loss"], self.chance_level["sop_loss"] = sop.weight, math.log(2)
         if generator is None:
             generator = Generator(model, with_sentence_order=sop is not None)
             initialize_models(generator)

@@ -39,9 +39,9 @@ class ReplacedTokenDetection(nn.Module):
         super().__init__()
         self.rtd, self.special, self.seed, self.sop = rtd, special, seed, sop
         self.weights = {"generator_loss": rtd.generator_weight, "discriminator_loss": rtd.discriminator_weight}
-        self.guessing = {"generator_loss": math.log(model.vocab_size), "discriminator_loss": math.log(2)}
+        self.chance_level = {"generator_loss": math.log(model.vocab_size), "discriminator_loss": math.log(2)}
         if sop is not None:
-            self.weights["sop_loss"], self.guessing["sop_loss"] = sop.weight, math.log(2)
+            self.weights["sop_loss"], self.chance_level["sop_loss"] = sop.weight, math.log(2)
         self.electra = Electra(rtd.generator(model), model, with_sentence_order=sop is not None)
 
     @property
@@ -114,7 +114,7 @@ class ReplacedTokenDetection(nn.Module):
 
 
 # Each is a contracts.Objective with
-#   seed, special, guessing     key of its draws, special ids, nats a count of each weighted term at chance level
+#   seed, special, chance_level     key of its draws, special ids, nats a count of each weighted term at chance level
 #   generator, discriminator    the model that fills masks, and the one that detects replaced tokens or None
 #   rate_scales                 multiples of the learning rate by parameter name, or None
 #   corrupt(batch)              masked_ids, targets, is_shown_masked, logits at the targets, …

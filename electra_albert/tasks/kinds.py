@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from electra_albert.contracts import IGNORED_LABEL, Batch, DataError, Term
 from electra_albert.model.task_model import TaskModel
 from electra_albert.tasks import sequence, span, token
+from electra_albert.tasks.encoding import Decoded, EncodedExamples, EncodePlan, Encoding, Outputs
 from electra_albert.tasks.registry import GLUE
-from electra_albert.tasks.rows import Decoded, EncodePlan, Encoding, Outputs, Rows
 from electra_albert.tasks.task import Task
 
 NO_ANSWER_FILE = "na_prob.json"
@@ -85,8 +85,8 @@ def _tags_file(task: Task, predictions: Sequence[Sequence[str]], examples: Seque
 class Kind(NamedTuple):
     """How examples of a kind become rows, outputs predictions (of rows not encoded for training), and both a loss."""
 
-    encode: Callable[[Sequence[Any], Encoding], Rows]
-    decode: Callable[[Outputs, Rows, Sequence[Any], tuple[str, ...], EncodePlan], Decoded]
+    encode: Callable[[Sequence[Any], Encoding], EncodedExamples]
+    decode: Callable[[Outputs, EncodedExamples, Sequence[Any], tuple[str, ...], EncodePlan], Decoded]
     term: str
     loss: Callable[..., _Sums]
     file: Callable[[Task, Sequence[Any], Sequence[Any]], str]  # the content of a submission

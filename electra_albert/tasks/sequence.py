@@ -8,7 +8,17 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from electra_albert.contracts import DataError
-from electra_albert.tasks.rows import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, Rows, lay_out, truncate_pair
+from electra_albert.tasks.encoding import (
+    Decoded,
+    EncodedExamples,
+    EncodePlan,
+    Encoding,
+    Labels,
+    Outputs,
+    Pair,
+    lay_out,
+    truncate_pair,
+)
 from electra_albert.tasks.task import ChoiceExample, SequenceExample
 
 _GAP = re.compile(r"_+")
@@ -16,7 +26,7 @@ _LONGEST_QUESTION = 128  # tokens of question and option, as in the code publish
 GROUPS = {"middle": 0, "high": 1}
 
 
-def encode(examples: Sequence[SequenceExample], encoding: Encoding) -> Rows:
+def encode(examples: Sequence[SequenceExample], encoding: Encoding) -> EncodedExamples:
     """One row an example, cut to max_seq_length; where `double_unordered`, training pairs a second time exchanged."""
     encoder, plan = encoding.encoder, encoding.plan
     firsts = encoder.encode([example.text for example in examples])
@@ -45,7 +55,7 @@ def encode(examples: Sequence[SequenceExample], encoding: Encoding) -> Rows:
 
 
 def decode(
-    outputs: Outputs, rows: Rows, examples: Sequence[SequenceExample], labels: Labels, plan: EncodePlan
+    outputs: Outputs, rows: EncodedExamples, examples: Sequence[SequenceExample], labels: Labels, plan: EncodePlan
 ) -> Decoded:
     """Class names or numbers; values (predicted, gold). outputs: [C] logits of each unit, [1] for a regression."""
     logits = np.array(outputs, dtype=np.float64).reshape(-1, 1 if plan.is_regression else len(labels))  # [U, C]
@@ -58,7 +68,7 @@ def decode(
     return Decoded([labels[number] for number in chosen], values, softmax(logits, axis=1).tolist())
 
 
-def encode_choices(examples: Sequence[ChoiceExample], encoding: Encoding) -> Rows:
+def encode_choices(examples: Sequence[ChoiceExample], encoding: Encoding) -> EncodedExamples:
     """Rows `[CLS] passage [SEP] question and option [SEP]`, one for each option of a unit; DataError for a misfit.
 
     The passage is cut first. Question and option get at most half of a row, of which the end, with the option, is kept.
@@ -95,7 +105,7 @@ def fill(question: str, option: str) -> str:
 
 
 def decode_choices(
-    outputs: Outputs, rows: Rows, examples: Sequence[ChoiceExample], labels: Labels, plan: EncodePlan
+    outputs: Outputs, rows: EncodedExamples, examples: Sequence[ChoiceExample], labels: Labels, plan: EncodePlan
 ) -> Decoded:
     """The number of the chosen option; values (predicted, gold, group). outputs: [K] a logit an option of each unit."""
     logits = np.array(outputs, dtype=np.float64).reshape(-1, rows.rows_per_unit)  # [U, K]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from electra_albert.corpus.text_encoder import Subwords
-from electra_albert.tasks.rows import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, Rows, lay_out
+from electra_albert.tasks.encoding import Decoded, EncodedExamples, EncodePlan, Encoding, Labels, Outputs, Pair, lay_out
 from electra_albert.tasks.task import Answer, SpanExample
 
 _LONGEST_QUESTION = 64  # tokens, as in BERT's and ALBERT's code
@@ -21,7 +21,7 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 
-def encode(examples: Sequence[SpanExample], encoding: Encoding) -> Rows:
+def encode(examples: Sequence[SpanExample], encoding: Encoding) -> EncodedExamples:
     """Rows `[CLS] question [SEP] window of the passage [SEP]`; every token of a passage is in at least one.
 
     Labels are the first and last token of the first answer in the row; a window without the whole answer has (0, 0).
@@ -126,7 +126,7 @@ class Found(NamedTuple):
     null_score: float
 
 
-def search(outputs: Outputs, rows: Rows, examples: Sequence[SpanExample], limit: int) -> list[Found]:
+def search(outputs: Outputs, rows: EncodedExamples, examples: Sequence[SpanExample], limit: int) -> list[Found]:
     """Each example's best answer over all its windows, and its lowest score of no answer."""
     found = [Found("", 0, -np.inf, np.inf)] * len(examples)
     char_starts, char_ends = (rows.token_info[name].astype(np.int64) for name in ("char_starts", "char_ends"))
@@ -142,7 +142,9 @@ def search(outputs: Outputs, rows: Rows, examples: Sequence[SpanExample], limit:
     return found
 
 
-def decode(outputs: Outputs, rows: Rows, examples: Sequence[SpanExample], labels: Labels, plan: EncodePlan) -> Decoded:
+def decode(
+    outputs: Outputs, rows: EncodedExamples, examples: Sequence[SpanExample], labels: Labels, plan: EncodePlan
+) -> Decoded:
     """Answers as in the passage, "" for none; probabilities of none. outputs: [L, 2] start and end logits of each unit.
 
     values: (em, f1, has_answer, null_difference, em_of_span, f1_of_span).

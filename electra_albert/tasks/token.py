@@ -6,7 +6,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from electra_albert.contracts import IGNORED_LABEL, DataError
-from electra_albert.tasks.rows import Decoded, EncodePlan, Encoding, Labels, Outputs, Pair, Rows, lay_out
+from electra_albert.tasks.encoding import Decoded, EncodedExamples, EncodePlan, Encoding, Labels, Outputs, Pair, lay_out
 from electra_albert.tasks.task import TokenExample
 
 Entity = tuple[int, int, str]  # first word, one past the last word, type
@@ -17,7 +17,7 @@ _PREFIXES = frozenset("BIESLU")
 _AS_IOBES = str.maketrans("LU", "ES")  # BILOU, which seqeval does not know
 
 
-def encode(examples: Sequence[TokenExample], encoding: Encoding) -> Rows:
+def encode(examples: Sequence[TokenExample], encoding: Encoding) -> EncodedExamples:
     """Rows `[CLS] words [SEP]`. A sentence too long for one continues in the next, no word lost and none twice."""
     encoder, room = encoding.encoder, encoding.plan.max_seq_length - 2
     tags = encoding.gold(examples, "tags")
@@ -65,7 +65,7 @@ def _windows(lengths: list[int], room: int) -> list[range]:
     return [range(start, end) for start, end in pairwise([*starts, len(lengths)])]
 
 
-def word_logits(outputs: Outputs, rows: Rows, examples: Sequence[TokenExample]) -> Outputs:
+def word_logits(outputs: Outputs, rows: EncodedExamples, examples: Sequence[TokenExample]) -> Outputs:
     """Of each example the logits [words, C] at the first token of each word. outputs: [L, C] of each unit."""
     found: list[Outputs] = [[] for _ in examples]
     for number, at, logits in zip(rows.examples.tolist(), rows.slices(), outputs, strict=True):
@@ -73,7 +73,9 @@ def word_logits(outputs: Outputs, rows: Rows, examples: Sequence[TokenExample]) 
     return [np.concatenate(windows) for windows in found]
 
 
-def decode(outputs: Outputs, rows: Rows, examples: Sequence[TokenExample], labels: Labels, plan: EncodePlan) -> Decoded:
+def decode(
+    outputs: Outputs, rows: EncodedExamples, examples: Sequence[TokenExample], labels: Labels, plan: EncodePlan
+) -> Decoded:
     """A tag for each word; values (right entities, predicted, gold, right tags, tags). outputs: [L, C] of each unit."""
     logits = word_logits(outputs, rows, examples)
     chosen = [[labels[tag] for tag in of_words.argmax(axis=1).tolist()] for of_words in logits]

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from electra_albert.corpus.documents import Document
 from electra_albert.corpus.parts import PartPlan, write_parts
-from electra_albert.corpus.sources import Reading, Span, Unit, plan_units, read_unit
+from electra_albert.corpus.sources import ReadOptions, Span, Unit, plan_units, read_unit
 from electra_albert.corpus.store import Store, build_store
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.data_files.finding import find_files
@@ -39,7 +39,7 @@ def write(folder: Path, content: str | bytes, name: str = "corpus.txt") -> Path:
 def read(*files: Path, unit_bytes: int = 8 << 20, **how: Any) -> tuple[list[Document], Counter[str]]:
     """All documents of the files, and what was counted; `how` are the fields of Reading."""
     counts: Counter[str] = Counter()
-    units = plan_units(list(files), Reading(**how), unit_bytes)
+    units = plan_units(list(files), ReadOptions(**how), unit_bytes)
     return [document for unit in units for document in read_unit(unit, counts)], counts
 
 

@@ -12,8 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_albert.contracts import IGNORED_LABEL, Batch, SpecialIds
-from electra_albert.corpus.examples import ExampleTable, Rows, TrainBatches, build_table, eval_batches, padding_share
-from electra_albert.corpus.mixture import RowOrder, order_rows
+from electra_albert.corpus.examples import (
+    ExampleTable,
+    PackedExamples,
+    TrainBatches,
+    build_table,
+    eval_batches,
+    padding_share,
+)
+from electra_albert.corpus.mixture import ExampleOrder, order_rows
 from electra_albert.corpus.store import TokenStream
 
 PAD, CLS, SEP = 3, 1, 4  # not those of ALBERT: nothing may assume them
@@ -35,11 +42,11 @@ def draw_stream(seed: int, documents: int, longest_sentence: int, most_sentences
     return make_stream([generator.integers(1, longest_sentence + 1, count).tolist() for count in counts])
 
 
-def make_rows(stream: TokenStream, folder: Path, length: int = 24, **rates: float) -> Rows:
-    return Rows(stream, build_table(stream, length, SEED, folder), length, SEED, SPECIAL, **rates)
+def make_rows(stream: TokenStream, folder: Path, length: int = 24, **rates: float) -> PackedExamples:
+    return PackedExamples(stream, build_table(stream, length, SEED, folder), length, SEED, SPECIAL, **rates)
 
 
-def all_rows(rows: Rows, epoch: int = 0) -> Batch:
+def all_rows(rows: PackedExamples, epoch: int = 0) -> Batch:
     row = torch.arange(rows.table.count)
     return rows.gather(row, example_id=epoch * rows.table.count + row)
 
@@ -50,7 +57,7 @@ class Layout(NamedTuple):
     label: int
 
 
-def plain_layouts(rows: Rows, number: int) -> list[Layout]:
+def plain_layouts(rows: PackedExamples, number: int) -> list[Layout]:
     """Every layout the contract allows for a row, found the slow way."""
     stream, (start, end) = rows.stream, rows.table.edges[number : number + 2].tolist()
     tokens = stream.tokens[start:end].tolist()
@@ -84,7 +91,7 @@ def laid_out(batch: Batch, number: int) -> Layout:
     return Layout(ids[:used].tolist(), types[:used].tolist(), int(label))
 
 
-def follows_the_contract(rows: Rows, batch: Batch) -> bool:
+def follows_the_contract(rows: PackedExamples, batch: Batch) -> bool:
     return all(laid_out(batch, number) in plain_layouts(rows, number) for number in range(rows.table.count))
 
 
@@ -190,14 +197,14 @@ def test_epochs_change_cuts_and_not_tokens_dtypes_and_padding_are_those_of_the_c
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> Rows:
+def rows(tmp_path: Path) -> PackedExamples:
     generator = np.random.default_rng(1)
     sentence_ends = generator.integers(1, 9, 300).cumsum()
     stream = TokenStream(np.arange(5, 5 + sentence_ends[-1], dtype=np.uint16), sentence_ends, sentence_ends[3::4])
     return make_rows(stream, tmp_path, 16)
 
 
-def order_of(rows: Rows, seed: int = SEED) -> RowOrder:
+def order_of(rows: PackedExamples, seed: int = SEED) -> ExampleOrder:
     return order_rows([0], rows.table.count, None, seed)
 
 
@@ -212,7 +219,7 @@ def fields_equal(one: list[Batch], other: list[Batch]) -> bool:
     return all(b is not None and torch.equal(a, b) for a, b in pairs)
 
 
-def test_every_epoch_trains_on_every_example_once(rows: Rows) -> None:
+def test_every_epoch_trains_on_every_example_once(rows: PackedExamples) -> None:
     batches, count = TrainBatches(rows, order_of(rows), per_device_train_batch_size=7), rows.table.count
     assert count % 7
     steps = -(-3 * count // 7)
@@ -225,7 +232,7 @@ def test_every_epoch_trains_on_every_example_once(rows: Rows) -> None:
     assert epochs[0] != epochs[1] != expected
 
 
-def test_a_step_trains_on_the_same_examples_however_it_is_split(rows: Rows) -> None:
+def test_a_step_trains_on_the_same_examples_however_it_is_split(rows: PackedExamples) -> None:
     def split(ranks: int, accumulation: int, size: int) -> list[TrainBatches]:
         return [TrainBatches(rows, order_of(rows), size, accumulation, rank, ranks) for rank in range(ranks)]
 
@@ -240,7 +247,7 @@ def test_a_step_trains_on_the_same_examples_however_it_is_split(rows: Rows) -> N
     assert of_step(faulty, 1) != of_step(whole, 1)
 
 
-def test_steps_from_anywhere_go_on_as_the_uninterrupted_run(rows: Rows) -> None:
+def test_steps_from_anywhere_go_on_as_the_uninterrupted_run(rows: PackedExamples) -> None:
     batches = TrainBatches(rows, order_of(rows), 3, 2)
     straight = list(islice(batches.steps(1), 40))
     for first in (2, 17, 40):  # in the first epoch, in later ones
@@ -250,16 +257,16 @@ def test_steps_from_anywhere_go_on_as_the_uninterrupted_run(rows: Rows) -> None:
     assert not fields_equal(straight[0], straight[1])
 
 
-def test_a_distant_step_is_found_at_once_and_epochs_are_counted(rows: Rows) -> None:
+def test_a_distant_step_is_found_at_once_and_epochs_are_counted(rows: PackedExamples) -> None:
     (batch,) = TrainBatches(rows, order_of(rows), 4).micro_batches(10**12)
     assert batch.example_id.tolist() == [4 * (10**12 - 1) + k for k in range(4)]
     batches = TrainBatches(rows, order_of(rows), 4, 3, 1, 2)
     assert (batches.global_batch_size, batches.epoch(0), batches.epoch(rows.table.count)) == (24, 0, 24)
 
 
-def test_an_error_of_the_thread_is_raised_where_batches_are_taken_and_it_ends_with_them(rows: Rows) -> None:
+def test_an_error_of_the_thread_is_raised_where_batches_are_taken_and_it_ends_with_them(rows: PackedExamples) -> None:
     beyond = ExampleTable(np.array(rows.table.edges) + len(rows.stream.tokens))
-    broken = Rows(rows.stream, beyond, 16, SEED, SPECIAL)
+    broken = PackedExamples(rows.stream, beyond, 16, SEED, SPECIAL)
     with pytest.raises(IndexError):
         next(TrainBatches(broken, order_of(broken), 4).steps(1))
     running = TrainBatches(rows, order_of(rows), 4).steps(1)
@@ -270,7 +277,7 @@ def test_an_error_of_the_thread_is_raised_where_batches_are_taken_and_it_ends_wi
     assert not thread.is_alive()
 
 
-def test_few_evaluation_examples_are_spread_over_the_text(rows: Rows) -> None:
+def test_few_evaluation_examples_are_spread_over_the_text(rows: PackedExamples) -> None:
     # Regression: of a large text only its beginning was scored.
     count = rows.table.count
     for share in (3, 7):
@@ -280,7 +287,7 @@ def test_few_evaluation_examples_are_spread_over_the_text(rows: Rows) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 5])
-def test_evaluation_scores_each_example_once(rows: Rows, ranks: int) -> None:
+def test_evaluation_scores_each_example_once(rows: PackedExamples, ranks: int) -> None:
     limit, borders = rows.table.count - 3, [0, 5, 5, 6, 30]
     batches = [batch for rank in range(ranks) for batch in eval_batches(rows, limit, 4, rank, ranks, borders)]
     assert examples_in(batches) == examples_in([next(eval_batches(rows, limit, limit))])

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from electra_albert.corpus.held_out import plan_sides
-from electra_albert.corpus.near_duplicates import groups_of, join_alike
+from electra_albert.corpus.near_duplicates import join_alike, signatures_of
 from electra_albert.corpus.parts import Part
-from electra_albert.corpus.sources import Reading, Unit
+from electra_albert.corpus.sources import ReadOptions, Unit
 
 SENTENCE = 12  # words
 
@@ -31,9 +31,9 @@ def save_part(folder: Path, number: int, documents: list[list[str]]) -> Part:
     ends = np.cumsum([len(words) for words in documents])
     inside = [np.arange(end - len(words), end, SENTENCE) for end, words in zip(ends, documents, strict=True)]
     sentence_ends = np.unique(np.concatenate([ends, *inside]))[1:]
-    groups = groups_of([" ".join(words) for words in documents])
+    groups = signatures_of([" ".join(words) for words in documents])
     written = {"tokens": int(ends[-1]), "sentences": len(sentence_ends), "documents": len(documents)}
-    part = Part(Unit((), Reading()), number, "", folder, np.dtype("<u2"), {"written": written})
+    part = Part(Unit((), ReadOptions()), number, "", folder, np.dtype("<u2"), {"written": written})
     for name, array in {
         "document_ends": ends.astype("<i8"),
         "sentence_ends": sentence_ends.astype("<i8"),
@@ -90,7 +90,7 @@ def test_near_duplicates_are_on_one_side(tmp_path: Path) -> None:
     # Regression: a twin with 5 % of its 200 words replaced was on the other side for 34 % of the documents.
     drawn = Drawn(2)
     originals = [drawn.words(200) for _ in range(1_000)]
-    found = groups_of([" ".join(words) for words in originals + [drawn.changed(words, 10) for words in originals]])
+    found = signatures_of([" ".join(words) for words in originals + [drawn.changed(words, 10) for words in originals]])
     _, number = np.unique([group.key for group in found], return_inverse=True)
     joined = join_alike(number, np.frombuffer(b"".join(group.sketch for group in found), np.uint8).reshape(2_000, -1))
     assert (joined[:1_000] != joined[1_000:]).mean() < 0.02

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from electra_albert.contracts import DataError, UsageError
-from electra_albert.corpus.mixture import RowOrder, Source, order_rows, read_sources, source_names
+from electra_albert.corpus.mixture import ExampleOrder, Source, order_rows, read_sources, source_names
 from tests.corpus.reading import write
 
 SEED = 5
@@ -77,7 +77,7 @@ def test_a_list_of_sources_that_means_nothing_is_refused(tmp_path: Path) -> None
 # The order of the rows.
 
 
-def rows(order: RowOrder, start: int, count: int) -> list[int]:
+def rows(order: ExampleOrder, start: int, count: int) -> list[int]:
     return order.rows(torch.arange(start, start + count)).tolist()
 
 

@@ -27,11 +27,11 @@ from tests.corpus.tokenizer_kinds import KINDS, PROSE, RELEASED, nasty_corpus, n
 
 def test_trained_tokens_have_special_ids_first_bounded_size_and_no_punctuation_inside() -> None:
     tokenizer = train_tokenizer(PROSE, 300, do_lower_case=True)
-    assert tuple(tokenizer.convert_ids_to_tokens(list(range(5)))) == tokenizers.SPECIAL_PIECES
+    assert tuple(tokenizer.convert_ids_to_tokens(list(range(5)))) == tokenizers.SPECIAL_TOKENS
     assert len(tokenizer) <= 300
     many_letters = ["".join(map(chr, range(0x4E00 + k, 0x4E00 + k + 8))) for k in range(500)]
     assert len(train_tokenizer(many_letters, 64, do_lower_case=True)) <= 64
-    tokens = [token.removeprefix("▁") for token in tokenizer.get_vocab() if token not in tokenizers.SPECIAL_PIECES]
+    tokens = [token.removeprefix("▁") for token in tokenizer.get_vocab() if token not in tokenizers.SPECIAL_TOKENS]
     assert not [token for token in tokens if not token.isalpha() and not token.isdigit() and len(token) > 1]
     numbers = train_tokenizer(["in 1912, and 1,000 people, 9,"] * 50, 200, do_lower_case=True).get_vocab()
     assert "▁1912" in numbers
@@ -244,7 +244,7 @@ def test_a_word_whose_pieces_are_likelier_is_passed_over_for_the_next() -> None:
     def added(pieces: dict[str, float], text: list[str], number: int) -> list[str]:
         """To an ALBERT tokenizer of these pieces and of letters that are all very unlikely."""
         letters = dict.fromkeys(f"{tokenizers.WORD_START}abcdefghijklmnopqrstuvwxyz-", -20.0)
-        vocab = dict.fromkeys(tokenizers.SPECIAL_PIECES, 0.0) | letters | pieces
+        vocab = dict.fromkeys(tokenizers.SPECIAL_TOKENS, 0.0) | letters | pieces
         tokenizer = tokenizers.build_albert([*vocab.items()], {})
         return new_pieces(tokenizer, extend_tokenizer(tokenizer, text, number)[0])
 

@@ -81,10 +81,10 @@ def test_special_ids_pairs_and_words(folder: Path) -> None:
     assert found["token_type_ids"] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
     ids = tokenizer(f"the river sings , {names[4]} old bridge")["input_ids"]
     assert ids.count(special.mask) == 1
-    described = tokenizers.describe_pieces(tokenizer, ids)
+    described = tokenizers.token_texts(tokenizer, ids)
     words = "".join(" " * piece.starts_word + piece.text.strip("▁Ġ") for piece in described).split()
     assert words == [names[2], "the", "river", "sings", ",", names[4], "old", "bridge", names[3]]
-    assert described[0] == tokenizers.Piece(names[2], True)
+    assert described[0] == tokenizers.TokenText(names[2], True)
 
 
 def test_a_corpus_gets_the_ids_of_stock_no_special_id_and_unknown_text_is_counted(folder: Path) -> None:
@@ -265,7 +265,7 @@ def test_model_without_a_configuration_is_cased_if_its_tokens_are(tmp_path: Path
 
 # Any text.
 
-SPECIAL_TEXTS = sorted({*tokenizers.SPECIAL_PIECES, *kinds.STOCK_SPECIALS, *kinds.FAIRSEQ_SPECIALS})
+SPECIAL_TEXTS = sorted({*tokenizers.SPECIAL_TOKENS, *kinds.STOCK_SPECIALS, *kinds.FAIRSEQ_SPECIALS})
 ANY_TEXT = st.text(
     st.sampled_from("aeoh .,'`\"-(9İıß\u0301\u0308▁Ġ#中👩\u200d\u00a0\t\n\u202e\u3300\ufdfaΣ£€\x00[]<>/s"), max_size=30
 )

@@ -18,7 +18,7 @@ from electra_albert.hub.load import ModelFiles, build, load_task_model, locate, 
 from electra_albert.hub.onnx import outputs
 from electra_albert.hub.weights import all_files
 from electra_albert.model.electra import Discriminator, Generator
-from electra_albert.model.encoder import Body
+from electra_albert.model.encoder import EncoderModel
 from electra_albert.model.task_model import TaskModel
 from tests.hub.models import assert_same_tensors, config_of, make
 from tests.model.twins import SHAPE, assert_same_outputs, make_pair, padded_batch
@@ -26,7 +26,7 @@ from tests.model.twins import SHAPE, assert_same_outputs, make_pair, padded_batc
 Tensors = dict[str, Tensor]
 WEIGHTS = "model.safetensors"
 CASES: dict[type[Any], str] = {
-    Body: "albert AlbertModel, bert BertModel, electra ElectraModel, wide ElectraModel",
+    EncoderModel: "albert AlbertModel, bert BertModel, electra ElectraModel, wide ElectraModel",
     Generator: "albert AlbertForMaskedLM, albert AlbertForPreTraining, bert BertForMaskedLM, bert BertForPreTraining, "
     "electra ElectraForMaskedLM",
     Discriminator: "electra ElectraForPreTraining",
@@ -153,7 +153,7 @@ def test_head_that_is_not_computed_here_is_refused_and_its_encoder_is_read(case:
     with pytest.raises(CheckpointError, match=word):
         load_task_model(files)
     assert any(word in head for head in read_stored(files).left_aside)
-    assert_parity(load(files, Body), theirs.electra)
+    assert_parity(load(files, EncoderModel), theirs.electra)
 
 
 def test_activation_is_the_one_the_configuration_names_or_refused(tmp_path: Path) -> None:
@@ -212,4 +212,4 @@ def test_false_width_of_a_relative_takes_no_memory(tmp_path: Path) -> None:
     contents = json.loads(files.config.read_text()) | {"hidden_size": 1 << 20, "num_attention_heads": 1}
     files.config.write_text(json.dumps(contents))
     with pytest.raises(CheckpointError, match="has no encoder"):
-        load(files, Body)
+        load(files, EncoderModel)

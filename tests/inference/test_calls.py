@@ -75,10 +75,10 @@ def test_features_are_what_the_stock_encoder_gives(tmp_path: Path, name: str) ->
         with torch.no_grad():
             theirs = getattr(stock, stock.base_model_prefix, stock)(**inputs)
         hidden_states = theirs.last_hidden_state[0]
-        assert ours.pieces == tokenizer_of(tmp_path).convert_ids_to_tokens(inputs["input_ids"][0].tolist())
+        assert ours.subwords == tokenizer_of(tmp_path).convert_ids_to_tokens(inputs["input_ids"][0].tolist())
         assert (ours.tokens - hidden_states).abs().max() <= TOLERANCE
         assert not ours.tokens.is_inference()  # autograd would refuse to keep it
-        is_text = torch.tensor([piece not in ("[CLS]", "[SEP]") for piece in ours.pieces])
+        is_text = torch.tensor([piece not in ("[CLS]", "[SEP]") for piece in ours.subwords])
         expected = hidden_states[is_text if is_text.any() else ~is_text].mean(0)
         assert (mean.pooled - expected).abs().max() <= TOLERANCE
         assert (cls.pooled - hidden_states[0]).abs().max() <= TOLERANCE
@@ -91,8 +91,8 @@ def test_of_a_text_that_may_be_cut_each_call_reads_what_stock_keeps(tmp_path: Pa
     stock, text = tokenizer_of(tmp_path), ("A dog fell. " * 30, "Into the river.")
     kept = stock(*text, truncation=True, max_length=LONGEST)["input_ids"]
     found = load_model(tmp_path, device="cpu").features([text, "A dog"], truncate=True)
-    assert found[0].pieces == stock.convert_ids_to_tokens(kept)
-    assert len(found[1].pieces) == 4
+    assert found[0].subwords == stock.convert_ids_to_tokens(kept)
+    assert len(found[1].subwords) == 4
     long, cut = "[MASK] owl. " + "owl " * 99, "[MASK] owl. " + "owl " * (LONGEST - 5)
     for ask in (model.fill_mask, model.replaced_probabilities, model.pseudo_log_likelihood):
         expected = pytest.approx(numbers(ask([cut, "[MASK]"])), abs=NATS_TOLERANCE)
@@ -107,7 +107,7 @@ def test_probabilities_of_replacement_are_what_stock_electra_gives(tmp_path: Pat
             theirs = stock(**inputs).logits[0].sigmoid()
         tokens = tokenizer_of(tmp_path).convert_ids_to_tokens(inputs["input_ids"][0].tolist())
         positions = [position for position, token in enumerate(tokens) if token not in ("[CLS]", "[SEP]")]
-        assert [verdict.piece for verdict in ours] == [tokens[position] for position in positions]
+        assert [score.token for score in ours] == [tokens[position] for position in positions]
         assert [verdict.probability for verdict in ours] == pytest.approx(theirs[positions].tolist(), abs=TOLERANCE)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from electra_albert.model.electra import Electra, Generator
-from electra_albert.model.encoder import Body, Embeddings
+from electra_albert.model.encoder import Embeddings, EncoderModel
 from electra_albert.presets import PRESETS
 
 # By formula and equal to stock transformers: the encoder with a pooler, without one, the pretraining model and the
@@ -40,6 +40,6 @@ def test_pair_has_the_published_number_of_parameters_and_shares_its_tables(prese
 def test_encoder_and_pretraining_models_are_as_large_as_published(preset: str) -> None:
     config = PRESETS[preset].model
     with torch.device("meta"):
-        bodies = [Body(config, with_pooler=with_pooler) for with_pooler in (True, False)]
+        bodies = [EncoderModel(config, with_pooler=with_pooler) for with_pooler in (True, False)]
         models = [Generator(config, with_sentence_order=has_order) for has_order in (True, False)]
     assert tuple(map(count, (*bodies, *models))) == ALBERT[preset]

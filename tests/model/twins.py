@@ -16,7 +16,7 @@ from electra_albert.config import ModelConfig
 from electra_albert.contracts import Batch
 from electra_albert.hub.formats import stock_config, to_stock
 from electra_albert.model.electra import Discriminator, Electra, Generator, initialize_models
-from electra_albert.model.encoder import Body
+from electra_albert.model.encoder import EncoderModel
 from tests.objectives.toy import make_batch
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -68,9 +68,9 @@ def make_masked_lm(config: ModelConfig, seed: int = 5, *, with_sentence_order: b
     return drawn(make, seed)
 
 
-def make_body(config: ModelConfig, seed: int = 5, *, with_pooler: bool) -> Body:
-    def make() -> Body:
-        body = Body(config, with_pooler=with_pooler)
+def make_body(config: ModelConfig, seed: int = 5, *, with_pooler: bool) -> EncoderModel:
+    def make() -> EncoderModel:
+        body = EncoderModel(config, with_pooler=with_pooler)
         for parameter in body.parameters():
             nn.init.normal_(parameter, std=config.initializer_range)
         return body
@@ -100,7 +100,7 @@ def masked_lm_twin(generator: Generator, **changes: Any) -> nn.Module:
     return load_twin(kind(stock(generator.config, **changes)), generator)
 
 
-def body_twin(body: Body) -> nn.Module:
+def body_twin(body: EncoderModel) -> nn.Module:
     twin = transformers.AlbertModel(stock(body.config), add_pooling_layer=body.pooler is not None)
     load_twin(nn.ModuleDict({"albert": twin}), body)
     return twin

@@ -79,10 +79,10 @@ def test_losses_start_at_chance_level(name: str, initialization: str) -> None:
     objective = build(name, replace(START, initialization=initialization), mask_rate=0.15)  # type: ignore[arg-type]
     batch = ordered(make_batch(lengths=(61, 50, 61, 33, 61, 61), length=61, vocab=START.vocab_size))
     losses = means(objective, batch)
-    assert losses.keys() == objective.guessing.keys() == objective.weights.keys()
+    assert losses.keys() == objective.chance_level.keys() == objective.weights.keys()
     for term, loss in losses.items():
         # Logits of deviation s add s * s / 2 to a loss on average; the two orders are equally frequent in the batch.
-        assert loss == pytest.approx(objective.guessing[term], rel=0.05), term
+        assert loss == pytest.approx(objective.chance_level[term], rel=0.05), term
     # Planted: tables and heads drawn from a standard normal, as torch's own nn.Embedding is.
     wild = build(name, replace(START, initializer_range=1.0), mask_rate=0.15)
     first = next(iter(wild.weights))

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from electra_albert.corpus.text_encoder import TextEncoder
-from electra_albert.tasks.rows import EncodePlan
+from electra_albert.tasks.encoding import EncodePlan
 from tests.corpus.tokenizer_kinds import NASTY, PROSE, save_fast_unigram, save_roberta, wordpiece_vocab
 
 PLAN = EncodePlan(32, 8, 6, has_null_answer=False, is_regression=False, double_unordered=False)

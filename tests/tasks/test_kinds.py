@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra_albert.contracts import IGNORED_LABEL, DataError
+from electra_albert.tasks.encoding import EncodedExamples, Encoding
 from electra_albert.tasks.kinds import KINDS
-from electra_albert.tasks.rows import Encoding, Rows
 from electra_albert.tasks.sequence import fill
 from electra_albert.tasks.task import ChoiceExample, Report, SequenceExample, TokenExample
 from tests.tasks.small_tokenizers import PLAN, encoder, kinds, steady, texts, thorough, tokenizer, words
@@ -22,18 +22,18 @@ tagged = st.lists(st.tuples(words, st.sampled_from(LABELS["token"])), max_size=3
 
 def encode(
     kind: str, examples: list[Any], plan: Any = PLAN, report: Report | None = None, text: str = "albert", **options: Any
-) -> Rows:
+) -> EncodedExamples:
     return KINDS[kind].encode(
         examples, Encoding(encoder(text), LABELS[kind], plan, report or Report(), "dev", **options)
     )
 
 
-def decode(kind: str, outputs: list[Any], rows: Rows, examples: list[Any], plan: Any = PLAN) -> Any:
+def decode(kind: str, outputs: list[Any], rows: EncodedExamples, examples: list[Any], plan: Any = PLAN) -> Any:
     floats = [np.asarray(output, dtype=np.float32) for output in outputs]
     return KINDS[kind].decode(floats, rows, examples, LABELS[kind], plan)
 
 
-def row(rows: Rows, number: int) -> list[int]:
+def row(rows: EncodedExamples, number: int) -> list[int]:
     return rows.ids[rows.starts[number] : rows.starts[number + 1]].tolist()
 
 
@@ -150,7 +150,7 @@ def test_a_question_is_one_unit_with_its_choice_gold_and_group() -> None:
 # Tagged words.
 
 
-def outputs_on(rows: Rows, tags: np.ndarray) -> list[np.ndarray]:
+def outputs_on(rows: EncodedExamples, tags: np.ndarray) -> list[np.ndarray]:
     """Outputs of all weight on some tags; those that count for nothing get noise that must not be read."""
     tag_count = len(LABELS["token"])
     noise = np.random.default_rng(0).normal(size=(len(rows.ids), tag_count)).astype(np.float32)

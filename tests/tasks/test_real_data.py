@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from electra_albert.tasks.encoding import EncodePlan, Encoding
 from electra_albert.tasks.kinds import KINDS
 from electra_albert.tasks.registry import TASKS
-from electra_albert.tasks.rows import EncodePlan, Encoding
 from electra_albert.tasks.task import Report
 from tests.tasks.small_tokenizers import encoder
 from tests.tasks.task_files import read

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from electra_albert.tasks.encoding import EncodedExamples, EncodePlan, Encoding
 from electra_albert.tasks.kinds import KINDS
-from electra_albert.tasks.rows import EncodePlan, Encoding, Rows
 from electra_albert.tasks.span import slide
 from electra_albert.tasks.task import Answer, Report, SpanExample
 from tests.tasks.small_tokenizers import PLAN, encoder, kinds, steady, texts, thorough
@@ -19,7 +19,7 @@ plans = st.builds(EncodePlan, st.integers(8, 60), st.integers(1, 60), st.integer
 
 def encode(
     examples: list[Any], plan: Any = PLAN, report: Any = None, is_training: bool = False, kind: str = "albert"
-) -> Rows:
+) -> EncodedExamples:
     return SPAN.encode(examples, Encoding(encoder(kind), (), plan, report or Report(), "dev", is_training))
 
 
@@ -29,7 +29,7 @@ def ask(context: str, answer: str | None, question: str = "who?") -> SpanExample
     return SpanExample(context, question, answers, "q7")
 
 
-def peaked(rows: Rows) -> list[np.ndarray]:
+def peaked(rows: EncodedExamples) -> list[np.ndarray]:
     """Outputs of all weight on the labels; windows without the answer say so faintly."""
     outputs = [np.zeros((length, 2), dtype=np.float32) for length in np.diff(rows.starts)]
     for output, (start, end) in zip(outputs, rows.labels.tolist(), strict=True):

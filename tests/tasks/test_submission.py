@@ -8,9 +8,9 @@ import pytest
 
 from electra_albert.apps.finetune.compare import glue_average
 from electra_albert.contracts import DataError
+from electra_albert.tasks.encoding import Decoded
 from electra_albert.tasks.kinds import NO_ANSWER_FILE, write_submission
 from electra_albert.tasks.registry import ELECTRA_EIGHT, GLUE, find_task
-from electra_albert.tasks.rows import Decoded
 from electra_albert.tasks.task import ChoiceExample, SequenceExample, SpanExample, TokenExample
 
 MISMATCHED = "mismatched_accuracy"

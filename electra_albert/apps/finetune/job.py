@@ -27,7 +27,7 @@ from electra_albert.model.encoder import set_gradient_checkpointing
 from electra_albert.model.task_model import TaskHead
 from electra_albert.presets import PRESETS
 from electra_albert.tasks import kinds, reading, recipes, registry, token
-from electra_albert.tasks.rows import EncodePlan, Encoding, Rows, trained_plan
+from electra_albert.tasks.encoding import EncodedExamples, EncodePlan, Encoding, trained_plan
 from electra_albert.tasks.task import Report, Task, TaskData
 from electra_albert.training.distributed import World, main_first
 
@@ -95,8 +95,8 @@ class TaskJob(NamedTuple):
     head: TaskHead
     data: TaskData
     plan: EncodePlan
-    train: Rows | None  # None: only scored
-    evaluation: dict[str, Rows]
+    train: EncodedExamples | None  # None: only scored
+    evaluation: dict[str, EncodedExamples]
     to_label: Mapping[str, Sequence[Any]]  # examples without labels, by the name of their set or file
     arithmetic: Arithmetic
     global_batch_size: int

@@ -21,8 +21,8 @@ from electra_albert.files import write_text
 from electra_albert.finetuning_config import CUSTOM, PREDICT_TEST, FinetuneConfig
 from electra_albert.hub.load import ModelFiles, load_task_model, locate, read_task
 from electra_albert.tasks import metrics, registry
+from electra_albert.tasks.encoding import EncodedExamples, Encoding, eval_batches, outputs_by_unit, trained_plan
 from electra_albert.tasks.kinds import KINDS, TaskObjective, write_submission
-from electra_albert.tasks.rows import Encoding, Rows, eval_batches, outputs_by_unit, trained_plan
 from electra_albert.tasks.task import Report
 from electra_albert.training.distributed import World, gather_objects, main_first
 from electra_albert.training.guards import StopSignal
@@ -68,7 +68,7 @@ def score(job: TaskJob, objective: TaskObjective, world: World, stop: StopSignal
 
 
 def model_outputs(
-    rows: Rows, objective: TaskObjective, batch_size: int, world: World, stop: StopSignal
+    rows: EncodedExamples, objective: TaskObjective, batch_size: int, world: World, stop: StopSignal
 ) -> tuple[list[np.ndarray], float | None] | None:
     """An array of outputs per unit, cut to its row, and the mean loss (None without labels); None if stopped."""
     device, mine = next(objective.parameters()).device, dict[int, np.ndarray]()

@@ -29,7 +29,7 @@ from electra_albert.finetuning_config import CUSTOM, GLUE, PREDICT_TEST, TOPICS,
 from electra_albert.hub.load import TASK_FILE
 from electra_albert.model.attention import stock_computes
 from electra_albert.model.task_model import depth_scales
-from electra_albert.tasks import kinds, reading, registry, rows
+from electra_albert.tasks import encoding, kinds, reading, registry
 from electra_albert.tasks.task import Report, Task
 from electra_albert.training import checkpoint, guards, loop, monitor, run_log
 from electra_albert.training.distributed import World, gather_objects, main_first
@@ -177,7 +177,7 @@ class Sweep:
             scores = [row[name] for row in log if row.get(name) is not None and row["step"] < step]
             sizes = training.per_device_train_batch_size, training.gradient_accumulation_steps
             ends, pin_memory = (seed, training.max_steps), world.device.type == "cuda"
-            batches = rows.TaskBatches(job.train, *sizes, *ends, world.rank, world.world_size, pin_memory)
+            batches = encoding.TaskBatches(job.train, *sizes, *ends, world.rank, world.world_size, pin_memory)
             scales, tuning = None, job.config.tuning
             if tuning.layer_decay != 1:
                 names = [name for name, _ in objective.model.named_parameters()]
@@ -258,7 +258,7 @@ class SeedRun:
 
     job: TaskJob
     objective: kinds.TaskObjective
-    batches: rows.TaskBatches  # this rank's share of the training rows
+    batches: encoding.TaskBatches  # this rank's share of the training rows
     settings: RunSettings
     new_parts: list[str]
     scores: list[float]  # of the deciding metric, one an evaluation

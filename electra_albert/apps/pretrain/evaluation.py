@@ -13,8 +13,8 @@ import torch
 
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.contracts import DataError, Metrics, Term
-from electra_albert.corpus.examples import Rows, eval_batches
-from electra_albert.corpus.tokenizer import Piece, describe_pieces
+from electra_albert.corpus.examples import PackedExamples, eval_batches
+from electra_albert.corpus.tokenizer import TokenText, token_texts
 from electra_albert.inference.engine import printable, shown
 from electra_albert.inference.model import InferenceModel, Proposal
 from electra_albert.keyed_random import Stream, bits
@@ -61,7 +61,11 @@ def evaluator(job: Job, run: RunSettings) -> Evaluate:
 
 
 def score(
-    objective: PretrainingObjective, job: Job, held_out: Rows, run: RunSettings, sources: Mapping[str, int] = {}
+    objective: PretrainingObjective,
+    job: Job,
+    held_out: PackedExamples,
+    run: RunSettings,
+    sources: Mapping[str, int] = {},
 ) -> Metrics | None:
     """Means of all terms over held-out rows, and the detection scores; None where a signal stopped it.
 
@@ -120,7 +124,7 @@ def clozes(job: Job, model: InferenceModel) -> Iterator[Cloze]:
         spans = list(pairwise(borders))
         start, end = next((span for span in spans if _SHORTEST <= span[1] - span[0] <= longest), spans[0])
         ids = stream.tokens[start : min(end, start + longest)].tolist()
-        words = _whole_words(describe_pieces(tokenizer, ids)) or range(len(ids))
+        words = _whole_words(token_texts(tokenizer, ids)) or range(len(ids))
         draw = bits(job.objective.seed, Stream.EXAMPLE, torch.tensor(key), torch.tensor(0))
         position = words[int(draw) % len(words)]
         before, after = tokenizer.decode(ids[:position]), tokenizer.decode(ids[position + 1 :])
@@ -130,10 +134,10 @@ def clozes(job: Job, model: InferenceModel) -> Iterator[Cloze]:
             yield Cloze(ids, position, text, answer if isinstance(answer[0], list) else [answer])
 
 
-def _whole_words(pieces: list[Piece]) -> list[int]:
+def _whole_words(pieces: list[TokenText]) -> list[int]:
     """Positions of subwords that are a word on their own."""
     return [
         position
-        for position, (piece, following) in enumerate(pairwise([*pieces, Piece("", starts_word=True)]))
+        for position, (piece, following) in enumerate(pairwise([*pieces, TokenText("", starts_word=True)]))
         if len(piece.text) > 1 and piece.starts_word and (following.starts_word or not following.text[0].isalnum())
     ]

@@ -15,7 +15,7 @@ from electra_albert.apps.prepare import Prepared, find_store, prepare, with_toke
 from electra_albert.apps.run_folder import CONFIG, read_options, recorded_settings
 from electra_albert.config import BUILT_IN_CORPUS, GROUPS, PretrainConfig, RtdConfig
 from electra_albert.contracts import CheckpointError, DataError, UsageError
-from electra_albert.corpus.examples import Rows, build_table
+from electra_albert.corpus.examples import PackedExamples, build_table
 from electra_albert.corpus.mixture import read_sources
 from electra_albert.corpus.tokenizer import Tokenizer, fingerprint, load_tokenizer
 from electra_albert.data_files.finding import find_files
@@ -24,7 +24,7 @@ from electra_albert.hub import load
 from electra_albert.hub.find import CONFIG_FILE, ENCODER_FOLDERS, ModelFiles, is_checkpoint, locate
 from electra_albert.hub.load import Stored, require_same_computation
 from electra_albert.hub.weights import all_files
-from electra_albert.model.encoder import Backbone, Body
+from electra_albert.model.encoder import Backbone, EncoderModel
 from electra_albert.objectives.rtd import PretrainingObjective
 from electra_albert.presets import PRESETS
 from electra_albert.training.checkpoint import MANIFEST, MODEL, find_checkpoint, load_checkpoint, read_state
@@ -44,7 +44,7 @@ class Origin(NamedTuple):
     record: dict[str, Any]  # kept in the new run's checkpoints
     checkpoint: Path | None = None  # of another run
     stock: tuple[Stored, ...] = ()  # the encoder, and the generator next to it, if any
-    held_out: Rows | None = None  # of the text it was trained on, where that is still prepared
+    held_out: PackedExamples | None = None  # of the text it was trained on, where that is still prepared
 
 
 def inherited_options(source: Path, output_dir: Path) -> dict[str, Any]:
@@ -107,7 +107,11 @@ def _find_models(folder: Path) -> list[ModelFiles]:
 
 
 def find_origin(
-    config: PretrainConfig, recorded: Mapping[str, Any] | None, prepared: Prepared, held_out: Rows, world: World
+    config: PretrainConfig,
+    recorded: Mapping[str, Any] | None,
+    prepared: Prepared,
+    held_out: PackedExamples,
+    world: World,
 ) -> Origin | None:
     """The first weights, the same on all ranks, and the old text laid out as `held_out`; None for random weights.
 
@@ -169,7 +173,7 @@ def _read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
     new = [[token.id for token in own.backend_tokenizer.model.tokenize(text)] for text in tokens[size:]]
     models = [load.read_stored(each) for each in files]
     for stored in models:
-        load.build(stored, Body)  # refuses weights that are not those of the configuration
+        load.build(stored, EncoderModel)  # refuses weights that are not those of the configuration
     rows = models[0].config.vocab_size
     if rows < size:
         raise CheckpointError(f"{folder}: its tokenizer has {size} tokens, its token table {rows} rows")
@@ -251,7 +255,7 @@ def _prepare_old_text(config: PretrainConfig, tokenizer_dir: Path, world: World)
     return dict(zip((*_OLD_TEXT, "side"), found, strict=True))
 
 
-def _with_old_text(origin: Origin, like: Rows, world: World) -> Origin:
+def _with_old_text(origin: Origin, like: PackedExamples, world: World) -> Origin:
     """The origin with the rows its weights were scored on, laid out as `like`, where all processes have some."""
     record, held_out = origin.record, None
     if record.get("store") is None:

@@ -14,7 +14,7 @@ from electra_albert.apps.pretrain import init_from
 from electra_albert.apps.run_folder import run_settings
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import IGNORED_LABEL, Arithmetic, Batch, DataError, UsageError
-from electra_albert.corpus.examples import ONE_SEGMENT_RATE, Rows, TrainBatches
+from electra_albert.corpus.examples import ONE_SEGMENT_RATE, PackedExamples, TrainBatches
 from electra_albert.corpus.tokenizer import fingerprint, special_ids
 from electra_albert.keyed_random import Stream, derived_seed
 from electra_albert.model.encoder import Compilation, compile_for_training, set_gradient_checkpointing
@@ -40,7 +40,7 @@ class Job(NamedTuple):
     prepared: Prepared
     objective: PretrainingObjective
     batches: TrainBatches
-    held_out: Rows
+    held_out: PackedExamples
     unigram: Unigram
     arithmetic: Arithmetic
     compilation: Compilation
@@ -105,18 +105,18 @@ def _check(objective: PretrainingObjective, batch: Batch, weight_decay: float) -
         terms = objective(batch.to(device), torch.zeros((), dtype=torch.int64, device=device))
     seen = []
     for name in (name for name in objective.weights if terms[name].count):
-        loss, chance = float(terms[name].sum / terms[name].count), objective.guessing.get(name, math.nan)
+        loss, chance = float(terms[name].sum / terms[name].count), objective.chance_level.get(name, math.nan)
         tolerance = ORDER_TOLERANCE if name == "sop_loss" else START_TOLERANCE
         if not abs(loss - chance) <= tolerance * chance:
             raise UsageError(
-                f"{name} starts at {loss:.3f}, but guessing[{name!r}] of {type(objective).__name__} is {chance:.3f}: "
-                "correct that or, where it is right, choose another --model.initializer_range"
+                f"{name} starts at {loss:.3f}, but chance_level[{name!r}] of {type(objective).__name__} is "
+                f"{chance:.3f}: correct that or, where it is right, choose another --model.initializer_range"
             )
         seen.append(f"{name.replace('_', ' ')} {loss:.2f} (at chance {chance:.2f})")
     LOG.info(f"self-check: tables shared, every parameter in one group; with random weights {', '.join(seen)}")
 
 
-def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[TrainBatches, Rows]:
+def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[TrainBatches, PackedExamples]:
     """Training batches and held-out rows; DataError where there are too few, or none has an order to predict.
 
     Where order is predicted, half of the rows are swapped and all have two segments.
@@ -126,7 +126,7 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
     sizes, special = (config.corpus.max_seq_length, training.seed), special_ids(prepared.tokenizer)
     tables = ((store.train, prepared.train_table), (store.validation, prepared.validation_table))
     rows, held_out = (
-        Rows(*table, *sizes, special=special, swap_rate=swap_rate, one_segment_rate=one_segment_rate)
+        PackedExamples(*table, *sizes, special=special, swap_rate=swap_rate, one_segment_rate=one_segment_rate)
         for table in tables
     )
     batch = (training.per_device_train_batch_size, training.gradient_accumulation_steps)

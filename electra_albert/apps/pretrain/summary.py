@@ -15,7 +15,7 @@ from electra_albert.apps.pretrain.evaluation import MASKED_TOKENS, OLD_TEXT_PREF
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.apps.run_folder import read_evaluations
 from electra_albert.contracts import Metrics
-from electra_albert.corpus.tokenizer import describe_pieces
+from electra_albert.corpus.tokenizer import token_texts
 from electra_albert.inference.engine import TokenSequence
 from electra_albert.inference.model import InferenceModel
 from electra_albert.model.attention import stock_computes
@@ -93,7 +93,7 @@ def _example(job: Job, cloze: Cloze, model: InferenceModel) -> str:
         ids = [tokenizer.cls_token_id, *cloze.ids, tokenizer.sep_token_id]
         ids[cloze.position + 1] = guess
         (logits,) = model.detect([TokenSequence(ids, [0] * len(ids))])
-        scores = zip(ids, describe_pieces(tokenizer, ids), logits.sigmoid().tolist(), strict=True)
+        scores = zip(ids, token_texts(tokenizer, ids), logits.sigmoid().tolist(), strict=True)
         of_text = [(token, score) for number, token, score in scores if number not in tokenizer.all_special_ids]
         was, now = tokenizer.decode([original]), tokenizer.decode([guess])
         lines.append(

@@ -242,7 +242,7 @@ def stored(prepared: Path) -> dict[str, Any]:
     (folder,) = prepared.glob("tales-*")
     files = [*folder.glob("tokenizer/*"), *folder.glob("store/**/*.bin")]
     manifest = json.loads((folder / "store" / "manifest.json").read_text(encoding="utf-8"))
-    manifest["receipt"].pop("process_seconds")
+    manifest["statistics"].pop("process_seconds")
     manifest.pop("sha256")
     return {str(file.relative_to(folder)): file.read_bytes() for file in files} | {"manifest": manifest}
 

@@ -14,7 +14,7 @@ from electra_albert.apps.prepare import prepare
 from electra_albert.apps.pretrain import main as pretrain
 from electra_albert.config import CorpusConfig
 from electra_albert.contracts import Batch, Term
-from electra_albert.corpus.examples import Rows, TrainBatches
+from electra_albert.corpus.examples import PackedExamples, TrainBatches
 from electra_albert.corpus.tokenizer import special_ids
 from tests.apps.conftest import Finished
 from tests.apps.tiny_run import ROOT, Ended, finish, rows, start, succeed
@@ -146,7 +146,7 @@ def batches(finished: Finished) -> Callable[..., TrainBatches]:
     """The batches of the run, however it is split."""
     paths = {"corpus": str(finished.corpus), "prepared_dir": str(finished.prepared)}
     prepared = prepare(CorpusConfig(**paths, vocab_size=300, max_seq_length=32), SEED)
-    rows = Rows(prepared.store.train, prepared.train_table, 32, SEED, special_ids(prepared.tokenizer))
+    rows = PackedExamples(prepared.store.train, prepared.train_table, 32, SEED, special_ids(prepared.tokenizer))
     return lambda *split: TrainBatches(rows, prepared.order, *split)
 
 

@@ -100,7 +100,7 @@ class Encoding:
 
 
 @dataclass(frozen=True)
-class Rows:
+class EncodedExamples:
     """Rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` of some examples, one after the other."""
 
     ids: NDArray[np.int32]  # [tokens]
@@ -150,7 +150,7 @@ class Rows:
 
 def lay_out(
     encoder: TextEncoder, pairs: Sequence[Pair], units: Sequence[int], labels: NDArray[np.generic] | None, **fields: Any
-) -> Rows:
+) -> EncodedExamples:
     """Rows of one or two texts each with `[CLS]` and `[SEP]`; units and fields are Rows' examples and other fields."""
     cls, sep = np.array([encoder.cls_id], dtype=np.int32), np.array([encoder.sep_id], dtype=np.int32)
     parts: list[Ids] = [cls[:0]]
@@ -160,7 +160,7 @@ def lay_out(
     further = np.array([0 if second is None else len(second) + 1 for _, second in pairs], dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(first_lengths + further)]).astype(np.int64)
     examples = np.array(units, dtype=np.int64)
-    return Rows(np.concatenate(parts), starts, first_lengths, examples, labels, encoder.pad_id, **fields)
+    return EncodedExamples(np.concatenate(parts), starts, first_lengths, examples, labels, encoder.pad_id, **fields)
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class TaskBatches:
     straddle epochs. The units of some updates are sorted by length and dealt to them, whatever ranks there are.
     """
 
-    rows: Rows
+    rows: EncodedExamples
     per_device_train_batch_size: int
     gradient_accumulation_steps: int
     seed: int
@@ -224,14 +224,14 @@ class TaskBatches:
         return units[order].reshape(len(chunk), size)[turn.argsort()]
 
 
-def eval_batches(rows: Rows, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
+def eval_batches(rows: EncodedExamples, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
     """Every unit once over all ranks, longest first, `batch_size` units each: a full memory shows at once."""
     order = (-rows.unit_lengths).argsort(kind="stable")
     for start in range(rank * batch_size, len(order), world_size * batch_size):
         yield rows.collate(order[start : start + batch_size])
 
 
-def outputs_by_unit(outputs: NDArray[np.float32], units: Integers, rows: Rows) -> list[NDArray[np.float32]]:
+def outputs_by_unit(outputs: NDArray[np.float32], units: Integers, rows: EncodedExamples) -> list[NDArray[np.float32]]:
     """The outputs [B, ...] of a batch by unit, without those of the padding."""
     if rows.rows_per_unit > 1:
         return list(outputs.reshape(len(units), rows.rows_per_unit))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from electra_albert.contracts import Batch
 from electra_albert.corpus.text_encoder import TextEncoder, cover
-from electra_albert.tasks.rows import Rows, TaskBatches, eval_batches, lay_out, truncate_pair
+from electra_albert.tasks.encoding import EncodedExamples, TaskBatches, eval_batches, lay_out, truncate_pair
 from tests.corpus.tokenizer_kinds import FAIRSEQ_SPECIALS, PROSE, STOCK_SPECIALS
 from tests.tasks.small_tokenizers import encoder, kinds, steady, texts, thorough, tokenizer
 
@@ -102,21 +102,21 @@ def test_the_text_of_a_special_token_is_read_in_subwords_and_not_as_unknown(kind
 # Batches.
 
 
-def make_rows(lengths: list[int], rows_per_unit: int = 1) -> Rows:
+def make_rows(lengths: list[int], rows_per_unit: int = 1) -> EncodedExamples:
     """Rows of given lengths whose first token tells their number."""
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     ids = np.ones(starts[-1], dtype=np.int32)
     ids[starts[:-1]] = np.arange(100, 100 + len(lengths))
     units = len(lengths) // rows_per_unit
     labels = np.arange(units, dtype=np.int64)
-    return Rows(ids, starts, np.array(lengths), np.arange(units), labels, 0, rows_per_unit=rows_per_unit)
+    return EncodedExamples(ids, starts, np.array(lengths), np.arange(units), labels, 0, rows_per_unit=rows_per_unit)
 
 
 def skewed(count: int) -> list[int]:
     return np.random.default_rng(3).lognormal(3, 0.7, count).astype(int).clip(4, 128).tolist()
 
 
-def split(rows: Rows, ranks: int, accumulation: int, size: int, max_steps: int = 300) -> list[TaskBatches]:
+def split(rows: EncodedExamples, ranks: int, accumulation: int, size: int, max_steps: int = 300) -> list[TaskBatches]:
     return [TaskBatches(rows, size, accumulation, 5, max_steps, rank, ranks) for rank in range(ranks)]
 
 
