@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: pretrain test test-slow lint docs stats clean
+.PHONY: pretrain test test-slow lint docs requirements stats clean
 
 pretrain: .venv/.ready
 	$(BIN)/python Pretraining.py
@@ -17,9 +17,15 @@ lint: .venv/.ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/hadolint Dockerfile
 
 docs: .venv/.ready-docs
 	$(BIN)/mkdocs build --strict --quiet
+
+# Pins every dependency of pyproject.toml: as it is pinned now, or newest where it is new. UPGRADE=-U takes the newest of all.
+requirements: .venv/.ready-dev
+	$(BIN)/uv pip compile pyproject.toml --quiet --no-deps --no-strip-extras --no-annotate --python-version 3.11 \
+		--custom-compile-command 'make requirements' $(UPGRADE) --output-file requirements.txt
 
 stats: .venv/.ready-dev
 	$(BIN)/python -m tests.budgets
