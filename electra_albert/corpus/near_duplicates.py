@@ -8,7 +8,7 @@ HEAD_CHARACTERS = 12_000  # about two thousand words of each document
 SIGNATURE_BYTES = 128  # MinHashes of one byte each
 _SHINGLE_WORDS = 5
 _PAIR_WORDS = 2
-_MIN_EQUAL_MINHASHES = 90  # a Jaccard index of .70 of the word bigrams, as if one word in eleven was replaced
+_MIN_EQUAL = 90  # MinHashes: a Jaccard index of .70 of the word bigrams, as if one word in eleven was replaced
 _BAND = "<u4"  # four MinHashes; only documents that agree in a whole band are compared
 _PAIRS_AT_ONCE = 1 << 13  # candidate pairs compared at once
 _INT63 = np.uint64((1 << 63) - 1)
@@ -72,8 +72,8 @@ def join_near_duplicates(cluster: np.ndarray, minhashes: np.ndarray) -> np.ndarr
         second = np.flatnonzero(band[order[1:]] == band[order[:-1]]) + 1
         second = second[cluster[order[second]] != cluster[order[second - 1]]]
         blocks = np.array_split(second, 1 + len(second) // _PAIRS_AT_ONCE)
-        equal = [(minhashes[order[some]] == minhashes[order[some - 1]]).sum(axis=1) for some in blocks]
-        second = second[np.concatenate(equal) >= _MIN_EQUAL_MINHASHES]
+        is_near = [(minhashes[order[some]] == minhashes[order[some - 1]]).sum(axis=1) >= _MIN_EQUAL for some in blocks]
+        second = second[np.concatenate(is_near)]
         if len(second):
             edges = np.ones(len(second)), (cluster[order[second]], cluster[order[second - 1]])
             graph = coo_array(edges, shape=2 * (int(cluster.max()) + 1,))

@@ -164,8 +164,7 @@ def test_swaps_and_single_segments_occur_at_their_rates(tmp_path: Path) -> None:
 
 
 def test_segment_lengths_do_not_reveal_a_swap(tmp_path: Path) -> None:
-    stream = draw_stream(4, 4_000, 9, 40)
-    batch = all_examples(make_examples(stream, tmp_path, length=40, swap_rate=0.5, one_segment_rate=0.0))
+    batch = all_examples(make_examples(draw_stream(4, 4_000, 9, 40), tmp_path, 40, swap_rate=0.5, one_segment_rate=0.0))
     second = batch.token_type_ids.sum(1)
     difference = (batch.attention_mask.sum(1) - 2 * second).double()
     groups = [difference[batch.sentence_order_label == label] for label in (0, 1)]

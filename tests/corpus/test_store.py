@@ -124,7 +124,8 @@ def test_memory_does_not_grow_with_the_corpus(tokenizer: Any, tmp_path: Path) ->
         tracemalloc.stop()
         return found
 
-    assert peak(10) < 1.2 * peak(2)
+    _, few, many = map(peak, (1, 2, 10))  # the first one imports scipy
+    assert many < 1.2 * few
 
 
 def test_damaged_store_is_refused_in_one_line(tokenizer: Any, tmp_path: Path) -> None:
