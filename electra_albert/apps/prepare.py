@@ -284,7 +284,7 @@ def _write_parts(corpus: CorpusFolder, plan: PartPlan, numbers: Sequence[int]) -
 def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepared:
     """Cut the store into rows, order them by the sources' weights, and log the corpus statistics."""
     from electra_albert.corpus.examples import build_table, padding_share
-    from electra_albert.corpus.mixture import order_rows, source_names
+    from electra_albert.corpus.mixture import order_examples, source_names
     from electra_albert.corpus.store import format_statistics
 
     length, seed = corpus.config.max_seq_length, corpus.seed
@@ -292,7 +292,7 @@ def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepa
     validation = build_table(store.validation, length, seed, store.folder / "validation")
     weights = [source.weight for source in corpus.sources if source.weight is not None]
     first = np.searchsorted(train.edges, store.source_starts).tolist()
-    order = order_rows(first, train.count, weights or None, seed)
+    order = order_examples(first, train.count, weights or None, seed)
     LOG.info(format_statistics(store.statistics, padding_share(store.train, train, length)))
     ends = store.statistics["sides"]["validation"]["source_ends"]  # not of the last sources if read before
     middles = (validation.edges[:-1] + validation.edges[1:]) // 2
@@ -302,7 +302,7 @@ def _cut_rows(corpus: CorpusFolder, tokenizer: Tokenizer, store: Store) -> Prepa
     for number, source in enumerate(corpus.sources if len(corpus.sources) > 1 else ()):
         text = f"{held_out[number]:,} tokens held out"
         if len(order.taken) > 1:
-            share, repeats = order.taken[number] / order.pass_length, order.taken[number] / order.count[number]
+            share, repeats = order.taken[number] / order.examples_per_epoch, order.taken[number] / order.count[number]
             text = f"{share:.1%} of the rows trained on, each {repeats:.2f} times a pass; {text}"
         LOG.info(f"  {source.corpus}: {text}")
     folder = corpus.folder

@@ -1,6 +1,6 @@
-"""Text to documents of sentences: one rule of decoding for all sources, groups for the held-out split, sentences.
+"""Text to documents of sentences: decoding, MinHash signatures for the held-out split, sentence splitting.
 
-Every white space but the line feed becomes a plain space. Nothing is repaired or left out without being counted.
+White space other than the line feed becomes a plain space. Everything replaced or skipped is counted.
 """
 
 import re
@@ -15,58 +15,58 @@ from electra_albert.corpus.near_duplicates import HEAD_CHARACTERS, Signature, si
 from electra_albert.data_files.streams import BYTE_ORDER_MARK, MAX_LINE_BYTES, SURROGATE, cut_line, with_line_feeds
 
 BadUtf8 = Literal["replace", "skip", "error"]
-Record = tuple[str | None, Callable[[], str]]  # a document of a file of records, None if it is null; file and line
+Record = tuple[str | None, Callable[[], str]]  # text of a record, None if it is null; its file and line
 
-_TO_SPACE = {c: " " for c in range(33) if chr(c).isspace() and c != ord("\n")} | {0: " "}  # of ASCII
+_TO_SPACE = {c: " " for c in range(33) if chr(c).isspace() and c != ord("\n")} | {0: " "}  # in ASCII
 _SPACES = re.compile(r"[^\S \n]|\0")
-_MAX_SENTENCES = 100_000  # of one Document; the same document goes on in the next
+_MAX_SENTENCES = 100_000  # per Document; a longer document continues in the next one
 _MAX_CHARACTERS = 8 << 20
-_HEAD_SENTENCES = 400  # that are looked at for the group
-_GATHERED_CHARACTERS = 1 << 20  # of records that get their groups together, which is much faster
+_HEAD_SENTENCES = 400  # that the signature is computed from
+_BATCH_CHARACTERS = 1 << 20  # of records whose signatures are computed together, which is much faster
 
 
 class Document(NamedTuple):
     """Consecutive sentences of one document."""
 
-    group: Signature  # documents of one group stay on one side of the held-out split
+    signature: Signature  # near-duplicates are in the same split
     sentences: list[str]  # stripped, none empty, no line ends inside
-    continues: bool = False  # the same document goes on in the next Document
+    continues: bool = False  # in the next Document
 
 
 class Decoder(NamedTuple):
-    """Text with bytes that are not in its encoding as lone surrogates to plain text; counts what it changes."""
+    """Cleans text in which undecodable bytes are lone surrogates (surrogateescape); counts what it changes."""
 
     bad_utf8: BadUtf8
     counts: Counter[str]
 
-    def lines(self, text: str, place: Callable[[int], str]) -> str:
-        """Whole lines as plain text, perhaps without bad ones; `place` gives file and line for a number in `text`."""
-        if self._is_bad(text, place):
+    def lines(self, text: str, location: Callable[[int], str]) -> str:
+        """Clean whole lines; drop bad ones if asked to. `location` maps a line number in `text` to file and line."""
+        if self._is_bad(text, location):
             bad = [line for line in text.split("\n") if SURROGATE.search(line)]
             self.counts["skipped_lines"] += len(bad)
             self.counts["skipped_bytes"] += sum(map(_byte_count, bad))
             text = "\n".join(line for line in text.split("\n") if not SURROGATE.search(line))
         return self._plain(text)
 
-    def record(self, text: str, place: Callable[[], str]) -> str | None:
-        """The text of one document at `place`; None where it is left out because of bad bytes. Raises as `lines`."""
+    def record(self, text: str, location: Callable[[], str]) -> str | None:
+        """Clean the text of one record; None if it is skipped because of bad bytes. Raises DataError like `lines`."""
         text = with_line_feeds(text)
         text = self._cut(text) if len(text) > MAX_LINE_BYTES // 4 else text
-        if self._is_bad(text, lambda _: place()):
+        if self._is_bad(text, lambda _: location()):
             self.counts["skipped_documents"] += 1
             self.counts["skipped_bytes"] += _byte_count(text)
             return None
         return self._plain(text)
 
-    def _is_bad(self, text: str, place: Callable[[int], str]) -> bool:
-        """Whether text has bytes because of which some of it is to be left out."""
+    def _is_bad(self, text: str, location: Callable[[int], str]) -> bool:
+        """Whether undecodable bytes require skipping some text. Raises DataError if bad_utf8 is "error"."""
         self.counts["nul_bytes"] += text.count("\0")
         if self.bad_utf8 == "replace" or text.isascii() or not (found := SURROGATE.search(text)):
             return False
         if self.bad_utf8 == "error":
             byte = f"byte 0x{ord(found.group()) & 0xFF:02x} is not UTF-8"
-            where = place(text.count("\n", 0, found.start()))
-            raise DataError(f"{where}: {byte}; mend it, or take --bad_utf8 replace or skip")
+            where = location(text.count("\n", 0, found.start()))
+            raise DataError(f"{where}: {byte}; correct it, or set --bad_utf8 to replace or skip")
         return True
 
     def _plain(self, text: str) -> str:
@@ -81,7 +81,7 @@ class Decoder(NamedTuple):
         lines = text.split("\n")
         for number, line in enumerate(lines):
             if found := cut_line(line):
-                lines[number : number + 1] = found  # the rest of it comes next
+                lines[number : number + 1] = found  # the loop visits the rest next
                 self.counts["long_lines_cut"] += 1
         return "\n".join(lines)
 
@@ -91,10 +91,10 @@ def _byte_count(text: str) -> int:
 
 
 def documents_of_lines(texts: Iterable[str], split: bool, counts: Counter[str]) -> Iterator[Document]:
-    """Documents between blank lines. `texts` are whole lines, of one sentence or, where `split`, of one paragraph."""
-    sentences: list[str] = []  # of the document that has not ended
-    group: Signature | None = None  # its own, once a first part of it was handed on
-    for text in filter(None, texts):  # nothing is left of a run whose lines are all skipped
+    """Documents separated by blank lines. A line is one sentence or, with `split`, one paragraph."""
+    sentences: list[str] = []  # of the current document
+    signature: Signature | None = None  # of the current document, once its first part was yielded
+    for text in filter(None, texts):  # a text is empty if all its lines were skipped
         ended: list[list[str]] = []
         for line in map(str.strip, text[:-1].split("\n")):
             if line and not split:
@@ -105,97 +105,97 @@ def documents_of_lines(texts: Iterable[str], split: bool, counts: Counter[str]) 
             elif sentences:
                 ended.append(sentences)
                 sentences = []
-        if ended and group is not None:
-            yield Document(group, ended.pop(0))
-            group = None
-        yield from _grouped(ended)
+        if ended and signature is not None:
+            yield Document(signature, ended.pop(0))
+            signature = None
+        yield from _with_signatures(ended)
         if _is_long(sentences):
-            group = group or _groups([sentences])[0]
-            yield Document(group, sentences[:-1], continues=True)
-            sentences = sentences[-1:]  # held back, so that a part follows
-    if group is not None and sentences:
-        yield Document(group, sentences)
+            signature = signature or _signatures([sentences])[0]
+            yield Document(signature, sentences[:-1], continues=True)
+            sentences = sentences[-1:]  # kept, so that another part follows
+    if signature is not None and sentences:
+        yield Document(signature, sentences)
     elif sentences:
-        yield from _grouped([sentences])
+        yield from _with_signatures([sentences])
 
 
 def documents_of_records(records: Iterable[Record], decoder: Decoder) -> Iterator[Document]:
-    """A document for each record that holds text; a line of it is a paragraph."""
+    """One document per record that holds text; each line of a record is a paragraph."""
     counts = decoder.counts
-    gathered: list[list[str]] = []
+    batch: list[list[str]] = []
     characters = 0
-    for raw, place in records:
-        text = "" if raw is None else decoder.record(raw, place)
+    for raw, location in records:
+        text = "" if raw is None else decoder.record(raw, location)
         if text is None:
             continue
         lines = [line for line in map(str.strip, text.split("\n")) if line]
         counts["documents_without_text"] += not lines
         counts["paragraphs_split"] += len(lines)
         if lines:
-            gathered.append([sentence for line in lines for sentence in split_sentences(line)])
+            batch.append([sentence for line in lines for sentence in split_sentences(line)])
             characters += len(text)
-        if characters > _GATHERED_CHARACTERS:
-            yield from _grouped(gathered)
-            gathered, characters = [], 0
-    yield from _grouped(gathered)
+        if characters > _BATCH_CHARACTERS:
+            yield from _with_signatures(batch)
+            batch, characters = [], 0
+    yield from _with_signatures(batch)
 
 
-def _grouped(documents: list[list[str]]) -> Iterator[Document]:
-    """Documents, with their groups found together, a long one in parts."""
-    for group, sentences in zip(_groups(documents) if documents else (), documents, strict=True):
+def _with_signatures(documents: list[list[str]]) -> Iterator[Document]:
+    """Documents with their signatures, long ones in several parts."""
+    for signature, sentences in zip(_signatures(documents) if documents else (), documents, strict=True):
         first = characters = 0
         for number, sentence in enumerate(sentences if _is_long(sentences) else ()):
             if number - first >= _MAX_SENTENCES or characters > _MAX_CHARACTERS:
-                yield Document(group, sentences[first:number], continues=True)
+                yield Document(signature, sentences[first:number], continues=True)
                 first, characters = number, 0
             characters += len(sentence)
-        yield Document(group, sentences[first:])
+        yield Document(signature, sentences[first:])
 
 
 def _is_long(sentences: list[str]) -> bool:
     return len(sentences) > _MAX_SENTENCES or sum(map(len, sentences)) > _MAX_CHARACTERS
 
 
-def _groups(documents: list[list[str]]) -> list[Signature]:
-    """The group of each document, by its beginning."""
+def _signatures(documents: list[list[str]]) -> list[Signature]:
+    """The signature of each document, computed from its first sentences."""
     return signatures_of([" ".join(sentences[:_HEAD_SENTENCES])[:HEAD_CHARACTERS] for sentences in documents])
 
 
-# Sentences: English rules, plus the full stops of scripts written without spaces.
+# Sentence splitting: English rules, plus the full stops of scripts written without spaces.
 
 
 def word_set(words: str) -> frozenset[str]:
-    """The words of a text as a set: how long lists are written in this package."""
+    """The words of a text as a set."""
     return frozenset(words.split())
 
 
-# A full stop, what closes with it, footnote marks and white space; or an ideographic full stop, which needs no space.
-# Only the first stop of a run starts a match and nothing is given back, so a line of a million stops takes linear time.
+# A stop, closing quotes or brackets, footnote marks, white space; or an ideographic full stop, which needs no space.
+# Only the first stop of several starts a match and nothing backtracks, so a line of a million stops takes linear time.
 _CANDIDATE = re.compile(r"""(?<![.!?…।؟])[.!?…।؟]++["'”’»)\]]*+(?:\[\d{1,3}\])*+(\s+)|[。！？]+["'”’」』）〉》]*""")
 _WORD_BEFORE = re.compile(r"""[^\s"'“”‘’«»()\[\]]*$""")
 _WORD_AFTER = re.compile(r"\w+")
-# A sentence may begin with these before its first word.
+# Signs that may precede the first word of a sentence.
 _OPENING = "\"'“‘«([<*_-–—¿¡$€£¥#@§•·"
-_LONGEST_ABBREVIATION = 24
+_MAX_ABBREVIATION = 24
 
-# Never the last word of a sentence.
+# Abbreviations that never end a sentence.
 _TITLES = word_set("""mr mrs ms dr prof st gen col maj capt cmdr lt sgt rev hon gov sen rep pres mt ft messrs mme
     mlle e.g i.e eg ie cf vs viz al approx ca resp incl esp wrt w.r.t aka a.k.a""")
-# An abbreviation only where a number follows.
+# Abbreviations only if a number follows.
 _BEFORE_NUMBER = word_set("""no nos b d c fl fig figs vol vols pp p eq eqs sec secs ch chap art par app ref refs
     tab ver v op ed jan feb mar apr jun jul aug sep sept oct nov dec""")
-# An abbreviation also where a single letter follows: Fig. A.
+# Abbreviations also if a single letter follows: Fig. A.
 _BEFORE_LETTER = word_set("fig figs eq eqs")
-# May end a sentence or not: it does where the next word is one that opens sentences.
-_UNDECIDED = word_set("""etc inc ltd co corp jr sr bros dept univ assn est a.m p.m u.s u.k u.n ph.d b.c a.d ariz
+# Abbreviations that end a sentence only if the next word is a sentence starter.
+_AMBIGUOUS = word_set("""etc inc ltd co corp jr sr bros dept univ assn est a.m p.m u.s u.k u.n ph.d b.c a.d ariz
     calif colo conn fla minn nev okla tenn wis wyo""")
-# After a name that ends in a mark, as in Yahoo! Inc.
+# Words that belong to a name ending in a mark, as in Yahoo! Inc.
 _COMPANY = word_set("Inc Ltd Corp Co LLC")
-_OPENERS = word_set("""The A An This That These Those It He She We They You There Here In On At By For From To With
+_STARTERS = word_set("""The A An This That These Those It He She We They You There Here In On At By For From To With
     As If When While After Before Since Because Although However But And Or So Then Thus Also His Her Its Their Our
     My What Who Why How Where Not No Only Some Many Most All Both Each Every Such Use See Note""")
 _CLOSING_QUOTES = "\"'”’»"
-# A name of up to three words, and a verb that goes with what was said; before a colon, with what will be.
+# A name of up to three words and a verb of saying; before a colon it introduces the next quotation instead.
 _SPEAKER = re.compile(
     r"(?:[A-Z][\w'’-]*+\.? ){1,3}"
     r"(?:said|says|asked|asks|cried|replied|answered|shouted|whispered|exclaimed|demanded|called|inquired|wondered)\b(?!:)"
@@ -203,7 +203,7 @@ _SPEAKER = re.compile(
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """The sentences of one paragraph, stripped, none empty; no character but white space between them is lost."""
+    """Split a paragraph into stripped, non-empty sentences; only white space between them is dropped."""
     ends = [0]
     for match in _CANDIDATE.finditer(paragraph):
         if match.group(1) is None or _ends_sentence(paragraph, ends[-1], match):
@@ -212,7 +212,7 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def _ends_sentence(paragraph: str, start: int, match: re.Match[str]) -> bool:
-    """Whether the stop at `match`, followed by white space, ends the sentence that began at `start`."""
+    """Whether the stop at `match`, followed by white space, ends the sentence that starts at `start`."""
     after = match.end()
     while (sign := paragraph[after : after + 1]) and (sign in _OPENING or unicodedata.category(sign) == "So"):  # emoji
         after += 1
@@ -223,20 +223,20 @@ def _ends_sentence(paragraph: str, start: int, match: re.Match[str]) -> bool:
         return False
     stop = match.group()
     if stop[0] not in ".…" or "!" in stop or "?" in stop:
-        return not _belongs_to_mark(paragraph, match, after)
+        return not _continues_after_mark(paragraph, match, after)
     dots = len(stop) - len(stop.lstrip(".…"))
-    earliest = max(start, match.start() - _LONGEST_ABBREVIATION)
+    earliest = max(start, match.start() - _MAX_ABBREVIATION)
     found = _WORD_BEFORE.search(paragraph, earliest, match.start())
     before = found.group() if found else ""
     if dots > 1 or stop[0] == "…" or not before:
-        return _is_opener(paragraph, after) or (not before and dots == 1)
+        return _starts_sentence(paragraph, after) or (not before and dots == 1)
     return _ends_after_word(paragraph, start, match.start() - len(before), before, after)
 
 
-def _belongs_to_mark(paragraph: str, match: re.Match[str], after: int) -> bool:
-    """Whether what follows a "!" or "?" goes on with it: who said the quoted words, or the rest of a company's name."""
+def _continues_after_mark(paragraph: str, match: re.Match[str], after: int) -> bool:
+    """Whether the sentence continues after "!" or "?", with the speaker of a quotation or the rest of a name."""
     found = _WORD_AFTER.match(paragraph, after)
-    if found is None or after > match.end() or found.group() in _OPENERS:
+    if found is None or after > match.end() or found.group() in _STARTERS:
         return False
     if match.group().rstrip()[-1] in _CLOSING_QUOTES:
         return _SPEAKER.match(paragraph, after) is not None
@@ -244,7 +244,7 @@ def _belongs_to_mark(paragraph: str, match: re.Match[str], after: int) -> bool:
 
 
 def _ends_after_word(paragraph: str, start: int, word_start: int, word: str, after: int) -> bool:
-    """Whether a single full stop after `word` ends a sentence; `after` is where the next word begins."""
+    """Whether a single full stop after `word` ends the sentence; the next word starts at `after`."""
     lowered = word.lower()
     is_numbered = lowered in _BEFORE_NUMBER and paragraph[after].isdigit()
     is_lettered = lowered in _BEFORE_LETTER and re.match(r"[A-Z]\b", paragraph[after : after + 2])
@@ -253,9 +253,9 @@ def _ends_after_word(paragraph: str, start: int, word_start: int, word: str, aft
         return False
     is_initial = len(word) == 1 and word.isupper()
     is_dotted = "." in word and all(len(part) == 1 and part.isalpha() for part in word.split("."))  # J.R.R, U.S, D.C
-    return not (is_initial or is_dotted or lowered in _UNDECIDED) or _is_opener(paragraph, after)
+    return not (is_initial or is_dotted or lowered in _AMBIGUOUS) or _starts_sentence(paragraph, after)
 
 
-def _is_opener(paragraph: str, after: int) -> bool:
+def _starts_sentence(paragraph: str, after: int) -> bool:
     found = _WORD_AFTER.match(paragraph, after)
-    return found is not None and found.group() in _OPENERS
+    return found is not None and found.group() in _STARTERS

@@ -1,10 +1,10 @@
-"""Token streams to rows, cut once and for all and laid out again each time they are read, and rows to batches.
+"""Training examples packed from token streams, and batches of them.
 
-Dimensions: B batch, L length. Position i of a run is (epoch, k) = divmod(i, N); a keyed bijection of the epoch sends k
-to a row (mixture.py), so any batch is found at once.
-Differs from ELECTRA: its builder throws away what passes the end of a row; here it begins the next one.
-Differs from ALBERT: it swaps the segments as a whole and truncates after that, which loses text. Here two runs of whole
-sentences in the middle of a row are swapped, else an unfinished sentence would show whether its segment was moved.
+Dimensions: B batch, L length, N examples. Packing is fixed, segments are chosen again each time an example is read.
+Position i of a run is (epoch, k) = divmod(i, N); a keyed permutation of the epoch maps k to an example (mixture.py).
+Differs from ELECTRA: its example builder drops tokens beyond the maximum length; here they start the next example.
+Differs from ALBERT: it swaps whole segments and then truncates, which drops tokens. Here two runs of whole sentences
+within the example are swapped, because a cut-off sentence would reveal whether its segment was moved.
 """
 
 import logging
@@ -29,18 +29,18 @@ from electra_albert.keyed_random import Stream, bits, uniform
 LOG = logging.getLogger(__name__)
 
 TABLE_VERSION = 1
-SHORT_ROW_RATE = 0.05  # Paper: ELECTRA's example builder
+SHORT_EXAMPLE_RATE = 0.05  # Paper: ELECTRA's example builder
 ONE_SEGMENT_RATE = 0.1
-SHORTEST_ROW = 8
-_FEWEST_ENDS = 3  # of sentences inside a row, between which there are two whole ones to swap
+SHORTEST_EXAMPLE = 8
+_MIN_SENTENCE_ENDS = 3  # inside an example, so that two whole sentences lie between them
 _BLOCK = 1 << 16
 _STEPS_AHEAD = 3
-_ROWS_AT_ONCE = 4096
+_EXAMPLES_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
 class ExampleTable:
-    """Row r holds the tokens edges[r] to edges[r + 1] of its stream; edges [N + 1] int64, memory-mapped."""
+    """Example i holds the tokens edges[i] to edges[i + 1] of its stream; edges [N + 1] int64, memory-mapped."""
 
     edges: np.ndarray
 
@@ -50,47 +50,47 @@ class ExampleTable:
 
 
 def build_table(stream: TokenStream, max_seq_length: int, seed: int, folder: Path) -> ExampleTable:
-    """The rows of a stream, from the file in `folder` if it is there; `folder` must belong to the stream alone."""
+    """Pack a stream into examples, or read them from `folder`, which must belong to this stream only."""
     path = folder / f"rows-{TABLE_VERSION}-{max_seq_length}-{seed}.bin"
-    if damage := _find_damage(path):
+    if damage := _table_damage(path):
         if path.exists():
-            LOG.warning("%s; cutting the rows again", damage)
+            LOG.warning("%s; packing the examples again", damage)
         with replacing(path) as opened:
             file = HashedFile(opened)
             file.write(np.zeros(1, "<i8").tobytes())
-            for ends in _cut_rows(stream, max_seq_length, seed):
+            for ends in _pack(stream, max_seq_length, seed):
                 file.write(np.array(ends, "<i8").tobytes())
             written = file.finish()
         write_json(path.with_suffix(".json"), {path.name: written._asdict()})
-        if damage := _find_damage(path):
-            raise CheckpointError(f"{damage}, a moment ago; check the disk, then start again")
+        if damage := _table_damage(path):
+            raise CheckpointError(f"{damage}, right after writing; check the disk, then start again")
     return ExampleTable(np.memmap(path, "<i8", "r"))
 
 
-def _find_damage(path: Path) -> str | None:
-    """Why the file is not the table that was written, in one line; None if it is."""
+def _table_damage(path: Path) -> str | None:
+    """How the file differs from the table that was written, in one line; None if it does not."""
     entry = read_json(path.with_suffix(".json")).get(path.name)
     if not isinstance(entry, dict) or entry.keys() != {*Written._fields}:
         return f"{path} has no size and hash next to it"
     return find_damage(path.parent, {path.name: Written(**entry)}, path.with_suffix(".checked.json"))
 
 
-def _cut_rows(stream: TokenStream, max_seq_length: int, seed: int) -> Iterator[list[int]]:
-    """Where each row ends, in blocks. A row takes as many tokens as fit next to [CLS] and its [SEP]s."""
+def _pack(stream: TokenStream, max_seq_length: int, seed: int) -> Iterator[list[int]]:
+    """The end of each example, in blocks. An example takes as many tokens as fit next to [CLS] and [SEP]."""
     token_count = len(stream.tokens)
     ends_in = stream.document_ends
     borders = (end for first in range(0, len(ends_in), _BLOCK) for end in ends_in[first : first + _BLOCK].tolist())
-    border = next(borders)  # the first document end after the row's start
+    border = next(borders)  # first document end after the example's start
     start = 0
-    for first_row in count(0, _BLOCK):
+    for first_example in count(0, _BLOCK):
         ends: list[int] = []
-        for row_length in _row_lengths(first_row, max_seq_length, seed):
-            end = min(start + row_length - 3, token_count)  # [CLS] A [SEP] B [SEP]; a row needs room for its cut
+        for example_length in _example_lengths(first_example, max_seq_length, seed):
+            end = min(start + example_length - 3, token_count)  # room for [CLS] A [SEP] B [SEP]
             inside = 0
             while border < end:
                 inside += 1
-                if inside > 1:  # the first border takes the place of the cut, each further one another [SEP]
-                    end = min(end, max(border, start + row_length - 2 - inside))
+                if inside > 1:  # the first border replaces the segment cut, each further one needs a [SEP]
+                    end = min(end, max(border, start + example_length - 2 - inside))
                 border = next(borders) if border < end else border
             ends.append(end)
             start = end
@@ -101,16 +101,16 @@ def _cut_rows(stream: TokenStream, max_seq_length: int, seed: int) -> Iterator[l
         yield ends
 
 
-def _row_lengths(first_row: int, max_seq_length: int, seed: int) -> list[int]:
-    """The lengths the next rows are cut to: mostly the full one, now and then a shorter one."""
-    row = torch.arange(first_row, first_row + _BLOCK)
-    is_short = uniform(bits(seed, Stream.SHORT_ROW, row, torch.zeros_like(row))) < SHORT_ROW_RATE
-    short = bits(seed, Stream.SHORT_ROW, row, torch.ones_like(row)) % (max_seq_length - SHORTEST_ROW + 1)
-    return torch.where(is_short, SHORTEST_ROW + short, max_seq_length).tolist()
+def _example_lengths(first_example: int, max_seq_length: int, seed: int) -> list[int]:
+    """The maximum lengths of the next examples: mostly `max_seq_length`, some shorter."""
+    index = torch.arange(first_example, first_example + _BLOCK)
+    is_short = uniform(bits(seed, Stream.SHORT_ROW, index, torch.zeros_like(index))) < SHORT_EXAMPLE_RATE
+    short = bits(seed, Stream.SHORT_ROW, index, torch.ones_like(index)) % (max_seq_length - SHORTEST_EXAMPLE + 1)
+    return torch.where(is_short, SHORTEST_EXAMPLE + short, max_seq_length).tolist()
 
 
 def padding_share(stream: TokenStream, table: ExampleTable, max_seq_length: int) -> float:
-    """The share of all positions of all rows that is padding."""
+    """The share of padding in all positions of all examples."""
     padding = 0
     for first in range(0, table.count, _BLOCK):
         edges = table.edges[first : first + _BLOCK + 1]
@@ -120,22 +120,22 @@ def padding_share(stream: TokenStream, table: ExampleTable, max_seq_length: int)
 
 
 def _inside(ends: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first of the ends strictly between a row's start and end, and how many there are."""
+    """Index of the first of `ends` strictly between start and end, and how many there are, both [B]."""
     first = np.searchsorted(ends, start, side="right")
     return first, np.maximum(np.searchsorted(ends, end, side="left") - first, 0)
 
 
 class _Cuts(NamedTuple):
-    """How some rows are cut in two, all [B]; lengths are in tokens from the row's start, 0 where there is none."""
+    """How examples are cut into segments, all [B]; in tokens from the example's start, 0 if there is no such cut."""
 
-    head: np.ndarray  # of a swapped row: where its first whole sentence begins
-    cut: np.ndarray  # where its second run of sentences begins
-    tail: np.ndarray  # where its last whole sentence ends
-    first_length: np.ndarray  # tokens of the first segment as it is laid out
+    head: np.ndarray  # of a swapped example: start of its first whole sentence
+    cut: np.ndarray  # of a swapped example: start of its second run of sentences
+    tail: np.ndarray  # of a swapped example: end of its last whole sentence
+    first_length: np.ndarray  # tokens of segment A, after swapping
     label: np.ndarray  # sentence_order_label
 
     def read_order(self, nth: np.ndarray) -> np.ndarray:
-        """The token of the row, counted in the text, at each position nth [B, L] of the laid-out row."""
+        """Position in the text, from the example's start, of its nth token after swapping; nth and result [B, L]."""
         head, cut, tail = (edge[:, None] for edge in self[:3])
         moved_up = (nth >= head) & (nth < head + tail - cut)
         moved_down = (nth >= head + tail - cut) & (nth < tail)
@@ -144,7 +144,7 @@ class _Cuts(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedExamples:
-    """Lays out rows of one stream as batches."""
+    """Builds batches from the packed examples of one stream."""
 
     stream: TokenStream
     table: ExampleTable
@@ -154,33 +154,33 @@ class PackedExamples:
     swap_rate: float = 0.0
     one_segment_rate: float = ONE_SEGMENT_RATE
 
-    def gather(self, row: Tensor, example_id: Tensor) -> Batch:
-        """The rows `row` [B] int64 of the table; example_id [B] int64 keys the cut, the swap and the one-segment draw.
+    def gather(self, index: Tensor, example_id: Tensor) -> Batch:
+        """The examples `index` [B] int64; example_id [B] int64 keys the segment cut, the swap and the one-segment draw.
 
-        Input ids are [B, L]: [CLS] A [SEP] B [SEP] and padding. A row in which documents end has a [SEP] at each
-        border and no other cut. Any other row is cut at one of its sentence ends.
+        input_ids [B, L] are [CLS] A [SEP] B [SEP] and padding. An example that crosses document borders has a [SEP] at
+        each of them and no other cut. Any other example is cut at one of its sentence ends.
         """
-        row_number = row.numpy()
-        start, end = self.table.edges[row_number], self.table.edges[row_number + 1]  # [B]
+        indices = index.numpy()
+        start, end = self.table.edges[indices], self.table.edges[indices + 1]  # [B]
         first_border, borders = _inside(self.stream.document_ends, start, end)
         cuts = self._choose_cuts(start, end, borders > 0, example_id)
 
         count = end - start  # [B] tokens
-        is_sep = np.zeros((len(row_number), self.max_seq_length), bool)  # [B, L]
+        is_sep = np.zeros((len(indices), self.max_seq_length), bool)  # [B, L]
         has_cut = np.flatnonzero(cuts.first_length)
         is_sep[has_cut, 1 + cuts.first_length[has_cut]] = True
-        of_row = np.repeat(np.arange(len(row_number)), borders)  # one entry a border
-        nth = np.arange(len(of_row)) - np.repeat(borders.cumsum() - borders, borders)
-        border = self.stream.document_ends[first_border[of_row] + nth]
-        is_sep[of_row, 1 + border - start[of_row] + nth] = True
+        example_of_border = np.repeat(np.arange(len(indices)), borders)  # one entry per border
+        nth = np.arange(len(example_of_border)) - np.repeat(borders.cumsum() - borders, borders)
+        border = self.stream.document_ends[first_border[example_of_border] + nth]
+        is_sep[example_of_border, 1 + border - start[example_of_border] + nth] = True
         last = 1 + count + is_sep.sum(axis=1)  # [B] position of the last [SEP]
-        is_sep[np.arange(len(row_number)), last] = True
+        is_sep[np.arange(len(indices)), last] = True
 
         seps_before = is_sep.cumsum(axis=1) - is_sep  # [B, L]
         position = np.arange(self.max_seq_length)  # [L]
         mask = position <= last[:, None]  # [B, L]
         is_token = mask & ~is_sep & (position > 0)
-        nth_token = cuts.read_order(position - 1 - seps_before)  # [B, L] after the row's start
+        nth_token = cuts.read_order(position - 1 - seps_before)  # [B, L] from the example's start
         tokens = self.stream.tokens[np.where(is_token, start[:, None] + nth_token, 0)]  # [B, L]
         ids = np.where(is_token, tokens, self.special.pad).astype(np.int64)
         ids[:, 0] = self.special.cls
@@ -190,7 +190,7 @@ class PackedExamples:
         return Batch(input_ids, attention_mask, types, label, example_id)
 
     def _choose_cuts(self, start: np.ndarray, end: np.ndarray, has_border: np.ndarray, example_id: Tensor) -> _Cuts:
-        """Cut the rows from start to end, both [B], that cross no border, and swap some of them."""
+        """Cut the examples that cross no document border, and swap some; start, end and has_border are [B]."""
         first, number = _inside(self.stream.sentence_ends, start, end)
         zero = torch.zeros_like(example_id)
         single_draw, cut_draw, swap_draw = (
@@ -198,8 +198,8 @@ class PackedExamples:
         )
         is_single = (uniform(single_draw) < self.one_segment_rate).numpy()
         has_cut = ~has_border & ~is_single & (number > 0)
-        # A row that may be swapped has a whole sentence on either side of its cut, between those that its ends cut.
-        can_swap = has_cut & (number >= _FEWEST_ENDS) & (self.swap_rate > 0)
+        # In an example that may be swapped, a whole sentence precedes and follows the cut; cut-off ones stay outside.
+        can_swap = has_cut & (number >= _MIN_SENTENCE_ENDS) & (self.swap_rate > 0)
         choices = np.where(can_swap, number - 2, np.maximum(number, 1))
         chosen = first + can_swap + cut_draw.numpy() % choices
         is_swapped = can_swap & (uniform(swap_draw) < self.swap_rate).numpy()
@@ -215,14 +215,14 @@ class PackedExamples:
         return _Cuts(head, np.where(is_swapped, cut, 0), tail, np.where(is_swapped, head + tail - cut, cut), label)
 
 
-# Batches: a pure function of the step, split over ranks, prepared a little ahead.
+# Batches: a pure function of the step, split over ranks, prepared a few steps ahead.
 
 
 @dataclass(frozen=True)
 class TrainBatches:
-    """The micro-batches of one rank. A step takes the same rows however they are split over ranks and micro-batches."""
+    """Micro-batches of one rank. The examples of a step do not depend on the split over ranks and micro-batches."""
 
-    rows: PackedExamples
+    examples: PackedExamples
     order: ExampleOrder
     per_device_train_batch_size: int
     gradient_accumulation_steps: int = 1
@@ -232,27 +232,28 @@ class TrainBatches:
 
     @property
     def global_batch_size(self) -> int:
-        """Rows of one update, over all ranks and micro-batches."""
+        """Examples per step, over all ranks and micro-batches."""
         return self.world_size * self.gradient_accumulation_steps * self.per_device_train_batch_size
 
     def micro_batches(self, step: int) -> list[Batch]:
-        """This rank's micro-batches of update `step`, counted from 1."""
+        """This rank's micro-batches of `step`, counted from 1."""
         return next(self._following(step))
 
     def _following(self, first_step: int) -> Iterator[list[Batch]]:
-        """The same, update after update: rows are found for many at once, which costs as little as for one."""
+        """Micro-batches of `first_step` and all later steps; indices of many steps are computed at once, for speed."""
         size, share_count = self.per_device_train_batch_size, self.gradient_accumulation_steps
-        step_count = max(1, _ROWS_AT_ONCE // (share_count * size))
+        step_count = max(1, _EXAMPLES_AT_ONCE // (share_count * size))
         share = torch.arange(share_count)[:, None] * self.world_size + self.rank
         for first in count(first_step - 1, step_count):
             step = torch.arange(first, first + step_count)[:, None, None]
             position = step * self.global_batch_size + share * size + torch.arange(size)  # [steps, micro-batches, B]
-            for positions, rows in zip(position, self.order.rows(position), strict=True):
-                batches = [self.rows.gather(row, example_id=p) for row, p in zip(rows, positions, strict=True)]
+            for step_positions, step_indices in zip(position, self.order.indices(position), strict=True):
+                pairs = zip(step_indices, step_positions, strict=True)
+                batches = [self.examples.gather(index, example_id) for index, example_id in pairs]
                 yield [batch.map(Tensor.pin_memory) for batch in batches] if self.pin_memory else batches
 
     def steps(self, first_step: int) -> Iterator[list[Batch]]:
-        """Yield the micro-batches of update `first_step` and those after it, made ahead by a thread of its own."""
+        """Yield the micro-batches of `first_step` and all later steps, prepared ahead in a thread."""
         following = self._following(first_step)
         with ThreadPoolExecutor(1, thread_name_prefix="batches") as thread:
             ahead: deque[Future[list[Batch]]] = deque(thread.submit(next, following) for _ in range(_STEPS_AHEAD))
@@ -265,20 +266,20 @@ class TrainBatches:
                 thread.shutdown(wait=False, cancel_futures=True)
 
     def epoch(self, step: int) -> float:
-        """How often the corpus has been passed over once updates 1 to `step` are done."""
-        return step * self.global_batch_size / self.order.pass_length
+        """The number of epochs after `step` steps."""
+        return step * self.global_batch_size / self.order.examples_per_epoch
 
 
 def eval_batches(
-    rows: PackedExamples, limit: int, batch_size: int, rank: int = 0, world_size: int = 1, borders: Sequence[int] = ()
+    examples: PackedExamples, limit: int, batch_size: int, rank: int = 0, world_size: int = 1, cuts: Sequence[int] = ()
 ) -> Iterator[Batch]:
-    """`limit` rows spread evenly over the text, or all there are, in batches of at most `batch_size`.
+    """Yield at most `limit` examples, spread evenly over the stream, in batches of at most `batch_size`.
 
-    Each rank gets every world_size-th. No batch crosses one of the rows `borders`, ascending.
+    Each rank gets every world_size-th example. No batch crosses an index in `cuts`, which ascend.
     """
-    taken = min(limit, rows.table.count)
-    row = torch.arange(rank, taken, world_size) * rows.table.count // max(1, taken)
-    for chunk in row.split(batch_size) if len(row) else ():
-        for part in chunk.tensor_split(torch.searchsorted(chunk, torch.tensor(borders, dtype=torch.int64))):
+    taken = min(limit, examples.table.count)
+    index = torch.arange(rank, taken, world_size) * examples.table.count // max(1, taken)
+    for chunk in torch.split(index, batch_size) if len(index) else ():
+        for part in chunk.tensor_split(torch.searchsorted(chunk, torch.tensor(cuts, dtype=torch.int64))):
             if len(part):
-                yield rows.gather(part, example_id=part)
+                yield examples.gather(part, example_id=part)

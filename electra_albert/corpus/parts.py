@@ -1,7 +1,7 @@
-"""Units of text to part files of tokens, by several processes; what is already there is not done again.
+"""Tokenises units of text into part files, in several processes; finished parts are kept.
 
-The files of a part are renamed into place when complete, its statistics last: without fitting statistics it does not
-count. Parts depend on their unit alone, so neither the number of processes nor an interruption changes them.
+The files of a part are renamed to their final names when complete. Its statistics are written last; a part without
+matching statistics is written again. A part depends only on its unit, not on the number of processes or interruptions.
 """
 
 import hashlib
@@ -32,37 +32,37 @@ from electra_albert.files import read_json, replacing, write_json
 
 LOG = logging.getLogger(__name__)
 
-PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")
-_ENCODED_CHARACTERS = 1 << 20  # of text tokenised at once
+PART_FILES = ("tokens", "sentence_ends", "document_ends", "groups", "sketches")  # groups: keys, sketches: MinHashes
+_BATCH_CHARACTERS = 1 << 20  # tokenised at once
 _SECONDS_BETWEEN_LINES = 10
 
 
 class Part(NamedTuple):
-    """One part of a store: the unit of text it is made from, and where its files are."""
+    """One part of a token store: the unit of text it is made from, and its files."""
 
     unit: Unit
     number: int
-    key: str  # of the unit, how it is read, and the tokenizer
+    key: str  # hash of the unit, the read options and the tokenizer
     folder: Path
-    dtype: np.dtype  # of the ids
-    statistics: dict[str, Any]  # empty until the part is there
+    dtype: np.dtype  # of the token ids
+    statistics: dict[str, Any]  # empty until the part is complete
 
     def path(self, name: str) -> Path:
         return self.folder / f"{self.number:06d}.{name}"
 
 
 class PartPlan(NamedTuple):
-    """All parts of a store: their units of text, how they are tokenised, and where they go."""
+    """All parts of a token store: their units of text, the tokenizer and the output folder."""
 
     units: list[Unit]
-    sources: list[int]  # the source that each unit belongs to, ascending
+    sources: list[int]  # source of each unit, ascending
     encoder: TextEncoder
     vocab_size: int
     folder: Path
-    fingerprint: str  # of corpus, reading and tokenizer
+    fingerprint: str  # of the corpus, the read options and the tokenizer
 
     def parts(self) -> list[Part]:
-        """All parts in order, with the statistics of those that are whole and were made from the same."""
+        """All parts in order; those that are complete and match the plan have their statistics."""
         parts = []
         for number, unit in enumerate(self.units):
             spans = [(span.start, span.end, span.kind) for span in unit.spans]
@@ -80,17 +80,17 @@ class PartPlan(NamedTuple):
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """The smallest unsigned integers that hold every id."""
+    """uint16 if it holds every token id, else uint32."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
 def write_parts(plan: PartPlan, numbers: Sequence[int], num_workers: int) -> None:
-    """Tokenise the units of these numbers whose parts are not there yet."""
+    """Write the parts of these numbers that are missing."""
     plan.folder.mkdir(parents=True, exist_ok=True)
     parts = plan.parts()
     missing = [parts[number] for number in numbers if not parts[number].statistics]
     if len(missing) < len(numbers):
-        LOG.info(f"{len(numbers) - len(missing)} of {len(numbers)} parts of the token store are there already")
+        LOG.info(f"{len(numbers) - len(missing)} of {len(numbers)} parts of the token store are already complete")
     logged = time.monotonic()
     for done, _ in enumerate(_write_all(missing, plan.encoder, min(num_workers, len(missing))), start=1):
         if time.monotonic() - logged > _SECONDS_BETWEEN_LINES and done < len(missing):
@@ -99,41 +99,41 @@ def write_parts(plan: PartPlan, numbers: Sequence[int], num_workers: int) -> Non
 
 
 def _write_all(parts: list[Part], encoder: TextEncoder, num_workers: int) -> Iterator[None]:
-    """Write the parts, here or in processes of their own, none of which outlives this; yields after each."""
+    """Write the parts, in this process or in workers that never outlive it; yields after each part."""
     if num_workers <= 1:
         for part in parts:
             _write_part(part, encoder)
             yield
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
-    watched, held = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(num_workers, context, initializer=_start_worker, initargs=(encoder, watched))
+    read_end, write_end = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(num_workers, context, initializer=_start_worker, initargs=(encoder, read_end))
     try:
         yield from (future.result() for future in as_completed([pool.submit(_write_part, part) for part in parts]))
     except BrokenProcessPool:
-        way_out = "start again with fewer --preprocessing_num_workers, what is done is kept"
-        raise DataError(f"a process that tokenises was killed, perhaps for want of memory; {way_out}") from None
+        advice = "start again with fewer --preprocessing_num_workers; finished parts are kept"
+        raise DataError(f"a tokenisation worker was killed, probably out of memory; {advice}") from None
     finally:
-        held.close()  # the workers leave at once
+        write_end.close()  # makes the workers exit at once
         pool.shutdown(cancel_futures=True)
-        watched.close()
+        read_end.close()
 
 
-_encoder: TextEncoder | None = None  # of a worker process, so that it is sent there once
+_encoder: TextEncoder | None = None  # of a worker process, sent to it once
 
 
-def _start_worker(encoder: TextEncoder, watched: Connection) -> None:
-    """Keep the encoder, and end this process when its parent closes the other end of `watched`, or is killed."""
+def _start_worker(encoder: TextEncoder, read_end: Connection) -> None:
+    """Store the encoder; exit when the parent process closes the other end of the pipe or is killed."""
     global _encoder
     _encoder = encoder
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a worker for each core
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent stops its workers
 
-    def leave_with_parent() -> None:
-        watched.poll(None)
+    def exit_with_parent() -> None:
+        read_end.poll(None)
         os._exit(1)
 
-    threading.Thread(target=leave_with_parent, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
 def _write_part(part: Part, encoder: TextEncoder | None = None) -> None:
@@ -152,39 +152,39 @@ def _write_part(part: Part, encoder: TextEncoder | None = None) -> None:
 
 
 class _PartWriter:
-    """Gathers sentences up to a bound, tokenises them together, and appends to the part's files."""
+    """Batches sentences, tokenises them and appends the result to the files of a part."""
 
     def __init__(self, files: Mapping[str, BinaryIO], dtype: np.dtype, encoder: TextEncoder) -> None:
         self.counts: Counter[str] = Counter()
-        self.sizes = dict.fromkeys(files, 0)  # bytes that were handed over, whatever is found on the disk
+        self.sizes = dict.fromkeys(files, 0)  # bytes written, to be compared with the files
         self._files, self._dtype, self._encoder = files, dtype, encoder
         self._sentences: list[str] = []
-        self._ends: list[tuple[int, Signature]] = []  # (sentences gathered when a document ended, its group)
+        self._ends: list[tuple[int, Signature]] = []  # (sentences in the batch at the document's end, its signature)
         self._characters = 0
-        self._document_start = 0  # tokens written when the last document ended
+        self._document_start = 0  # tokens before the current document
 
     def add(self, document: Document) -> None:
         self._sentences += document.sentences
         characters = sum(map(len, document.sentences))
         self._characters += characters
         self.counts["characters"] += characters - sum(sentence.count(" ") for sentence in document.sentences)
-        if not document.continues:  # all parts of a document have its group
-            self._ends.append((len(self._sentences), document.group))
-        if self._characters >= _ENCODED_CHARACTERS:
+        if not document.continues:
+            self._ends.append((len(self._sentences), document.signature))
+        if self._characters >= _BATCH_CHARACTERS:
             self.flush()
 
     def flush(self) -> None:
         ids, lengths, counts = self._encoder.encode_counted(self._sentences)
-        ends = np.append(0, lengths).cumsum() + self.counts["tokens"]  # of no sentence, of the first, …
+        ends = np.append(0, lengths).cumsum() + self.counts["tokens"]  # [sentences + 1] in tokens
         filled = ends[1:][lengths > 0]
         without, unknown = len(lengths) - len(filled), int((ids == self._encoder.unknown_id).sum())
         counts.update(sentences=len(filled), sentences_without_a_token=without, tokens=len(ids), unknown_tokens=unknown)
         self.counts.update(counts)
         documents: list[tuple[int, Signature]] = []
-        for sentence_count, group in self._ends:
+        for sentence_count, signature in self._ends:
             end = int(ends[sentence_count])
             if end > self._document_start:
-                documents.append((end, group))
+                documents.append((end, signature))
             else:
                 self.counts["documents_without_a_token"] += 1
             self._document_start = end
@@ -193,8 +193,8 @@ class _PartWriter:
             "tokens": ids.astype(self._dtype),
             "sentence_ends": filled.astype("<i8"),
             "document_ends": np.array([end for end, _ in documents], "<i8"),
-            "groups": np.array([group.key for _, group in documents], "<i8"),
-            "sketches": np.frombuffer(b"".join(group.sketch for _, group in documents), np.uint8),
+            "groups": np.array([signature.key for _, signature in documents], "<i8"),
+            "sketches": np.frombuffer(b"".join(signature.minhashes for _, signature in documents), np.uint8),
         }
         for name, array in arrays.items():
             self._files[name].write(array.tobytes())

@@ -1,4 +1,4 @@
-"""A corpus as documents of sentences: its files cut into units, and a unit read as a stream."""
+"""Corpus files to documents of sentences: files are cut into units of work, and a unit is read as a stream."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ if TYPE_CHECKING:
 Kind = Literal["sentences", "paragraphs", "records", "csv", "tsv", "parquet", "arrow"]
 
 _TO_THE_END = -1
-_KIND_BYTES = 1 << 18  # of a sample, that are looked at for the kind of text
-_PARAGRAPH_SENTENCES = 1.35  # a line on average, from which the lines of a file are taken to be paragraphs
-_EXPANSION = 4  # of compressed text, about: only for how much goes into one unit
+_KIND_BYTES = 1 << 18  # of each sample that the kind of text is detected from
+_PARAGRAPH_SENTENCES = 1.35  # per line on average, above which the lines of a file are paragraphs
+_EXPANSION = 4  # approximate compression ratio, only used to size units
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)[ \t\x0b\x0c\x1c-\x1f]*(?>\r\n|\n|\r)")
-_ROWS = 256  # turned into Python texts at once
+_ROWS = 256  # converted to Python strings at once
 
 
 class ReadOptions(NamedTuple):
-    """How files are read."""
+    """Options for reading files."""
 
     text_column: str = "text"  # of records and tables
-    bad_utf8: BadUtf8 = "replace"  # for a line (a part of one over 1 MiB) or record that is not UTF-8
+    bad_utf8: BadUtf8 = "replace"  # for bytes of a line or record that are not in the encoding
     encoding: str = streams.UTF8  # of text, JSON and CSV; Parquet and Arrow are in UTF-8
 
 
 class Span(NamedTuple):
-    """A part of one file; it begins and ends where documents do."""
+    """A part of one file that begins and ends at document boundaries."""
 
     path: str
-    start: int  # bytes of lines; row groups of Parquet; record batches of Arrow
-    end: int  # -1: to the end, of what is compressed or cannot be cut
-    kind: Kind  # what it holds
+    start: int  # in bytes, Parquet row groups or Arrow record batches
+    end: int  # -1: end of the file, if it is compressed or cannot be cut
+    kind: Kind
 
 
 class Unit(NamedTuple):
-    """A part of the corpus that one process reads on its own."""
+    """A unit of work: a part of the corpus that one process reads."""
 
     spans: tuple[Span, ...]
     reading: ReadOptions
 
 
 def require_columns(files: Iterable[Path], reading: ReadOptions) -> None:
-    """Raise DataError where a file of records does not hold the column of texts, as far as its first record shows."""
+    """Raise DataError if the first record of a file lacks the text column."""
     for path in files:
         if format_of(path) != "text":
             for span, _ in islice(_cut_file(path, reading, unit_bytes=sys.maxsize), 1):
@@ -66,14 +66,14 @@ def require_columns(files: Iterable[Path], reading: ReadOptions) -> None:
 
 
 def plan_units(files: list[Path], reading: ReadOptions | None = None, unit_bytes: int = 8 << 20) -> list[Unit]:
-    """Units of about `unit_bytes`, in order: a big file gives many, many small files give one."""
+    """Cut files into units of about `unit_bytes`, in order; small files share a unit."""
     units: list[list[Span]] = []
     size, reading = 0, reading or ReadOptions()
     for span, span_bytes in chain.from_iterable(_cut_file(path, reading, unit_bytes) for path in files):
         if not units or size + span_bytes > unit_bytes:
             units.append([])
             size = 0
-        if units[-1] and (units[-1][-1].path, units[-1][-1].end) == (span.path, span.start):  # it continues
+        if units[-1] and (units[-1][-1].path, units[-1][-1].end) == (span.path, span.start):  # continues the last span
             units[-1][-1] = units[-1][-1]._replace(end=span.end)
         else:
             units[-1].append(span)
@@ -82,10 +82,10 @@ def plan_units(files: list[Path], reading: ReadOptions | None = None, unit_bytes
 
 
 def _cut_file(path: Path, reading: ReadOptions, unit_bytes: int) -> Iterator[tuple[Span, int]]:
-    """Spans of a file with the bytes of text in each, about."""
+    """Spans of a file with their approximate bytes of text."""
     if (form := format_of(path)) == "parquet" or form == "arrow":
         if path.suffix.lower() in COMPRESSED_SUFFIXES:
-            raise DataError(f"{path}: a compressed table cannot be read in parts; decompress it first")
+            raise DataError(f"{path}: a compressed Parquet or Arrow file cannot be read in parts; decompress it first")
         with open_columnar(path) as opened:
             _check_column(str(path), opened.schema, reading.text_column)
             yield from ((Span(str(path), number, number + 1, form), size) for number, size in enumerate(opened.sizes))
@@ -106,14 +106,14 @@ def _cut_file(path: Path, reading: ReadOptions, unit_bytes: int) -> Iterator[tup
 
 
 def _find_kind(path: Path, plain: BinaryIO | None, reading: ReadOptions) -> Kind:
-    """The kind of a line of the file, from its first bytes and, of a plain file, a sample of its middle."""
+    """Detect what a line of the file holds, from its beginning and, if uncompressed, from its middle."""
     if (form := format_of(path)) == "csv" or form == "tsv":
         return form
     if form == "jsonl":
         return "records"
     sample, is_whole = read_sample(path)
     if is_whole and len(sample) <= _KIND_BYTES:
-        sample += b"\n"  # its last line is whole as well
+        sample += b"\n"  # the last line is complete
     sample = sample[:_KIND_BYTES]
     if plain is not None and (size := path.stat().st_size) > 2 * _KIND_BYTES:
         plain.seek(size // 2)
@@ -125,13 +125,13 @@ def _find_kind(path: Path, plain: BinaryIO | None, reading: ReadOptions) -> Kind
 
 
 def _border_after(file: BinaryIO, position: int, kind: Kind) -> int:
-    """The offset after the first document border found from `position` on, or the end of the file."""
+    """The offset after the first document boundary at or after `position`, or the end of the file."""
     border = re.compile(rb"\n") if kind == "records" else _BLANK_LINE
     file.seek(position)
-    tail = b""  # what may be the beginning of a blank line that ends in the next block
+    tail = b""  # a possible start of a blank line that ends in the next block
     while block := file.read(streams.BLOCK_BYTES):
         while block.endswith(b"\r") and (following := file.read(1)):
-            block += following  # a line feed belongs to it
+            block += following  # \r\n is one line end
         position += len(block)
         window = tail + block
         if found := border.search(window):
@@ -145,7 +145,7 @@ def _border_after(file: BinaryIO, position: int, kind: Kind) -> int:
 
 
 def read_unit(unit: Unit, counts: Counter[str]) -> Iterator[Document]:
-    """The documents of a unit in order, with bounded memory; what was read and left out is added to `counts`."""
+    """Read the documents of a unit in order, with bounded memory; adds what was read and skipped to `counts`."""
     for span in unit.spans:
         if span.start == 0:
             counts["files"] += 1
@@ -162,7 +162,7 @@ def _read_span(span: Span, reading: ReadOptions, counts: Counter[str]) -> Iterat
         yield from documents.documents_of_records(_records(span, reading, counts), decoder)
         return
     with _lines(span, reading, counts, cut=True) as lines:
-        texts = (decoder.lines(text, partial(lines.place, first)) for first, text in lines)
+        texts = (decoder.lines(text, partial(lines.location, first)) for first, text in lines)
         yield from documents.documents_of_lines(texts, split=span.kind == "paragraphs", counts=counts)
 
 
@@ -175,7 +175,7 @@ def _lines(span: Span, reading: ReadOptions, counts: Counter[str], *, cut: bool)
 
 
 def _numbered(lines: Lines) -> Iterator[tuple[int, str]]:
-    """Lines for a parser, with their numbers from where the reading began."""
+    """Lines with their numbers, from 0 at the span's start."""
     for first, text in lines:
         for number, line in enumerate(text[:-1].split("\n"), start=first):
             lines.counts["byte_order_marks"] += line.startswith(BYTE_ORDER_MARK)
@@ -183,7 +183,7 @@ def _numbered(lines: Lines) -> Iterator[tuple[int, str]]:
 
 
 def _records(span: Span, reading: ReadOptions, counts: Counter[str]) -> Iterator[Record]:
-    """The text of each record. Raises DataError naming the file, and the line of a record that does not hold it."""
+    """The text of each record. Raises DataError with file and line for a record without it."""
     column = reading.text_column
     if span.kind in ("parquet", "arrow"):
         yield from _column_records(span, column, counts)
@@ -192,25 +192,25 @@ def _records(span: Span, reading: ReadOptions, counts: Counter[str]) -> Iterator
         if span.kind in ("csv", "tsv"):
             yield from _csv_records(lines, span.kind, column)
             return
-        for number, record in json_objects(_numbered(lines), lines.place, (column,)):
-            place = partial(lines.place, number)
+        for number, record in json_objects(_numbered(lines), lines.location, (column,)):
+            location = partial(lines.location, number)
             if column not in record:
-                raise _missing_column(place(), column, list(record))
+                raise _missing_column(location(), column, list(record))
             text = record[column]
             if text is not None and not isinstance(text, str):
-                raise DataError(f"{place()}: {column!r} holds {json_kind(text)}, not text; mend the record")
-            yield text, place
+                raise DataError(f"{location()}: {column!r} holds {json_kind(text)}, not text; correct the record")
+            yield text, location
 
 
 def _csv_records(lines: Lines, kind: Kind, column: str) -> Iterator[Record]:
-    """The field of `column` in each row after the names, blank lines apart; a separator but the comma is counted."""
+    """The field `column` of each row that is not blank; counts a separator other than the comma."""
     texts = (line + "\n" for _, line in _numbered(lines))
     first = next(texts, "")
     delimiter = "\t" if kind == "tsv" else csv_delimiter((first,), (column,))
     if kind == "csv" and delimiter != ",":
         lines.counts[f"CSV files separated by {SEPARATORS[delimiter]}"] += 1
-    place = partial(lines.place, -1)  # rows are numbered from 1
-    rows = csv_rows(chain((first,), texts), delimiter, place)
+    location = partial(lines.location, -1)  # rows are numbered from 1
+    rows = csv_rows(chain((first,), texts), delimiter, location)
     _, header = next(rows, (1, []))
     if header.count(column) != 1:
         raise _missing_column(lines.path, column, header)
@@ -218,13 +218,13 @@ def _csv_records(lines: Lines, kind: Kind, column: str) -> Iterator[Record]:
     for number, row in rows:
         if row and len(row) != len(header):
             found = f"{len(row)} fields where the header has {len(header)}"
-            raise DataError(f"{place(number)}: {found}; put fields that hold {delimiter!r} into quotes")
+            raise DataError(f"{location(number)}: {found}; quote fields that contain {delimiter!r}")
         if row:
-            yield row[position], partial(place, number)
+            yield row[position], partial(location, number)
 
 
 def _column_records(span: Span, column: str, counts: Counter[str]) -> Iterator[Record]:
-    """The texts of row groups or record batches as bytes, which need not be UTF-8 whatever their type."""
+    """The texts of row groups or record batches, read as bytes because even string columns may not be UTF-8."""
     with open_columnar(span.path) as opened:
         _check_column(span.path, opened.schema, column)
         for first, batch in opened.batches(span.start, span.end, [column]):
@@ -248,12 +248,13 @@ def _as_bytes(texts: pyarrow.Array) -> list[bytes | None]:
     is_string = types.is_string(texts.type)
     is_view = types.is_string_view(texts.type)
     texts = texts.view((pyarrow.binary_view if is_view else pyarrow.binary if is_string else pyarrow.large_binary)())
-    texts.validate(full=True)  # Arrow trusts the offsets in a file; those of a damaged one lie outside of memory
-    return texts.to_pylist()
+    texts.validate(full=True)  # Arrow trusts the offsets in a file, so damage could cause reads out of bounds
+    raw: list[bytes | None] = texts.to_pylist()
+    return raw
 
 
 def _check_column(path: str, schema: pyarrow.Schema, column: str) -> None:
-    """Raise DataError unless `column` is there, once, and holds text."""
+    """Raise DataError unless `column` occurs once and holds text."""
     from pyarrow import types
 
     if schema.names.count(column) != 1:
@@ -262,10 +263,10 @@ def _check_column(path: str, schema: pyarrow.Schema, column: str) -> None:
     value = kind.value_type if types.is_dictionary(kind) else kind
     is_text = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
     if not any(is_kind(value) for is_kind in is_text):
-        raise DataError(f"{path}: column {column!r} holds {kind}, not text; choose another by --text_column")
+        raise DataError(f"{path}: column {column!r} holds {kind}, not text; choose another with --text_column")
 
 
-def _missing_column(place: str, column: str, columns: list[str]) -> DataError:
+def _missing_column(location: str, column: str, columns: list[str]) -> DataError:
     held = ", ".join(map(repr, columns[:20])) + (", …" if len(columns) > 20 else "")
-    found = "there twice" if columns.count(column) > 1 else "not there"
-    return DataError(f"{place}: column {column!r} is {found}; it holds {held or 'none'}: choose one by --text_column")
+    found = ("there twice" if columns.count(column) > 1 else "missing") + f" (columns: {held or 'none'})"
+    return DataError(f"{location}: column {column!r} is {found}; choose one with --text_column")

@@ -1,4 +1,4 @@
-"""Text to token ids and character offsets, by every kind of tokenizer; text never becomes a special token."""
+"""Encodes text as token ids and character offsets with any fast tokenizer; text never becomes a special token."""
 
 import json
 import re
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 Ids = NDArray[np.int32]
 _TEXTS_AT_ONCE = 2048
-_LONGEST_REMEMBERED = 64  # characters of a word; bounds the memory that counting takes
+_MAX_CACHED_LENGTH = 64  # characters of a word; bounds the memory of the cache
 MARKS_REMOVED, FORMS_REWRITTEN = "marks_removed", "compatibility_forms_rewritten"
 
 
 class Subwords(NamedTuple):
-    """The subwords of a text and the characters each covers: text[start:end], without a space before."""
+    """Subwords of a text with their character offsets: text[start:end], without leading spaces."""
 
     ids: Ids
     starts: Ids
@@ -27,9 +27,9 @@ class Subwords(NamedTuple):
 
 
 class TextEncoder:
-    """Encodes as the tokenizer with `split_special_tokens`, but never gives text a special id. Can be pickled.
+    """Encodes like the tokenizer with `split_special_tokens`, but never yields a special id. Can be pickled.
 
-    Even with `split_special_tokens` stock finds "<pad>" in text if the model is Unigram, which knows no control tokens.
+    `transformers` itself finds "<pad>" in text despite `split_special_tokens` if the model is Unigram.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -39,37 +39,37 @@ class TextEncoder:
         self.sep_id: int = tokenizer.sep_token_id
         self.pad_id: int = tokenizer.pad_token_id
         unknown = tokenizer.unk_token_id
-        self.filler_id: int = tokenizer.mask_token_id if unknown is None else unknown  # for a word without subwords
+        self.filler_id: int = tokenizer.mask_token_id if unknown is None else unknown  # for words that yield no token
         content = json.loads(tokenizer.backend_tokenizer.to_str())
         model, added = content["model"], content["added_tokens"]
         is_unigram = model["type"] == "Unigram"
         found = model.get("unk_id") if is_unigram else model["vocab"].get(model.get("unk_token"))
-        self.unknown_id = -1 if found is None else int(found)  # of the model, which may have none
+        self.unknown_id = -1 if found is None else int(found)  # of the model, -1 if it has none
         special = {token["id"]: token["content"] for token in added if token["special"]}
         special |= dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
         self._special_text = re.compile("|".join(map(re.escape, special.values())))
         if is_unigram:
-            # White space hardly ever reaches the model, so a token that begins with a space is not found in text.
+            # White space rarely reaches the model, so it does not find a token that begins with a space.
             for number in special:
-                if number < len(model["vocab"]):  # else an added token after the model's own
+                if number < len(model["vocab"]):  # else it is an added token after the model's own
                     model["vocab"][number][0] = " " + model["vocab"][number][0]
             content["added_tokens"] = [token for token in added if not token["special"]]
         content |= {"post_processor": None, "truncation": None, "padding": None}
         self._backend = Tokenizer.from_str(json.dumps(content))
-        self._normalizer = self._backend.normalizer  # the same object each time, by which `_count_lost` remembers
+        self._normalizer = self._backend.normalizer  # one object, so that the cache of `_count_changed` applies
         self._is_special = np.zeros(max(self._backend.get_vocab_size(), *special) + 1, np.bool_)
         self._is_special[sorted({*special} - {self.unknown_id})] = True
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
-        """The ids of each text."""
+        """The token ids of each text."""
         ids, lengths, _ = self._flat_ids(texts)
         return np.split(ids, lengths.cumsum()[:-1]) if texts else []
 
     def encode_counted(self, sentences: Sequence[str]) -> tuple[Ids, NDArray[np.int64], Counter[str]]:
-        """ids [tokens] int32 of all sentences one after the other, tokens of each [n] int64, and counts.
+        """ids [tokens] int32 of all sentences concatenated, tokens per sentence [n] int64, and counts.
 
-        Counted are `special_texts` met, `unknown_characters` that the unknown token replaced, spaces apart, and the
-        `marks_removed` and `compatibility_forms_rewritten` by the normalizer.
+        Counts: `special_texts` (texts of special tokens), `unknown_characters` (replaced by the unknown token, without
+        spaces), and `marks_removed` and `compatibility_forms_rewritten` by the normalizer.
         """
         ids, lengths, special_counts = self._flat_ids(sentences)
         written = [len(self._special_text.findall(sentence)) for sentence in sentences]
@@ -80,12 +80,12 @@ class TextEncoder:
         )
         for word in chain.from_iterable(sentence.split() for sentence in sentences if not sentence.isascii()):
             if self._normalizer is not None and not word.isascii():
-                lost = _count_lost if len(word) <= _LONGEST_REMEMBERED else _count_lost.__wrapped__
-                counts.update(lost(self._normalizer, word))
+                count_changed = _count_changed if len(word) <= _MAX_CACHED_LENGTH else _count_changed.__wrapped__
+                counts.update(count_changed(self._normalizer, word))
         return ids, lengths, counts
 
     def encode_with_offsets(self, texts: Sequence[str]) -> Iterator[Subwords]:
-        """The ids and offsets of each text, one after the other."""
+        """Yield the token ids and offsets of each text."""
         for text, found in zip(texts, self._in_batches(texts, self._backend.encode_batch), strict=True):
             ids, spans = np.array(found.ids, np.int32), np.array(cover(text, found.offsets), np.int32).reshape(-1, 2)
             kept = ~self._is_special[ids] | (self.unknown_id >= 0)
@@ -93,7 +93,7 @@ class TextEncoder:
             yield Subwords(ids[kept], spans[kept, 0], spans[kept, 1])
 
     def _flat_ids(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64], NDArray[np.int64]]:
-        """ids of all texts, tokens of each, and how many of each were special ones, now unknown or left out."""
+        """ids of all texts, tokens per text, and special tokens per text, which become unknown or are dropped."""
         found = [one.ids for one in self._in_batches(texts, self._backend.encode_batch_fast)]
         lengths = np.fromiter(map(len, found), np.int64, len(found))
         ids = np.fromiter(chain.from_iterable(found), np.int32, int(lengths.sum()))
@@ -105,15 +105,15 @@ class TextEncoder:
         return ids, lengths, special_counts
 
     def _in_batches(self, texts: Sequence[str], encode_batch: Callable[..., list[Any]]) -> Iterator[Any]:
-        self._backend.encode_special_tokens = True  # which pickling forgets
+        self._backend.encode_special_tokens = True  # pickling loses it
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             yield from encode_batch(list(texts[start : start + _TEXTS_AT_ONCE]), add_special_tokens=False)
 
     def _unknown_characters(self, texts: Sequence[str]) -> int:
-        """Characters of texts that became unknown, spaces apart."""
+        """The number of characters that became unknown tokens, without spaces."""
         count = 0
         for text, found in zip(texts, self._in_batches(texts, self._backend.encode_batch), strict=True):
-            reached = 0  # spans are in order and may overlap
+            reached = 0  # end of the counted text; offsets are sorted and may overlap
             for token, (start, end) in zip(found.ids, found.offsets, strict=True):
                 if token == self.unknown_id or self._is_special[token]:
                     count += len(text[max(start, reached) : end].replace(" ", ""))
@@ -122,12 +122,12 @@ class TextEncoder:
 
 
 def cover(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Offsets such that no subword begins with a space, and characters that a normalizer drops are in a subword.
+    """Adjust offsets so that no subword starts with a space and each dropped character belongs to a subword.
 
-    Combining marks go to the subword before them, others to that after.
+    Combining marks join the subword before them, other characters the one after.
     """
     spans: list[list[int]] = []
-    reached = 0  # up to here the text is accounted for
+    reached = 0  # end of the covered text
     for start, end in offsets:
         while start < end and text[start].isspace():
             start += 1
@@ -135,7 +135,7 @@ def cover(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]
             gap = text[reached:start]
             if marks := _leading_marks(gap) if spans else 0:
                 spans[-1][1] += marks
-            start -= len(re.search(r"\S*\Z", gap[marks:])[0])  # type: ignore[index]  # always matches
+            start -= len(re.split(r"\s", gap[marks:])[-1])
         spans.append([start, max(start, end)])
         reached = max(reached, end)
     if spans:
@@ -144,14 +144,14 @@ def cover(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]
 
 
 def _leading_marks(gap: str) -> int:
-    """How many characters at the beginning belong to the letter before: marks, and signs without a width."""
+    """The number of leading characters that belong to the letter before: marks and zero-width signs."""
     is_mark = (not character.isspace() and unicodedata.category(character)[0] in "MC" for character in gap)
     return sum(takewhile(bool, is_mark))
 
 
 @lru_cache(maxsize=1 << 17)
-def _count_lost(normalizer: Any, word: str) -> Counter[str]:
-    """Combining marks and compatibility forms that the normalizer takes from a word; case is ignored."""
+def _count_changed(normalizer: Any, word: str) -> Counter[str]:
+    """Count the combining marks and compatibility forms that the normalizer removes from a word; ignores case."""
     normalized = normalizer.normalize_str(word)
     if normalized in (word, word.lower()):
         return Counter()

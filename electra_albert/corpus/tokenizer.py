@@ -1,7 +1,7 @@
-"""Tokenizers of ALBERT's, BERT's or another fast kind: loaded, saved, identified, their tokens shown.
+"""Loads, saves and fingerprints fast tokenizers: ALBERT, BERT or any other with the needed special tokens.
 
-ALBERT's published normalizer, which `AlbertTokenizer` rebuilds whatever a file holds, removes every combining mark, and
-many scripts write vowels and tones with them; the one of a tokenizer trained here is safe for every script.
+The published ALBERT normalizer, which `AlbertTokenizer` always rebuilds, removes all combining marks, including the
+vowels and tones of many scripts. Tokenizers trained here use a normalizer that is safe for every script.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 
 Tokenizer: TypeAlias = "PreTrainedTokenizerFast"
 
-SPECIAL_TOKENS = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # of ALBERT, ids 0 to 4
+SPECIAL_TOKENS = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # of ALBERT, with ids 0 to 4
 UNK_ID = SPECIAL_TOKENS.index("<unk>")
-MODEL_INPUT_NAMES = ["input_ids", "token_type_ids", "attention_mask"]  # stock leaves token_type_ids out
+MODEL_INPUT_NAMES = ["input_ids", "token_type_ids", "attention_mask"]  # transformers omits token_type_ids
 WORD_START = "▁"
-_LATIN_MARKS = r"(?<![^\p{Latin}\s])\p{M}+"  # after a Latin letter, a space (NFKD makes both of ´) or nothing
-_FOLDER_FILES = ("tokenizer.json", "spiece.model", "vocab.txt")  # the first that is there is read, as in stock
+_LATIN_MARKS = r"(?<![^\p{Latin}\s])\p{M}+"  # after a Latin letter, a space (´ in NFKD) or nothing
+_FOLDER_FILES = ("tokenizer.json", "spiece.model", "vocab.txt")  # the first that exists is read, as in transformers
 _ALBERT_CLASSES = (None, "AlbertTokenizer", "AlbertTokenizerFast")
-ROLES = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}  # named so, or [PAD], [UNK] …
+ROLES = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}  # or [PAD], [UNK], …
 _ALBERT_FLAGS = ("do_lower_case", "keep_accents")
 _BERT_FLAGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
-_BERT_NORMALIZER_FLAGS = ("lowercase", "strip_accents", "handle_chinese_chars")  # their names in a tokenizer.json
-_TOKENS_PER_CHARACTER = 64  # at most: U+FDFA becomes 18 characters of up to 3 bytes
-_LONGEST_TOKEN = 1000  # characters; the tokenizers library overflows its stack when it frees a far longer one
-_TRIAL = 40 * "a" + "! The 1,000 don't … “é” e\u0301 中文 한국어 👩\u200d👧 עברית \t\u3000\x00\ufdfa ▁ ## [MASK] <unk>"
-# A token such as "▁1," is made less likely by this, more than any split of it without the comma costs, so it is never
-# used. Version 4 of transformers takes the same number, and files that it wrote hold scores made with it.
-_DIGIT_COMMA_NATS = 100.0
-_LOADING_ONLY = ("is_local", "local_files_only", "name_or_path")  # how a tokenizer was loaded, not what it is
+_BERT_NORMALIZER_FLAGS = ("lowercase", "strip_accents", "handle_chinese_chars")  # the same flags in tokenizer.json
+_MAX_TOKENS_PER_CHARACTER = 64  # U+FDFA becomes 18 characters of up to 3 bytes
+_MAX_TOKEN_LENGTH = 1000  # characters; freeing a far longer token overflows the stack of the tokenizers library
+_PROBE = 40 * "a" + "! The 1,000 don't … “é” e\u0301 中文 한국어 👩\u200d👧 עברית \t\u3000\x00\ufdfa ▁ ## [MASK] <unk>"
+# Subtracted from the scores of tokens such as "▁1,". Any split without the comma costs less, so they are never used.
+# transformers 4 uses the same number, and the files it wrote contain scores lowered by it.
+_DIGIT_COMMA_PENALTY = 100.0
+_LOADING_ONLY = ("is_local", "local_files_only", "name_or_path")  # settings of loading, not of the tokenizer
 
 
 class TextOptions(NamedTuple):
-    """The user's choices for case, accents and commas after digits; None leaves them to the tokenizer's files."""
+    """The user's options for case, accents and commas after digits; None: as in the tokenizer's files."""
 
     do_lower_case: bool | None = None
     keep_accents: bool | None = None
@@ -56,12 +56,12 @@ class TextOptions(NamedTuple):
 
 
 def load_tokenizer(path: Path, options: TextOptions | None = None) -> Tokenizer:
-    """The tokenizer in a folder, tokenizer.json, SentencePiece model or vocab.txt.
+    """Load a tokenizer from a folder, tokenizer.json, SentencePiece model or vocab.txt.
 
-    A tokenizer.json of ALBERT gives a stock AlbertTokenizer; any other keeps its normalizer, splits and model, and gets
-    the template [CLS] A [SEP] B [SEP], types 0 and 1. `options` override the tokenizer_config.json next to the file;
-    without either, a SentencePiece model or vocab.txt is cased if a token holds a capital letter. Raises UsageError or
-    CheckpointError. Differs from stock, which makes the user-defined tokens of a .model, as the full stop, added ones.
+    A tokenizer.json of ALBERT becomes an AlbertTokenizer. Any other keeps its normalizer, pre-tokenizer and model, and
+    gets the template [CLS] A [SEP] B [SEP] with token types 0 and 1. `options` override the tokenizer_config.json next
+    to the file; without either, a SentencePiece model or vocab.txt is cased if a token holds a capital letter.
+    Differs from transformers: user-defined tokens of a .model, such as the full stop, do not become added tokens.
     """
     file = _vocabulary_file(path)
     config: dict[str, Any] = {}
@@ -70,43 +70,43 @@ def load_tokenizer(path: Path, options: TextOptions | None = None) -> Tokenizer:
             settings = file.parent / name
             config |= json.loads(_read(settings)) if settings.is_file() else {}
         tokenizer = _load(file, config, options or TextOptions())
-        count = len(tokenizer.backend_tokenizer.encode(_TRIAL).ids)
-        if count > _TOKENS_PER_CHARACTER * len(_TRIAL):
-            raise ValueError(f"it makes {count} tokens of {len(_TRIAL)} characters")
+        count = len(tokenizer.backend_tokenizer.encode(_PROBE).ids)
+        if count > _MAX_TOKENS_PER_CHARACTER * len(_PROBE):
+            raise ValueError(f"it makes {count} tokens of {len(_PROBE)} characters")
     except (UsageError, OSError):
         raise
-    except BaseException as problem:  # tokenizers raises Exception itself; a panic of its native code is not even that
+    except BaseException as problem:  # tokenizers raises bare Exceptions, and Rust panics are BaseExceptions
         if not isinstance(problem, Exception) and type(problem).__name__ != "PanicException":
             raise
         reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
-        raise CheckpointError(f"{file} is damaged or no tokenizer ({reason}); fetch it again or name another") from None
+        raise CheckpointError(f"{file}: damaged or not a tokenizer ({reason}); fetch it again or use another") from None
     return tokenizer
 
 
 def _vocabulary_file(path: Path) -> Path:
-    """The file to read of a folder, or the file itself. Raises UsageError if there is none."""
+    """The tokenizer file in a folder, or the file itself. Raises UsageError if there is none."""
     for file in [path / name for name in _FOLDER_FILES] if path.is_dir() else [path]:
         if file.is_file() and file.suffix in (".json", ".model", ".txt"):
             return file
     reason = "is not named *.json, *.model or *.txt" if path.exists() else "does not exist"
     reason = f"holds no {', '.join(_FOLDER_FILES)}" if path.is_dir() else reason
-    raise UsageError(f"tokenizer {path} {reason}; name the folder or a file of a tokenizer")
+    raise UsageError(f"tokenizer {path} {reason}; give the folder or a file of a tokenizer")
 
 
 def _read(file: Path) -> bytes:
     content = file.read_bytes()
     if content.startswith(b"version https://git-lfs"):
-        raise ValueError("a pointer of git LFS, not the file itself; git lfs pull fetches it")
+        raise ValueError("a git LFS pointer, not the file; run git lfs pull")
     return content
 
 
 def _load(file: Path, config: dict[str, Any], options: TextOptions) -> Tokenizer:
-    """The tokenizer in the file; what is wrong with it is raised as it comes."""
+    """Load the tokenizer in a file, with any exception of the libraries if it is damaged."""
     if file.suffix == ".model":
         return _load_sentencepiece(file, config, options)
     content: dict[str, Any] = json.loads(_read(file)) if file.suffix == ".json" else _read_wordpiece(file)
     model = content["model"]
-    if "type" not in model:  # files of 2020
+    if "type" not in model:  # old files of 2020
         model["type"] = "Unigram" if isinstance(model["vocab"], list) else "BPE" if "merges" in model else "WordPiece"
     if model["type"] == "Unigram":
         vocab = [(token, score) for token, score in model["vocab"]]
@@ -131,7 +131,7 @@ def _has_capitals(tokens: Iterable[str], special: Collection[str] = ()) -> bool:
 
 
 def _flag(config: dict[str, Any], name: str, otherwise: bool | None) -> bool | None:
-    """A setting that is true or false, `otherwise` if it is not given or null."""
+    """A boolean setting, or `otherwise` if it is missing or null."""
     value = config.get(name)
     if value is not None and not isinstance(value, bool):
         raise ValueError(f"its setting {name}={value!r} is neither true nor false")
@@ -139,20 +139,20 @@ def _flag(config: dict[str, Any], name: str, otherwise: bool | None) -> bool | N
 
 
 def _albert_options(config: dict[str, Any], options: TextOptions, charsmap: bytes, *, is_cased: bool) -> dict[str, Any]:
-    """AlbertTokenizer's arguments: the user's, else those of `config`, else stock's, but that case is kept."""
+    """Arguments of AlbertTokenizer from `options`, else `config`, else lower-case unless `is_cased` and no accents."""
     found = {name: _flag(config, name, name != "keep_accents" and not is_cased) for name in _ALBERT_FLAGS}
     found |= {name: value for name, value in options.given().items() if name in found}
     return found | ({"_spm_precompiled_charsmap": charsmap} if charsmap else {})
 
 
 def _load_sentencepiece(file: Path, config: dict[str, Any], options: TextOptions) -> Tokenizer:
-    """A SentencePiece model of type Unigram, with ALBERT's normalizer and splits; needs protobuf alone."""
+    """Load a SentencePiece Unigram model with ALBERT's normalizer and pre-tokenizer; needs only protobuf."""
     from transformers import AlbertTokenizer
     from transformers.convert_slow_tokenizer import import_protobuf
 
-    proto = import_protobuf().ModelProto()  # of the module that transformers imports, since protobuf refuses a second
+    proto = import_protobuf().ModelProto()  # as transformers imports it, because protobuf refuses a second module
     proto.ParseFromString(_read(file))
-    if not (proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")):  # they follow the tokens
+    if not (proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")):  # stored after the tokens
         raise ValueError(f"it is cut off after {len(proto.pieces)} tokens")
     trainer = proto.trainer_spec
     kind = type(trainer).ModelType.Name(trainer.model_type) + " with byte fallback" * trainer.byte_fallback
@@ -173,11 +173,11 @@ def _load_sentencepiece(file: Path, config: dict[str, Any], options: TextOptions
 
 
 def _read_wordpiece(file: Path) -> dict[str, Any]:
-    """The content of a tokenizer.json for a BERT vocab.txt, one token a line, which has its line's number from 0."""
+    """The content of a tokenizer.json for a BERT vocab.txt, one token per line, with the line number from 0 as id."""
     from transformers import BertTokenizer
 
     tokens = _read(file).decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
-    content = json.loads(BertTokenizer().backend_tokenizer.to_str())
+    content: dict[str, Any] = json.loads(BertTokenizer().backend_tokenizer.to_str())
     content["added_tokens"] = []
     content["model"]["vocab"] = {token: number for number, token in enumerate(tokens)}
     content["normalizer"]["lowercase"] = not _has_capitals(filter(None, tokens))
@@ -185,7 +185,7 @@ def _read_wordpiece(file: Path) -> dict[str, Any]:
 
 
 def _apply_options(file: Path, content: dict[str, Any], config: dict[str, Any], options: TextOptions) -> None:
-    """Put the user's options, and BERT's of the configuration, into the content of a tokenizer.json."""
+    """Apply the user's options, and for BERT those of `config`, to the content of a tokenizer.json."""
     normalizer, given = content.get("normalizer"), options.given()
     ours = {
         flags: json.loads(script_safe_normalizer(*flags).__getstate__()) for flags in product((True, False), repeat=2)
@@ -203,26 +203,26 @@ def _apply_options(file: Path, content: dict[str, Any], config: dict[str, Any], 
         content["normalizer"] = ours[tuple(map(given.get, _ALBERT_FLAGS, trained[0]))]
         content["model"]["vocab"] = split_digit_commas(content["model"]["vocab"], options.split_digit_comma)
     for name in (name for name in given if name not in taken):
-        why = "whose tokens never join a comma to a digit" if taken else "whose own pipeline decides that"
-        raise UsageError(f"--{name} does not apply to {file}, {why}; leave it out or name another tokenizer")
+        why = "whose tokens never join a comma to a digit" if taken else "whose own pipeline decides this"
+        raise UsageError(f"--{name} does not apply to {file}, {why}; omit it or choose another tokenizer")
 
 
 def _check_ids(ids: dict[str, int]) -> None:
-    """Refuse tokens that native code cannot find or free, and ids that are not each there once."""
-    if "" in ids or len(max(ids, key=len, default="")) > _LONGEST_TOKEN:
-        raise ValueError(f"a token is empty or longer than {_LONGEST_TOKEN:,} characters")
+    """Raise ValueError for tokens that native code cannot handle, and for ids that are not 0 to V - 1."""
+    if "" in ids or len(max(ids, key=len, default="")) > _MAX_TOKEN_LENGTH:
+        raise ValueError(f"a token is empty or longer than {_MAX_TOKEN_LENGTH:,} characters")
     if sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f"its ids are not 0 to {len(ids) - 1}, each once")
 
 
 def _build_fast(content: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
-    """The content of a tokenizer.json as a stock tokenizer; truncation, padding, dropout and template are not kept."""
+    """Build a tokenizer from the content of a tokenizer.json, without its truncation, padding, dropout and template."""
     from tokenizers import Tokenizer, processors
     from transformers import PreTrainedTokenizerFast
 
     model, given = content["model"], content.get("added_tokens") or []
-    rows = model["vocab"]
-    ids = {row[0]: number for number, row in enumerate(rows)} if isinstance(rows, list) else dict(rows)
+    vocab = model["vocab"]
+    ids = {entry[0]: number for number, entry in enumerate(vocab)} if isinstance(vocab, list) else dict(vocab)
     ids |= {token["content"]: token["id"] for token in given}
     _check_ids(ids)
     roles, added = _find_roles(config, ids), {token["id"]: token for token in given}
@@ -231,7 +231,7 @@ def _build_fast(content: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
     if model["type"] == "WordPiece":
         model["unk_token"] = roles.get("unk_token")
     if "dropout" in model:
-        model["dropout"] = None  # it would draw other ids for the same text each time
+        model["dropout"] = None  # BPE dropout would give other ids for the same text each time
     content["added_tokens"] = [added[number] for number in sorted(added)]
     content |= {"post_processor": None, "truncation": None, "padding": None}
     backend = Tokenizer.from_str(json.dumps(content))
@@ -243,16 +243,16 @@ def _build_fast(content: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
     splits = content.get("pre_tokenizer") or {}
     byte_level = [step for step in splits.get("pretokenizers", [splits]) if step.get("type") == "ByteLevel"]
     adds_space = any(step["add_prefix_space"] for step in byte_level)
-    if byte_level:  # removes the space that such tokens begin with from the offsets, as stock does
+    if byte_level:  # removes the leading space from the offsets, as in transformers
         template = processors.Sequence([processors.ByteLevel(add_prefix_space=adds_space), template])
     backend.post_processor = template
-    # Stock of version 4 sets the splits' own option to the one of the configuration.
+    # transformers 4 overwrites the option of the pre-tokenizer with the one in the configuration.
     options = {"add_prefix_space": True} if adds_space else {}
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=MODEL_INPUT_NAMES, **roles, **options)
 
 
 def _find_roles(config: dict[str, Any], tokens: Collection[str]) -> dict[str, str]:
-    """The special token of each role, as named by the configuration or else by a well-known name."""
+    """The special token of each role, from the configuration or else by a well-known name."""
     roles: dict[str, str] = {}
     for role, other in ROLES.items():
         given = config.get(f"{role}_token")
@@ -273,13 +273,13 @@ def _added_token(token: str, number: int) -> dict[str, Any]:
 
 
 def split_digit_commas(vocab: list[tuple[str, float]], is_split: bool | None) -> list[tuple[str, float]]:
-    """Unigram tokens with the scores that keep a comma apart from the digit before it, or allow them together.
+    """Adjust Unigram scores so that a comma is never joined to the digit before it, or may be joined again.
 
-    Differs from ALBERT, whose code splits the comma off each token after encoding; that rarely splits digits otherwise.
+    Differs from ALBERT: its code splits the comma off after encoding, which rarely also changes how digits are split.
     """
     if is_split is None:
         return vocab
-    nats, meant = _DIGIT_COMMA_NATS, {token for token, _ in vocab if token.endswith(",") and token[-2:-1].isdigit()}
+    nats, meant = _DIGIT_COMMA_PENALTY, {token for token, _ in vocab if token.endswith(",") and token[-2:-1].isdigit()}
     lowered = min((score for token, score in vocab if token not in meant), default=0.0) - nats / 2
     return [
         (token, score + nats * ((score < lowered) - is_split) if token in meant else score) for token, score in vocab
@@ -287,14 +287,14 @@ def split_digit_commas(vocab: list[tuple[str, float]], is_split: bool | None) ->
 
 
 def build_albert(vocab: list[tuple[str, float]], options: dict[str, Any]) -> AlbertTokenizer:
-    """The stock tokenizer of a vocabulary of (token, score); options as AlbertTokenizer names them."""
+    """An AlbertTokenizer with a vocabulary of (token, score); `options` are its keyword arguments."""
     from transformers import AlbertTokenizer
 
     return AlbertTokenizer(vocab=vocab, model_input_names=MODEL_INPUT_NAMES, **options)
 
 
 def script_safe_normalizer(do_lower_case: bool, keep_accents: bool) -> Normalizer:
-    """ALBERT's quotes, then NFC; unless accents are kept, NFKD and removal of the marks of Latin letters before it."""
+    """Replace quotes as ALBERT does, strip marks of Latin letters after NFKD unless kept, apply NFC, lower-case."""
     from tokenizers import Regex, normalizers
 
     quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
@@ -310,10 +310,10 @@ def special_ids(tokenizer: Tokenizer) -> SpecialIds:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
-    """Write the stock files, from which `AutoTokenizer` gives the same ids and token_type_ids."""
+    """Write files that `AutoTokenizer` loads with the same ids and token_type_ids."""
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".writing-", dir=folder) as name:
-        # If the disk is full, tokenizers raises a bare Exception: the same bytes, written here first, an OSError.
+        # On a full disk tokenizers raises a bare Exception; writing the same bytes here first raises an OSError.
         content = tokenizer.backend_tokenizer.to_str(pretty=True)
         Path(name, "tokenizer.json").write_text(content, encoding="utf-8", newline="")
         tokenizer.save_pretrained(name)
@@ -321,31 +321,31 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
         config = json.loads(file.read_text(encoding="utf-8"))
         config |= {"model_input_names": MODEL_INPUT_NAMES, "model_max_length": max_length}
         if config["tokenizer_class"] == "TokenizersBackend":
-            config["tokenizer_class"] = "PreTrainedTokenizerFast"  # the name that version 4 knows too
+            config["tokenizer_class"] = "PreTrainedTokenizerFast"  # transformers 4 knows this name too
         config = {name: value for name, value in config.items() if name not in _LOADING_ONLY}
         file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        for written in sorted(Path(name).iterdir(), reverse=True):  # tokenizer.json last: with it the folder counts
+        for written in sorted(Path(name).iterdir(), reverse=True):  # tokenizer.json last: it marks a complete folder
             os.replace(written, folder / written.name)
 
 
 def fingerprint(tokenizer: Tokenizer) -> str:
-    """A hash of everything the ids depend on: model, normalizer, pre-tokenizer and special tokens."""
+    """A hash of everything the token ids depend on: model, normalizer, pre-tokenizer and special tokens."""
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     identity = [content["model"].pop("vocab"), content["normalizer"], content["pre_tokenizer"]]
-    if type(tokenizer).__name__ != "AlbertTokenizer":  # whose model and special ids are always the same
+    if type(tokenizer).__name__ != "AlbertTokenizer":  # its model and special ids are always the same
         identity += [content["model"], content["added_tokens"], special_ids(tokenizer)[:5]]
     return hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
 
 
 class TokenText(NamedTuple):
-    """A token as it is shown to people."""
+    """The text of a token for display."""
 
     text: str
     starts_word: bool
 
 
 def token_texts(tokenizer: Tokenizer, ids: list[int]) -> list[TokenText]:
-    """The text of each id without its marks, and whether a word begins with it, as after [CLS], [SEP] and padding."""
+    """The text of each token without ## or ▁, and whether it starts a word, as after [CLS], [SEP] and padding."""
     backend, special = tokenizer.backend_tokenizer, special_ids(tokenizer)
     model, is_bytes = type(backend.model).__name__, type(backend.decoder).__name__ == "ByteLevel"
     borders = {special.cls, special.sep, special.pad}

@@ -1,4 +1,4 @@
-"""Unigram tokens in ALBERT's layout (section 4.1), learned bit for bit the same; new words for a vocabulary."""
+"""Reproducible training of Unigram tokenizers in ALBERT's layout (section 4.1), and vocabulary extension."""
 
 import json
 import logging
@@ -20,49 +20,49 @@ from electra_albert.corpus.tokenizer import SPECIAL_TOKENS, WORD_START, Tokenize
 
 LOG = logging.getLogger(__name__)
 
-CHARACTER_COVERAGE = 0.9999  # the rarest characters beyond it become <unk>, as in SentencePiece, and take no tokens
-TRAINING_CHARACTERS = 1_000_000  # of distinct words; below the trainer's seed size, whose cut would not repeat
+CHARACTER_COVERAGE = 0.9999  # rarer characters become <unk>, as in SentencePiece
+TRAINING_CHARACTERS = 1_000_000  # of distinct words; a text above the trainer's seed size would not repeat
 SCORE_DIGITS = 5
-_PENALTY_STEP = 1e-4  # the trainer spaces the scores of characters it has to add by this, in no fixed order
-_FEED_WORDS = 1000
-_ENDINGS = "".join(map(chr, range(0xF0000, 0xF0400)))  # for private use; so many that no string with one is frequent
-_LONGEST_PIECE = 16
+_PENALTY_STEP = 1e-4  # the trainer adds missing characters in no fixed order, with scores this far apart
+_WORDS_AT_ONCE = 1000
+_ENDINGS = "".join(map(chr, range(0xF0000, 0xF0400)))  # private use; so many that no string ending in one is frequent
+_MAX_TOKEN_LENGTH = 16
 # Letters with their marks and joiners (numbers such as Ⅷ and ² count as letters), and digits.
 _LETTER = r"\p{L}\p{Nl}\p{No}"
 LETTERS_OR_DIGITS = rf"[{_LETTER}][{_LETTER}\p{{M}}\u200c\u200d]*|\d+"
 _RUN = regex.compile(rf"{WORD_START}?(?:{LETTERS_OR_DIGITS}|.)", regex.DOTALL)
 _WORD_RUN = regex.compile(rf"{WORD_START}?(?:{LETTERS_OR_DIGITS})")
 _SPACELESS = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
-_CHUNK = regex.compile(rf".{{1,{_LONGEST_PIECE}}}(?!\p{{M}})|.{{1,{_LONGEST_PIECE}}}")
-# English text: so many of its words are these, and hardly any holds a letter that is not ASCII.
+_CHUNK = regex.compile(rf".{{1,{_MAX_TOKEN_LENGTH}}}(?!\p{{M}})|.{{1,{_MAX_TOKEN_LENGTH}}}")
+# Text is English if these words are frequent and words with letters outside ASCII are rare.
 _ENGLISH_WORDS = word_set("the and of that with which from this were they have been their would there")
-_FEW_SPACELESS = 0.01  # of the characters, up to which runs of such scripts are treated as words
+_FEW_SPACELESS = 0.01  # of the characters; up to this share runs of such scripts are treated as words
 _ENGLISH_SHARE = 0.05
 _FOREIGN_SHARE = 0.01
 
-FEWEST_OCCURRENCES = 5  # of a word, from which on a vector of its own can be learned
-MOST_WORDS = 2_000_000  # distinct ones counted at a time
-LONGEST_WORD = 64  # characters; bounds what counting holds
+MIN_OCCURRENCES = 5  # of a word, enough to learn an embedding
+MAX_WORDS = 2_000_000  # distinct words counted at once
+MAX_WORD_LENGTH = 64  # characters; bounds the memory of counting
 
 Accents = bool | Literal["albert"] | None
 
 
 class _TrainingText(NamedTuple):
-    """Counted strings that tokens are learned from."""
+    """Counted strings that the trainer learns tokens from."""
 
     runs: list[tuple[str, int]]
-    chunks: list[tuple[str, int]]  # of runs written without spaces
-    alphabet: list[str]  # characters of such runs, each of which is a token
+    chunks: list[tuple[str, int]]  # of scripts written without spaces
+    alphabet: list[str]  # characters of such scripts; each becomes a token
 
 
 def train_tokenizer(
     sentences: Iterable[str], vocab_size: int, do_lower_case: bool, keep_accents: Accents = None
 ) -> Tokenizer:
-    """Unigram tokens learned from `sentences`, bit for bit the same each time; fewer than `vocab_size` of a short text.
+    """Train a Unigram tokenizer, bit-identical for the same text; short text gives fewer than `vocab_size` tokens.
 
-    keep_accents: False removes the marks of Latin letters, True none, "albert" those of every script, as ALBERT's
-    published tokenizer does; by default they are removed from Latin letters if the text is English. No token joins a
-    comma to a digit. Raises DataError where there is no text.
+    keep_accents: False removes the marks of Latin letters, True none, "albert" those of every script, as the published
+    ALBERT tokenizer does; None those of Latin letters if the text is English. No token joins a comma to a digit. Raises
+    DataError if there is no text.
     """
     from transformers import AlbertTokenizer, PreTrainedTokenizerFast
 
@@ -71,8 +71,8 @@ def train_tokenizer(
         raw.update(sentence.split())
     if keep_accents is None:
         keep_accents = not _is_english(raw)
-        kept = "not English: all accents and marks are kept (--keep_accents false: not those of Latin letters)"
-        removed = "English: accents of Latin letters are removed (--keep_accents true: kept)"
+        kept = "not English: keeping all accents and marks (--keep_accents false removes those of Latin letters)"
+        removed = "English: removing accents of Latin letters (--keep_accents true keeps them)"
         LOG.info(f"the text is {kept if keep_accents else removed}")
     if keep_accents == "albert":
         normalizer = AlbertTokenizer(do_lower_case=do_lower_case).backend_tokenizer.normalizer
@@ -82,13 +82,13 @@ def train_tokenizer(
     for word, count in raw.items():
         for part in normalizer.normalize_str(word).split():
             words[part] += count
-    text = _training_text(words, most_characters=max(1, (vocab_size - len(SPECIAL_TOKENS)) // 2))
+    text = _training_text(words, max_characters=max(1, (vocab_size - len(SPECIAL_TOKENS)) // 2))
     if not text.runs and not text.chunks:
-        found = f" but words of more than {TRAINING_CHARACTERS // 2:,} characters, or of rare ones" if words else ""
-        raise DataError(f"the corpus holds no text to train a tokenizer on{found}; give it some sentences")
-    source = f"{len(text.runs):,} most frequent words and {len(text.chunks):,} chunks of text without spaces"
-    LOG.info(f"learning subwords of {sum(len(w) * n for w, n in words.items()):,} characters of text from its {source}")
-    vocab = [(piece, 0.0) for piece in SPECIAL_TOKENS] + _learn(text, vocab_size)
+        found = f" except words of over {TRAINING_CHARACTERS // 2:,} characters or of rare characters" if words else ""
+        raise DataError(f"the corpus holds no text to train a tokenizer on{found}; add sentences")
+    source = f"the {len(text.runs):,} most frequent words and {len(text.chunks):,} chunks of text without spaces"
+    LOG.info(f"learning subwords from {source}, of {sum(len(w) * n for w, n in words.items()):,} characters of text")
+    vocab = [(token, 0.0) for token in SPECIAL_TOKENS] + _learn(text, vocab_size)
     if keep_accents == "albert":
         return build_albert(vocab, {"do_lower_case": do_lower_case})
     albert = build_albert(vocab, {})
@@ -99,7 +99,7 @@ def train_tokenizer(
 
 
 def _is_english(words: Counter[str]) -> bool:
-    """Whether counted words are English: its function words are frequent, letters that are not ASCII are rare."""
+    """Whether words are English: English function words are frequent, and letters outside ASCII are rare."""
     english = sum(count for word, count in words.items() if word.lower() in _ENGLISH_WORDS)
     others = [word for word in words if not word.isascii()]
     foreign = sum(words[word] for word in others if any(letter.isalpha() and letter > "\x7f" for letter in word))
@@ -107,7 +107,7 @@ def _is_english(words: Counter[str]) -> bool:
 
 
 def _learn(text: _TrainingText, vocab_size: int) -> list[tuple[str, float]]:
-    """The tokens with their scores, the likeliest first."""
+    """Learned tokens with their scores (log probabilities), highest first."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from tokenizers.trainers import UnigramTrainer
 
@@ -117,24 +117,24 @@ def _learn(text: _TrainingText, vocab_size: int) -> list[tuple[str, float]]:
         special_tokens=list(SPECIAL_TOKENS),
         unk_token="<unk>",
         initial_alphabet=text.alphabet,
-        max_piece_length=_LONGEST_PIECE,
-        shrinking_factor=0.5 if text.chunks else 0.75,  # chunks have many more strings to begin with
+        max_piece_length=_MAX_TOKEN_LENGTH,
+        shrinking_factor=0.5 if text.chunks else 0.75,  # chunks give many more initial candidates
         show_progress=False,
     )
     bare = Tokenizer(models.Unigram())
     bare.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     bare.train_from_iterator(_repeat_runs(text, endings), trainer)
     vocab = json.loads(bare.to_str())["model"]["vocab"]
-    scores = _repeatable_scores({piece: score for piece, score in vocab if piece not in SPECIAL_TOKENS})
-    own = {piece: score for piece, score in scores.items() if piece[-1] not in endings}
+    scores = _repeatable_scores({token: score for token, score in vocab if token not in SPECIAL_TOKENS})
+    own = {token: score for token, score in scores.items() if token[-1] not in endings}
     return sorted(own.items(), key=lambda item: (-item[1], item[0]))[: vocab_size - len(SPECIAL_TOKENS)]
 
 
-def _training_text(words: Counter[str], most_characters: int) -> _TrainingText:
-    """The most frequent runs made of the covered characters, up to a bound on their characters together.
+def _training_text(words: Counter[str], max_characters: int) -> _TrainingText:
+    """The most frequent runs of covered characters, at most TRAINING_CHARACTERS in total.
 
-    Words are cut into runs of letters, runs of digits and single other characters, as SentencePiece cuts them; runs of
-    scripts without spaces into chunks as long as the longest token, chosen evenly, with their share of the bound.
+    Words are split into runs of letters, runs of digits and single other characters, as in SentencePiece. Runs of
+    scripts without spaces are cut into chunks of the maximum token length, sampled evenly in their share of the total.
     """
     runs, characters, chunks = Counter[str](), Counter[str](), Counter[str]()
     for word, count in words.items():
@@ -143,7 +143,7 @@ def _training_text(words: Counter[str], most_characters: int) -> _TrainingText:
             for character in run:
                 characters[character] += count
     wanted, seen, alphabet = CHARACTER_COVERAGE * characters.total(), 0, set()
-    for character, count in sorted(characters.items(), key=lambda item: (-item[1], item[0]))[:most_characters]:
+    for character, count in sorted(characters.items(), key=lambda item: (-item[1], item[0]))[:max_characters]:
         if seen >= wanted:
             break
         alphabet.add(character)
@@ -162,12 +162,12 @@ def _training_text(words: Counter[str], most_characters: int) -> _TrainingText:
     return _TrainingText(kept_runs, kept_chunks, sorted(alphabet & spaceless) if chunks else [])
 
 
-def _take(runs: list[tuple[str, int]], most_characters: int, alphabet: set[str]) -> tuple[list[tuple[str, int]], int]:
-    """The first runs up to a bound on their characters, those in `alphabet`; and how many characters all have."""
+def _take(runs: list[tuple[str, int]], max_characters: int, alphabet: set[str]) -> tuple[list[tuple[str, int]], int]:
+    """Take runs up to `max_characters` in total and keep those in `alphabet`; also returns the total."""
     kept, size = [], 0
     for run, count in runs:
-        taken = 2 * len(run) + 3  # once as it is, once with an ending
-        if size + taken <= most_characters:  # one endless run must not shut out the words after it
+        taken = 2 * len(run) + 3  # once plain, once with an ending
+        if size + taken <= max_characters:  # skips an overlong run, not the words after it
             size += taken
             if alphabet.issuperset(run):
                 kept.append((run, count))
@@ -175,40 +175,40 @@ def _take(runs: list[tuple[str, int]], most_characters: int, alphabet: set[str])
 
 
 def _repeat_runs(text: _TrainingText, endings: str) -> Iterator[str]:
-    """Each run as often as it was counted, and once with an ending, since tokens are strings of at least two words."""
+    """Repeat each run by its count, plus once with an ending, because a token must occur in at least two words."""
     for number, (run, count) in enumerate(text.runs + text.chunks):
-        full, rest = divmod(count, _FEED_WORDS)
-        yield from repeat((run + " ") * _FEED_WORDS, full)
+        full, rest = divmod(count, _WORDS_AT_ONCE)
+        yield from repeat((run + " ") * _WORDS_AT_ONCE, full)
         yield (run + " ") * rest + (run + endings[number % len(endings)] if number < len(text.runs) else "")
 
 
 def _repeatable_scores(trained: dict[str, float]) -> dict[str, float]:
-    """Scores rounded; characters that the trainer adds, at the lowest plus 0, 1, 2 … steps in any order, are alike."""
-    single = [score for piece, score in trained.items() if len(piece) == 1]
+    """Round the scores, and give all characters that the trainer added in random order the lowest score."""
+    single = [score for token, score in trained.items() if len(token) == 1]
     lowest = min(single, default=0.0)
 
-    def is_added(piece: str, score: float) -> bool:
+    def is_added(token: str, score: float) -> bool:
         steps = (score - lowest) / _PENALTY_STEP
-        return len(piece) == 1 and steps < len(single) and abs(steps - round(steps)) < _PENALTY_STEP
+        return len(token) == 1 and steps < len(single) and abs(steps - round(steps)) < _PENALTY_STEP
 
-    return {piece: round(lowest if is_added(piece, score) else score, SCORE_DIGITS) for piece, score in trained.items()}
+    return {token: round(lowest if is_added(token, score) else score, SCORE_DIGITS) for token, score in trained.items()}
 
 
-# New words for a vocabulary.
+# Vocabulary extension.
 
 
 class _Word(NamedTuple):
     text: str
     occurrences: int
-    score: float  # the logarithm of its share of the text
-    ids: list[int]  # the tokens of several that it is written with
+    score: float  # log probability
+    ids: list[int]  # of the tokens it is split into
 
 
 def extend_tokenizer(tokenizer: Tokenizer, sentences: Iterable[str], count: int) -> tuple[Tokenizer, list[list[int]]]:
-    """Give the words of `sentences` that save most tokens a token of their own, at most `count` of them.
+    """Add up to `count` words of `sentences` as tokens, those that save most tokens first.
 
-    Returns the new tokenizer, whose first ids are the old ones, and the old ids that each new token replaces. Words
-    that hold a character without a token are left out. Raises UsageError where the kind cannot be extended.
+    Returns the new tokenizer, which keeps all old ids, and the old ids that each new token replaces. Skips words with
+    unknown characters. Raises UsageError if the tokenizer type cannot be extended.
     """
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     model, size = content["model"], len(tokenizer)
@@ -216,16 +216,16 @@ def extend_tokenizer(tokenizer: Tokenizer, sentences: Iterable[str], count: int)
         raise UsageError(f"the vocabulary of a {model['type']} tokenizer cannot be extended; keep it as it is")
     if len(model["vocab"]) < size:
         raise UsageError("a vocabulary with added tokens after the model's own cannot be extended; keep it as it is")
-    words = _worthwhile(tokenizer, count_words(_words(tokenizer, model["type"], sentences)))
+    words = _candidate_words(tokenizer, count_words(_words(tokenizer, model["type"], sentences)))
     if model["type"] == "WordPiece":
-        words = words[:count]  # the longest token that matches is taken, which is the whole word
+        words = words[:count]  # WordPiece takes the longest match, which is the whole word
         model["vocab"] |= {word.text: size + number for number, word in enumerate(words)}
     else:
         words = _used_words(model, words, count)
         model["vocab"] += [[word.text, word.score] for word in words]
     if not words:
         return tokenizer, []
-    with TemporaryDirectory() as folder:  # checked and built like any that is read from a file
+    with TemporaryDirectory() as folder:  # checks and builds it like any other tokenizer
         tokenizers.save_tokenizer(tokenizer, Path(folder), tokenizer.model_max_length)
         (Path(folder) / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
         extended = tokenizers.load_tokenizer(Path(folder))
@@ -234,34 +234,34 @@ def extend_tokenizer(tokenizer: Tokenizer, sentences: Iterable[str], count: int)
     return extended, [word.ids for word in words]
 
 
-def count_words(words: Iterable[str], most_words: int = MOST_WORDS) -> Counter[str]:
-    """How often each word occurs; the rarest are forgotten whenever more than `most_words` differ."""
+def count_words(words: Iterable[str], max_words: int = MAX_WORDS) -> Counter[str]:
+    """Count words; drops the rarest whenever there are more than `max_words` distinct ones."""
     counts: Counter[str] = Counter()
     for word in words:
         counts[word] += 1
         fewest = 1
-        while len(counts) > most_words:
+        while len(counts) > max_words:
             counts = Counter({text: number for text, number in counts.items() if number > fewest})
             fewest += 1
     return counts
 
 
 def _words(tokenizer: Tokenizer, kind: str, sentences: Iterable[str]) -> Iterator[str]:
-    """The words as the model is given them; those of Unigram cut into runs."""
+    """The pre-tokenized words; for Unigram split into runs of letters or digits."""
     backend = tokenizer.backend_tokenizer
     for sentence in sentences:
         text = backend.normalizer.normalize_str(sentence) if backend.normalizer else sentence
         words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)] if backend.pre_tokenizer else [text]
         for word in words:
             parts = _WORD_RUN.findall(word) if kind == "Unigram" else (word,)
-            yield from (part for part in parts if len(part) <= LONGEST_WORD)
+            yield from (part for part in parts if len(part) <= MAX_WORD_LENGTH)
 
 
-def _worthwhile(tokenizer: Tokenizer, counts: Counter[str]) -> list[_Word]:
-    """Frequent words of several known tokens, those first that a token of their own would save most of."""
+def _candidate_words(tokenizer: Tokenizer, counts: Counter[str]) -> list[_Word]:
+    """Frequent words of several known tokens, sorted by the number of tokens they would save."""
     vocab, total, found = tokenizer.get_vocab(), counts.total(), []
     for text, count in counts.items():
-        if count >= FEWEST_OCCURRENCES and text not in vocab:
+        if count >= MIN_OCCURRENCES and text not in vocab:
             ids = [token.id for token in tokenizer.backend_tokenizer.model.tokenize(text)]
             if len(ids) > 1 and tokenizer.unk_token_id not in ids:
                 found.append(_Word(text, count, round(math.log(count / total), SCORE_DIGITS), ids))
@@ -269,7 +269,7 @@ def _worthwhile(tokenizer: Tokenizer, counts: Counter[str]) -> list[_Word]:
 
 
 def _used_words(model: dict[str, Any], words: list[_Word], count: int) -> list[_Word]:
-    """The first `count` words that Unigram encodes as one token, since they are likelier than their parts together."""
+    """The first `count` words that Unigram encodes as one token, because they are likelier than their parts."""
     from tokenizers.models import Unigram
 
     old = [tuple(row) for row in model["vocab"]]

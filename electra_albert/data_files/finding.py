@@ -1,4 +1,4 @@
-"""The files of a corpus by its name, their format by name and first bytes, and whether they are still the same."""
+"""Finds the files of a corpus, detects their format, and checks whether they changed."""
 
 import codecs
 import glob
@@ -20,7 +20,7 @@ Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "arrow"]
 
 SAMPLE_BYTES = 1 << 20
 _TRAIN = "train"
-_STATE = ("path", "size", "mtime_ns", "ctime_ns")  # of a file on disk
+_STATE = ("path", "size", "mtime_ns", "ctime_ns")  # file status on disk
 _FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv"}
 _FORMATS |= {".parquet": "parquet", ".arrow": "arrow"}
 _NOT_TEXT = re.compile(
@@ -29,29 +29,29 @@ _NOT_TEXT = re.compile(
     r"|avro|lock)"
 )
 _BINARY = (b"PK\x03\x04", b"%PDF-", b"7z\xbc\xaf\x27\x1c", b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
-_STRAY_BYTES, _STRAY_SHARE = 3, 0.001  # not in UTF-8: as many are mended, or left out, whatever the rest is
-_MAX_INVALID_SHARE = 0.2  # of the bytes: above it the file is in another encoding
-_MAX_CONTROL_SHARE = 0.05  # of the bytes: above it the file is no text
+_STRAY_BYTES, _STRAY_SHARE = 3, 0.001  # invalid bytes tolerated in any file
+_MAX_INVALID_SHARE = 0.2  # of the bytes; above it the file is in another encoding
+_MAX_CONTROL_SHARE = 0.05  # of the bytes; above it the file is not text
 _CONTROL = bytes(c for c in range(32) if not chr(c).isspace() and c not in (8, 27)) + b"\x7f"
 
 
 def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[Path]:
-    """The text files of `corpus`, each once, in a fixed order; `counts` gets the number of those left out.
+    """List the text files of `corpus`, each once, in a fixed order; adds the number of skipped files to `counts`.
 
-    `corpus` is a file, a folder (with all below it), a folder that `datasets` wrote, a glob, a URL of any of these, or
-    else OWNER/NAME or OWNER/NAME:CONFIG of a dataset of the hub. Raises UsageError where it is missing or cannot be
-    read, DataError where it is not text.
+    `corpus` is a file, a folder (read recursively), a folder saved by `datasets`, a glob, a URL of any of these, or
+    OWNER/NAME or OWNER/NAME:CONFIG of a hub dataset. Raises UsageError if it is missing or cannot be read, DataError if
+    it is not text.
     """
     if not os.path.lexists(corpus):
-        corpus = os.path.expanduser(corpus)  # a shell leaves the ~ of --corpus=~/text as it is
+        corpus = os.path.expanduser(corpus)  # a shell does not expand the ~ of --corpus=~/text
     matches = [Path(corpus)] if os.path.lexists(corpus) else sorted(map(Path, glob.glob(corpus, recursive=True)))
     if not matches and is_url(corpus):
         matches = fetch(corpus, "corpus")
     elif not matches and (on_hub := hub_name(corpus)) and not Path(corpus).parent.exists():
-        nothing = f"--corpus {corpus}: neither a file or folder here, nor a dataset with a split {_TRAIN!r} to load"
+        nothing = f"--corpus {corpus}: neither a local file or folder, nor a hub dataset with a split {_TRAIN!r}"
         matches = [Path(entry["filename"]) for entry in load_from_hub(*on_hub, _TRAIN, nothing).cache_files]
     elif not matches:
-        advice = "check the path" + (os.sep not in corpus) * ", or give a dataset of the hub as OWNER/NAME"
+        advice = "check the path" + (os.sep not in corpus) * ", or give a hub dataset as OWNER/NAME"
         raise UsageError(f"--corpus {corpus}: no such file or folder, and no file matches it; {advice}")
     files: dict[str, Path] = {}
     for match in matches:
@@ -68,7 +68,7 @@ def find_files(corpus: str, counts: Counter[str], encoding: str = UTF8) -> list[
 
 
 def _files_below(folder: Path, visited: set[Path], counts: Counter[str]) -> Iterator[Path]:
-    """All but hidden files and those that are not text; a link that leads back up is not followed again."""
+    """Text files below a folder, without hidden ones; each folder is visited once, also through links."""
     if folder.resolve() in visited:
         return
     visited.add(folder.resolve())
@@ -94,7 +94,7 @@ def _files_below(folder: Path, visited: set[Path], counts: Counter[str]) -> Iter
 
 
 def _saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
-    """The Arrow files of a dataset written by `save_to_disk`; of several splits those of train."""
+    """The Arrow files of a dataset written by `save_to_disk`, of the split train if there are several."""
     import datasets
 
     try:
@@ -103,18 +103,18 @@ def _saved_files(folder: Path, counts: Counter[str]) -> list[Path]:
         raise DataError(f"{folder}: a damaged dataset ({' '.join(str(error).split())[:200]}); save again") from error
     if isinstance(found, datasets.DatasetDict):
         if _TRAIN not in found:
-            raise UsageError(f"{folder}: a dataset without a split {_TRAIN!r}; give one of its folders: {[*found]}")
+            raise UsageError(f"{folder}: the dataset has no split {_TRAIN!r}; give one of its folders: {[*found]}")
         counts["splits_skipped"] += len(found) - 1
         found = found[_TRAIN]
     files = [Path(entry["filename"]) for entry in found.cache_files]
     inside = os.path.join(os.path.abspath(folder), "")
-    if not all(os.path.abspath(file).startswith(inside) for file in files):  # by name: a file may be a link
-        raise DataError(f"{folder}: a damaged dataset, with files outside of it; save it again")
+    if not all(os.path.abspath(file).startswith(inside) for file in files):  # by name, because a file may be a link
+        raise DataError(f"{folder}: a damaged dataset, with files outside its folder; save it again")
     return files
 
 
 def format_of(path: Path) -> Format | None:
-    """The format by a file's name, without .gz, .bz2, .xz or .zst; None where it is not text."""
+    """The format by file name, ignoring .gz, .bz2, .xz and .zst; None if it is not text."""
     name = Path(path.name.lower())
     if name.suffix in COMPRESSED_SUFFIXES:
         name = name.with_suffix("")
@@ -122,14 +122,14 @@ def format_of(path: Path) -> Format | None:
 
 
 def read_sample(path: Path) -> tuple[bytes, bool]:
-    """The first SAMPLE_BYTES of the content, decompressed, and whether that is all of it."""
+    """The first SAMPLE_BYTES of the decompressed content, and whether that is all of it."""
     with open_stream(path) as file:
         sample = file.read(SAMPLE_BYTES)
         return sample, not file.read(1)
 
 
 def _is_blank(path: Path, encoding: str) -> bool:
-    """Whether a file holds white space only, by its sample; refuses what is not text so encoded."""
+    """Whether a file holds only white space, by its sample. Raises DataError if it is not text in `encoding`."""
     with open_regular(path) as file:
         is_empty = not file.read(1)
     if is_empty or format_of(path) in ("parquet", "arrow"):
@@ -140,30 +140,30 @@ def _is_blank(path: Path, encoding: str) -> bool:
 
 
 def _refuse_foreign(path: Path, sample: bytes, encoding: str) -> None:
-    """Raise DataError where the sample is not text, or, but for a few bytes, not so encoded."""
+    """Raise DataError if the sample is not text, or not in `encoding` except for a few bytes."""
     if path.name.lower().endswith(".json"):
-        raise DataError(f"{path}: JSON; give one object a line in a file named .jsonl")
+        raise DataError(f"{path}: a .json file; write one object per line into a .jsonl file")
     if sample.startswith(b"version https://git-lfs"):
-        raise DataError(f"{path}: a pointer of git LFS, not the file; run git lfs pull")
+        raise DataError(f"{path}: a git LFS pointer, not the file; run git lfs pull")
     control = len(sample) - len(sample.translate(None, _CONTROL))
     is_tar = sample[257:262] == b"ustar"
     if is_tar or sample.startswith(_BINARY) or control > _MAX_CONTROL_SHARE * len(sample):
-        what = "binary (zip, tar, 7z, PDF, an image …), UTF-16 or UTF-32"
-        raise DataError(f"{path}: {what}; unpack it, or convert it with iconv -f UTF-16 -t UTF-8")
-    text = codecs.getincrementaldecoder(UTF8)("replace").decode(sample)  # without a last character that is cut
+        kind = "binary (zip, tar, 7z, PDF, an image …), UTF-16 or UTF-32"
+        raise DataError(f"{path}: {kind}; unpack it, or convert it with iconv -f UTF-16 -t UTF-8")
+    text = codecs.getincrementaldecoder(UTF8)("replace").decode(sample)  # ignores an incomplete last character
     invalid = text.count("\ufffd") - sample.count("\ufffd".encode())
     valid = len(text) - len(text.encode("ascii", "ignore")) - invalid
     if encoding != UTF8 and valid and not invalid:
-        raise DataError(f"{path}: it is UTF-8, not {encoding}; leave out --encoding, or convert the others")
+        raise DataError(f"{path}: UTF-8, not {encoding}; omit --encoding, and convert other files to UTF-8")
     is_stray = invalid <= max(_STRAY_BYTES, _STRAY_SHARE * len(sample)) or invalid <= valid
     if encoding == UTF8 and (invalid > _MAX_INVALID_SHARE * len(sample) or not is_stray):
         raise DataError(f"{path}: not UTF-8; {encoding_hint(sample)}")
 
 
 def identity(files: list[Path], *recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """State on disk and hash of the content of each file, in order.
+    """Status on disk and content hash of each file, in order.
 
-    The hash is taken from an identity in `recorded` that has the same state; a damaged one of them is ignored.
+    The hash is copied from an identity in `recorded` with the same status; damaged identities are ignored.
     """
     known: dict[tuple[Any, ...], str] = {}
     for before in recorded:
@@ -175,13 +175,13 @@ def identity(files: list[Path], *recorded: Mapping[str, Any]) -> dict[str, Any]:
             state = _state(path)
             digest = known.get(state) or hashlib.file_digest(file, "blake2b").hexdigest()
             if state != _state(path):
-                raise DataError(f"{path}: changed while it was read; leave it alone and start again")
+                raise DataError(f"{path}: changed while being read; do not change it, and start again")
         entries.append(dict(zip((*_STATE, "blake2b"), (*state, digest), strict=True)))
     return {"files": entries}
 
 
 def same_content(files: list[Path], recorded: Mapping[str, Any]) -> bool:
-    """Whether `files` hold what they held when `recorded` was taken; read only where their state on disk differs."""
+    """Whether the content of `files` equals `recorded`; reads a file only if its status on disk differs."""
     then, now = recorded["files"], identity(files, recorded)["files"]
     return [(entry["path"], entry["blake2b"]) for entry in then] == [(entry["path"], entry["blake2b"]) for entry in now]
 

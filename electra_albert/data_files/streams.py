@@ -1,4 +1,4 @@
-"""Files as the bytes they hold, plain or compressed, and as text in runs of whole lines; never held whole."""
+"""Reads files, plain or compressed, as bytes or as blocks of whole text lines, with bounded memory."""
 
 import bz2
 import codecs
@@ -23,20 +23,20 @@ from electra_albert.data_files import encoding_hint
 COMPRESSED_SUFFIXES = frozenset((".gz", ".bz2", ".xz", ".zst"))
 UTF8 = "utf-8"
 BYTE_ORDER_MARK = "\ufeff"
-MAX_LINE_BYTES = 1 << 20  # of UTF-8; a longer line of text is cut at white space
+MAX_LINE_BYTES = 1 << 20  # in UTF-8; a longer line of text is cut at white space
 MAX_RECORD = 64 << 20  # characters; a longer line of a file of records is refused
-SURROGATE = re.compile("[\ud800-\udfff]")  # a byte that is not in the encoding, or what JSON holds alone
-BLOCK_BYTES = 1 << 18  # less than the longest line, so that only the first line of a block can be too long
+SURROGATE = re.compile("[\ud800-\udfff]")  # an undecodable byte, or a lone surrogate in JSON
+BLOCK_BYTES = 1 << 18  # below MAX_LINE_BYTES, so that only the first line of a block can be too long
 _COMPRESSED_BYTES = 1 << 16  # read at once
 _MAGIC_BYTES = 10
 _MAGIC = {b"\x1f\x8b\x08": "gzip", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-_MAGIC |= {b"\x50\x2a\x4d\x18": "zstd"}  # a frame to be skipped, with which pzstd begins
-_BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")  # of text, or of nothing
+_MAGIC |= {b"\x50\x2a\x4d\x18": "zstd"}  # a skippable frame, written first by pzstd
+_BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")  # of data or of an empty file
 
 
 @contextmanager
 def open_regular(path: str | Path, *, takes_pipes: bool = False) -> Iterator[io.BufferedReader]:
-    """The file as it is on disk. Raises UsageError where it cannot be read; a FIFO or device is never waited for."""
+    """Open a regular file, without waiting for a pipe unless `takes_pipes`. Raises UsageError if it cannot be read."""
     without_waiting = 0 if takes_pipes else getattr(os, "O_NONBLOCK", 0)
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | without_waiting)) as file:
@@ -49,21 +49,21 @@ def open_regular(path: str | Path, *, takes_pipes: bool = False) -> Iterator[io.
 
 @contextmanager
 def open_stream(path: str | Path, *, takes_pipes: bool = False) -> Iterator[io.BufferedReader]:
-    """The content of a file, decompressed where it is compressed, whatever its name; DataError where it is damaged."""
+    """Open a file and decompress it if needed, by content, not name. Raises DataError if it is damaged."""
     with open_regular(path, takes_pipes=takes_pipes) as file:
         method = compression(file.peek(_MAGIC_BYTES)[:_MAGIC_BYTES])
         if method is None and Path(path).suffix.lower() in COMPRESSED_SUFFIXES and file.peek(1):
-            raise DataError(f"{path}: named {Path(path).suffix}, but not compressed; fetch it again or rename it")
+            raise DataError(f"{path}: named {Path(path).suffix}, but not compressed; download it again or rename it")
         try:
             yield file if method is None else io.BufferedReader(_decompressed(method, file), _COMPRESSED_BYTES)
         except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
             if method is None or (isinstance(error, OSError) and error.errno is not None):
-                raise  # of the disk
-            raise DataError(f"{path}: damaged or incomplete {method} data ({error}); fetch it again") from error
+                raise  # a disk error
+            raise DataError(f"{path}: damaged or incomplete {method} data ({error}); download it again") from error
 
 
 def compression(beginning: bytes) -> str | None:
-    """The compression of a file that begins so: gzip, bzip2, xz, zstd or None."""
+    """The compression of a file by its first bytes: gzip, bzip2, xz, zstd or None."""
     if beginning.startswith(b"BZh") and beginning[4:10] in _BZIP2_BLOCKS:
         return "bzip2"
     return next((name for magic, name in _MAGIC.items() if beginning.startswith(magic)), None)
@@ -80,7 +80,7 @@ def _decompressed(method: str, file: BinaryIO) -> Any:
 
 
 class _Members(io.RawIOBase):
-    """Decompressed members of bzip2 or xz; the standard library's files silently end at damage after a first one."""
+    """Decompresses bzip2 or xz members; the standard library silently stops at damage after the first one."""
 
     def __init__(self, file: BinaryIO, new: Callable[[], Any]) -> None:
         self._file, self._new, self._member = file, new, new()
@@ -100,14 +100,14 @@ class _Members(io.RawIOBase):
                     break
                 self._member = self._new()
             elif self._member.needs_input and not (block := self._file.read(_COMPRESSED_BYTES)):
-                raise EOFError("it ends too early")
+                raise EOFError("unexpected end of file")
             found = self._member.decompress(block, len(buffer))
         buffer[: len(found)] = found
         return len(found)
 
 
 def text_lines(path: Path, encoding: str = UTF8) -> Iterator[str]:
-    """The lines of a file or pipe between line feeds, without the byte order mark; DataError for one not so encoded."""
+    """Lines of a file or pipe, without line feeds and byte order mark. Raises DataError for undecodable bytes."""
     with open_stream(path, takes_pipes=True) as file:
         for number, raw in enumerate(file, start=1):
             try:
@@ -120,10 +120,10 @@ def text_lines(path: Path, encoding: str = UTF8) -> Iterator[str]:
 
 @dataclass
 class Lines:
-    """Iterates over runs of whole lines of `file` from byte `start` to `end`, or, where that is -1, to its end.
+    """Iterates over blocks of whole lines of `file` from byte `start` to `end`; -1: to the end of the file.
 
-    Each run is the number of its first line, from 0 where the reading began, and its text, which ends in a line feed.
-    A line ends at a line feed, a carriage return, or both. Bytes that are not in the encoding become lone surrogates.
+    A block is the number of its first line, counted from 0 at `start`, and its text, which ends in a line feed.
+    A line ends at a line feed, a carriage return, or both. Undecodable bytes become lone surrogates.
     """
 
     path: str
@@ -131,11 +131,11 @@ class Lines:
     start: int
     end: int
     counts: Counter[str]
-    cut: bool  # long lines; else they are refused
+    cut: bool  # cut long lines, else raise DataError
     encoding: str = UTF8
 
-    def place(self, number: int, more: int = 0) -> str:
-        """File and line, by its number from where the reading began and so many more; counts the lines before that."""
+    def location(self, number: int, more: int = 0) -> str:
+        """Format file and line `number` + `more`, counted from `start`; counts the lines before `start`."""
         before = 0
         with open_stream(self.path) as file:
             for first, text in Lines(self.path, file, 0, self.start, Counter(), cut=True, encoding=self.encoding):
@@ -143,7 +143,7 @@ class Lines:
         return f"{self.path}, line {before + number + more + 1}"
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        held: list[str] = []  # the beginning of a line whose end has not come
+        held: list[str] = []  # the start of an incomplete line
         size = number = 0
         for block in self._blocks():
             held.append(block)
@@ -152,7 +152,7 @@ class Lines:
                 continue
             joined = "".join(held)
             if not self.cut and len(joined) > MAX_RECORD and len(joined.partition("\n")[0]) > MAX_RECORD:
-                raise DataError(f"{self.place(number)}: a line of over 64 million characters; give one record a line")
+                raise DataError(f"{self.location(number)}: a line of over 64 million characters; use a line per record")
             while self.cut and (found := cut_line(joined)):
                 head, joined = found
                 self.counts["long_lines_cut"] += 1
@@ -168,23 +168,23 @@ class Lines:
     def _blocks(self) -> Iterator[str]:
         decoder = codecs.getincrementaldecoder(self.encoding)("surrogateescape")
         to_line_feeds = io.IncrementalNewlineDecoder(decoder, translate=True)
-        left = (self.end if self.end >= 0 else sys.maxsize) - self.start  # bytes not read yet
+        left = (self.end if self.end >= 0 else sys.maxsize) - self.start  # unread bytes
         while block := self.file.read(min(BLOCK_BYTES, left)):
             self.counts["bytes"] += len(block)
             left -= len(block)
             yield to_line_feeds.decode(block)
         if left and self.end >= 0:
-            raise DataError(f"{self.path}: became shorter while it was read; leave it alone and start again")
+            raise DataError(f"{self.path}: became shorter while being read; do not change it, and start again")
         yield to_line_feeds.decode(b"", final=True)
 
 
 def with_line_feeds(text: str) -> str:
-    """Every line end as one line feed."""
+    """Replace every line end by one line feed."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def cut_line(text: str) -> tuple[str, str] | None:
-    """Text in two where its first line has more than MAX_LINE_BYTES: at the last space that fits, else anywhere."""
+    """Split text whose first line exceeds MAX_LINE_BYTES, if possible at a space; None if it does not."""
     length = text.find("\n") if "\n" in text else len(text)
     if length <= MAX_LINE_BYTES // 4:
         return None
@@ -192,5 +192,5 @@ def cut_line(text: str) -> tuple[str, str] | None:
     if len(raw) <= MAX_LINE_BYTES:
         return None
     end = raw.rfind(b" ", MAX_LINE_BYTES // 2, MAX_LINE_BYTES) + 1 or MAX_LINE_BYTES
-    kept = len(codecs.getincrementaldecoder(UTF8)("surrogateescape").decode(raw[:end]))  # without half a character
+    kept = len(codecs.getincrementaldecoder(UTF8)("surrogateescape").decode(raw[:end]))  # no incomplete character
     return text[:kept], text[kept:]

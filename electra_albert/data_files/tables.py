@@ -1,4 +1,4 @@
-"""Rows of .jsonl, .csv, .tsv, .parquet and .arrow files, a few held at a time."""
+"""Rows of .jsonl, .csv, .tsv, .parquet and .arrow files, read with bounded memory."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from electra_albert.data_files.streams import UTF8, open_regular, text_lines
 if TYPE_CHECKING:
     import pyarrow
 
-SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}  # of a file named .csv, the usual one first
-_SEPARATED_LINES = 100  # of a file without a header, that show its separator
-_LONGEST_FIELD = 1 << 30  # characters of a field in CSV
-_ROWS = 256  # of a Parquet file read at once
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}  # of .csv files, the default first
+_SEPARATED_LINES = 100  # used to detect the separator of a file without a header
+_LONGEST_FIELD = 1 << 30  # characters of a CSV field
+_ROWS = 256  # read at once
 _BUFFER_BYTES = 1 << 20
 _ARROW_FILE = b"ARROW1"
 
-Position = Callable[[int], str]  # file and line, by the number of a line
+Locate = Callable[[int], str]  # line number to file and line
 
 
 def json_objects(
-    lines: Iterable[tuple[int, str]], position: Position, unique: Collection[str] | None = None
+    lines: Iterable[tuple[int, str]], location: Locate, unique: Collection[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The object of each numbered line that is not blank; no key (of those in `unique`, if given) may be repeated."""
+    """Parse each non-blank line as a JSON object. Raises DataError for a repeated key (only of `unique`, if given)."""
     repeated: list[str] = []
 
     def as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -49,37 +49,37 @@ def json_objects(
             record = json.loads(line, object_pairs_hook=as_object)
         except (ValueError, RecursionError) as error:
             reason = " ".join(str(error).split())[:100]
-            raise DataError(f"{position(number)}: not JSON ({reason}); give one JSON object a line") from error
+            raise DataError(f"{location(number)}: not JSON ({reason}); write one JSON object per line") from error
         if repeated:
-            raise DataError(f"{position(number)}: key {repeated[0]!r} is there twice in one object; keep one")
+            raise DataError(f"{location(number)}: key {repeated[0]!r} is there twice in one object; keep one")
         if not isinstance(record, dict):
-            raise DataError(f"{position(number)}: not an object but {json_kind(record)}; give one JSON object a line")
+            raise DataError(f"{location(number)}: {json_kind(record)}, not an object; write one per line")
         yield number, record
 
 
 def json_kind(value: object) -> str:
-    """The kind of a JSON value, in JSON's words."""
+    """The JSON type of a value."""
     names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
     return names.get(type(value), "an object" if isinstance(value, dict) else "null")
 
 
-def csv_rows(lines: Iterable[str], delimiter: str, position: Position) -> Iterator[tuple[int, list[str]]]:
-    """The rows of CSV with the number of the line that each begins at, from 1. Raises DataError for bad quotes."""
-    csv.field_size_limit(_LONGEST_FIELD)  # of the process, and left so: another reader may be under way
+def csv_rows(lines: Iterable[str], delimiter: str, location: Locate) -> Iterator[tuple[int, list[str]]]:
+    """CSV rows with the number of the line each starts at, from 1. Raises DataError for bad quotes."""
+    csv.field_size_limit(_LONGEST_FIELD)  # a global setting; not restored, because another reader may be active
     rows, number = csv.reader(lines, delimiter=delimiter, strict=True), 1
     try:
         for row in rows:
             yield number, row
             number = rows.line_num + 1
     except csv.Error as error:
-        advice = "correct its quotes (a quote within quotes is doubled), or give .jsonl"
-        raise DataError(f"{position(number)}: not a row of a table ({error}); {advice}") from error
+        advice = "correct its quotes (a quote within quotes is doubled), or use .jsonl"
+        raise DataError(f"{location(number)}: not a valid CSV row ({error}); {advice}") from error
 
 
 def csv_delimiter(lines: Iterable[str], wanted: Collection[str] = (), widths: Collection[int] = ()) -> str:
-    """The separator of a file named .csv: the one that gives a `wanted` column, or else the most, in the first line.
+    """Detect the separator of a .csv file: the one whose header has a `wanted` column, else the most columns.
 
-    Without a header, the one that gives a number of columns in `widths` in most lines. A comma where several fit.
+    Without a header, the one that most often gives a column count in `widths`. Ties go to the first in SEPARATORS.
     """
     sample = list(islice(lines, _SEPARATED_LINES if widths else 1))
 
@@ -92,20 +92,20 @@ def csv_delimiter(lines: Iterable[str], wanted: Collection[str] = (), widths: Co
             return sum(len(row) in widths for row in rows), 0
         return any(name in wanted for row in rows for name in row), sum(map(len, rows))
 
-    return max(SEPARATORS, key=fit)  # the first of those that fit alike
+    return max(SEPARATORS, key=fit)  # the first of several maxima
 
 
 class Columnar(NamedTuple):
-    """An open Parquet or Arrow file of several parts."""
+    """An open Parquet or Arrow file."""
 
     schema: pyarrow.Schema
-    sizes: list[int]  # bytes of each row group (Parquet) or record batch (Arrow), about
-    batches: Callable[[int, int, list[str]], Iterator[tuple[int, pyarrow.RecordBatch]]]  # of some parts, and first row
+    sizes: list[int]  # approximate bytes of each row group or record batch
+    batches: Callable[[int, int, list[str]], Iterator[tuple[int, pyarrow.RecordBatch]]]  # and the first row
 
 
 @contextmanager
 def open_columnar(path: str | Path) -> Iterator[Columnar]:
-    """A Parquet file, or an Arrow file or stream as `datasets` writes it. Raises DataError where it is damaged."""
+    """Open a Parquet file, or an Arrow file or stream as written by `datasets`. Raises DataError if it is damaged."""
     import pyarrow
 
     with open_regular(path) as regular:
@@ -113,9 +113,9 @@ def open_columnar(path: str | Path) -> Iterator[Columnar]:
             yield _parquet(regular) if format_of(Path(path)) == "parquet" else _arrow(str(path), regular)
         except (pyarrow.ArrowException, OSError, EOFError, ValueError, LookupError) as error:
             if isinstance(error, UserError) or (isinstance(error, OSError) and error.errno is not None):
-                raise  # ours, or of the disk
+                raise  # our own error, or a disk error
             reason = " ".join(str(error).split())[:200]
-            raise DataError(f"{path}: damaged, changed, or not as its name says ({reason}); write it again") from error
+            raise DataError(f"{path}: damaged, changed or misnamed ({reason}); write it again") from error
 
 
 def _parquet(regular: Any) -> Columnar:
@@ -138,7 +138,7 @@ def _arrow(path: str, regular: Any) -> Columnar:
 
     is_file = regular.read(len(_ARROW_FILE)) == _ARROW_FILE
 
-    def opened() -> Any:  # mapped, for a batch may be the whole file: the system holds or drops what is read of it
+    def opened() -> Any:  # memory-mapped, because a record batch may be the whole file
         return (ipc.open_file if is_file else ipc.open_stream)(memory_map(path))
 
     def parts() -> Iterator[pyarrow.RecordBatch]:
@@ -152,34 +152,34 @@ def _arrow(path: str, regular: Any) -> Columnar:
                 yield row, batch.select(columns)
             row += batch.num_rows
         if number < end - 1:
-            raise DataError(f"{path}: became shorter while it was read; leave it alone and start again")
+            raise DataError(f"{path}: became shorter while being read; do not change it, and start again")
 
     return Columnar(opened().schema, [batch.get_total_buffer_size() for batch in parts()], batches)
 
 
 class Row(NamedTuple):
-    """The cells of the columns asked for, or why the row has none."""
+    """The cells of the requested columns, or the reason why the row has none."""
 
     cells: tuple[Any, ...]
-    place: str
+    location: str
     problem: str | None = None
 
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of a table, and its rows with the cells of the columns that are wanted."""
+    """A table that is read row by row."""
 
-    place: str
+    location: str
     columns: tuple[str, ...]
     read: Callable[[list[str]], Iterator[Row]]
-    names_columns: bool = True  # itself, whatever its first row holds
+    names_columns: bool = True  # the format stores column names, the first row is never a header
 
     def find(self, names: Sequence[str]) -> str | None:
-        """The first of the names that is a column."""
+        """The first of `names` that is a column."""
         return next((name for name in names if name in self.columns), None)
 
     def rows(self, names: Sequence[str | None]) -> Iterator[Row]:
-        """All rows, with the cells of these columns; a name of None gives None in each row."""
+        """All rows with the cells of the columns `names`; a name of None gives None in each row."""
         wanted = [name for name in dict.fromkeys(names) if name is not None]
         for row in self.read(wanted):
             cells: dict[str | None, Any] = dict(zip(wanted, row.cells, strict=False))
@@ -195,10 +195,10 @@ def open_table(
     encoding: str = UTF8,
     note: Callable[[str, str], None] = lambda what, where: None,
 ) -> Table:
-    """A table by its name; .tsv (without quoting) is also the format of .txt and of a name without an ending.
+    """Open a table by file suffix; .txt and no suffix are read as .tsv, which has no quoting.
 
-    Where the first row holds none of the names in `header`, it is a row, and `without_header` names the columns if it
-    has as many. `named` are the columns that a file without a header may have. `note` is given what a report counts.
+    If the first row holds no name in `header` and has as many cells as `without_header`, it is data, and these are the
+    columns. `named` lists possible columns of a file without a header. `note` receives each remark and its file.
     """
     form = format_of(path)
     if form == "parquet" or form == "arrow":
@@ -206,7 +206,7 @@ def open_table(
     if form is None or (form == "text" and path.suffix.lower() not in (".txt", "")):
         raise UsageError(f"{path}: a table is .tsv, .csv, .jsonl, .parquet or .arrow, not {path.suffix}; convert it")
     lines: Callable[[], Iterator[str]] = partial(text_lines, path, encoding)
-    if path.is_fifo():  # which gives its lines once
+    if path.is_fifo():  # a pipe can be read only once
         lines = list(lines()).__iter__
     if form == "jsonl":
         return _json_table(path, lines())
@@ -225,31 +225,31 @@ def open_table(
         note(f"files without a header read as columns {', '.join(columns)}", str(path))
 
     def read(wanted: list[str]) -> Iterator[Row]:
-        positions = [columns.index(name) for name in wanted]
+        indices = [columns.index(name) for name in wanted]
         for number, cells in rows():
-            place = f"{path}:{number}"
+            location = f"{path}:{number}"
             if (has_header and number <= header_line) or (cells == [""] and len(columns) > 1):
-                continue  # a blank line; where there is but one column, it is an empty cell
+                continue  # a blank line; with a single column it is an empty cell
             if len(cells) != len(columns):
-                yield Row((), place, f"{len(cells)} columns instead of {len(columns)}")
+                yield Row((), location, f"{len(cells)} columns instead of {len(columns)}")
             else:
-                yield Row(tuple(cells[i] for i in positions), place)
+                yield Row(tuple(cells[i] for i in indices), location)
 
     return Table(str(path), columns, read, names_columns=False)
 
 
 def _columns_of(path: Path, first: list[str], named: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Those of the names that the first row of a file without a header has the cells for."""
+    """The columns in `named` that are as many as the cells of the first row of a file without a header."""
     for columns in named:
         if columns == tuple(first):
-            raise DataError(f"{path}: its first row is a header; leave out --column_names")
+            raise DataError(f"{path}: its first row is a header; omit --column_names")
         if len(columns) == len(first):
             return columns
-    raise DataError(f"{path}: its first row has {len(first)} columns, --column_names names {len(named[0])}; mend it")
+    raise DataError(f"{path}: its first row has {len(first)} columns, --column_names names {len(named[0])}; correct it")
 
 
 def _split(path: Path, lines: Callable[[], Iterator[str]], delimiter: str | None) -> Iterator[tuple[int, list[str]]]:
-    """The rows of CSV; without a delimiter the fields between tabs, whatever quotes they hold."""
+    """CSV rows; without a delimiter, the fields between tabs, without quoting."""
     if delimiter is None:
         return ((number, line.removesuffix("\r").split("\t")) for number, line in enumerate(lines(), start=1))
     rows = csv_rows((line + "\n" for line in lines()), delimiter, partial("{}:{}".format, path))
@@ -257,12 +257,12 @@ def _split(path: Path, lines: Callable[[], Iterator[str]], delimiter: str | None
 
 
 def _json_table(path: Path, lines: Iterable[str]) -> Table:
-    position = partial("{}:{}".format, path)
-    records = [(position(number), record) for number, record in json_objects(enumerate(lines, start=1), position)]
+    location = partial("{}:{}".format, path)
+    records = [(location(number), record) for number, record in json_objects(enumerate(lines, start=1), location)]
     if not records:
         raise DataError(f"{path}: empty; give a file with rows")
     names = tuple(dict.fromkeys(key for _, record in records for key in record))
-    return Table(str(path), names, lambda wanted: (Row(tuple(map(one.get, wanted)), place) for place, one in records))
+    return Table(str(path), names, lambda wanted: (Row(tuple(map(one.get, wanted)), where) for where, one in records))
 
 
 def _columnar_table(path: Path) -> Table:
@@ -272,7 +272,7 @@ def _columnar_table(path: Path) -> Table:
     def read(wanted: list[str]) -> Iterator[Row]:
         with open_columnar(path) as opened:
             for first, batch in opened.batches(0, len(opened.sizes), wanted):
-                batch.validate(full=True)  # Arrow trusts the offsets in a file; those of a damaged one lie outside
+                batch.validate(full=True)  # Arrow trusts the offsets in a file, even damaged ones
                 columns = [batch.column(name).to_pylist() for name in wanted]
                 for row, cells in enumerate(zip(*columns, strict=True), first + 1):
                     yield Row(cells, f"{path}, row {row}")
@@ -280,8 +280,8 @@ def _columnar_table(path: Path) -> Table:
     return Table(str(path), names, read)
 
 
-def dataset_table(dataset: Any, place: str) -> Table:
-    """A split of a dataset of the hub; class numbers, also in lists, become the dataset's names of them, -1 None."""
+def dataset_table(dataset: Any, location: str) -> Table:
+    """A split of a hub dataset; class ids, also in lists, become class names, and -1 becomes None."""
 
     def read(wanted: list[str]) -> Iterator[Row]:
         features = [dataset.features[name] for name in wanted]
@@ -289,9 +289,9 @@ def dataset_table(dataset: Any, place: str) -> Table:
         numbers = count(1)
         for batch in dataset.select_columns(wanted).iter(_ROWS):
             for cells in zip(*(batch[name] for name in wanted), strict=True):
-                yield Row(tuple(map(_class_name, cells, classes)), f"{place}, row {next(numbers)}")
+                yield Row(tuple(map(_class_name, cells, classes)), f"{location}, row {next(numbers)}")
 
-    return Table(place, tuple(dataset.column_names), read)
+    return Table(location, tuple(dataset.column_names), read)
 
 
 def _class_name(cell: Any, names: list[str] | None) -> Any:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
 from electra_albert.contracts import Batch, CheckpointError, DataError, SpecialIds, UsageError
-from electra_albert.corpus.examples import SHORTEST_ROW, PackedExamples, build_table, eval_batches
+from electra_albert.corpus.examples import SHORTEST_EXAMPLE, PackedExamples, build_table, eval_batches
 from electra_albert.corpus.sources import ReadOptions, plan_units, read_unit
 from electra_albert.corpus.store import TokenStream
 from electra_albert.corpus.text_encoder import TextEncoder
@@ -55,8 +55,8 @@ def score_text(
     generator, special = model.masked_token_model("the score of a text"), special_ids(model.tokenizer)
     longest = generator.config.max_position_embeddings
     length = min(USUAL_LENGTH, longest) if max_seq_length is None else max_seq_length
-    if not SHORTEST_ROW <= length <= longest:
-        raise UsageError(f"max_seq_length={length} must be from {SHORTEST_ROW} to the model's {longest} positions")
+    if not SHORTEST_EXAMPLE <= length <= longest:
+        raise UsageError(f"max_seq_length={length} must be from {SHORTEST_EXAMPLE} to the model's {longest} positions")
     require_file(file)
     stream, words = _tokenize(model.tokenizer, file, text_column)
     sums, tokens = torch.zeros(4, dtype=torch.float64), len(stream.tokens)
@@ -197,13 +197,13 @@ def read_pairs(file: Path) -> dict[str, tuple[str, list[Pair]]]:
     sets: dict[str, tuple[str, list[Pair]]] = {}
     for row in table.rows([table.find((column,)) for column in columns]):
         cells = zip(row.cells, columns, strict=True)
-        good, bad, name, term = (as_text(cell, row.place, column).strip() for cell, column in cells)
+        good, bad, name, term = (as_text(cell, row.location, column).strip() for cell, column in cells)
         if not (good and bad):
-            raise DataError(f"{row.place}: no {_SENTENCES[bool(good)]!r}; give each line {' and '.join(_SENTENCES)}")
+            raise DataError(f"{row.location}: no {_SENTENCES[bool(good)]!r}; give each line {' and '.join(_SENTENCES)}")
         first_term, pairs = sets.setdefault(name or file.stem, (term, []))
         if term != first_term:
-            raise DataError(f"{row.place}: set {name!r} is of {first_term!r} and of {term!r}; give it one term")
-        pairs.append((good, bad, row.place))
+            raise DataError(f"{row.location}: set {name!r} is of {first_term!r} and of {term!r}; give it one term")
+        pairs.append((good, bad, row.location))
     return sets
 
 

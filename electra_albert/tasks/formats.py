@@ -54,9 +54,9 @@ def read_examples(reading: Reading) -> list[Any]:
 def _table_items(table: Table, form: _Format, reading: Reading) -> Iterator[Item]:
     columns = reading.task.columns
     if table.names_columns:
-        reading.refuse_options(table.place, "names its columns itself; leave it out", "column_names")
+        reading.refuse_options(table.location, "names its columns itself; leave it out", "column_names")
     if reading.task.kind == "token" and (reading.config.label_column or "").isdecimal():
-        reading.refuse_options(table.place, "has columns with names; give one of them", "label_column")
+        reading.refuse_options(table.location, "has columns with names; give one of them", "label_column")
     pair_names = columns.pair and (*columns.pair, *form.lists[:1])
     label_names = () if reading.purpose == "test" else (*columns.label, *form.lists[1:])
     roles = zip((columns.text, pair_names, label_names), form.columns, ("text", "text_pair", "label"), strict=True)
@@ -65,11 +65,11 @@ def _table_items(table: Table, form: _Format, reading: Reading) -> Iterator[Item
     for index, row in enumerate(table.rows(names)):
         if row.problem:
             with suppress(LeftOut):
-                reading.leave_out(row.problem, row.place)
+                reading.leave_out(row.problem, row.location)
             continue
         text, second, answer, *others, found = row.cells
-        identity = as_text(index if found is None else found, row.place, "id")
-        yield Item(text, second, answer, identity, row.place, others)
+        identity = as_text(index if found is None else found, row.location, "id")
+        yield Item(text, second, answer, identity, row.location, others)
 
 
 def _new_texts(path: Path, reading: Reading) -> Iterator[Item] | None:

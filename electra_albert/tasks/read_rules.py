@@ -37,12 +37,12 @@ class Reading:
     @property
     def place(self) -> str:
         """The file or split, as errors name it."""
-        return self.source.place if isinstance(self.source, Table) else str(self.source)
+        return self.source.location if isinstance(self.source, Table) else str(self.source)
 
     @property
     def name(self) -> str:
         """The file or split, as the report names it."""
-        return self.source.place if isinstance(self.source, Table) else self.source.name
+        return self.source.location if isinstance(self.source, Table) else self.source.name
 
     def table(self) -> Table:
         """The set as a table; of new text the label may be missing in a file without a header."""
@@ -128,10 +128,10 @@ def require_column(table: Table, names: Sequence[str], what: str, option: str) -
         near = difflib.get_close_matches(names[0].lower(), lower, n=1, cutoff=0.7)
         guess = f" (did you mean {lower[near[0]]!r}?)" if near else ""
         hint = "" if table.names_columns else "; of a file without a header name all columns by --column_names"
-        wanted = f"{table.place}: no column {' or '.join(map(repr, names))} for {what}{guess}"
+        wanted = f"{table.location}: no column {' or '.join(map(repr, names))} for {what}{guess}"
         raise DataError(f"{wanted}; it has {shown(table.columns)}: choose one by {option}{hint}")
     if table.columns.count(found) > 1:
-        raise DataError(f"{table.place}: column {found!r} is there twice; rename one")
+        raise DataError(f"{table.location}: column {found!r} is there twice; rename one")
     return found
 
 

@@ -79,7 +79,7 @@ def _read(reading: Reading) -> list[Any]:
         table = reading.table()
         column = table.find(reading.task.columns.label)
         rows = () if column is None else table.rows((column,))
-        if not any(not row.problem and reading.as_label(row.cells[0], row.place) for row in rows):
+        if not any(not row.problem and reading.as_label(row.cells[0], row.location) for row in rows):
             return []
     examples = read_examples(reading)
     if not examples:

@@ -1,4 +1,4 @@
-"""Small corpora, read whole or built into token stores."""
+"""Small corpora, read completely or built into token stores."""
 
 import bz2
 import gzip
@@ -37,7 +37,7 @@ def write(folder: Path, content: str | bytes, name: str = "corpus.txt") -> Path:
 
 
 def read(*files: Path, unit_bytes: int = 8 << 20, **how: Any) -> tuple[list[Document], Counter[str]]:
-    """All documents of the files, and what was counted; `how` are the fields of Reading."""
+    """All documents of the files, and the counts; `how` are fields of ReadOptions."""
     counts: Counter[str] = Counter()
     units = plan_units(list(files), ReadOptions(**how), unit_bytes)
     return [document for unit in units for document in read_unit(unit, counts)], counts
@@ -69,13 +69,13 @@ def write_table(path: Path, texts: list[str | None], rows: int = 7) -> Path:
 
 
 def document(number: int, sentences: int = 3) -> list[str]:
-    """Sentences of about ten words, others for each number."""
+    """Sentences of ten words, different for each number."""
     draw = np.random.default_rng(number).integers(len(WORDS), size=(sentences, 10))
     return [" ".join(WORDS[word] for word in row) + f" {number}." for row in draw]
 
 
 def write_corpus(folder: Path, documents: list[list[str]], files: int = 3) -> list[Unit]:
-    """One sentence a line, a blank line between documents, spread over some files; one unit each."""
+    """One sentence per line and a blank line between documents, in several files; one unit per file."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(files):
         share = documents[number * len(documents) // files : (number + 1) * len(documents) // files]
@@ -89,7 +89,7 @@ def plan_parts(units: list[Unit], tokenizer: Any, folder: Path, sources: list[in
 
 
 def build(units: list[Unit], tokenizer: Any, folder: Path, sources: list[int] | None = None) -> Store:
-    """Write the parts that are missing and put them together, as preparing a corpus does."""
+    """Write the missing parts and merge them, as `prepare` does."""
     plan = plan_parts(units, tokenizer, folder, sources)
     write_parts(plan, range(len(units)), 1)
     return build_store(plan, seed=3, found=Counter())

@@ -1,4 +1,4 @@
-"""Examples: every token in exactly one, laid out as DESIGN section 3 says, the same in any batch."""
+"""Packed examples hold every token once, have a documented layout and do not depend on the batch."""
 
 import threading
 from itertools import islice, pairwise
@@ -20,16 +20,16 @@ from electra_albert.corpus.examples import (
     eval_batches,
     padding_share,
 )
-from electra_albert.corpus.mixture import ExampleOrder, order_rows
+from electra_albert.corpus.mixture import ExampleOrder, order_examples
 from electra_albert.corpus.store import TokenStream
 
-PAD, CLS, SEP = 3, 1, 4  # not those of ALBERT: nothing may assume them
+PAD, CLS, SEP = 3, 1, 4  # unlike ALBERT's, which no code may assume
 SPECIAL = SpecialIds(pad=PAD, unk=None, cls=CLS, sep=SEP, mask=2, never_masked=())
 SEED = 11
 
 
 def make_stream(documents: list[list[int]]) -> TokenStream:
-    """Documents given as sentence lengths; token number i has the id 5 + i, so that each tells its place."""
+    """Documents given as sentence lengths; token i has the id 5 + i, so that an id shows its position."""
     lengths = [length for sentences in documents for length in sentences]
     sentence_ends = np.cumsum(lengths, dtype=np.int64)
     document_ends = np.cumsum([sum(sentences) for sentences in documents], dtype=np.int64)
@@ -42,13 +42,13 @@ def draw_stream(seed: int, documents: int, longest_sentence: int, most_sentences
     return make_stream([generator.integers(1, longest_sentence + 1, count).tolist() for count in counts])
 
 
-def make_rows(stream: TokenStream, folder: Path, length: int = 24, **rates: float) -> PackedExamples:
+def make_examples(stream: TokenStream, folder: Path, length: int = 24, **rates: float) -> PackedExamples:
     return PackedExamples(stream, build_table(stream, length, SEED, folder), length, SEED, SPECIAL, **rates)
 
 
-def all_rows(rows: PackedExamples, epoch: int = 0) -> Batch:
-    row = torch.arange(rows.table.count)
-    return rows.gather(row, example_id=epoch * rows.table.count + row)
+def all_examples(examples: PackedExamples, epoch: int = 0) -> Batch:
+    index = torch.arange(examples.table.count)
+    return examples.gather(index, example_id=epoch * examples.table.count + index)
 
 
 class Layout(NamedTuple):
@@ -57,23 +57,23 @@ class Layout(NamedTuple):
     label: int
 
 
-def plain_layouts(rows: PackedExamples, number: int) -> list[Layout]:
-    """Every layout the contract allows for a row, found the slow way."""
-    stream, (start, end) = rows.stream, rows.table.edges[number : number + 2].tolist()
+def plain_layouts(examples: PackedExamples, number: int) -> list[Layout]:
+    """Every allowed layout of an example, by plain enumeration."""
+    stream, (start, end) = examples.stream, examples.table.edges[number : number + 2].tolist()
     tokens = stream.tokens[start:end].tolist()
     inside = [int(e) - start for e in stream.document_ends if start < e < end]
     if inside:
         edges = [0, *inside, end - start]
-        pieces = [tokens[a:b] for a, b in pairwise(edges)]
-        rest = [token for piece in pieces[1:] for token in [*piece, SEP]]
-        first = [CLS, *pieces[0], SEP]
+        segments = [tokens[a:b] for a, b in pairwise(edges)]
+        rest = [token for segment in segments[1:] for token in [*segment, SEP]]
+        first = [CLS, *segments[0], SEP]
         return [Layout(first + rest, [0] * len(first) + [1] * len(rest), IGNORED_LABEL)]
     inside = [int(e) - start for e in stream.sentence_ends if start < e < end]
     layouts = []
     for cut in inside:
-        label = 0 if rows.swap_rate == 0 or (len(inside) > 2 and cut in inside[1:-1]) else IGNORED_LABEL
+        label = 0 if examples.swap_rate == 0 or (len(inside) > 2 and cut in inside[1:-1]) else IGNORED_LABEL
         layouts.append(two_segments(tokens[:cut], tokens[cut:], label))
-    for cut in inside[1:-1] if rows.swap_rate else ():
+    for cut in inside[1:-1] if examples.swap_rate else ():
         head, first, second, tail = (tokens[a:b] for a, b in pairwise([0, inside[0], cut, inside[-1], len(tokens)]))
         layouts.append(two_segments(head + second, first + tail, 1))
     return [*layouts, Layout([CLS, *tokens, SEP], [0] * (len(tokens) + 2), IGNORED_LABEL)]
@@ -86,13 +86,13 @@ def two_segments(a: list[int], b: list[int], label: int) -> Layout:
 def laid_out(batch: Batch, number: int) -> Layout:
     ids, mask, types, label = (field[number] for field in batch[:4] if field is not None)
     used = int(mask.sum())
-    assert mask[:used].all(), "padding stands at the end only"
+    assert mask[:used].all(), "padding is only at the end"
     assert ((ids[used:] == PAD) & (types[used:] == 0)).all()
     return Layout(ids[:used].tolist(), types[:used].tolist(), int(label))
 
 
-def follows_the_contract(rows: PackedExamples, batch: Batch) -> bool:
-    return all(laid_out(batch, number) in plain_layouts(rows, number) for number in range(rows.table.count))
+def has_allowed_layout(examples: PackedExamples, batch: Batch) -> bool:
+    return all(laid_out(batch, number) in plain_layouts(examples, number) for number in range(examples.table.count))
 
 
 def tokens_in_order(batch: Batch) -> list[int]:
@@ -104,67 +104,67 @@ DOCUMENTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=6), min_s
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(documents=DOCUMENTS, length=st.sampled_from([8, 11, 24, 37]))
-def test_rows_hold_every_token_once_and_follow_the_contract(
+def test_examples_hold_every_token_once_in_an_allowed_layout(
     tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], length: int
 ) -> None:
-    stream, folder = make_stream(documents), tmp_path_factory.mktemp("rows")
-    rows = make_rows(stream, folder, length, one_segment_rate=0.2)
-    batch = all_rows(rows)
-    assert batch.input_ids.shape == (rows.table.count, length)
+    stream, folder = make_stream(documents), tmp_path_factory.mktemp("examples")
+    examples = make_examples(stream, folder, length, one_segment_rate=0.2)
+    batch = all_examples(examples)
+    assert batch.input_ids.shape == (examples.table.count, length)
     assert tokens_in_order(batch) == stream.tokens.tolist()
-    assert follows_the_contract(rows, batch)
-    swapping = make_rows(stream, folder, length, swap_rate=0.5, one_segment_rate=0.0)
-    swapped = all_rows(swapping)
+    assert has_allowed_layout(examples, batch)
+    swapping = make_examples(stream, folder, length, swap_rate=0.5, one_segment_rate=0.0)
+    swapped = all_examples(swapping)
     assert sorted(tokens_in_order(swapped)) == stream.tokens.tolist()
-    assert follows_the_contract(swapping, swapped)
+    assert has_allowed_layout(swapping, swapped)
 
 
-def test_contract_check_sees_planted_faults(tmp_path: Path) -> None:
-    rows = make_rows(draw_stream(1, 60, 9, 4), tmp_path)
-    used = int((batch := all_rows(rows)).attention_mask[3].sum())
+def test_layout_check_detects_planted_faults(tmp_path: Path) -> None:
+    examples = make_examples(draw_stream(1, 60, 9, 4), tmp_path)
+    used = int((batch := all_examples(examples)).attention_mask[3].sum())
     cut, border, types, label = (batch[k].clone() for k in (0, 0, 2, 3))
     cut[3, used - 2] = SEP  # the last token of an example is lost
     border[3, 1 + int((border[3, 1:] == SEP).nonzero()[0])] = 7
     types[3, :used] = torch.roll(types[3, :used], 1)
     label[label >= 0] = 1
     faults = ({"input_ids": cut}, {"input_ids": border}, {"token_type_ids": types}, {"sentence_order_label": label})
-    assert [follows_the_contract(rows, batch._replace(**fault)) for fault in ({}, *faults)] == [True] + [False] * 4
+    assert [has_allowed_layout(examples, batch._replace(**fault)) for fault in ({}, *faults)] == [True] + [False] * 4
 
 
-def test_rows_take_as_many_tokens_as_fit(tmp_path: Path) -> None:
+def test_examples_hold_as_many_tokens_as_fit(tmp_path: Path) -> None:
     stream = draw_stream(2, 3_000, 12, 5)
-    rows = make_rows(stream, tmp_path)
-    edges, length = rows.table.edges, rows.max_seq_length
+    examples = make_examples(stream, tmp_path)
+    edges, length = examples.table.edges, examples.max_seq_length
     first = np.searchsorted(stream.document_ends, edges[:-1], side="right")
     borders = np.searchsorted(stream.document_ends, edges[1:] + 1) - first
-    used = np.diff(edges) + 2 + np.maximum(borders, 1)  # with the next token, whose border then lies inside
+    used = np.diff(edges) + 2 + np.maximum(borders, 1)  # with the next token, whose border would be inside
     is_full = used[:-1] + 1 > length
     assert 0.03 < 1 - is_full.mean() < 0.07
 
 
-def test_every_sentence_end_is_chosen_alike(tmp_path: Path) -> None:
-    rows = make_rows(make_stream([[2] * 10]), tmp_path, one_segment_rate=0.0)
+def test_every_sentence_end_is_chosen_equally_often(tmp_path: Path) -> None:
+    examples = make_examples(make_stream([[2] * 10]), tmp_path, one_segment_rate=0.0)
     epochs = torch.arange(9_000)
-    batch = rows.gather(torch.zeros_like(epochs), example_id=epochs)
+    batch = examples.gather(torch.zeros_like(epochs), example_id=epochs)
     first = (batch.input_ids == SEP).int().argmax(-1)
-    assert rows.table.count == 1
+    assert examples.table.count == 1
     counts = first.bincount()
     assert set(counts.nonzero().flatten().tolist()) == {1 + 2 * k for k in range(1, 10)}
     assert ((counts[counts > 0] - 1000).abs() < 130).all()  # 4 standard deviations of a binomial
 
 
-def test_swaps_and_single_segments_come_at_their_rates(tmp_path: Path) -> None:
+def test_swaps_and_single_segments_occur_at_their_rates(tmp_path: Path) -> None:
     stream = make_stream([[3] * 20_000])
     for swap_rate, one_segment_rate in ((0.0, 0.1), (0.5, 0.0), (1.0, 0.0)):
-        rows = make_rows(stream, tmp_path, length=25, swap_rate=swap_rate, one_segment_rate=one_segment_rate)
-        label = all_rows(rows).sentence_order_label
-        error = 4 * 0.5 / rows.table.count**0.5
+        examples = make_examples(stream, tmp_path, length=25, swap_rate=swap_rate, one_segment_rate=one_segment_rate)
+        label = all_examples(examples).sentence_order_label
+        error = 4 * 0.5 / examples.table.count**0.5
         assert abs(float((label == IGNORED_LABEL).float().mean()) - one_segment_rate) < error
         assert abs(float((label[label >= 0] == 1).float().mean()) - swap_rate) < error
 
 
-def test_lengths_of_the_segments_do_not_tell_a_swapped_row(tmp_path: Path) -> None:
-    batch = all_rows(make_rows(draw_stream(4, 4_000, 9, 40), tmp_path, length=40, swap_rate=0.5, one_segment_rate=0.0))
+def test_segment_lengths_do_not_reveal_a_swap(tmp_path: Path) -> None:
+    batch = all_examples(make_examples(draw_stream(4, 4_000, 9, 40), tmp_path, 40, swap_rate=0.5, one_segment_rate=0.0))
     second = batch.token_type_ids.sum(1)
     difference = (batch.attention_mask.sum(1) - 2 * second).double()
     groups = [difference[batch.sentence_order_label == label] for label in (0, 1)]
@@ -173,42 +173,42 @@ def test_lengths_of_the_segments_do_not_tell_a_swapped_row(tmp_path: Path) -> No
     assert abs(float(groups[0].mean() - groups[1].mean())) < 4 * error
 
 
-def test_a_row_is_the_same_in_any_batch(tmp_path: Path) -> None:
-    rows = make_rows(draw_stream(4, 60, 9, 6), tmp_path, swap_rate=0.5)
-    order = torch.arange(rows.table.count).flip(0)
-    alone = [rows.gather(row[None], example_id=row[None]) for row in order]
-    for name, field in all_rows(rows)._asdict().items():
+def test_an_example_is_the_same_in_any_batch(tmp_path: Path) -> None:
+    examples = make_examples(draw_stream(4, 60, 9, 6), tmp_path, swap_rate=0.5)
+    order = torch.arange(examples.table.count).flip(0)
+    alone = [examples.gather(index[None], example_id=index[None]) for index in order]
+    for name, field in all_examples(examples)._asdict().items():
         if field is not None:
             assert torch.equal(torch.cat([getattr(batch, name) for batch in alone]), field[order]), name
 
 
-def test_epochs_change_cuts_and_not_tokens_dtypes_and_padding_are_those_of_the_contract(tmp_path: Path) -> None:
-    rows = make_rows(draw_stream(6, 80, 9, 6), tmp_path, one_segment_rate=0.0)
-    first, second = all_rows(rows, 0), all_rows(rows, 1)
+def test_epochs_change_cuts_but_not_tokens_and_dtypes_and_padding_are_as_documented(tmp_path: Path) -> None:
+    examples = make_examples(draw_stream(6, 80, 9, 6), tmp_path, one_segment_rate=0.0)
+    first, second = all_examples(examples, 0), all_examples(examples, 1)
     assert tokens_in_order(first) == tokens_in_order(second)
     assert not torch.equal(first.token_type_ids, second.token_type_ids)
     found = [field.dtype for field in first if field is not None]
     assert found == [torch.int64, torch.bool, torch.int64, torch.int64, torch.int64]
-    share = padding_share(rows.stream, rows.table, rows.max_seq_length)
+    share = padding_share(examples.stream, examples.table, examples.max_seq_length)
     assert share == pytest.approx(1 - float(first.attention_mask.double().mean()), abs=1e-12)
 
 
-# Batches: a pure function of the step, whatever the ranks, the accumulation or the resume.
+# Batches: a pure function of the step, independent of ranks, accumulation and resumption.
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> PackedExamples:
+def examples(tmp_path: Path) -> PackedExamples:
     generator = np.random.default_rng(1)
     sentence_ends = generator.integers(1, 9, 300).cumsum()
     stream = TokenStream(np.arange(5, 5 + sentence_ends[-1], dtype=np.uint16), sentence_ends, sentence_ends[3::4])
-    return make_rows(stream, tmp_path, 16)
+    return make_examples(stream, tmp_path, 16)
 
 
-def order_of(rows: PackedExamples, seed: int = SEED) -> ExampleOrder:
-    return order_rows([0], rows.table.count, None, seed)
+def order_of(examples: PackedExamples, seed: int = SEED) -> ExampleOrder:
+    return order_examples([0], examples.table.count, None, seed)
 
 
-def examples_in(batches: list[Batch]) -> dict[int, list[int]]:
+def ids_by_example(batches: list[Batch]) -> dict[int, list[int]]:
     found = {int(n): ids for b in batches for n, ids in zip(b.example_id, b.input_ids.tolist(), strict=True)}
     assert len(found) == sum(len(batch.example_id) for batch in batches)
     return found
@@ -219,57 +219,57 @@ def fields_equal(one: list[Batch], other: list[Batch]) -> bool:
     return all(b is not None and torch.equal(a, b) for a, b in pairs)
 
 
-def test_every_epoch_trains_on_every_example_once(rows: PackedExamples) -> None:
-    batches, count = TrainBatches(rows, order_of(rows), per_device_train_batch_size=7), rows.table.count
+def test_every_epoch_trains_on_every_example_once(examples: PackedExamples) -> None:
+    batches, count = TrainBatches(examples, order_of(examples), per_device_train_batch_size=7), examples.table.count
     assert count % 7
     steps = -(-3 * count // 7)
-    found = examples_in([batch for step in range(1, steps + 1) for batch in batches.micro_batches(step)])
+    found = ids_by_example([batch for step in range(1, steps + 1) for batch in batches.micro_batches(step)])
     assert list(found) == list(range(7 * steps))
     first_tokens = [min(token for token in ids if token >= 5) for ids in found.values()]
-    expected = (rows.table.edges[:-1] + 5).tolist()
+    expected = (examples.table.edges[:-1] + 5).tolist()
     epochs = [first_tokens[epoch * count : (epoch + 1) * count] for epoch in range(3)]
     assert [sorted(epoch) for epoch in epochs] == [expected] * 3
     assert epochs[0] != epochs[1] != expected
 
 
-def test_a_step_trains_on_the_same_examples_however_it_is_split(rows: PackedExamples) -> None:
+def test_a_step_trains_on_the_same_examples_however_it_is_split(examples: PackedExamples) -> None:
     def split(ranks: int, accumulation: int, size: int) -> list[TrainBatches]:
-        return [TrainBatches(rows, order_of(rows), size, accumulation, rank, ranks) for rank in range(ranks)]
+        return [TrainBatches(examples, order_of(examples), size, accumulation, rank, ranks) for rank in range(ranks)]
 
     def of_step(splits: list[TrainBatches], step: int) -> dict[int, list[int]]:
-        return examples_in([batch for split in splits for batch in split.micro_batches(step)])
+        return ids_by_example([batch for split in splits for batch in split.micro_batches(step)])
 
     whole = split(1, 1, 12)
     for step in (1, 2, 9):
         for shape in ((1, 4, 3), (2, 1, 6), (2, 2, 3), (3, 4, 1), (12, 1, 1)):
             assert of_step(split(*shape), step) == of_step(whole, step), shape
-    faulty = [TrainBatches(rows, order_of(rows, SEED + rank), 6, 1, rank, 2) for rank in range(2)]  # planted fault
-    assert of_step(faulty, 1) != of_step(whole, 1)
+    faulty = [TrainBatches(examples, order_of(examples, SEED + rank), 6, 1, rank, 2) for rank in range(2)]
+    assert of_step(faulty, 1) != of_step(whole, 1), "a planted fault is not detected"
 
 
-def test_steps_from_anywhere_go_on_as_the_uninterrupted_run(rows: PackedExamples) -> None:
-    batches = TrainBatches(rows, order_of(rows), 3, 2)
+def test_resumed_steps_equal_those_of_the_uninterrupted_run(examples: PackedExamples) -> None:
+    batches = TrainBatches(examples, order_of(examples), 3, 2)
     straight = list(islice(batches.steps(1), 40))
-    for first in (2, 17, 40):  # in the first epoch, in later ones
+    for first in (2, 17, 40):  # in the first epoch and in later ones
         resumed = list(islice(batches.steps(first), 41 - first))
         assert all(fields_equal(a, b) for a, b in zip(straight[first - 1 :], resumed, strict=True))
         assert fields_equal(batches.micro_batches(first), straight[first - 1])
     assert not fields_equal(straight[0], straight[1])
 
 
-def test_a_distant_step_is_found_at_once_and_epochs_are_counted(rows: PackedExamples) -> None:
-    (batch,) = TrainBatches(rows, order_of(rows), 4).micro_batches(10**12)
+def test_a_distant_step_is_computed_directly_and_epochs_are_counted(examples: PackedExamples) -> None:
+    (batch,) = TrainBatches(examples, order_of(examples), 4).micro_batches(10**12)
     assert batch.example_id.tolist() == [4 * (10**12 - 1) + k for k in range(4)]
-    batches = TrainBatches(rows, order_of(rows), 4, 3, 1, 2)
-    assert (batches.global_batch_size, batches.epoch(0), batches.epoch(rows.table.count)) == (24, 0, 24)
+    batches = TrainBatches(examples, order_of(examples), 4, 3, 1, 2)
+    assert (batches.global_batch_size, batches.epoch(0), batches.epoch(examples.table.count)) == (24, 0, 24)
 
 
-def test_an_error_of_the_thread_is_raised_where_batches_are_taken_and_it_ends_with_them(rows: PackedExamples) -> None:
-    beyond = ExampleTable(np.array(rows.table.edges) + len(rows.stream.tokens))
-    broken = PackedExamples(rows.stream, beyond, 16, SEED, SPECIAL)
+def test_an_error_in_the_thread_reaches_the_caller_and_the_thread_ends(examples: PackedExamples) -> None:
+    beyond = ExampleTable(np.array(examples.table.edges) + len(examples.stream.tokens))
+    broken = PackedExamples(examples.stream, beyond, 16, SEED, SPECIAL)
     with pytest.raises(IndexError):
         next(TrainBatches(broken, order_of(broken), 4).steps(1))
-    running = TrainBatches(rows, order_of(rows), 4).steps(1)
+    running = TrainBatches(examples, order_of(examples), 4).steps(1)
     next(running)
     thread = next(t for t in threading.enumerate() if t.name.startswith("batches"))
     running.close()  # type: ignore[attr-defined]
@@ -277,21 +277,21 @@ def test_an_error_of_the_thread_is_raised_where_batches_are_taken_and_it_ends_wi
     assert not thread.is_alive()
 
 
-def test_few_evaluation_examples_are_spread_over_the_text(rows: PackedExamples) -> None:
-    # Regression: of a large text only its beginning was scored.
-    count = rows.table.count
+def test_few_evaluation_examples_are_spread_over_the_text(examples: PackedExamples) -> None:
+    # Regression: only the beginning of a large text was scored.
+    count = examples.table.count
     for share in (3, 7):
-        taken = torch.cat([batch.example_id for batch in eval_batches(rows, count // share, 4)])
+        taken = torch.cat([batch.example_id for batch in eval_batches(examples, count // share, 4)])
         gaps = taken.diff(prepend=torch.tensor([-1]), append=torch.tensor([count]))
         assert 0 < int(gaps.min()) <= int(gaps.max()) <= 2 * share
 
 
 @pytest.mark.parametrize("ranks", [1, 5])
-def test_evaluation_scores_each_example_once(rows: PackedExamples, ranks: int) -> None:
-    limit, borders = rows.table.count - 3, [0, 5, 5, 6, 30]
-    batches = [batch for rank in range(ranks) for batch in eval_batches(rows, limit, 4, rank, ranks, borders)]
-    assert examples_in(batches) == examples_in([next(eval_batches(rows, limit, limit))])
+def test_evaluation_scores_each_example_once(examples: PackedExamples, ranks: int) -> None:
+    limit, borders = examples.table.count - 3, [0, 5, 5, 6, 30]
+    batches = [batch for rank in range(ranks) for batch in eval_batches(examples, limit, 4, rank, ranks, borders)]
+    assert ids_by_example(batches) == ids_by_example([next(eval_batches(examples, limit, limit))])
     assert all(len(batch.example_id) <= 4 for batch in batches)
     sides = [{int(n) >= border for n in batch.example_id} for batch in batches for border in borders]
-    assert all(len(side) == 1 for side in sides), "a batch is of two sources"
-    assert list(eval_batches(rows, 2, 4, rank=2, world_size=3)) == [], "a rank more than there are examples"
+    assert all(len(side) == 1 for side in sides), "a batch mixes two sources"
+    assert list(eval_batches(examples, 2, 4, rank=2, world_size=3)) == [], "one rank more than there are examples"

@@ -1,4 +1,4 @@
-"""What is held out: a bounded share of the tokens, some of every source, near-duplicates on one side."""
+"""The held-out split: a bounded share of the tokens, some of every source, near-duplicates kept together."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from electra_albert.corpus.held_out import plan_sides
-from electra_albert.corpus.near_duplicates import join_alike, signatures_of
+from electra_albert.corpus.held_out import plan_splits
+from electra_albert.corpus.near_duplicates import join_near_duplicates, signatures_of
 from electra_albert.corpus.parts import Part
 from electra_albert.corpus.sources import ReadOptions, Unit
 
@@ -22,23 +22,23 @@ class Drawn:
         return [f"w{number}" for number in self.generator.integers(20_000, size=count)]
 
     def changed(self, words: list[str], count: int) -> list[str]:
-        at = self.generator.choice(len(words), count, replace=False)
-        return [self.words(1)[0] if place in at else word for place, word in enumerate(words)]
+        changed = self.generator.choice(len(words), count, replace=False)
+        return [self.words(1)[0] if position in changed else word for position, word in enumerate(words)]
 
 
 def save_part(folder: Path, number: int, documents: list[list[str]]) -> Part:
-    """The files of a part in which every word is a token and each sentence has twelve."""
+    """Write the files of a part in which every word is a token and each sentence has twelve."""
     ends = np.cumsum([len(words) for words in documents])
     inside = [np.arange(end - len(words), end, SENTENCE) for end, words in zip(ends, documents, strict=True)]
     sentence_ends = np.unique(np.concatenate([ends, *inside]))[1:]
-    groups = signatures_of([" ".join(words) for words in documents])
+    signatures = signatures_of([" ".join(words) for words in documents])
     written = {"tokens": int(ends[-1]), "sentences": len(sentence_ends), "documents": len(documents)}
     part = Part(Unit((), ReadOptions()), number, "", folder, np.dtype("<u2"), {"written": written})
     for name, array in {
         "document_ends": ends.astype("<i8"),
         "sentence_ends": sentence_ends.astype("<i8"),
-        "groups": np.array([group.key for group in groups], "<i8"),
-        "sketches": np.frombuffer(b"".join(group.sketch for group in groups), np.uint8),
+        "groups": np.array([signature.key for signature in signatures], "<i8"),
+        "sketches": np.frombuffer(b"".join(signature.minhashes for signature in signatures), np.uint8),
     }.items():
         part.path(name).write_bytes(array.tobytes())
     return part
@@ -49,11 +49,11 @@ def token_counts(parts: list[Part]) -> list[int]:
 
 
 def held_spans(parts: list[Part], sources: list[int], seed: int) -> tuple[list[tuple[int, int, int]], str]:
-    """(part, start, end) of what is held out, and how that is reported. All runs together are the corpus."""
-    runs, notice = plan_sides(parts, sources, seed)
-    every = list(runs())
-    assert sum(run.end - run.start for run in every) == sum(token_counts(parts))
-    return [(run.part.number, run.start, run.end) for run in every if run.side == "validation"], notice
+    """(part, start, end) of the held-out spans, and the printed notice. All spans together are the corpus."""
+    spans, notice = plan_splits(parts, sources, seed)
+    every = list(spans())
+    assert sum(span.end - span.start for span in every) == sum(token_counts(parts))
+    return [(span.part.number, span.start, span.end) for span in every if span.split == "validation"], notice
 
 
 CORPORA: dict[str, Callable[[Drawn], list[list[str]]]] = {
@@ -68,36 +68,37 @@ CORPORA: dict[str, Callable[[Drawn], list[list[str]]]] = {
 
 
 @pytest.mark.parametrize("corpus", CORPORA)
-def test_about_a_hundredth_of_the_tokens_is_held_out_of_any_corpus(corpus: str, tmp_path: Path) -> None:
-    # Regression: one draw decided between 0.1 % and 99.5 %, whatever the groups and documents held.
+def test_about_one_percent_of_the_tokens_is_held_out_from_any_corpus(corpus: str, tmp_path: Path) -> None:
+    # Regression: the share was between 0.1 % and 99.5 %, depending on one draw.
     documents = CORPORA[corpus](Drawn(1))
     half = len(documents) // 2
     parts = [save_part(tmp_path, 0, documents[:half]), save_part(tmp_path, 1, documents[half:])]
     spans = [held_spans(parts, [0, 0], seed)[0] for seed in range(20)]
     shares = [sum(end - start for _, start, end in held) / sum(token_counts(parts)) for held in spans]
-    most = 0.05 if corpus.startswith("thirty") else 0.02  # its groups have 3.3 % each
+    most = 0.05 if corpus.startswith("thirty") else 0.02  # its clusters have 3.3 % each
     assert 0.005 <= min(shares) <= max(shares) <= most
 
 
-def test_a_corpus_too_small_for_a_hundredth_is_reported(tmp_path: Path) -> None:
+def test_a_corpus_too_small_for_one_percent_is_reported(tmp_path: Path) -> None:
     spans, notice = held_spans([save_part(tmp_path, 0, [Drawn(1).words(50 * SENTENCE)])], [0], 1)
     assert (spans, "only 1 documents" in notice) == ([(0, 49 * SENTENCE, 50 * SENTENCE)], True)
     _, notice = held_spans([save_part(tmp_path, 1, [Drawn(1).words(2 * SENTENCE)])], [0], 1)
     assert "50.0% of the tokens" in notice
 
 
-def test_near_duplicates_are_on_one_side(tmp_path: Path) -> None:
-    # Regression: a twin with 5 % of its 200 words replaced was on the other side for 34 % of the documents.
+def test_near_duplicates_are_in_the_same_split(tmp_path: Path) -> None:
+    # Regression: 34 % of the copies with 5 % of their 200 words replaced were in the other split.
     drawn = Drawn(2)
     originals = [drawn.words(200) for _ in range(1_000)]
     found = signatures_of([" ".join(words) for words in originals + [drawn.changed(words, 10) for words in originals]])
-    _, number = np.unique([group.key for group in found], return_inverse=True)
-    joined = join_alike(number, np.frombuffer(b"".join(group.sketch for group in found), np.uint8).reshape(2_000, -1))
+    _, number = np.unique([signature.key for signature in found], return_inverse=True)
+    minhashes = np.frombuffer(b"".join(signature.minhashes for signature in found), np.uint8)
+    joined = join_near_duplicates(number, minhashes.reshape(2_000, -1))
     assert (joined[:1_000] != joined[1_000:]).mean() < 0.02
-    assert len(set(joined.tolist())) >= 1_000, "documents that have nothing in common were joined"
+    assert len(set(joined.tolist())) >= 1_000, "unrelated documents were joined"
     part = save_part(tmp_path, 0, originals[:300] + [drawn.changed(words, 5) for words in originals[:300]])
     every = [held_spans([part], [0], seed)[0] for seed in range(5)]
-    assert len(set(map(tuple, every))) == 5, "the seed decides"
+    assert len(set(map(tuple, every))) == 5, "the split does not depend on the seed"
     for spans in every:
         held = {number for _, start, end in spans for number in range(start // 200, end // 200)}
         assert held
@@ -105,7 +106,7 @@ def test_near_duplicates_are_on_one_side(tmp_path: Path) -> None:
 
 
 def test_every_source_has_text_held_out(tmp_path: Path) -> None:
-    # Regression: a source of 80 documents had none, and every score was of the others alone.
+    # Regression: a source of 80 documents had none, so no score included it.
     drawn = Drawn(3)
     sizes = [[120] * 900, [100] * 80, [3_000], [120] * 300, *[[400]] * 10]  # words of the documents
     parts = [save_part(tmp_path, n, [drawn.words(count) for count in counts]) for n, counts in enumerate(sizes)]
@@ -113,7 +114,7 @@ def test_every_source_has_text_held_out(tmp_path: Path) -> None:
         one, _ = held_spans(parts, [0] * 14, seed)
         spans, notice = held_spans(parts, [*range(14)], seed)
         assert {number for number, _, _ in spans} == {*range(14)}
-        assert set(spans) >= {span for span in one if span[0] < 4}, "what was held out of a source already stays"
+        assert set(spans) >= {span for span in one if span[0] < 4}, "text already held out from a source was dropped"
         assert ("drawn again" in notice) == (spans != one)
         held = np.bincount([span[0] for span in spans], [span[2] - span[1] for span in spans])
         assert all(held / token_counts(parts) < 0.05), held

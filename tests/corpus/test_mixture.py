@@ -1,4 +1,4 @@
-"""Several sources: what the file that lists them may say, and how often the rows of each are drawn."""
+"""Several sources: the file that lists them, and how often the examples of each are drawn."""
 
 import glob
 import os
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from electra_albert.contracts import DataError, UsageError
-from electra_albert.corpus.mixture import ExampleOrder, Source, order_rows, read_sources, source_names
+from electra_albert.corpus.mixture import ExampleOrder, Source, order_examples, read_sources, source_names
 from tests.corpus.reading import write
 
 SEED = 5
@@ -26,18 +26,18 @@ def test_sources_are_read_with_paths_relative_to_the_file(tmp_path: Path) -> Non
     assert read_sources("my.txt", "body") == [Source("my.txt", "body", None)]
     found = listed(tmp_path, "- {corpus: a.txt, weight: 3}\n- {corpus: sample, weight: 1, text_column: body}\n")
     assert found == [Source(str(tmp_path / "a.txt"), "text", 3), Source("sample", "body", 1)]
-    (tmp_path / "sample").mkdir()  # the built-in corpus goes by its bare name, a folder by its path
+    (tmp_path / "sample").mkdir()  # a bare name is the built-in corpus, a path is a folder
     found = listed(tmp_path, "- {corpus: sample}\n- {corpus: ./sample}\n- {corpus: owner/name}\n")
     assert [os.path.normpath(source.corpus) for source in found] == ["sample", str(tmp_path / "sample"), "owner/name"]
 
 
-def test_brackets_in_the_name_of_the_lists_folder_are_no_pattern(tmp_path: Path) -> None:
+def test_brackets_in_the_folder_name_of_the_list_are_not_a_glob(tmp_path: Path) -> None:
     (folder := tmp_path / "texts [old]").mkdir()
     (source,) = listed(folder, '- {corpus: "a*.txt"}')
     assert glob.glob(source.corpus) == [str(folder / "a.txt")]
 
 
-def test_names_of_sources_are_short_and_never_repeat() -> None:
+def test_source_names_are_short_and_unique() -> None:
     corpora = ["/x/wiki/*.txt.xz", "a&b", "owner/name:train", "*", "/y/wiki/", "docs", "/z/docs", "docs-7", "/a/docs"]
     names = source_names([Source(corpus, "text") for corpus in corpora])
     assert (names[0], names[5], len(set(names))) == ("wiki", "docs", len(corpora))
@@ -64,65 +64,65 @@ REFUSED = {
 }
 
 
-def test_a_list_of_sources_that_means_nothing_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_list_of_sources_is_refused(tmp_path: Path) -> None:
     for text, word in REFUSED.items():
         with pytest.raises(DataError, match=word):
             listed(tmp_path, text)
-    os.mkfifo(tmp_path / "pipe.yaml")  # is not waited for
+    os.mkfifo(tmp_path / "pipe.yaml")  # must not block
     for name in ("pipe.yaml", "nowhere.yaml"):
         with pytest.raises(UsageError, match=name):
             read_sources(str(tmp_path / name), "text")
 
 
-# The order of the rows.
+# The order of the examples.
 
 
-def rows(order: ExampleOrder, start: int, count: int) -> list[int]:
-    return order.rows(torch.arange(start, start + count)).tolist()
+def indices(order: ExampleOrder, start: int, count: int) -> list[int]:
+    return order.indices(torch.arange(start, start + count)).tolist()
 
 
-def test_each_pass_draws_every_row_of_the_source_that_lasts_longest_once() -> None:
-    order = order_rows([0, 10, 37], 60, [1.0, 1.0, 1.0], SEED)
+def test_each_epoch_draws_every_example_of_the_least_repeated_source_once() -> None:
+    order = order_examples([0, 10, 37], 60, [1.0, 1.0, 1.0], SEED)
     for epoch in range(3):
-        drawn = Counter(rows(order, epoch * order.pass_length, order.pass_length))
-        assert [drawn[row] for row in range(10, 37)] == [1] * 27
-    order = order_rows([0, 10, 37], 60, [5.0, 1.0, 0.3], SEED)
-    assert set(rows(order, 0, 3 * order.pass_length)) == set(range(60))
+        drawn = Counter(indices(order, epoch * order.examples_per_epoch, order.examples_per_epoch))
+        assert [drawn[index] for index in range(10, 37)] == [1] * 27
+    order = order_examples([0, 10, 37], 60, [5.0, 1.0, 0.3], SEED)
+    assert set(indices(order, 0, 3 * order.examples_per_epoch)) == set(range(60))
 
 
-def test_shares_of_the_rows_drawn_are_those_of_the_weights() -> None:
+def test_shares_of_the_drawn_examples_equal_the_weights() -> None:
     first, weights = [0, 11, 48], [5.0, 2.0, 3.0]
-    order = order_rows(first, 300, weights, SEED)
-    drawn = order.rows(torch.arange(3 * order.pass_length))
+    order = order_examples(first, 300, weights, SEED)
+    drawn = order.indices(torch.arange(3 * order.examples_per_epoch))
     share = torch.bucketize(drawn, torch.tensor(first), right=True).bincount(minlength=4)[1:] / len(drawn)
-    # A pass takes whole rows: each source's share is off by half a row of a pass at most.
-    torch.testing.assert_close(share, torch.tensor(weights) / 10, rtol=0, atol=1 / order.pass_length)
+    # An epoch takes whole examples, so a share is off by at most half an example.
+    torch.testing.assert_close(share, torch.tensor(weights) / 10, rtol=0, atol=1 / order.examples_per_epoch)
 
 
-def test_rows_of_one_source_are_drawn_equally_often_up_to_one() -> None:
-    order = order_rows([0, 7], 50, [3.7, 1.0], SEED)
-    for count in (1, 17, order.pass_length, 5 * order.pass_length + 3):
-        drawn = Counter(rows(order, 0, count))
+def test_examples_of_one_source_are_drawn_equally_often_up_to_one() -> None:
+    order = order_examples([0, 7], 50, [3.7, 1.0], SEED)
+    for count in (1, 17, order.examples_per_epoch, 5 * order.examples_per_epoch + 3):
+        drawn = Counter(indices(order, 0, count))
         for source in (range(7), range(7, 50)):
-            times = [drawn[row] for row in source]
-            # Slots of a source are shuffled within a pass, so one pass may be under way in another order.
-            assert max(times) - min(times) <= 1 + -(-order.taken[0] // 7) * (count % order.pass_length > 0)
-    whole = Counter(rows(order, 0, 7 * order.pass_length))
-    assert len({whole[row] for row in range(7)}) == 1
+            times = [drawn[index] for index in source]
+            # Slots of a source are shuffled within an epoch, so the last epoch may be incomplete in another order.
+            assert max(times) - min(times) <= 1 + -(-order.taken[0] // 7) * (count % order.examples_per_epoch > 0)
+    whole = Counter(indices(order, 0, 7 * order.examples_per_epoch))
+    assert len({whole[index] for index in range(7)}) == 1
 
 
-def test_order_depends_on_the_seed_and_not_on_how_positions_are_asked_for() -> None:
-    order = order_rows([0, 7], 50, [2.0, 1.0], SEED)
-    together = order.rows(torch.arange(300).view(3, 100)).flatten().tolist()
-    assert together == [rows(order, position, 1)[0] for position in range(300)]
-    assert together[:60] != rows(order_rows([0, 7], 50, [2.0, 1.0], SEED + 1), 0, 60)
-    one, several = (order_rows(first, 50, None, SEED) for first in ([0], [0, 7]))
-    assert rows(several, 0, 120) == rows(one, 0, 120), "sources without weights are one shuffle"
+def test_order_depends_on_the_seed_and_not_on_how_positions_are_batched() -> None:
+    order = order_examples([0, 7], 50, [2.0, 1.0], SEED)
+    together = order.indices(torch.arange(300).view(3, 100)).flatten().tolist()
+    assert together == [indices(order, position, 1)[0] for position in range(300)]
+    assert together[:60] != indices(order_examples([0, 7], 50, [2.0, 1.0], SEED + 1), 0, 60)
+    one, several = (order_examples(first, 50, None, SEED) for first in ([0], [0, 7]))
+    assert indices(several, 0, 120) == indices(one, 0, 120), "sources without weights are one shuffle"
 
 
-def test_weights_too_far_apart_to_count_and_a_source_without_rows_are_refused() -> None:
+def test_weights_too_far_apart_and_a_source_without_examples_are_refused() -> None:
     for weights in ([1.0, 1e-18], [5e-324, 1.0]):
-        with pytest.raises(DataError, match="nearer"):
-            order_rows([0, 10], 20, weights, SEED)
-    with pytest.raises(DataError, match="source 2 gives no row"):
-        order_rows([0, 10, 10], 20, [1.0, 1.0, 1.0], SEED)
+        with pytest.raises(DataError, match="closer"):
+            order_examples([0, 10], 20, weights, SEED)
+    with pytest.raises(DataError, match="source 2 gives no training example"):
+        order_examples([0, 10, 10], 20, [1.0, 1.0, 1.0], SEED)

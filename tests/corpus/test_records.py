@@ -1,4 +1,4 @@
-"""Files of records: the same documents as from plain text, in any units, and every bad record named."""
+"""Files of records give the same documents as plain text, in any units; every bad record is reported."""
 
 import csv
 import io
@@ -37,7 +37,7 @@ def as_csv(texts: list[str | None], delimiter: str = ",") -> bytes:
 
 
 def write_records(folder: Path, name: str, texts: list[str | None]) -> Path:
-    """The texts in the format that the name says, compressed as it says."""
+    """Write the texts in the format and compression of the file name."""
     path = folder / name
     if name in TABLES or path.suffix == ".parquet":
         return write_table(path, texts)
@@ -54,7 +54,7 @@ def write_records(folder: Path, name: str, texts: list[str | None]) -> Path:
 
 @pytest.mark.parametrize("name", ["a.txt.zst", "a.jsonl.xz", "a.csv.gz", "a.tsv.bz2", *TABLES])
 def test_every_format_gives_the_documents_of_plain_text(tmp_path: Path, name: str) -> None:
-    # Catches a format whose texts are cleaned, split or grouped in a way of its own, or whose units cut a document.
+    # Catches a format whose texts are cleaned or split differently, or whose units cut a document.
     expected = read(write_records(tmp_path, "plain.txt", TEXTS))[0]
     path = write_records(tmp_path, name, TEXTS)
     assert find_files(str(path), Counter()) == [path]
@@ -84,7 +84,7 @@ def test_any_texts_are_the_same_in_all_formats_and_units(
 # Units and memory.
 
 
-def test_many_small_files_share_a_unit_and_their_order_and_content_alone_decide(tmp_path: Path) -> None:
+def test_many_small_files_share_a_unit_that_depends_only_on_their_order_and_content(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("one", "other")]
     for folder in folders:
         folder.mkdir()
@@ -103,7 +103,7 @@ def test_many_small_files_share_a_unit_and_their_order_and_content_alone_decide(
 @pytest.mark.parametrize("name", ["a.arrow", "file.arrow"])
 def test_a_record_batch_as_big_as_its_file_is_not_held_in_memory(tmp_path: Path, name: str) -> None:
     peaks = []
-    for rows in (2_000, 10_000):  # of 2 KB; a megabyte of text is gathered at once
+    for rows in (2_000, 10_000):  # of 2 KB; a megabyte of text is batched at once
         unit = plan_units([write_table(tmp_path / name, ["One line that goes on and on. " * 70] * rows, rows)])[0]
         tracemalloc.start()
         before = pyarrow.total_allocated_bytes()
@@ -131,11 +131,11 @@ def test_null_and_empty_texts_are_counted_and_a_missing_column_is_refused(tmp_pa
     assert [document.sentences for document in documents] == [["One."], ["Two."]]
     assert counts["documents_without_text"] == 3
     for refused in (path, write_records(tmp_path, "a.csv", TEXTS)):
-        with pytest.raises(DataError, match=r"'content' is not there.*'id', 'text'.*--text_column"):
+        with pytest.raises(DataError, match=r"'content' is missing.*'id', 'text'.*--text_column"):
             read(refused, text_column="content")
 
 
-def test_all_types_of_text_are_read_and_numbers_are_refused(tmp_path: Path) -> None:
+def test_all_string_types_are_read_and_numbers_are_refused(tmp_path: Path) -> None:
     for kind in (pyarrow.large_string(), pyarrow.string_view(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())):
         table = pyarrow.table({"text": pyarrow.array(["One.", None, "Two."], kind)})
         parquet.write_table(table, tmp_path / "a.parquet")
@@ -148,7 +148,7 @@ def test_all_types_of_text_are_read_and_numbers_are_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_texts_of_tables_that_are_not_utf8_are_mended_left_out_or_refused(tmp_path: Path, name: str) -> None:
+def test_table_texts_that_are_not_utf8_are_replaced_skipped_or_refused(tmp_path: Path, name: str) -> None:
     path = write_table(tmp_path / name, ["One.", "Caf#.", "Two."])
     path.write_bytes(path.read_bytes().replace(b"Caf#", b"Caf\xe9"))
     assert sentences(path) == [["One."], ["Caf\ufffd."], ["Two."]]
@@ -172,7 +172,7 @@ def test_a_csv_with_another_separator_gives_the_same_documents_and_text_is_not_c
         assert [" ".join(document) for document in found] == [" ".join(row.split()) for row in rows]
 
 
-def test_a_byte_order_mark_hides_no_column_and_a_key_that_is_not_read_may_be_there_twice(tmp_path: Path) -> None:
+def test_a_byte_order_mark_hides_no_column_and_unread_keys_may_be_repeated(tmp_path: Path) -> None:
     twice = '{"text": "One.", "about": {"a": 1, "a": 2}, "id": 1, "id": 2}\n'
     for name, raw in (("a.csv", "text\nOne.\n"), ("a.jsonl", twice)):
         documents, counts = read(write(tmp_path, "\ufeff" + raw, name))
@@ -186,19 +186,19 @@ BAD_RECORDS = {
     '["One."]': "line 4.*array",
     '{"text": "One.': "line 4.*not JSON",
     "[" * 100_000: "line 4.*not JSON",
-    '{"body": "One."}': "line 4.*'text' is not there",
-    '{"text": "One.", "text": "Two."}': "line 4.*'text' is there twice",  # one was lost in silence
+    '{"body": "One."}': "line 4.*'text' is missing",
+    '{"text": "One.", "text": "Two."}': "line 4.*'text' is there twice",  # one was silently lost
 }
 BAD_TABLES = {
     "text,id\nOne.,1\nTwo, three.,2\n": "line 3: 3 fields",
-    'text\nOne.\n"Two.\nThree.\n': "line 3: not a row",
-    'text\nOne.\n"Two" and more.\n': "line 3: not a row",
+    'text\nOne.\n"Two.\nThree.\n': "line 3: not a valid",
+    'text\nOne.\n"Two" and more.\n': "line 3: not a valid",
     "text,text\nOne.,Two.\n": "'text' is there twice",
-    "\n": "'text' is not there",
+    "\n": "'text' is missing",
 }
 
 
-def test_a_record_that_cannot_be_used_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_an_invalid_record_is_refused_with_its_line(tmp_path: Path) -> None:
     around = '{"text": "One."}\n\r\n{"text": "Two."}\r\n', '\n{"text": "Three."}\n'
     bad = [("a.jsonl", raw.join(around), word) for raw, word in BAD_RECORDS.items()]
     for name, raw, word in bad + [("a.csv", raw, word) for raw, word in BAD_TABLES.items()]:
@@ -206,7 +206,7 @@ def test_a_record_that_cannot_be_used_is_refused_with_its_line(tmp_path: Path) -
             with pytest.raises(DataError, match=re.escape(name) + f".*{word}") as refusal:
                 read(write(tmp_path, raw, name), unit_bytes=unit_bytes)
             assert "\n" not in str(refusal.value)
-    # Catches numbers that begin anew with each run of lines.
+    # Catches line numbers that restart with each block of lines.
     lines = [json.dumps({"text": " ".join(PROSE)})] * 8_000 + ['{"text": 7}']
     for unit_bytes in (300_000, 8 << 20):
         with pytest.raises(DataError, match=r"a\.jsonl, line 8001: "):
@@ -214,7 +214,7 @@ def test_a_record_that_cannot_be_used_is_refused_with_its_line(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_that_is_cut_short_changes_or_goes_while_it_is_read_is_an_error(tmp_path: Path, name: str) -> None:
+def test_a_table_truncated_changed_or_deleted_while_being_read_is_an_error(tmp_path: Path, name: str) -> None:
     path = write_table(tmp_path / name, TEXTS)
     raw = path.read_bytes()
     units = plan_units([path], unit_bytes=300)
@@ -231,8 +231,8 @@ def test_a_table_that_is_cut_short_changes_or_goes_while_it_is_read_is_an_error(
 
 
 @pytest.mark.parametrize("name", ["a.arrow", "file.arrow"])
-def test_offsets_outside_of_an_arrow_file_are_refused(tmp_path: Path, name: str) -> None:
-    # Regression: Arrow reads at whatever offset a file names, and the process died.
+def test_offsets_outside_an_arrow_file_are_refused(tmp_path: Path, name: str) -> None:
+    # Regression: Arrow reads at any offset in the file, and the process crashed.
     path = write_table(tmp_path / name, ["aaaa", "bbbb", "cccc"])
     raw, offsets = path.read_bytes(), np.array([0, 4, 8, 12], "<i4").tobytes()
     assert raw.count(offsets) == 1

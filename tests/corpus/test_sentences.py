@@ -12,7 +12,7 @@ from tests.corpus.reading import solid
 @given(st.text(st.one_of(st.sampled_from(" .!?…\"'()。！AaZz1\n\u2028"), st.characters(exclude_categories=["Cs"]))))
 @settings(max_examples=300, deadline=None)
 def test_no_character_but_white_space_is_lost_and_sentences_are_stripped(paragraph: str) -> None:
-    # Catches a splitter that drops the text behind the last stop, or the stop itself.
+    # Catches a splitter that drops the text after the last stop, or the stop itself.
     sentences = split_sentences(paragraph)
     assert solid("".join(sentences)) == solid(paragraph)
     assert all(sentence and sentence == sentence.strip() for sentence in sentences)
@@ -62,8 +62,8 @@ She came from Calif. | The sun shone.
 """
 
 
-def test_a_stop_and_a_beginning_split_and_an_abbreviation_number_or_ellipsis_does_not() -> None:
-    # Catches the plain rule "a stop, a space and a capital".
+def test_sentences_are_split_at_stops_but_not_at_abbreviations_numbers_or_ellipses() -> None:
+    # Catches the naive rule "stop, space, capital letter".
     expected = [line.split(" | ") for line in (WHOLE + SPLIT).splitlines() if line]
     assert [sentences for sentences in expected if split_sentences(" ".join(sentences)) != sentences] == []
     assert all(split_sentences(sentence) == [sentence] for sentences in expected for sentence in sentences)
@@ -71,8 +71,8 @@ def test_a_stop_and_a_beginning_split_and_an_abbreviation_number_or_ellipsis_doe
 
 
 def test_a_hostile_line_takes_linear_time() -> None:
-    # Regression: a run of stops without a space made the pattern give back one stop after another.
+    # Regression: a run of stops without a space made the pattern backtrack at each stop.
     started = time.process_time()
     for part in (".", '."', ". (", ".[1]", ". 🎉", '!" Aa '):
         split_sentences(part * 60_000)
-    assert time.process_time() - started < 10, "seconds where time is linear, hours where it is not"
+    assert time.process_time() - started < 10, "seconds if the time is linear, hours if not"

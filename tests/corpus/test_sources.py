@@ -1,4 +1,4 @@
-"""Text to documents: lines, borders, units, groups, bytes that are not UTF-8; every byte is kept or counted."""
+"""Text to documents: lines, boundaries, units, signatures, invalid bytes; every byte is kept or counted."""
 
 import gzip
 import os
@@ -28,20 +28,20 @@ def test_a_blank_line_ends_a_document(tmp_path: Path) -> None:
         assert sentences(write(tmp_path, f"One{space}line.\nNext.\n")) == [["One line.", "Next."]]
 
 
-def test_paragraphs_are_split_and_given_sentences_left_alone(tmp_path: Path) -> None:
+def test_paragraphs_are_split_and_given_sentences_are_kept(tmp_path: Path) -> None:
     documents, counts = read(write(tmp_path, " ".join(PROSE) + "\n\n" + " ".join(PROSE[::-1]) + "\n"))
     assert [d.sentences for d in documents] == [PROSE, PROSE[::-1]]
     assert [counts[name] for name in ("files_of_paragraphs", "paragraphs_split", "documents")] == [1, 2, 2]
     lines = ["Mr. Fox ran. He hid.", *["A plain line of words."] * 9]
     documents, counts = read(write(tmp_path, "\n".join(lines)))
     assert (documents[0].sentences, counts["files_of_sentences"]) == (lines, 1)
-    head = "A line with one sentence only.\n" * (3 * SAMPLE_BYTES // 31)  # the kind is found from a sample
+    head = "A line with one sentence only.\n" * (3 * SAMPLE_BYTES // 31)  # the kind is detected from a sample
     assert cut(write(tmp_path, head + " ".join(PROSE) + "\n"), 8 << 20)[0].kind == "sentences"
 
 
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
 def test_a_line_end_on_a_block_border_is_one_line_end(tmp_path: Path, end: str) -> None:
-    # Catches a reader, and a planner of units, that take the two halves of "\r\n" for two line ends.
+    # Catches a reader or planner of units that counts "\r\n" as two line ends.
     for block_border in (-2, -1, 0, 1):
         first = "a" * ((1 << 18) + block_border)
         path = write(tmp_path, f"{first}{end}b{end}{end}c")
@@ -54,10 +54,10 @@ def test_a_line_end_on_a_block_border_is_one_line_end(tmp_path: Path, end: str) 
     st.integers(1, 60),
 )
 @settings(max_examples=200, deadline=None)
-def test_units_cover_the_file_and_change_no_document_and_line_ends_mean_the_same(
+def test_units_cover_the_file_and_documents_do_not_depend_on_units_or_line_ends(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], end: str, unit_bytes: int
 ) -> None:
-    # Catches units that overlap, leave a gap, or cut a document or "\r\n" in two.
+    # Catches units that overlap, leave a gap, or cut a document or "\r\n".
     path = write(tmp_path_factory.mktemp("units"), end.join([*lines, "last."]))
     units = cut(path, unit_bytes)
     assert [unit.start for unit in units] == [0, *(unit.end for unit in units[:-1])]
@@ -66,22 +66,22 @@ def test_units_cover_the_file_and_change_no_document_and_line_ends_mean_the_same
     assert found == read(write(path.parent, "\n".join([*lines, "last."])))[0]
 
 
-def test_a_long_document_comes_in_parts_of_one_group_with_flat_memory(tmp_path: Path) -> None:
+def test_a_long_document_is_read_in_parts_of_one_signature_with_bounded_memory(tmp_path: Path) -> None:
     lines = (f"This is line number {i} of a text without a blank line.\n" for i in range(350_000))
     path = write(tmp_path, "".join(lines))
     tracemalloc.start()
     counts: Counter[str] = Counter()
     documents = (document for unit in plan_units([path]) for document in read_unit(unit, counts))
-    parts = [(len(document.sentences), document.continues, document.group) for document in documents]
+    parts = [(len(document.sentences), document.continues, document.signature) for document in documents]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [continues for _, continues, _ in parts] == [True] * (len(parts) - 1) + [False]
-    assert len({group for _, _, group in parts}) == 1
+    assert len({signature for _, _, signature in parts}) == 1
     assert (sum(part[0] for part in parts), counts["sentences"], counts["documents"]) == (350_000, 350_000, 1)
-    assert peak < 1.5 * path.stat().st_size, "held whole it takes twice its size"
+    assert peak < 1.5 * path.stat().st_size, "twice its size if held completely"
 
 
-def test_a_file_that_shrinks_goes_or_becomes_a_pipe_is_an_error_and_one_that_grows_is_not(tmp_path: Path) -> None:
+def test_a_file_that_shrinks_is_deleted_or_becomes_a_pipe_is_an_error_but_may_grow(tmp_path: Path) -> None:
     path = write(tmp_path, "Words of text.\n" * 100)
     units = plan_units([path])
     write(tmp_path, "Words of text.\n" * 101)
@@ -100,28 +100,28 @@ def test_a_file_that_shrinks_goes_or_becomes_a_pipe_is_an_error_and_one_that_gro
             list(read_unit(unit, Counter()))
 
 
-# Groups.
+# Signatures.
 
 
-def test_a_group_depends_on_the_document_alone(tmp_path: Path) -> None:
-    # Catches keys that depend on the documents read beside it.
+def test_a_signature_depends_only_on_the_document(tmp_path: Path) -> None:
+    # Catches keys that depend on other documents of the batch.
     texts = [" ".join(f"word{start + i}" for i in range(count)) for start, count in enumerate((3, 1, 60, 4, 5), 100)]
     together = read(write(tmp_path, "\n\n".join(texts)))[0]
-    assert [d.group for d in together] == [read(write(tmp_path, text))[0][0].group for text in texts]
-    assert len({d.group for d in together}) == len(texts)
+    assert [d.signature for d in together] == [read(write(tmp_path, text))[0][0].signature for text in texts]
+    assert len({d.signature for d in together}) == len(texts)
 
 
 # Bytes that are not UTF-8, and other encodings.
 
 
-def test_a_line_that_is_not_utf8_can_be_left_out_alone(tmp_path: Path) -> None:
-    # Catches a skipped line that reads as a blank one and ends its document.
+def test_skipping_a_line_that_is_not_utf8_does_not_end_its_document(tmp_path: Path) -> None:
+    # Catches a skipped line that is read as a blank one.
     path = write(tmp_path, b"One a.\n" + BAD + b"\nOne b.\n\nTwo.\r\n" + BAD)
     for unit_bytes in (1, 8 << 20):
         documents, counts = read(path, unit_bytes=unit_bytes, bad_utf8="skip")
         assert [d.sentences for d in documents] == [["One a.", "One b."], ["Two."]]
         assert (counts["skipped_lines"], counts["skipped_bytes"], counts["invalid_bytes"]) == (2, 2 * len(BAD), 0)
-    # The long line is cut, and its first part is a run of its own, of which every line is left out.
+    # The long line is cut, and its first part is a separate block whose only line is skipped.
     found = sentences(write(tmp_path, b"One.\n\xff" + b"x" * MAX_LINE_BYTES + b"\nstill one."), bad_utf8="skip")
     assert (found[0][0], found[0][-1]) == ("One.", "still one.")
 
@@ -135,7 +135,7 @@ def test_the_first_bad_byte_can_be_an_error_that_names_its_line(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
-def test_a_record_that_is_not_utf8_is_mended_left_out_or_refused(tmp_path: Path, name: str) -> None:
+def test_a_record_that_is_not_utf8_is_replaced_skipped_or_refused(tmp_path: Path, name: str) -> None:
     rows = [b"A good line of text.", BAD, b"The end."]
     lines = [b'{"text": "' + row + b'"}' for row in rows] if name == "a.jsonl" else [b"text", *rows]
     path = write(tmp_path, b"\n".join(lines), name)
@@ -149,8 +149,8 @@ def test_a_record_that_is_not_utf8_is_mended_left_out_or_refused(tmp_path: Path,
         read(path, bad_utf8="error")
 
 
-def test_text_in_another_encoding_is_read_as_the_same_text_in_utf8(tmp_path: Path) -> None:
-    # Characters of several bytes cross the borders of blocks; cp932 has bytes that are backslashes in ASCII.
+def test_text_in_another_encoding_is_read_like_the_same_text_in_utf8(tmp_path: Path) -> None:
+    # Multi-byte characters cross block borders; cp932 has bytes that are backslashes in ASCII.
     whole = "\r\n".join(f'{{"text": "{"x" * (number % 7)} 表示, {number}."}}' for number in range(20_000))
     expected = sentences(write(tmp_path, whole, "a.jsonl"), unit_bytes=100_000)
     path = write(tmp_path, gzip.compress(whole.encode("cp932")), "b.jsonl.gz")
@@ -159,7 +159,7 @@ def test_text_in_another_encoding_is_read_as_the_same_text_in_utf8(tmp_path: Pat
     assert (counts["bytes"], counts["invalid_bytes"]) == (len(whole.encode("cp932")), 0)
 
 
-def test_bytes_that_an_encoding_lacks_and_lone_surrogates_of_json_are_replaced_and_counted(tmp_path: Path) -> None:
+def test_undecodable_bytes_and_lone_surrogates_of_json_are_replaced_and_counted(tmp_path: Path) -> None:
     documents, counts = read(write(tmp_path, b"Caf\xe9 \x81\x8d is open.\n"), encoding="cp1252")
     assert (documents[0].sentences, counts["invalid_bytes"]) == (["Café \ufffd\ufffd is open."], 2)
     documents, counts = read(path := write(tmp_path, r'{"text": "a \ud800 b \udc80 \ud83d\ude00."}', "a.jsonl"))
@@ -168,7 +168,7 @@ def test_bytes_that_an_encoding_lacks_and_lone_surrogates_of_json_are_replaced_a
         read(path, bad_utf8="error")
 
 
-def test_a_record_of_too_many_megabytes_is_refused(tmp_path: Path) -> None:
+def test_a_record_over_the_size_limit_is_refused(tmp_path: Path) -> None:
     with write(tmp_path, b'{"text": "one"}\n', "array.jsonl").open("ab") as file:
         file.truncate(70 << 20)  # one line of NUL bytes
     with pytest.raises(UserError, match="line 2: a line of over 64 million"):
@@ -198,7 +198,7 @@ MEMBERS += [pack(b"One.") for pack in COMPRESS.values()]
     st.integers(1, 60),
 )
 @settings(max_examples=500, deadline=None)
-def test_any_bytes_are_documents_or_an_error_of_one_line_and_all_bytes_are_in_the_text_or_counted(
+def test_any_bytes_give_documents_or_a_one_line_error_and_all_bytes_are_kept_or_counted(
     tmp_path_factory: pytest.TempPathFactory, raw: bytes, before: str, name: str, bad_utf8: str, unit_bytes: int
 ) -> None:
     raw = before.encode() + raw
@@ -212,14 +212,14 @@ def test_any_bytes_are_documents_or_an_error_of_one_line_and_all_bytes_are_in_th
         assert "\n" not in problem
         return
     texts = [sentence for document in documents for sentence in document.sentences]
-    "".join(texts).encode()  # raises where a lone surrogate is left
+    "".join(texts).encode()  # raises UnicodeEncodeError for a lone surrogate
     assert all(text and text == text.strip() and "\n" not in text for text in texts)
     assert (counts["sentences"], counts["documents"]) == (len(texts), len(documents))
     if name not in ("a", "a.txt") or compression(raw[:16]):
         return
     assert counts["bytes"] == len(raw)
     if not counts["skipped_lines"]:
-        # The reference is Python's own decoder, one replacement a byte.
+        # The reference is Python's own decoder, with one replacement per byte.
         escaped = raw.decode("utf-8", "surrogateescape")
         replaced = "".join("\ufffd" if "\udc80" <= c <= "\udcff" else c for c in escaped)
         assert solid("".join(texts)) == solid(replaced.replace("\0", " ").replace("\ufeff", ""))
@@ -238,13 +238,13 @@ HOSTILE: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_text_is_read_whole_and_in_time(tmp_path: Path, name: str) -> None:
+def test_hostile_text_is_read_completely_in_linear_time(tmp_path: Path, name: str) -> None:
     text = HOSTILE[name]()
     path = write(tmp_path, text)
     started = time.process_time()
     assert find_files(str(path), Counter()) == [path]
     documents, counts = read(path)
-    assert time.process_time() - started < 20, "a second or two where time is linear, minutes where it is not"
+    assert time.process_time() - started < 20, "seconds if the time is linear, minutes if not"
     texts = [sentence for document in documents for sentence in document.sentences]
     assert solid("".join(texts)) == solid(text)
     assert all(len(sentence.encode()) <= MAX_LINE_BYTES for sentence in texts)

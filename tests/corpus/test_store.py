@@ -1,4 +1,4 @@
-"""The token store: whole, the same however it was built or stopped, never read when damaged; its statistics."""
+"""The token store: complete, independent of how it was built or interrupted, refused if damaged; its statistics."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ import pytest
 from electra_albert.contracts import CheckpointError, DataError, UsageError
 from electra_albert.corpus.parts import token_dtype, write_parts
 from electra_albert.corpus.sources import plan_units, read_unit
-from electra_albert.corpus.store import SIDES, Store, TokenStream, format_statistics, open_store
+from electra_albert.corpus.store import SPLITS, Store, TokenStream, format_statistics, open_store
 from electra_albert.corpus.text_encoder import TextEncoder
 from electra_albert.corpus.tokenizer import save_tokenizer
 from electra_albert.corpus.tokenizer_training import train_tokenizer
@@ -39,19 +39,19 @@ def tokenizer() -> Any:
     return train_tokenizer(text, 200, True, keep_accents=False)
 
 
-def split(stream: TokenStream, ends: np.ndarray) -> list[list[int]]:
+def cut_at(stream: TokenStream, ends: np.ndarray) -> list[list[int]]:
     return [tokens.tolist() for tokens in np.split(stream.tokens, ends[:-1])]
 
 
 def sentences_in(store: Store) -> list[list[int]]:
-    return [sentence for side in (store.train, store.validation) for sentence in split(side, side.sentence_ends)]
+    return [sentence for stream in (store.train, store.validation) for sentence in cut_at(stream, stream.sentence_ends)]
 
 
 def is_whole(expected: list[list[int]], train: list[list[int]], validation: list[list[int]]) -> bool:
-    """Law 7: every document stands on one side, unchanged, and either side is in the corpus's order."""
-    position = {tuple(found): place for place, found in enumerate(expected)}
-    places = [[position.get(tuple(found), -1) for found in side] for side in (train, validation)]
-    return sorted(places[0] + places[1]) == list(range(len(expected))) and all(side == sorted(side) for side in places)
+    """Whether every document is in one split, unchanged, and each split is in the order of the corpus."""
+    number = {tuple(found): position for position, found in enumerate(expected)}
+    found = [[number.get(tuple(document), -1) for document in side] for side in (train, validation)]
+    return sorted(found[0] + found[1]) == list(range(len(expected))) and all(side == sorted(side) for side in found)
 
 
 def test_no_text_is_lost(tokenizer: Any, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_no_text_is_lost(tokenizer: Any, tmp_path: Path) -> None:
     store = build(write_corpus(tmp_path / "corpus", documents), tokenizer, tmp_path / "store")
     encoder = TextEncoder(tokenizer)
     expected = [np.concatenate(encoder.encode(sentences)).tolist() for sentences in documents]
-    train, validation = (split(side, side.document_ends) for side in (store.train, store.validation))
+    train, validation = (cut_at(stream, stream.document_ends) for stream in (store.train, store.validation))
     assert is_whole(expected, train, validation)
     assert not is_whole(expected, train[:-1], validation)  # planted faults: a document dropped, one cut short
     assert not is_whole(expected, [*train[:-1], train[-1][:-1]], validation)
@@ -68,21 +68,21 @@ def test_no_text_is_lost(tokenizer: Any, tmp_path: Path) -> None:
     assert store.statistics["kept"] == 1
     assert store.statistics["read"]["sentences"] == store.statistics["written"]["sentences"] == len(one_by_one)
     for what, count in {"documents": 150, "sentences": len(one_by_one)}.items():
-        sides = sum(side[what] for side in store.statistics["sides"].values())
+        sides = sum(split[what] for split in store.statistics["sides"].values())
         assert (store.statistics["written"][what], sides) == (count, count)
     assert np.array_equal(store.token_counts, np.bincount(store.train.tokens, minlength=len(tokenizer)))
 
 
-def test_a_document_that_the_split_cuts_ends_and_counts_on_both_sides(tokenizer: Any, tmp_path: Path) -> None:
+def test_a_document_that_the_split_cuts_ends_and_counts_in_both_splits(tokenizer: Any, tmp_path: Path) -> None:
     store = build(write_corpus(tmp_path / "corpus", [document(0, 200)], 1), tokenizer, tmp_path / "store")
-    assert [side["documents"] for side in store.statistics["sides"].values()] == [1, 1]
-    assert [len(side.document_ends) for side in (store.train, store.validation)] == [1, 1]
+    assert [split["documents"] for split in store.statistics["sides"].values()] == [1, 1]
+    assert [len(stream.document_ends) for stream in (store.train, store.validation)] == [1, 1]
 
 
-def test_text_without_tokens_is_counted_and_leaves_no_trace(tokenizer: Any, tmp_path: Path) -> None:
+def test_text_without_tokens_is_counted_and_changes_nothing_else(tokenizer: Any, tmp_path: Path) -> None:
     documents = [document(number) for number in range(120)]
     clean = build(write_corpus(tmp_path / "clean", documents, 1), tokenizer, tmp_path / "a")
-    documents[5:5] = [["\u0301", "\u0302"]]  # accents alone, which the normaliser strips
+    documents[5:5] = [["\u0301", "\u0302"]]  # accents alone, which the normalizer strips
     documents[9] = [*documents[9][:1], "\u0301", *documents[9][1:]]
     store = build(write_corpus(tmp_path / "accents", documents, 1), tokenizer, tmp_path / "b")
     assert sentences_in(store) == sentences_in(clean)
@@ -91,7 +91,7 @@ def test_text_without_tokens_is_counted_and_leaves_no_trace(tokenizer: Any, tmp_
     assert all(shown in found for shown in ("3 sentences without a token", "1 documents without a token"))
 
 
-def test_each_source_ends_where_its_last_token_stands(tokenizer: Any, tmp_path: Path) -> None:
+def test_each_source_ends_after_its_last_token(tokenizer: Any, tmp_path: Path) -> None:
     units = write_corpus(tmp_path / "corpus", [document(number) for number in range(400)], 4)
     store = build(units, tokenizer, tmp_path / "store", sources=[0, 0, 1, 2])
     one = build(units[:2], tokenizer, tmp_path / "one")
@@ -101,14 +101,14 @@ def test_each_source_ends_where_its_last_token_stands(tokenizer: Any, tmp_path: 
     assert store.source_starts == [0, *ends[:-1]]
 
 
-def test_a_store_is_the_same_however_its_text_is_cut_into_parts(tokenizer: Any, tmp_path: Path) -> None:
-    documents = [document(number) for number in range(6_000)]  # over 1 MiB: of several batches in one part
+def test_a_store_does_not_depend_on_how_its_text_is_cut_into_parts(tokenizer: Any, tmp_path: Path) -> None:
+    documents = [document(number) for number in range(6_000)]  # over 1 MiB: several batches in one part
     for files in (1, 3):
         build(write_corpus(tmp_path / f"c{files}", documents, files), tokenizer, tmp_path / str(files))
     assert stored_bytes(tmp_path / "1") == stored_bytes(tmp_path / "3") != {}
 
 
-def test_ids_fit_the_width_of_the_stored_integers() -> None:
+def test_ids_fit_the_stored_integer_type() -> None:
     assert [token_dtype(size) for size in (100, 65_536, 65_537)] == ["uint16", "uint16", "uint32"]
 
 
@@ -124,7 +124,8 @@ def test_memory_does_not_grow_with_the_corpus(tokenizer: Any, tmp_path: Path) ->
         tracemalloc.stop()
         return found
 
-    assert peak(10) < 1.2 * peak(2)
+    _, few, many = map(peak, (1, 2, 10))  # the first one imports scipy
+    assert many < 1.2 * few
 
 
 def test_damaged_store_is_refused_in_one_line(tokenizer: Any, tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_damaged_store_is_refused_in_one_line(tokenizer: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["tokens", "sentence_ends", "document_ends"])
-def test_damage_that_size_and_times_do_not_tell_is_found(tokenizer: Any, tmp_path: Path, name: str) -> None:
+def test_damage_that_size_and_times_do_not_show_is_found(tokenizer: Any, tmp_path: Path, name: str) -> None:
     build(write_corpus(tmp_path / "corpus", [document(number) for number in range(40)], 1), tokenizer, tmp_path)
     open_store(tmp_path)
     file, note = tmp_path / "train" / f"{name}.bin", tmp_path / "checked.json"
@@ -156,11 +157,11 @@ def test_damage_that_size_and_times_do_not_tell_is_found(tokenizer: Any, tmp_pat
         open_store(tmp_path)
 
 
-# Parts: written once, by any number of processes, stopped at any time.
+# Parts: written once, by any number of processes, interrupted at any time.
 
 
 def write_long(folder: Path, *names: str) -> None:
-    """Files of 50 MB of text, compressed, so that each is one unit and takes some seconds."""
+    """Write compressed files of 50 MB of text, so that each is one unit and takes some seconds."""
     folder.mkdir()
     text = "\n\n".join("\n".join(document(number)) for number in range(10_000)).encode()
     for name in names:
@@ -168,8 +169,8 @@ def write_long(folder: Path, *names: str) -> None:
 
 
 @pytest.mark.slow
-def test_an_error_in_one_part_ends_the_others_at_once(tokenizer: Any, tmp_path: Path) -> None:
-    # Regression: the units under way were read to their ends before the message came.
+def test_an_error_in_one_part_stops_the_others_at_once(tokenizer: Any, tmp_path: Path) -> None:
+    # Regression: running units were finished before the error was reported.
     write_long(tmp_path / "corpus", "a.txt.gz")
     write(tmp_path / "corpus", '{"text": 7}\n', "b.jsonl")
     units = plan_units(find_files(str(tmp_path / "corpus"), Counter()), unit_bytes=1 << 17)
@@ -195,10 +196,10 @@ write_parts(plan_parts(units, load_tokenizer(folder / "tokenizer"), folder), ran
 
 
 def start_build(folder: Path, tokenizer: Any) -> subprocess.Popen[bytes]:
-    """Write the parts of `folder`/corpus into `folder`/parts, in a process with a group of its own."""
+    """Write the parts of `folder`/corpus into `folder`/parts, in a new process group."""
     save_tokenizer(tokenizer, folder / "tokenizer", 77)
     how: dict[str, Any] = {"cwd": ROOT, "start_new_session": True, "stderr": subprocess.PIPE}
-    # Where the tests run in the background a shell has Ctrl-C ignored, and children take that over.
+    # For background jobs a shell ignores Ctrl-C, and children inherit this.
     how["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen([sys.executable, "-c", _BUILD, str(folder)], **how)
 
@@ -219,14 +220,14 @@ def is_running(process: str) -> bool:
 def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.02)
 
 
 @pytest.mark.slow
 @needs_proc
-def test_ctrl_c_ends_every_process_at_once(tokenizer: Any, tmp_path: Path) -> None:
-    # Regression: a compressed file of 90 MB was read to its end first, which took 22 seconds.
+def test_ctrl_c_stops_every_process_at_once(tokenizer: Any, tmp_path: Path) -> None:
+    # Regression: a compressed file of 90 MB was read to the end first, which took 22 seconds.
     write_long(tmp_path / "corpus", "a.txt.gz", "b.txt.gz")
     running = start_build(tmp_path, tokenizer)
     parts = tmp_path / "parts"
@@ -234,7 +235,7 @@ def test_ctrl_c_ends_every_process_at_once(tokenizer: Any, tmp_path: Path) -> No
     children = children_of(running)
     os.killpg(running.pid, signal.SIGINT)
     _, err = running.communicate(timeout=60)
-    wait_until(lambda: not any(is_running(child) for child in children))  # multiprocessing's tracker among them
+    wait_until(lambda: not any(is_running(child) for child in children))  # including multiprocessing's tracker
     assert err.count(b"Traceback") == err.count(b"KeyboardInterrupt") == 1, err.decode()
     assert not list(parts.glob("*.json"))
 
@@ -256,14 +257,12 @@ def test_killed_build_leaves_no_process_and_continues(
     assert 2 <= len(list(parts.glob("*.json"))) < len(units)
     caplog.set_level("INFO", logger="electra_albert")
     build(units, tokenizer, tmp_path)
-    assert "are there already" in caplog.messages[0]
+    assert "are already complete" in caplog.messages[0]
     build(units, tokenizer, tmp_path / "one_shot")
     assert stored_bytes(tmp_path / "train") == stored_bytes(tmp_path / "one_shot" / "train") != {}
 
 
-def test_a_part_is_written_again_where_a_file_of_it_lacks_bytes_or_it_is_of_other_settings(
-    tokenizer: Any, tmp_path: Path
-) -> None:
+def test_a_part_is_written_again_if_a_file_is_truncated_or_the_settings_differ(tokenizer: Any, tmp_path: Path) -> None:
     units = write_corpus(tmp_path / "corpus", [document(number) for number in range(30)])
     plan = plan_parts(units, tokenizer, tmp_path)
     write_parts(plan, range(3), 1)
@@ -273,8 +272,8 @@ def test_a_part_is_written_again_where_a_file_of_it_lacks_bytes_or_it_is_of_othe
     assert plan.missing() == [1]
 
 
-def test_shares_are_rounded_down_and_everything_counted_is_shown(tmp_path: Path) -> None:
-    # Catches a count of what was skipped or changed that no line shows.
+def test_the_kept_share_is_rounded_down_and_every_count_is_printed(tmp_path: Path) -> None:
+    # Catches a count of skipped or changed text that is not printed.
     good = b"A good line of text, once more.\n" * 200
     write(tmp_path, good + b"\xff\xef\xbb\xbfbad.\nNUL\0byte.\n" + b"x" * (MAX_LINE_BYTES + 9), "a.txt")
     write(tmp_path, '{"text": "One. Two."}\n{"text": null}\n', "b.jsonl")
@@ -286,11 +285,11 @@ def test_shares_are_rounded_down_and_everything_counted_is_shown(tmp_path: Path)
         assert list(read_unit(unit, counts))
     written = Counter(tokens=100, unknown_tokens=3, characters=400, unknown_characters=200, documents_without_a_token=1)
     found = {"read": counts, "written": written, "held_out": "by document", "process_seconds": 2.0}
-    found["sides"] = {side: {"documents": 1, "sentences": 2, "tokens": 50} for side in SIDES}
+    found["sides"] = {split: {"documents": 1, "sentences": 2, "tokens": 50} for split in SPLITS}
     for kept, shown in ((1, "100%"), (0.99999, "99.99%")):
         text = format_statistics(found | {"kept": kept}, padding_share=0.1)
         assert f"({shown} of the text kept)" in text
-    # Regression: "100% of the text kept" and 8% unknown tokens, which were half of the text.
+    # Regression: "100% of the text kept" with 8% unknown tokens that replaced half of the text.
     assert all(shown in text for shown in ("50.000% of the characters", "7 odd things"))
     assert "other things" not in text
     skipped = sum(count > 0 for name, count in counts.items() if "skip" in name)

@@ -1,4 +1,4 @@
-"""Training a tokenizer: repeatable, in any script; the ids that others print for the released vocabulary."""
+"""Tokenizer training is reproducible and works for any script; published ids of the released vocabulary."""
 
 import json
 import math
@@ -25,7 +25,7 @@ from tests.corpus.reading import build, write_corpus
 from tests.corpus.tokenizer_kinds import KINDS, PROSE, RELEASED, nasty_corpus, needs_released, save_bert, train_model
 
 
-def test_trained_tokens_have_special_ids_first_bounded_size_and_no_punctuation_inside() -> None:
+def test_special_ids_come_first_the_size_is_bounded_and_no_token_mixes_punctuation() -> None:
     tokenizer = train_tokenizer(PROSE, 300, do_lower_case=True)
     assert tuple(tokenizer.convert_ids_to_tokens(list(range(5)))) == tokenizers.SPECIAL_TOKENS
     assert len(tokenizer) <= 300
@@ -38,8 +38,8 @@ def test_trained_tokens_have_special_ids_first_bounded_size_and_no_punctuation_i
     assert not [token for token in numbers if token.endswith(",") and token[-2:-1].isdigit()]
 
 
-def test_training_without_text_is_refused_and_an_endless_word_shuts_out_no_other() -> None:
-    # Regression: the first run of letters over the bound ended the gathering, here before any other.
+def test_training_without_text_is_refused_and_an_overlong_word_excludes_no_other() -> None:
+    # Regression: the first overlong run of letters ended the selection, here before any other.
     text = ["a" * 600_000, *PROSE[:6]]
     assert len(train_tokenizer(text, 300, do_lower_case=True)) > 30
     for refused, word in ((["", "\u0301"], "no text"), (text[:1], "500,000 characters")):
@@ -48,7 +48,7 @@ def test_training_without_text_is_refused_and_an_endless_word_shuts_out_no_other
 
 
 def test_a_frequent_word_that_is_part_of_no_other_is_a_token() -> None:
-    # Regression: the trainer's first tokens must occur in two different words; "this" was cut into "thi" and "s".
+    # Regression: the trainer's seed tokens must occur in two different words; "this" was split into "thi" and "s".
     sentences = ["this thing was thick and those things were thin while they waited"] * 40
     vocab = train_tokenizer(sentences, 200, True).get_vocab()
     assert {"▁this", "▁while"} <= vocab.keys()
@@ -57,7 +57,7 @@ def test_a_frequent_word_that_is_part_of_no_other_is_a_token() -> None:
 
 _TRAIN = """
 import sys
-sys.modules["sentencepiece"] = None  # its package is not needed
+sys.modules["sentencepiece"] = None  # not needed
 from pathlib import Path
 from electra_albert.corpus.tokenizer import fingerprint, load_tokenizer
 from electra_albert.corpus.tokenizer_training import train_tokenizer
@@ -67,8 +67,8 @@ print(fingerprint(train_tokenizer(lines * 3, 120, True)), fingerprint(load_token
 
 
 @pytest.mark.slow
-def test_training_repeats_bit_for_bit_and_the_package_of_sentencepiece_is_not_needed(tmp_path: Path) -> None:
-    """Catches the trainer's own disorder: unrounded, or with its scores of added characters, no two runs agree."""
+def test_training_is_bit_identical_and_does_not_need_the_sentencepiece_package(tmp_path: Path) -> None:
+    """Catches the trainer's nondeterminism: with unrounded scores or its scores of added characters, runs differ."""
     model = train_model(tmp_path / "small.model")
     command, root = [sys.executable, "-c", _TRAIN, str(model)], Path(__file__).parents[2]
     found = []
@@ -90,11 +90,11 @@ PRINTED = {
 
 
 @needs_released
-def test_the_released_vocabulary_gives_the_ids_that_others_print() -> None:
+def test_the_released_vocabulary_gives_published_ids() -> None:
     tokenizer = load_tokenizer(RELEASED)
     for text, printed in PRINTED.items():
         assert tokenizer(text)["input_ids"] == [int(number) for number in printed.split()], text
-    # In the model card of albert-base-v2: what fills the mask of "Hello I'm a [MASK] model."
+    # From the model card of albert-base-v2: predictions for "Hello I'm a [MASK] model."
     assert tokenizer.convert_ids_to_tokens([12807, 1061, 29104]) == ["▁modeling", "▁model", "▁lingerie"]
 
     def ids(text: str, **options: Any) -> list[int]:
@@ -106,10 +106,10 @@ def test_the_released_vocabulary_gives_the_ids_that_others_print() -> None:
     assert ids("The quick brown fox.", do_lower_case=False) == cased
 
 
-# Languages and scripts: what happens to letters and marks.
+# Languages and scripts: letters and marks.
 
 LANGUAGES = ["ar", "de", "hi", "ja", "km", "ko", "ru", "th", "vi"]
-MARKED = [  # written by people with all marks
+MARKED = [  # fully marked text
     *("שָׁלוֹם לְכֻלָּם וּבְרוּכִים הַבָּאִים", "أُنشِئ الملفُّ إلى المجلَّد", "Ёлка ещё мой йод, все и всё"),
     *("हिन्दी में कुछ शब्द लिखिए", "ไม่มีไฟล์ที่ต้องการ น้ำ", "schön drücken, tiếng Việt, İstanbul"),
     "Ёлка ещё мой".replace("ё", "е\u0308").replace("й", "и\u0306"),  # decomposed
@@ -119,7 +119,7 @@ LATIN_BARE = "zoe’s naive cafe fit: हिन्दी ไม่มี мой 
 
 
 def names_of(language: str) -> list[str]:
-    """Names of languages, territories and currencies in a language, each with a month, as short sentences."""
+    """Short sentences of the names of languages, territories and currencies in a language, each with a month."""
     babel = pytest.importorskip("babel", reason="its names are the text; pip install -e '.[dev]'")
     locale = babel.Locale.parse(language)
     months = [*locale.months["format"]["wide"].values()]
@@ -128,7 +128,7 @@ def names_of(language: str) -> list[str]:
 
 
 def announced(text: str) -> str:
-    """NFC and each character in lower case: all that is done to a text that is not English."""
+    """NFC and lower case, the only normalization of text that is not English."""
     return "".join(letter.lower() for letter in unicodedata.normalize("NFC", text))
 
 
@@ -137,7 +137,7 @@ def test_every_letter_and_mark_survives_the_default_tokenizer(language: str) -> 
     text = names_of(language)
     tokenizer = train_tokenizer(text, 8000, do_lower_case=True)
     kept = {line: ids for line in text if tokenizer.unk_token_id not in (ids := tokenizer.encode(line)[1:-1])}
-    assert len(kept) > 0.97 * len(set(text))  # the others hold a character that is there once or twice
+    assert len(kept) > 0.97 * len(set(text))  # the others hold a very rare character
     assert [tokenizer.decode(ids) for ids in kept.values()] == list(map(announced, kept))
     tokenizer = train_tokenizer(MARKED * 50, 500, do_lower_case=True)
     assert [tokenizer.decode(tokenizer.encode(line)[1:-1]) for line in MARKED] == list(map(announced, MARKED))
@@ -162,21 +162,21 @@ def test_only_latin_letters_lose_marks_and_only_in_english_or_on_request(tmp_pat
 
 
 @pytest.mark.slow
-def test_text_without_spaces_is_learned_from_in_bounded_time() -> None:
-    # Regression: every end of a clause was one of the first pieces, of which there were hundreds of thousands.
+def test_training_on_text_without_spaces_takes_bounded_time() -> None:
+    # Regression: every end of a clause was a seed token, hundreds of thousands in total.
     names = [line.split(",")[0].replace(" ", "") for line in names_of("ja")]
     draw = np.random.default_rng(1).integers(len(names), size=(4_000, 12))
     text = ["".join(names[number] for number in row) for row in draw]
     assert 300_000 < sum(map(len, text)) < 500_000
     begun = time.process_time()
     tokenizer = train_tokenizer(text, 4000, do_lower_case=True)
-    assert time.process_time() - begun < 14  # seconds; it was 21, and is 6
-    assert sum(len(piece) > 3 for piece in tokenizer.get_vocab()) > 1000
+    assert time.process_time() - begun < 14  # seconds; it was 21 and is now 6
+    assert sum(len(token) > 3 for token in tokenizer.get_vocab()) > 1000
 
 
 def test_marks_that_a_given_tokenizer_removes_are_counted(tmp_path: Path) -> None:
     lines = ["The Café of Zoë", "हिन्दी हिन्दी", "ÉTÉ, ½ and ﬁne: мой x≠y"]
-    units = write_corpus(tmp_path / "corpus", [lines, lines], 1)  # words met for the first time, and again
+    units = write_corpus(tmp_path / "corpus", [lines, lines], 1)  # new and cached words
     save_bert(tmp_path / "bert", do_lower_case=False)
     albert, bert = train_tokenizer(PROSE, 300, True, "albert"), load_tokenizer(tmp_path / "bert")
     for number, (tokenizer, removed) in enumerate([(albert, 24), (bert, 0)]):
@@ -186,11 +186,11 @@ def test_marks_that_a_given_tokenizer_removes_are_counted(tmp_path: Path) -> Non
     assert counts["marks_removed"] == 2
 
 
-# New words for a vocabulary.
+# Vocabulary extension.
 
 NEW_WORDS = ["thrombosis", "septicaemia", "platelets", "hemoglobin"]
 _DRAW = random.Random(1)
-TEXT = [  # the first of the new words stand more often than the last, among words that are known
+TEXT = [  # the first new words are more frequent than the last, among known words
     f"{' '.join(_DRAW.choices(PROSE[0].split(), k=4))} {', '.join(_DRAW.choices(NEW_WORDS, [6, 5, 4, 3], k=2))}."
     for _ in range(120)
 ] + ["a rareword", f"{'long' * 20} " * 9, "the hgbжtdgbжfvkh " * 9]
@@ -203,22 +203,22 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return load_tokenizer(folder)
 
 
-def new_pieces(old: Any, extended: Any) -> list[str]:
-    return [str(piece) for piece in extended.convert_ids_to_tokens(list(range(len(old), len(extended))))]
+def new_tokens(old: Any, extended: Any) -> list[str]:
+    return [str(token) for token in extended.convert_ids_to_tokens(list(range(len(old), len(extended))))]
 
 
-def test_old_ids_stay_each_new_token_is_used_and_stock_reads_the_same(tokenizer: Any, tmp_path: Path) -> None:
+def test_old_ids_are_kept_each_new_token_is_used_and_transformers_agrees(tokenizer: Any, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    extended, pieces = extend_tokenizer(tokenizer, TEXT, 50)
+    extended, replaced = extend_tokenizer(tokenizer, TEXT, 50)
     everything = list(range(len(tokenizer)))
     assert extended.convert_ids_to_tokens(everything) == tokenizer.convert_ids_to_tokens(everything)
     texts = PROSE[:6] + nasty_corpus(300, 5, with_specials=True)
     assert extended(texts)["input_ids"] == tokenizer(texts)["input_ids"]
-    found = new_pieces(tokenizer, extended)
-    assert sorted(piece.removeprefix("▁") for piece in found) == sorted(NEW_WORDS)
-    for number, (piece, old) in enumerate(zip(found, pieces, strict=True), len(tokenizer)):
-        word = piece.removeprefix("▁")
+    found = new_tokens(tokenizer, extended)
+    assert sorted(token.removeprefix("▁") for token in found) == sorted(NEW_WORDS)
+    for number, (token, old) in enumerate(zip(found, replaced, strict=True), len(tokenizer)):
+        word = token.removeprefix("▁")
         assert extended(f"{word}, old", add_special_tokens=False)["input_ids"][0] == number
         assert tokenizer(word, add_special_tokens=False)["input_ids"] == old != old[:1]
     save_tokenizer(extended, tmp_path, max_length=77)
@@ -228,25 +228,25 @@ def test_old_ids_stay_each_new_token_is_used_and_stock_reads_the_same(tokenizer:
     assert fingerprint(load_tokenizer(tmp_path)) == fingerprint(extended) != fingerprint(tokenizer)
 
 
-def test_the_words_that_save_most_come_first_up_to_the_number_and_worth(tokenizer: Any) -> None:
+def test_the_words_that_save_most_tokens_come_first_and_rare_ones_are_skipped(tokenizer: Any) -> None:
     counts = Counter(word for word in NEW_WORDS for sentence in TEXT for _ in range(sentence.count(word)))
     cost = {word: len(tokenizer(word, add_special_tokens=False)["input_ids"]) for word in NEW_WORDS}
     wanted = sorted(NEW_WORDS, key=lambda word: (-counts[word] * (cost[word] - 1), word))[:2]
     extended, again = (extend_tokenizer(tokenizer, TEXT, 2)[0] for _ in range(2))
-    assert [piece.removeprefix("▁") for piece in new_pieces(tokenizer, extended)] == wanted
+    assert [token.removeprefix("▁") for token in new_tokens(tokenizer, extended)] == wanted
     assert fingerprint(extended) == fingerprint(again)
-    few, longer = training.FEWEST_OCCURRENCES - 1, training.LONGEST_WORD + 1
+    few, longer = training.MIN_OCCURRENCES - 1, training.MAX_WORD_LENGTH + 1
     rare = [*PROSE[:2], *["the splenectomy"] * few, "a" * longer + " old"]
     assert extend_tokenizer(tokenizer, rare, 50) == (tokenizer, [])
 
 
-def test_a_word_whose_pieces_are_likelier_is_passed_over_for_the_next() -> None:
-    def added(pieces: dict[str, float], text: list[str], number: int) -> list[str]:
-        """To an ALBERT tokenizer of these pieces and of letters that are all very unlikely."""
+def test_a_word_whose_old_tokens_are_likelier_is_skipped_for_the_next() -> None:
+    def added(tokens: dict[str, float], text: list[str], number: int) -> list[str]:
+        """New tokens of an ALBERT tokenizer that has these tokens and very unlikely letters."""
         letters = dict.fromkeys(f"{tokenizers.WORD_START}abcdefghijklmnopqrstuvwxyz-", -20.0)
-        vocab = dict.fromkeys(tokenizers.SPECIAL_TOKENS, 0.0) | letters | pieces
+        vocab = dict.fromkeys(tokenizers.SPECIAL_TOKENS, 0.0) | letters | tokens
         tokenizer = tokenizers.build_albert([*vocab.items()], {})
-        return new_pieces(tokenizer, extend_tokenizer(tokenizer, text, number)[0])
+        return new_tokens(tokenizer, extend_tokenizer(tokenizer, text, number)[0])
 
     old = [*["the theold"] * 9, *["the"] * 3000, *["the zyx"] * 5]
     assert added({"▁the": -2.0, "old": -2.0}, old, 1) == ["▁zyx"]
@@ -254,12 +254,12 @@ def test_a_word_whose_pieces_are_likelier_is_passed_over_for_the_next() -> None:
     assert added({"▁the": -2.0}, new, 3) == ["▁zyx", "wvu", "▁onm"]
 
 
-def test_only_words_count_in_their_scores_and_the_rarest_are_forgotten() -> None:
+def test_scores_count_only_words_and_the_rarest_words_are_dropped() -> None:
     tokenizer = train_tokenizer(PROSE, 300, do_lower_case=True)
     extended = extend_tokenizer(tokenizer, ["thrombosis , . ! ? ; : the"] * 10, 1)[0]
     vocab = json.loads(extended.backend_tokenizer.to_str())["model"]["vocab"]
     assert vocab[-1] == ["▁thrombosis", round(math.log(10 / 20), 5)]
-    assert training.count_words("abacabd", most_words=2) == {"a": 3}
+    assert training.count_words("abacabd", max_words=2) == {"a": 3}
 
 
 def test_other_models_are_refused_in_one_line(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_other_models_are_refused_in_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(raised.value)
 
 
-def test_a_new_word_holds_its_marks() -> None:
-    # Regression: a combining mark ended the word, so no word of Hindi or Thai was added whole.
+def test_a_new_word_keeps_its_marks() -> None:
+    # Regression: a combining mark ended the word, so no complete word of Hindi or Thai was added.
     letters = train_tokenizer([" ".join("हिन्दी")] * 20, 100, do_lower_case=True)
     assert "▁हिन्दी" in extend_tokenizer(letters, ["हिन्दी"] * 10, 5)[0].get_vocab()

@@ -1,4 +1,4 @@
-"""Tokenizers of every kind: stock's ids, also for a corpus, saved for stock, special ids read, options applied."""
+"""Tokenizers of every kind: the ids of transformers, also for a corpus and after saving; special ids and options."""
 
 import json
 import pickle
@@ -43,7 +43,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return folder
 
 
-def test_stock_gives_the_same_ids_and_a_round_trip_keeps_fingerprint_and_bytes(folder: Path, tmp_path: Path) -> None:
+def test_transformers_gives_the_same_ids_and_a_round_trip_changes_nothing(folder: Path, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = load_tokenizer(folder)
@@ -57,7 +57,7 @@ def test_stock_gives_the_same_ids_and_a_round_trip_keeps_fingerprint_and_bytes(f
     assert fingerprint(again) == fingerprint(tokenizer)
     for name in ("tokenizer.json", CONFIG):
         assert (tmp_path / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
-    # As in an export, whose config.json names a model with a tokenizer class of its own.
+    # As in an export, whose config.json names a model type with its own tokenizer class.
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "albert"}), encoding="utf-8")
     stock = AutoTokenizer.from_pretrained(str(tmp_path), local_files_only=True)
     first, second = [*TEXTS, *nasty_corpus(300, 1, with_specials=True)], nasty_corpus(300, 2, with_specials=True)
@@ -66,7 +66,7 @@ def test_stock_gives_the_same_ids_and_a_round_trip_keeps_fingerprint_and_bytes(f
         assert (theirs["input_ids"], theirs["token_type_ids"]) == (ours["input_ids"], ours["token_type_ids"])
     assert stock.model_max_length == 77
     saved = json.loads((tmp_path / CONFIG).read_text(encoding="utf-8"))
-    assert saved["tokenizer_class"] in ("AlbertTokenizer", "PreTrainedTokenizerFast"), "versions 4 and 5 know these"
+    assert saved["tokenizer_class"] in ("AlbertTokenizer", "PreTrainedTokenizerFast"), "transformers 4 and 5 know these"
 
 
 def test_special_ids_pairs_and_words(folder: Path) -> None:
@@ -82,12 +82,12 @@ def test_special_ids_pairs_and_words(folder: Path) -> None:
     ids = tokenizer(f"the river sings , {names[4]} old bridge")["input_ids"]
     assert ids.count(special.mask) == 1
     described = tokenizers.token_texts(tokenizer, ids)
-    words = "".join(" " * piece.starts_word + piece.text.strip("▁Ġ") for piece in described).split()
+    words = "".join(" " * token.starts_word + token.text.strip("▁Ġ") for token in described).split()
     assert words == [names[2], "the", "river", "sings", ",", names[4], "old", "bridge", names[3]]
     assert described[0] == tokenizers.TokenText(names[2], True)
 
 
-def test_a_corpus_gets_the_ids_of_stock_no_special_id_and_unknown_text_is_counted(folder: Path) -> None:
+def test_a_corpus_gets_the_ids_of_transformers_and_no_special_id_and_unknown_text_is_counted(folder: Path) -> None:
     tokenizer = load_tokenizer(folder)
     assert not any(special in text for special in (*kinds.FAIRSEQ_SPECIALS, *kinds.STOCK_SPECIALS) for text in PLAIN)
     expected = tokenizer(PLAIN, add_special_tokens=False, split_special_tokens=True)["input_ids"]
@@ -102,7 +102,7 @@ def test_a_corpus_gets_the_ids_of_stock_no_special_id_and_unknown_text_is_counte
     ids, _, counts = encoder.encode_counted(["the 漢字漢字漢字 house", "the house", "漢字漢字漢字"])
     assert encoder.unknown_id in (-1, special.unk)
     assert counts["unknown_characters"] == (12 if encoder.unknown_id in ids.tolist() else 0)
-    again = pickle.loads(pickle.dumps(encoder))  # as it reaches another process
+    again = pickle.loads(pickle.dumps(encoder))  # as when sent to another process
     assert encoded(again, TEXTS) == encoded(encoder, TEXTS)
 
 
@@ -117,7 +117,7 @@ def test_case_is_read_from_the_configuration_else_from_the_file(tmp_path: Path) 
         assert is_lowered() is do_lower_case
         (tmp_path / CONFIG).write_text(json.dumps({"do_lower_case": not do_lower_case}), encoding="utf-8")
         assert is_lowered() is not do_lower_case
-    kinds.save_fast_unigram(tmp_path)  # ALBERT's layout, but cased, with accents, unless the configuration names ALBERT
+    kinds.save_fast_unigram(tmp_path)  # cased and with accents unless the configuration names ALBERT
     assert "T" in "".join(load_tokenizer(tmp_path).tokenize("The"))
     edit(tmp_path / CONFIG, lambda config: config.update(tokenizer_class="AlbertTokenizer"))
     assert "T" not in "".join(load_tokenizer(tmp_path).tokenize("The"))
@@ -143,7 +143,7 @@ def test_fingerprints_differ_by_model_special_tokens_scores_and_options(tmp_path
     assert len(set(found)) == len(found)
 
 
-def test_nothing_baked_into_a_file_changes_the_ids(tmp_path: Path) -> None:
+def test_truncation_padding_dropout_and_template_of_a_file_do_not_change_the_ids(tmp_path: Path) -> None:
     def bake(content: Any) -> None:
         content["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
         padding = {"strategy": {"Fixed": 50}, "direction": "Right", "pad_to_multiple_of": None}
@@ -151,7 +151,7 @@ def test_nothing_baked_into_a_file_changes_the_ids(tmp_path: Path) -> None:
         content["post_processor"] = {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}
         if content["model"]["type"] == "BPE":
             content["model"]["dropout"] = 0.5
-        else:  # the published normalizer is rebuilt
+        else:  # the published ALBERT normalizer is rebuilt
             bomb = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "aaaaaaaa"}
             content["normalizer"] = {"type": "Sequence", "normalizers": [bomb] * 9}
 
@@ -162,7 +162,7 @@ def test_nothing_baked_into_a_file_changes_the_ids(tmp_path: Path) -> None:
         assert load_tokenizer(tmp_path / kind)(TEXTS)["input_ids"] == plain
 
 
-# Options over the files.
+# Options that override the files.
 
 
 @pytest.mark.parametrize("kind", ["albert cased with accents", "bert with added words", "script-safe uncased"])
@@ -192,8 +192,8 @@ ORDINARY = (
 
 
 @needs_released
-def test_numbers_get_the_ids_of_googles_own_rule() -> None:
-    """60 of 377,659 numbers of Wikipedia did not, of such words as 1,050, where scores alone make "1,0" win."""
+def test_numbers_get_the_ids_of_the_google_implementation() -> None:
+    """60 of 377,659 numbers in Wikipedia differ, such as 1,050, where the scores alone prefer "1,0"."""
     sentencepiece = pytest.importorskip("sentencepiece")
     processor = sentencepiece.SentencePieceProcessor(model_file=str(RELEASED))
 
@@ -213,13 +213,13 @@ def test_numbers_get_the_ids_of_googles_own_rule() -> None:
     assert sum(tokenizer.tokenize(word) != processor.encode(word, out_type=str) for word in words) > 15
 
 
-def test_commas_are_kept_apart_by_scores_that_can_be_applied_twice_and_taken_back(tmp_path: Path) -> None:
+def test_digit_comma_scores_are_idempotent_and_reversible(tmp_path: Path) -> None:
     split, together = TextOptions(split_digit_comma=True), TextOptions(split_digit_comma=False)
     kinds.save_digit_commas(tmp_path)
     plain, apart = load_tokenizer(tmp_path), load_tokenizer(tmp_path, split)
     text = "in 1912, 1, 999, and 12, or 9,12,1, people"
-    assert set(plain.tokenize(text)) & set(kinds.DIGIT_COMMA_PIECES)
-    assert not set(apart.tokenize(text)) & set(kinds.DIGIT_COMMA_PIECES)
+    assert set(plain.tokenize(text)) & set(kinds.DIGIT_COMMA_TOKENS)
+    assert not set(apart.tokenize(text)) & set(kinds.DIGIT_COMMA_TOKENS)
     assert plain.tokenize("the house, people") == apart.tokenize("the house, people")
     save_tokenizer(apart, tmp_path / "apart", max_length=77)
     for options in (split, TextOptions()):
@@ -231,11 +231,11 @@ def test_commas_are_kept_apart_by_scores_that_can_be_applied_twice_and_taken_bac
     assert {token: scores[token] < -50 for token in meant} == meant
 
 
-# SentencePiece models, read without its package.
+# SentencePiece models, read without the sentencepiece package.
 
 
 @pytest.mark.parametrize("model", ["trained", "another layout", pytest.param("released", marks=needs_released)])
-def test_ids_equal_those_of_sentencepiece_on_normalised_text_and_of_stock(model: str, tmp_path: Path) -> None:
+def test_ids_equal_those_of_sentencepiece_on_normalized_text_and_of_transformers(model: str, tmp_path: Path) -> None:
     from transformers import AlbertTokenizer
 
     path = RELEASED
@@ -246,7 +246,7 @@ def test_ids_equal_those_of_sentencepiece_on_normalised_text_and_of_stock(model:
     processor = pytest.importorskip("sentencepiece").SentencePieceProcessor(model_file=str(path))
     tokenizer = load_tokenizer(path)
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
-    # SentencePiece takes the word-start mark for a space, does not cut at U+0085, and drops NUL.
+    # SentencePiece treats ▁ as a space, does not split at U+0085, and drops NUL.
     texts = [normalize(text) for text in TEXTS if not set(text) & set("▁\x85\x00")]
     assert encoded(TextEncoder(tokenizer), texts) == processor.encode(texts)
     names = tokenizer.convert_ids_to_tokens([*special_ids(tokenizer)[:5]])
@@ -276,7 +276,7 @@ def stock_ids(tokenizer: Any, sentences: list[str]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("kind", ["albert uncased", "bert uncased", "roberta"])
-def test_ids_equal_those_of_stock_on_any_text(kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_ids_equal_those_of_transformers_on_any_text(kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("kind")
     KINDS[kind](folder)
     tokenizer = load_tokenizer(folder)
@@ -293,8 +293,8 @@ def test_ids_equal_those_of_stock_on_any_text(kind: str, tmp_path_factory: pytes
 
 
 @pytest.mark.parametrize("has_unknown", [True, False])
-def test_special_id_a_model_finds_in_text_is_replaced_or_left_out(tmp_path: Path, has_unknown: bool) -> None:
-    """A model that looks whole words up before anything else finds "<mask>" with no help of added tokens."""
+def test_a_special_id_found_in_text_is_replaced_or_dropped(tmp_path: Path, has_unknown: bool) -> None:
+    """A model that first looks up whole words finds "<mask>" even without added tokens."""
 
     def change(content: Any) -> None:
         content["model"].update(ignore_merges=True, unk_token="<unk>" if has_unknown else None)
@@ -303,7 +303,7 @@ def test_special_id_a_model_finds_in_text_is_replaced_or_left_out(tmp_path: Path
     kinds.save_roberta(tmp_path)
     edit(tmp_path / "tokenizer.json", change)
     tokenizer = load_tokenizer(tmp_path)
-    assert stock_ids(tokenizer, ["<mask>"]) == [[tokenizer.mask_token_id]]  # the fault guarded against
+    assert stock_ids(tokenizer, ["<mask>"]) == [[tokenizer.mask_token_id]]  # the fault to prevent
     encoder, texts = TextEncoder(tokenizer), ["the house", "<mask>"]
     assert encoded(encoder, texts)[1] == ([tokenizer.unk_token_id] if has_unknown else [])
     assert encoder.encode_counted(texts)[2]["special_texts"] == 1
@@ -317,4 +317,4 @@ def test_a_character_that_becomes_several_unknown_tokens_counts_once(tmp_path: P
         for text, characters in {"the house": 0, "☃☃": 2, "\ufdfa": 1, "☃ the ☃ house☃": 3}.items():
             count = encoder.encode_counted([text])[2]["unknown_characters"]
             assert count <= len(text.replace(" ", ""))
-            assert kind == "bert uncased" or count == characters  # WordPiece takes a whole word for unknown
+            assert kind == "bert uncased" or count == characters  # WordPiece makes whole words unknown

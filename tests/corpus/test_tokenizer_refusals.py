@@ -1,4 +1,4 @@
-"""Damaged and foreign tokenizers are refused with one line, one class of exception and the word that matters."""
+"""Damaged and unsupported tokenizers are refused with one line, one exception class and the relevant word."""
 
 import re
 from collections.abc import Callable
@@ -24,8 +24,8 @@ def vocab(change: Change) -> Change:
     return lambda content: change(content["model"]["vocab"])
 
 
-def row(number: int, *cells: Any) -> Change:
-    return vocab(lambda rows: rows.__setitem__(number, list(cells)))
+def entry(number: int, *fields: Any) -> Change:
+    return vocab(lambda entries: entries.__setitem__(number, list(fields)))
 
 
 def add_token(number: int, text: str) -> Change:
@@ -41,7 +41,7 @@ def without_mask(content: Any) -> None:
     content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "<mask>"]
 
 
-# kind, file: what is wrong with it, the edit, a word of the message
+# (kind, file): the fault, the edit, a word of the message
 EDITED: dict[tuple[str, str], list[tuple[str, Change, str]]] = {
     ("roberta", JSON): [
         ("unknown model type", model(type="Neural"), "fetch"),
@@ -52,10 +52,10 @@ EDITED: dict[tuple[str, str], list[tuple[str, Change, str]]] = {
         ("empty token", vocab(lambda ids: ids.update({"": 400})), "empty"),
         ("added token far away", add_token(4 * 10**9, "<far>"), "ids"),
         ("added token that contradicts", add_token(17, "<mask>"), "ids"),
-        ("regex that never ends", step(type="Replace", pattern={"Regex": "(a+)+$"}, content=""), "fetch"),
+        ("regex with exponential time", step(type="Replace", pattern={"Regex": "(a+)+$"}, content=""), "fetch"),
         ("text that grows", step(type="Replace", pattern={"String": "a"}, content="a" * 999), "makes"),
         ("character map cut off", step(type="Precompiled", precompiled_charsmap="AAQAAA=="), "fetch"),
-        ("generator of text without a mask", without_mask, "mask_token"),
+        ("text generation tokenizer without a mask", without_mask, "mask_token"),
     ],
     ("roberta", CONFIG): [
         ("role of no token", lambda config: config.update(cls_token="<nowhere>"), "cls_token"),
@@ -65,17 +65,17 @@ EDITED: dict[tuple[str, str], list[tuple[str, Change, str]]] = {
     ("fast unigram", JSON): [
         ("unknown id out of range", model(unk_id=4 * 10**9), "fetch"),
         ("no unknown id", model(unk_id=None), "fetch"),
-        ("infinite score", row(9, "x" * 40, float("inf")), "fetch"),
-        ("token twice", vocab(lambda rows: rows.append(rows[9])), "ids"),
+        ("infinite score", entry(9, "x" * 40, float("inf")), "fetch"),
+        ("token twice", vocab(lambda entries: entries.append(entries[9])), "ids"),
     ],
     ("albert uncased", JSON): [
         ("no model", lambda content: content.pop("model"), "model"),
         ("no tokens", model(vocab=[]), "fetch"),
-        ("token twice", vocab(lambda rows: rows.append(rows[9])), "ids"),
-        ("token is a number", row(7, 3, -1.0), "fetch"),
-        ("half a character", row(7, "\ud800", -1.0), "fetch"),
-        ("megabyte token", row(7, "x" * 10**6, -1), "longer"),
-        ("score is null", row(7, "xx", None), "fetch"),
+        ("token twice", vocab(lambda entries: entries.append(entries[9])), "ids"),
+        ("token is a number", entry(7, 3, -1.0), "fetch"),
+        ("half a character", entry(7, "\ud800", -1.0), "fetch"),
+        ("megabyte token", entry(7, "x" * 10**6, -1), "longer"),
+        ("score is null", entry(7, "xx", None), "fetch"),
     ],
 }
 
@@ -83,7 +83,7 @@ EDITED: dict[tuple[str, str], list[tuple[str, Change, str]]] = {
 def assert_refused_in_a_line(path: Path, word: str, what: str) -> None:
     with pytest.raises(CheckpointError) as raised:
         load_tokenizer(path)
-    message = str(raised.value).replace(str(path.parent), "")  # which may be of any length
+    message = str(raised.value).replace(str(path.parent), "")  # of any length
     assert re.search(word, message), what
     assert ("\n" in message, len(message) < 400) == (False, True), what
 
@@ -110,7 +110,7 @@ FILES = [
 ]
 
 
-def test_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_tokenizer_is_refused(tmp_path: Path) -> None:
     for path, word in (("nowhere", "exist"), ("", "tokenizer.json"), ("vocab.bin", "named")):
         (tmp_path / "vocab.bin").write_bytes(b"\0")
         with pytest.raises(UsageError, match=word):
@@ -142,7 +142,7 @@ OTHER_MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_damaged_sentencepiece_model_and_one_of_another_type_are_refused_in_one_line(tmp_path: Path) -> None:
+def test_damaged_and_unsupported_sentencepiece_models_are_refused_in_one_line(tmp_path: Path) -> None:
     path = train_model(tmp_path / "small.model")
     whole = path.read_bytes()
     cases = [(what, damage(whole), "fetch") for what, damage in SENTENCEPIECE.items()]
@@ -152,7 +152,7 @@ def test_damaged_sentencepiece_model_and_one_of_another_type_are_refused_in_one_
         assert_refused_in_a_line(path, word, what)
 
 
-def test_an_option_that_a_tokenizer_does_not_take_is_refused(tmp_path: Path) -> None:
+def test_an_option_that_does_not_apply_to_a_tokenizer_is_refused(tmp_path: Path) -> None:
     digits = "split_digit_comma"
     for kind, option in {"roberta": "do_lower_case", "fast unigram": digits, "bert uncased": digits}.items():
         KINDS[kind](tmp_path / kind)
@@ -161,7 +161,7 @@ def test_an_option_that_a_tokenizer_does_not_take_is_refused(tmp_path: Path) -> 
                 load_tokenizer(tmp_path / kind, TextOptions(**{option: value}))
 
 
-def test_a_token_near_the_longest_is_freed_without_harm(tmp_path: Path) -> None:
+def test_a_token_of_the_maximum_length_does_not_crash_when_freed(tmp_path: Path) -> None:
     # Regression: a token of a megabyte overflowed the stack when the tokenizer was freed.
     save_vocab_txt(tmp_path, True)
     with (tmp_path / "vocab.txt").open("a", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Small tokenizers of every kind, as stock writes them, and text that is hard on all of them."""
+"""Small tokenizers of every kind, as transformers writes them, and difficult text for all of them."""
 
 import json
 import os
@@ -61,7 +61,7 @@ _SPECIALS = [*STOCK_SPECIALS, *FAIRSEQ_SPECIALS, "[mask]", "[ MASK ]"]
 
 
 def nasty_corpus(count: int, seed: int, *, with_specials: bool) -> list[str]:
-    """`count` texts of up to twelve parts, those of special tokens among them only where asked for."""
+    """`count` texts of up to twelve parts, optionally with texts of special tokens."""
     draw = random.Random(seed)
     kinds = [_LETTERS, _LETTERS, _NUMBERS, _SIGNS] + [_SPECIALS] * with_specials
     texts = []
@@ -72,16 +72,16 @@ def nasty_corpus(count: int, seed: int, *, with_specials: bool) -> list[str]:
 
 
 def wordpiece_vocab(do_lower_case: bool) -> dict[str, int]:
-    """Words of PROSE and their letters, with BERT's special tokens not at the first ids."""
+    """Words of PROSE and their letters; the special tokens of BERT do not have the first ids."""
     text = " ".join(PROSE).lower() if do_lower_case else " ".join(PROSE)
     letters = sorted(set(text) - {" "})
     words = sorted({word for word in text.replace(",", " ").replace(".", " ").split() if word.isalpha()} - set(letters))
-    pieces = [*words[:7], *STOCK_SPECIALS, *words[7:], *letters, *(f"##{letter}" for letter in letters)]
-    return {piece: number for number, piece in enumerate(pieces)}
+    tokens = [*words[:7], *STOCK_SPECIALS, *words[7:], *letters, *(f"##{letter}" for letter in letters)]
+    return {token: number for number, token in enumerate(tokens)}
 
 
 def save_bert(folder: Path, do_lower_case: bool, words: Sequence[str] = ()) -> None:
-    """A BERT folder as stock saves it, with `words` added."""
+    """Save a BERT tokenizer folder as transformers does, with `words` as added tokens."""
     from transformers import BertTokenizer
 
     stock = BertTokenizer(vocab=wordpiece_vocab(do_lower_case), do_lower_case=do_lower_case)
@@ -95,7 +95,7 @@ def save_vocab_txt(folder: Path, do_lower_case: bool) -> None:
 
 
 def save_roberta(folder: Path) -> None:
-    """A RoBERTa folder as stock saves it: byte-level BPE, specials named as fairseq names them."""
+    """Save a RoBERTa tokenizer folder as transformers does: byte-level BPE, special tokens of fairseq."""
     from tokenizers import ByteLevelBPETokenizer
     from transformers import RobertaTokenizer
 
@@ -106,8 +106,8 @@ def save_roberta(folder: Path) -> None:
     RobertaTokenizer(vocab=model["vocab"], merges=merges).save_pretrained(str(folder))
 
 
-def save_fast_unigram(folder: Path, has_mask_piece: bool = True) -> None:
-    """Unigram in ALBERT's layout with case and NFC; the mask in the vocabulary or, as in DeBERTa-v3, added to it."""
+def save_fast_unigram(folder: Path, has_mask_token: bool = True) -> None:
+    """Save a cased Unigram tokenizer in ALBERT's layout; [MASK] in the vocabulary or added, as in DeBERTa-v3."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -115,8 +115,8 @@ def save_fast_unigram(folder: Path, has_mask_piece: bool = True) -> None:
     bare.normalizer = normalizers.NFC()
     bare.pre_tokenizer = pre_tokenizers.Metaspace()
     names = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
-    pieces = names if has_mask_piece else names[:-1]
-    trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=pieces, unk_token="<unk>", show_progress=False)
+    tokens = names if has_mask_token else names[:-1]
+    trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=tokens, unk_token="<unk>", show_progress=False)
     bare.train_from_iterator(PROSE, trainer)
     roles = dict(zip(["pad_token", "unk_token", "cls_token", "sep_token", "mask_token"], names, strict=True))
     PreTrainedTokenizerFast(tokenizer_object=bare, **roles).save_pretrained(str(folder))
@@ -133,13 +133,13 @@ def save_script_safe(folder: Path, do_lower_case: bool, keep_accents: bool) -> N
     save_tokenizer(train_tokenizer(ACCENTED, 300, do_lower_case, keep_accents), folder, max_length=77)
 
 
-DIGIT_COMMA_PIECES = {"▁1,": -4.0, "9,": -4.5, "▁1912,": -5.0, "12,": -6.0}
+DIGIT_COMMA_TOKENS = {"▁1,": -4.0, "9,": -4.5, "▁1912,": -5.0, "12,": -6.0}
 
 
 def save_digit_commas(folder: Path) -> None:
     trained = train_tokenizer([*PROSE, *["0 1 2 3 4 5 6 7 8 9 12 1912 999 ,"] * 20], 300, do_lower_case=True)
     save_tokenizer(trained, folder, max_length=77)
-    rows = [[piece, score] for piece, score in DIGIT_COMMA_PIECES.items()]
+    rows = [[token, score] for token, score in DIGIT_COMMA_TOKENS.items()]
     edit(folder / "tokenizer.json", lambda content: content["model"]["vocab"].extend(rows))
 
 
@@ -153,14 +153,14 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "vocab.txt cased": lambda folder: save_vocab_txt(folder, False),
     "roberta": save_roberta,
     "fast unigram": save_fast_unigram,
-    "fast unigram with an added mask": lambda folder: save_fast_unigram(folder, has_mask_piece=False),
+    "fast unigram with an added mask": lambda folder: save_fast_unigram(folder, has_mask_token=False),
 }
 RELEASED = SHARED_DATA / "albert_vocab" / "30k-clean.rebuilt.model"
 needs_released = pytest.mark.skipif(not RELEASED.is_file(), reason="needs ALBERT's released vocabulary")
 
 
 def train_model(path: Path, sentences: list[str] = PROSE, **options: Any) -> Path:
-    """A SentencePiece model, of ALBERT's layout unless `options` say otherwise."""
+    """Train a SentencePiece model in ALBERT's layout; `options` override the trainer arguments."""
     sentencepiece = pytest.importorskip("sentencepiece")
     layout: dict[str, Any] = {"model_type": "unigram", "vocab_size": 120, "hard_vocab_limit": False}
     layout |= {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "normalization_rule_name": "nmt_nfkc"}
@@ -179,4 +179,4 @@ def edit(file: Path, change: Callable[[Any], Any]) -> None:
 def encoded(encoder: TextEncoder, sentences: list[str]) -> list[list[int]]:
     ids, lengths, _ = encoder.encode_counted(sentences)
     assert (ids.dtype, lengths.dtype, lengths.sum()) == (np.int32, np.int64, len(ids))
-    return [piece.tolist() for piece in np.split(ids, lengths.cumsum()[:-1])]
+    return [token.tolist() for token in np.split(ids, lengths.cumsum()[:-1])]

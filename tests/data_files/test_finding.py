@@ -1,4 +1,4 @@
-"""Files found by name or URL, those skipped or refused, and whether files are still the same."""
+"""Files found by name or URL, files skipped or refused, and detection of changed files."""
 
 import bz2
 import gzip
@@ -46,7 +46,7 @@ def find(corpus: object) -> list[Path]:
     return find_files(str(corpus), Counter())
 
 
-def test_a_file_that_is_not_utf8_text_is_refused_with_a_way_out(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_text_is_refused_with_advice(tmp_path: Path) -> None:
     for name, (content, word) in REFUSED.items():
         with pytest.raises(DataError, match=word) as refusal:
             find(write(tmp_path, content, name))
@@ -78,7 +78,7 @@ def test_a_folder_gives_its_text_files_in_order_and_counts_the_rest(tmp_path: Pa
     assert counts == {f"{name}_skipped": count for name, count in skipped.items()}
 
 
-def test_files_of_any_name_and_globs_are_read_and_no_pipe_is_waited_for(
+def test_files_of_any_name_and_globs_are_read_and_pipes_do_not_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -93,11 +93,11 @@ def test_files_of_any_name_and_globs_are_read_and_no_pipe_is_waited_for(
             find(tmp_path / name)
 
 
-def test_the_same_content_is_known_and_any_other_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_and_changed_content_are_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = write(tmp_path, "One.\n", "a.txt"), write(tmp_path, "Two.\n", "b.txt")
     recorded = identity([a, b])
     os.utime(a, ns=(1, 1))
-    assert same_content([a, b], recorded), "a touched file still holds the same"
+    assert same_content([a, b], recorded), "a touched file has the same content"
     present = identity([a, b], recorded)
     assert present == identity([a, b]) != recorded
     wrong = {"files": [entry | {"blake2b": "of no file"} for entry in present["files"]]}
@@ -107,11 +107,11 @@ def test_the_same_content_is_known_and_any_other_is_not(tmp_path: Path, monkeypa
     status = b.stat()
     write(tmp_path, "Too.\n", "b.txt")
     os.utime(b, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert not same_content([a, b], recorded), "the same size and time, but another content"
+    assert not same_content([a, b], recorded), "same size and time, but other content"
     assert identity([b], recorded) == identity([b])
     digest = hashlib.file_digest
     monkeypatch.setattr(hashlib, "file_digest", lambda *given: [digest(*given), write(tmp_path, TEXT, "a.txt")][0])
-    with pytest.raises(DataError, match="changed while it was read"):
+    with pytest.raises(DataError, match="changed while being read"):
         identity([a])
 
 
@@ -119,7 +119,7 @@ def dataset(*texts: str) -> datasets.Dataset:
     return datasets.Dataset.from_dict({"text": list(texts)})
 
 
-def test_a_saved_dataset_is_read_in_the_order_of_its_rows_and_of_splits_train(tmp_path: Path) -> None:
+def test_a_saved_dataset_is_read_in_row_order_and_only_its_train_split(tmp_path: Path) -> None:
     texts = [f"Document {i} is here." for i in range(12)]
     splits = {"train": dataset(*texts), "validation": dataset("Two."), "test": dataset("Three.")}
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "saved", num_shards={"train": 11, "validation": 1, "test": 1})
@@ -133,17 +133,17 @@ def test_a_saved_dataset_is_read_in_the_order_of_its_rows_and_of_splits_train(tm
         find(tmp_path / "other")
 
 
-def test_a_dataset_of_links_or_of_the_cache_is_read_and_one_damaged_or_leading_out_refused(tmp_path: Path) -> None:
+def test_a_dataset_of_links_or_from_the_cache_is_read_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
     dataset("One.").save_to_disk(tmp_path / "saved")
     (arrow,) = (tmp_path / "saved").glob("*.arrow")
-    arrow.symlink_to(arrow.rename(tmp_path / "elsewhere.arrow"))  # as version control of data leaves it
+    arrow.symlink_to(arrow.rename(tmp_path / "elsewhere.arrow"))  # as data version control does
     assert sentences(*find(tmp_path / "saved")) == [["One."]]
     state = tmp_path / "saved" / "state.json"
     for content in ("{", "{}", state.read_text().replace(arrow.name, "../elsewhere.arrow")):
         state.write_text(content)
         with pytest.raises(DataError, match="damaged"):
             find(tmp_path / "saved")
-    state.unlink()  # which load_dataset does not write
+    state.unlink()  # load_dataset does not write it
     assert sentences(*find(tmp_path / "saved")) == [["One."]]
 
 
@@ -153,15 +153,15 @@ def test_a_hub_name_is_distinguished_from_a_path() -> None:
         assert hub_name(path) is None
 
 
-def test_a_hub_that_does_not_answer_is_given_up_in_seconds_and_one_line(
+def test_an_unresponsive_hub_gives_a_one_line_error_within_seconds(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Regression: the library tried again for half a minute, in twelve lines."""
+    """Regression: the library retried for half a minute and printed twelve lines."""
     start = time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(datasets.config, "HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
-        with pytest.raises(UsageError, match=r"^[^\n]*nobody/nothing[^\n]*no answer[^\n]*$"):
+        with pytest.raises(UsageError, match=r"^[^\n]*nobody/nothing[^\n]*no response[^\n]*$"):
             find("nobody/nothing")
     assert (capfd.readouterr().err, time.monotonic() - start < 20) == ("", True)
 
@@ -172,7 +172,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_a_file_of_a_web_server_is_read_again_when_it_changes_and_kept_when_it_is_gone(
+def test_a_web_file_is_downloaded_again_if_changed_and_reused_if_the_server_is_down(
     tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="electra_albert")
@@ -185,16 +185,16 @@ def test_a_file_of_a_web_server_is_read_again_when_it_changes_and_kept_when_it_i
             assert sentences(*first) == [["One line."]]
             assert (first[0].name, first[0].is_relative_to(cache)) == ("page.txt", True)
             assert find(url) == first
-            assert caplog.text.count("fetching") == 1
+            assert caplog.text.count("downloading") == 1
             write(tmp_path, "Another line here.\n", "page.txt")
             os.utime(page, (1, 1))
             assert sentences(*find(url)) == [["Another line here."]]
-            with pytest.raises(UsageError, match=r"--corpus .*cannot be fetched"):
+            with pytest.raises(UsageError, match=r"--corpus .*cannot be downloaded"):
                 find(url.replace("page", "none"))
         finally:
             server.shutdown()
     assert sentences(*find(url)) == [["Another line here."]]
-    assert "copy fetched before" in caplog.text
+    assert "copy downloaded before" in caplog.text
 
 
 def test_folders_globs_and_saved_datasets_are_read_from_any_file_system(tmp_path: Path, cache: Path) -> None:
@@ -214,6 +214,6 @@ def test_folders_globs_and_saved_datasets_are_read_from_any_file_system(tmp_path
     rows = b"sentence\tlabel\ngood film\t1\nbad film\t0\n"
     memory.pipe({"/GLUE/SST-2/train.tsv": rows, "/GLUE/SST-2/dev.tsv": rows})
     assert len(read("sst2", data_dir="memory://GLUE").train) == 2
-    memory.store["/texts/../../out.txt"] = memory.store["/texts/b.txt"]  # which leads out of the cache
-    with pytest.raises(UsageError, match="not the name of a file"):
+    memory.store["/texts/../../out.txt"] = memory.store["/texts/b.txt"]  # a path outside the cache
+    with pytest.raises(UsageError, match="not a file name"):
         find("memory://texts")

@@ -1,4 +1,4 @@
-"""Tables and compressed files give back what was written, whatever it holds, and name the place of damage."""
+"""Tables and compressed files are read as written, and errors give the location of the damage."""
 
 import csv
 import gzip
@@ -35,13 +35,13 @@ def cells(table: Table, *names: str | None) -> list[tuple[object, ...]]:
 
 @settings(deadline=None, max_examples=60)
 @given(ROWS)
-def test_cells_come_back_as_they_were_written(rows: list[tuple[str, str]]) -> None:
+def test_cells_are_read_as_written(rows: list[tuple[str, str]]) -> None:
     lines = "".join(json.dumps(dict(zip(HEADER, row, strict=True))) + "\n" for row in [("p", "q"), *rows])
     bare = [tuple(cell.translate(dict.fromkeys(map(ord, "\t\n\r"), " ")) for cell in row) for row in rows]
     text = "".join("\t".join(row) + "\n" for row in [HEADER, *bare])
     csv.writer(quoted := io.StringIO(), lineterminator="\n").writerows([HEADER, *rows])
     files = [("t.NdJson", lines, [("p", "q"), *rows]), ("t.tsv.gz", gzip.compress(text.encode()), bare)]
-    if "\r" not in quoted.getvalue():  # a csv file may end its lines by either sign
+    if "\r" not in quoted.getvalue():  # a CSV file may use either line end
         files.append(("t.CSV", quoted.getvalue(), rows))
     with TemporaryDirectory() as folder:
         for name, content, expected in files:
@@ -49,37 +49,37 @@ def test_cells_come_back_as_they_were_written(rows: list[tuple[str, str]]) -> No
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow", "file.arrow"])
-def test_columnar_files_give_the_columns_asked_for_in_their_order(tmp_path: Path, name: str) -> None:
+def test_columnar_files_give_the_requested_columns_in_order(tmp_path: Path, name: str) -> None:
     rows = list(open_table(write_table(tmp_path / name, ["x", None, "y"], rows=2)).rows(("text", None, "id", "text")))
     assert [row.cells for row in rows] == [("x", None, 0, "x"), (None, None, 1, None), ("y", None, 2, "y")]
-    assert [row.place.rpartition(" ")[2] for row in rows] == ["1", "2", "3"]
+    assert [row.location.rpartition(" ")[2] for row in rows] == ["1", "2", "3"]
 
 
-def test_quotes_mean_nothing_in_tsv_line_ends_of_windows_and_marks_are_no_text(tmp_path: Path) -> None:
+def test_tsv_has_no_quoting_and_windows_line_ends_and_byte_order_marks_are_not_text(tmp_path: Path) -> None:
     table = open_table(write(tmp_path, '\ufeffa\tb\r\n"one\ttwo\u2028\x85\r\n\r\n"three"\t"\r\n\r\n', "t.tsv"))
     assert table.columns == HEADER
     assert cells(table, "a", "b") == [('"one', "two\u2028\x85"), ('"three"', '"')]
-    # A blank line is a row only where there is one column.
+    # A blank line is a row only in a table of one column.
     assert cells(open_table(write(tmp_path, "a\nx\n\ny\n", "one.tsv")), "a") == [("x",), ("",), ("y",)]
 
 
-def test_a_row_is_named_by_the_line_it_begins_at_and_has_a_problem_where_columns_differ(tmp_path: Path) -> None:
+def test_a_row_has_the_location_of_its_first_line_and_a_problem_if_its_columns_differ(tmp_path: Path) -> None:
     few, many = "1 columns instead of 2", "3 columns instead of 2"
     for name, content, expected in (
         ("t.tsv", "a\tb\n1\n1\t2\n1\t2\t3\n", [("2", few), ("3", None), ("4", many)]),
         ("t.csv", 'a,b\n"x\ny",1\nz\n', [("2", None), ("4", few)]),
     ):
         rows = open_table(write(tmp_path, content, name)).rows(("a",))
-        assert [(row.place.rsplit(":", 1)[1], row.problem) for row in rows] == expected
+        assert [(row.location.rsplit(":", 1)[1], row.problem) for row in rows] == expected
 
 
-def test_names_without_a_header_are_used_only_without_one(tmp_path: Path) -> None:
+def test_default_column_names_are_used_only_without_a_header(tmp_path: Path) -> None:
     for content in ("x\t1\t\thello\n", "x\t1\t\ttext\nu\t0\t\thello\n", "index\ttext\n0\thello\n"):
         table = open_table(write(tmp_path, content, "t.tsv"), ("text",), ("s", "label", "mark", "text"))
         assert cells(table, "text") == [("hello",)]
 
 
-def test_columns_without_a_header_are_named_by_their_number_and_a_separator_is_found_and_noted(tmp_path: Path) -> None:
+def test_column_names_are_chosen_by_column_count_and_a_separator_is_detected_and_noted(tmp_path: Path) -> None:
     path, noted = write(tmp_path, "x;1\n" + "a, b;0\n" * 9, "t.csv"), []
     table = open_table(path, named=[("n", "text", "label"), ("text", "label")], note=lambda what, _: noted.append(what))
     assert cells(table, "text") == [("x",), *[("a, b",)] * 9]
@@ -94,15 +94,15 @@ DAMAGED: list[tuple[str, bytes, str]] = [
     ("t.tsv", b"a\tb\nfine\t1\nb\xe9\t0\n", r"t\.tsv:3: .*UTF-8"),
     ("{0}t.jsonl", b'{"a": 1}\n{"a": \n', r"t\.jsonl:2: not JSON"),
     ("t.jsonl", b'{"a": 1, "a": 2}\n', r"t\.jsonl:1: key 'a' is there twice"),
-    ("t.jsonl", b"[1]\n", "not an object"),
+    ("t.jsonl", b"[1]\n", "an array, not an object"),
     ("t.jsonl", b"[" * 200_000, "recursion"),
-    ("{0}t.csv", b'a,b\n"x"y,1\n', r"t\.csv:2: not a row of a table"),
-    ("t.csv", b'"a"b,c\n1,2\n', r"t\.csv:1: not a row of a table"),
+    ("{0}t.csv", b'a,b\n"x"y,1\n', r"t\.csv:2: not a valid CSV row"),
+    ("t.csv", b'"a"b,c\n1,2\n', r"t\.csv:1: not a valid CSV row"),
     ("t.parquet", b"PAR1 but not really PAR1", "damaged"),
 ]
 
 
-def test_damage_is_refused_with_its_place_and_an_unknown_ending_with_those_there_are(tmp_path: Path) -> None:
+def test_damage_is_refused_with_its_location_and_an_unknown_suffix_with_the_known_ones(tmp_path: Path) -> None:
     for name, content, word in DAMAGED:
         with pytest.raises(DataError, match=word) as refused:
             list(open_table(write(tmp_path, content, name)).rows(()))
@@ -110,7 +110,7 @@ def test_damage_is_refused_with_its_place_and_an_unknown_ending_with_those_there
     for name in ("t.json", "t.xlsx"):
         with pytest.raises(UsageError, match=rf"a table is .*not {Path(name).suffix}"):
             open_table(write(tmp_path, '{"a": 1}\n', name))
-    # Regression: Arrow reads at whatever offset a file names, and the process died.
+    # Regression: Arrow reads at any offset in the file, and the process crashed.
     path = write_table(tmp_path / "t.arrow", ["aaaa", "bbbb", "cccc"])
     right, wrong = (np.array([0, 4, third, 12], "<i4").tobytes() for third in (8, 1 << 30))
     path.write_bytes(path.read_bytes().replace(right, wrong))
@@ -119,7 +119,7 @@ def test_damage_is_refused_with_its_place_and_an_unknown_ending_with_those_there
 
 
 @pytest.mark.parametrize(("name", "separator"), [("t.tsv", "\t"), ("t.csv", ",")])
-def test_no_more_than_a_few_rows_of_a_table_are_held_at_once(tmp_path: Path, name: str, separator: str) -> None:
+def test_tables_are_read_with_bounded_memory(tmp_path: Path, name: str, separator: str) -> None:
     table = open_table(write(tmp_path, f"a{separator}b\n" + f"{'x' * 100}{separator}b\n" * 20_000, name))
     tracemalloc.start()
     assert sum(1 for _ in table.rows(HEADER)) == 20_000
@@ -138,13 +138,13 @@ def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", COMPRESS)
-def test_compressed_members_are_one_text_and_damage_names_the_file(tmp_path: Path, ending: str) -> None:
+def test_compressed_members_are_one_text_and_damage_is_reported_with_the_file(tmp_path: Path, ending: str) -> None:
     pack, padding = COMPRESS[ending], b"" if ending == ".zst" else bytes(70_000)
     members = (pack(f"Line {i} of it.\n".encode() * 4000) for i in range(3))
     path = write(tmp_path, padding.join(members) + padding, f"a.txt{ending}")
     assert [len(document) for document in sentences(path)] == [12_000]
     assert len(list(text_lines(path))) == 12_000
-    # The standard library's files end at what is not a second member, in silence.
+    # The standard library silently stops at anything that is not a second member.
     whole = pack(np.random.default_rng(0).integers(97, 123, 200_000, dtype=np.uint8).tobytes())
     middle = len(whole) // 2
     overwritten = whole[:middle] + bytes(2000) + whole[middle + 2000 :]
@@ -155,7 +155,7 @@ def test_compressed_members_are_one_text_and_damage_names_the_file(tmp_path: Pat
         assert "\n" not in str(refusal.value)
 
 
-def test_a_compressed_file_is_known_by_its_content_also_after_a_frame_to_be_skipped(tmp_path: Path) -> None:
+def test_compression_is_detected_by_content_also_after_a_skippable_frame(tmp_path: Path) -> None:
     frame = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"  # as pzstd writes it
     text = "\n".join(PROSE).encode()
     for name, content in (("a.txt.zst", frame + COMPRESS[".zst"](text)), ("a.txt.XZ", gzip.compress(text))):
@@ -164,7 +164,7 @@ def test_a_compressed_file_is_known_by_its_content_also_after_a_frame_to_be_skip
         assert sentences(path) == [PROSE]
 
 
-def test_text_is_decoded_without_its_mark_and_bad_bytes_are_named_by_their_line(tmp_path: Path) -> None:
+def test_text_is_decoded_without_its_byte_order_mark_and_bad_bytes_are_reported_by_line(tmp_path: Path) -> None:
     path = write(tmp_path, "\ufeffone\r\ntwo\x85\u2028\n\nlast")
     assert list(text_lines(path)) == ["one\r", "two\x85\u2028", "", "last"]
     path = write(tmp_path, "ein\nschöner Tag\n".encode("latin-1"))

@@ -132,10 +132,10 @@ def _batches(config: PretrainConfig, prepared: Prepared, world: World) -> tuple[
     batch = (training.per_device_train_batch_size, training.gradient_accumulation_steps)
     ranks, pin_memory = (world.rank, world.world_size), world.device.type == "cuda"
     batches = TrainBatches(rows, prepared.order, *batch, *ranks, pin_memory=pin_memory)
-    if batches.global_batch_size > batches.order.pass_length:
+    if batches.global_batch_size > batches.order.examples_per_epoch:
         raise DataError(
-            f"the corpus gives {batches.order.pass_length} examples, one update takes {batches.global_batch_size}; "
-            "lower --per_device_train_batch_size or give more text"
+            f"the corpus gives {batches.order.examples_per_epoch} examples, "
+            f"one update takes {batches.global_batch_size}; lower --per_device_train_batch_size or give more text"
         )
     if min(held_out.table.count, training.eval_examples) < world.world_size:
         raise DataError(

@@ -42,7 +42,8 @@ def plan_lines(job: Job, world: World) -> list[str]:
         compiled = f"nothing ({why_not_compiled(world.device)})"
     lines = [
         f"parameters: {total:,} ({parts})",
-        f"examples of {length} tokens: {batches.rows.table.count:,} to train on, {job.held_out.table.count:,} held out",
+        f"examples of {length} tokens: {batches.examples.table.count:,} to train on, "
+        f"{job.held_out.table.count:,} held out",
         f"{steps:,} steps of {rows:,} examples ({rows * length:,} tokens), {batches.epoch(steps):.2f} epochs, "
         f"objective {config.run.objective}, {masked}on "
         f"{world.world_size} x {world.device.type} in {job.arithmetic}, {compiled} compiled",
