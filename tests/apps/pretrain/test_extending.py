@@ -147,8 +147,8 @@ def test_a_model_that_stock_does_not_compute_is_announced_and_usable_wherever_a_
 def test_a_task_of_one_entry_is_read_and_trained(desk: Copy) -> None:
     run, data, tuned = desk.folder / "plain", desk.folder / "BoolQ", desk.folder / "boolq"
     data.mkdir()
+    answers = [{"question": f"is it {age}", "passage": "the owl", "answer": age == "old"} for age in ("old", "new")]
     for name in ("train", "dev"):
-        answers = [{"question": f"is it {word}", "passage": "the owl", "answer": word == "old"} for word in ("old", "new")]
         (data / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in answers * 4), encoding="utf-8")
     sizes = ["--max_seq_length", 32, "--num_train_epochs", 1, "--device", "cpu"]
     trained, ended = desk.call(
