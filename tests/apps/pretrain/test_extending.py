@@ -105,7 +105,7 @@ def test_help_knows_an_added_objective_and_loads_no_torch(desk: Copy) -> None:
     )
     page = " ".join(desk.run(program).split())
     assert "mlm_count, masked language modelling and the number of masked tokens" in page
-    assert "Classes for the number of masked tokens; the last class is that number or more." in page
+    assert "Classes for the number of masked tokens; the last is that or more." in page
     assert page.endswith("False")
 
 
