@@ -1,4 +1,4 @@
-"""The objective and the attention kind of docs/extending.md, added as the document says, are trained and used."""
+"""The objective, attention kind and task of docs/extending.md are added as the document says, trained and used."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from tests.apps.tiny_run import ROOT, Ended, assert_refused, english, environmen
 
 _FENCED = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 _PLACE = re.compile(
-    r"^# (electra_albert/\S+\.py)(?:, (above|in) ([A-Z]+))?\n(.*?)(?=^# electra_albert/|\Z)", re.S | re.M
+    r"^# (electra_albert/\S+\.py)(?:, (above|in) ([A-Z_]+))?\n(.*?)(?=^# electra_albert/|\Z)", re.S | re.M
 )
 # One process for many commands, which the copy of the package is imported in.
 _DRIVER = """
@@ -38,7 +38,7 @@ def extend(root: Path, document: str) -> None:
             file, text, at = root / name, "", 0
             if where:
                 text = file.read_text(encoding="utf-8")
-                line = re.search(rf"^{table}\b.*?= \{{", text, re.M)
+                line = re.search(rf"^{table}\b.*?= [({{]", text, re.M)
                 assert line is not None
                 at = line.start() if where == "above" else line.end()
             file.write_text(f"{text[:at]}\n{code}\n{text[at:]}", encoding="utf-8")
@@ -105,7 +105,7 @@ def test_help_knows_an_added_objective_and_loads_no_torch(desk: Copy) -> None:
     )
     page = " ".join(desk.run(program).split())
     assert "mlm_count, masked language modelling and the number of masked tokens" in page
-    assert "Numbers of masked tokens that are told apart; the last stands for all above." in page
+    assert "Classes for the number of masked tokens; the last is that or more." in page
     assert page.endswith("False")
 
 
@@ -142,3 +142,20 @@ def test_a_model_that_stock_does_not_compute_is_announced_and_usable_wherever_a_
         assert (config["attention"], config["attention_options"]) == ("window", {"width": 4})
         assert "library_name: transformers" not in (folder / "README.md").read_text(encoding="utf-8")
         assert any(".qkv." in name for name in read_tensors(folder / "model.safetensors"))
+
+
+def test_a_task_of_one_entry_is_read_and_trained(desk: Copy) -> None:
+    run, data, tuned = desk.folder / "plain", desk.folder / "BoolQ", desk.folder / "boolq"
+    data.mkdir()
+    answers = [{"question": f"is it {age}", "passage": "the owl", "answer": age == "old"} for age in ("old", "new")]
+    for name in ("train", "dev"):
+        (data / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in answers * 4), encoding="utf-8")
+    sizes = ["--max_seq_length", 32, "--num_train_epochs", 1, "--device", "cpu"]
+    trained, ended = desk.call(
+        ("pretrain", desk.options("plain", "--max_steps", 2, "--warmup_steps", 1)),
+        ("finetune", ["--task", "boolq", "--data_dir", data, "--model", run, *sizes, "--output_dir", tuned]),
+    )
+    assert (trained.code, ended.code) == (0, 0), trained.err + ended.err
+    assert "boolq: 8 examples to train on, 8 dev to score" in ended.err
+    config = json.loads((tuned / "model" / "config.json").read_text(encoding="utf-8"))
+    assert config["id2label"] == {"0": "false", "1": "true"}
