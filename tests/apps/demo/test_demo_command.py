@@ -70,7 +70,7 @@ def test_a_discriminator_is_found_next_to_a_folder_named_generator_alone(
         model = shutil.copytree(finished.folder / "generator", tmp_path / name)
         for path in (model, model / "model.safetensors"):
             ended = run_demo(path, "--input", text)
-            assert ("replaced?" in ended.out, "no discriminator" in ended.err) == (has_scores, not has_scores)
+            assert ("P(replaced)" in ended.out, "no discriminator" in ended.err) == (has_scores, not has_scores)
         assert {found["probability"] is None for found in ask(model, text)[0]["replaced"]} == {not has_scores}
 
 
@@ -96,7 +96,7 @@ def test_a_file_is_rewritten_line_for_line_and_counted_and_pipes_give_the_same(
     assert re.findall(r"\d+", lines) == ["4", "1", "2"]  # rewritten, with nothing to mask, blank
     masked_count = len(first["replaced"]) + len(last["replaced"])
     assert re.findall(r"\d+", tokens) == [str(masked_count), str(len(changed)), "4"]
-    assert f"{sum(changed) / len(changed):.1%} at changed" in scores
+    assert f"{sum(changed) / len(changed):.1%} for changed" in scores
     assert where.endswith(str(tmp_path / "new" / "out.txt"))
     text.write_bytes(b"\xef\xbb\xbf" + TEXT.encode())  # the byte order mark is not text
     with text.open() as stdin:
@@ -117,7 +117,7 @@ def test_the_scored_text_is_the_written_text(finished: Finished, tmp_path: Path)
     for line in ("[MASK]" * (longest - 2), "[MASK][MASK] sees t[MASK]e, [MASK]."):
         file.write_text(line, encoding="utf-8")
         shown, written = run_demo(finished.folder, "--input", file), run_demo(finished.folder, file, "--output", "-")
-        scores = shown.out.strip().splitlines()[-1].removeprefix("    replaced?")
+        scores = shown.out.strip().splitlines()[-1].removeprefix("    P(replaced):")
         scored = re.sub(r"\(\d+%\)", "", scores.replace("␣", ""))
         assert scored.replace(" ", "") == written.out.replace(" ", "")
         assert scores.count("%)") == longest - 2 or not line.startswith("[MASK]" * 9)
@@ -159,7 +159,7 @@ def test_a_wrong_option_is_refused_before_a_model_is_loaded(text: Path, tmp_path
     (empty := tmp_path / "empty.txt").write_bytes(b" \n\t\n")
     (latin := tmp_path / "latin.txt").write_bytes(b"\xff\n")
     for argv, code, word in (
-        (("--input", text, "--output", link), 2, "is the input itself"),
+        (("--input", text, "--output", link), 2, "is the input file"),
         (("--input", text, "--output", "/dev/null"), 2, "regular file"),
         (("--output", tmp_path / "out.txt"), 2, "--input"),
         (("--input", text, "--output", tmp_path / "out.txt", "--json"), 2, "--json"),
@@ -198,12 +198,12 @@ def test_a_table_shows_replacements_and_no_control_character_or_word_mark(finish
     (file := tmp_path / "text.txt").write_text("The quiet owl left\x07 the \x1b[31m river.\nThe [MASK] left\x07.\n")
     shown = run_demo(finished.folder, "--input", file, "--mask_rate", 0.5).out
     assert not {"\x07", "\x1b", "▁"} & set(shown)
-    assert "after:" in shown
-    assert re.search(r"replaced\? \d+%", shown)
-    assert re.search(r"replaced\? .*\(\d+%\)", shown)
+    assert "rewritten:" in shown
+    assert re.search(r"P\(replaced\) \d+%", shown)
+    assert re.search(r"P\(replaced\): .*\(\d+%\)", shown)
 
 
-LOGGED = "which comes with the toolkit (runs/ holds no finished run)"
+LOGGED = "(shipped model; no finished run in runs/)"
 
 
 def ship(finished: Finished, folder: Path, name: str = "little") -> Path:
@@ -221,11 +221,11 @@ def test_without_a_run_the_demo_takes_the_shipped_model_from_any_folder(
     (in_folder / "data" / "models" / "z").mkdir(parents=True)
     placed = [ship(finished, in_folder, name) for name in ("b", "c", "a")][1]
     ended = call(demo.main)
-    assert (ended.code, ended.err) == (0, f"model: data/models/c, {LOGGED}\n")
+    assert (ended.code, ended.err) == (0, f"model: data/models/c {LOGGED}\n")
     assert all(sentence in ended.out for sentence in demo.SENTENCES)
     (in_folder / "elsewhere").mkdir()
     monkeypatch.chdir(in_folder / "elsewhere")
-    assert call(demo.main).err == f"model: {placed}, {LOGGED}\n"
+    assert call(demo.main).err == f"model: {placed} {LOGGED}\n"
 
 
 def test_with_runs_the_newest_is_taken_and_not_the_shipped_model(finished: Finished, in_folder: Path) -> None:
@@ -237,21 +237,21 @@ def test_with_runs_the_newest_is_taken_and_not_the_shipped_model(finished: Finis
     for folder in (placed, in_folder / "runs" / "older", in_folder / "runs" / "copied"):
         (folder / "generator" / "model.safetensors").write_bytes(b"broken")
     ended = call(demo.main)
-    assert (ended.code, ended.err) == (0, "model: runs/newest, the newest run\n")
+    assert (ended.code, ended.err) == (0, "model: runs/newest (newest run)\n")
     (in_folder / "runs" / "older" / "generator" / "config.json").touch()
     assert call(demo.main).code == 4
     assert default_model.newest_run().name == "older"
 
 
 @pytest.mark.parametrize(
-    ("spoil", "flaw"),
+    ("spoil", "reason"),
     [
         (("config.yaml", "max_steps: 20", "max_steps: 40"), "stopped at step 20 of 40"),
-        (("metrics.jsonl", r".*\n\Z", ""), "not clear of the baselines after 20 steps"),
+        (("metrics.jsonl", r".*\n\Z", ""), "scores not clearly above the baselines after 20 steps"),
     ],
 )
 def test_a_run_that_did_not_finish_or_learn_is_passed_over_and_named(
-    finished: Finished, in_folder: Path, caplog: pytest.LogCaptureFixture, spoil: tuple[str, str, str], flaw: str
+    finished: Finished, in_folder: Path, caplog: pytest.LogCaptureFixture, spoil: tuple[str, str, str], reason: str
 ) -> None:
     caplog.set_level("INFO", logger="electra_albert")
     ship(finished, in_folder)
@@ -259,8 +259,8 @@ def test_a_run_that_did_not_finish_or_learn_is_passed_over_and_named(
     file = copy_as_learned(finished.folder, in_folder / "runs" / "newer") / spoil[0]
     file.write_text(re.sub(*spoil[1:], file.read_text()))
     assert default_model.default_model("--gen") == Path("runs/learned")
-    notice = f"notice: not taken by default: runs/newer ({flaw}); to take it: --gen runs/newer"
-    assert caplog.messages == [notice, "model: runs/learned, the newest run"]
+    notice = f"notice: skipping runs/newer ({reason}); to use it anyway: --gen runs/newer"
+    assert caplog.messages == [notice, "model: runs/learned (newest run)"]
     shutil.rmtree(learned)
     assert default_model.default_model("--gen") == Path("data/models/little")
-    assert "holds no other finished run" in caplog.messages[-1]
+    assert "no other finished run" in caplog.messages[-1]

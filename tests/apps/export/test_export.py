@@ -28,7 +28,7 @@ def test_export_of_a_run_or_its_last_checkpoint_is_the_folder_that_the_run_wrote
 ) -> None:
     model, folder = max((finished.folder / place).glob("step-*"), default=finished.folder), tmp_path / "a" / "b"
     ended = run(model, folder, *(("--kind", kind) if kind == "discriminator" else ()))
-    assert (ended.code, ended.err, ended.out) == (0, "", f"wrote the {kind} to {folder}\n")
+    assert (ended.code, ended.err, ended.out) == (0, "", f"{kind} written to {folder}\n")
     assert files_in(folder) == files_in(finished.folder / kind)
 
 
@@ -57,13 +57,13 @@ def test_the_kind_of_a_folder_is_found_out_and_heads_that_a_named_kind_leaves_as
     found, named, left_aside = FOUND[name]
     write_stock(tmp_path / "stock", name)
     ended = run(tmp_path / "stock", tmp_path / "out")
-    assert (ended.code, ended.out) == (0, f"wrote the {found} to {tmp_path / 'out'}\n"), ended.err
+    assert (ended.code, ended.out) == (0, f"{found} written to {tmp_path / 'out'}\n"), ended.err
     assert (ended.err == "") == (found != named)
-    assert run(tmp_path / "out", tmp_path / "again").out == f"wrote the {found} to {tmp_path / 'again'}\n"
+    assert run(tmp_path / "out", tmp_path / "again").out == f"{found} written to {tmp_path / 'again'}\n"
     assert files_in(tmp_path / "again") == files_in(tmp_path / "out")
     if named:
         ended = run(tmp_path / "stock", tmp_path / "named", "--kind", named)
-        warning = f"warning: left aside, as a model of kind {named} has no place for it: {left_aside}"
+        warning = f"warning: not exported, because a model of kind {named} does not use it: {left_aside}"
         assert (ended.code, ended.err.startswith(warning)) == (0, True)
 
 
@@ -87,7 +87,7 @@ def test_a_runs_folder_and_those_in_it_are_not_written_into(finished: Finished, 
 
 
 REFUSED: dict[str, tuple[tuple[object, ...], int, str]] = {  # options after --model and --output_dir
-    "the source": (("--output_dir", "stock"), 2, "where the model comes from"),
+    "the source": (("--output_dir", "stock"), 2, "the model's own folder"),
     "empty output": (("--output_dir", ""), 2, "--output_dir"),
     "a link to nothing": (("--output_dir", "nowhere"), 2, "cannot write"),
     "a kind it is not": (("--kind", "task"), 4, "architecture"),

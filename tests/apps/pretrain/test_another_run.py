@@ -37,8 +37,8 @@ def test_a_named_checkpoint_is_resumed_in_a_new_folder_by_its_own_settings_alone
     before, checkpoint = written(finished.folder), finished.folder / "checkpoints" / f"step-{HALF:07d}"
     argv = finished.options(tmp_path / "new", "--resume", checkpoint)
     for option, value, named in (
-        ("--seed", 3, "seed 42 then, 3 now"),
-        ("--per_device_train_batch_size", 4, "global_batch_size 8 then, 4 now"),
+        ("--seed", 3, "seed: 42 before, 3 now"),
+        ("--per_device_train_batch_size", 4, "global_batch_size: 8 before, 4 now"),
     ):
         assert_refused(call(pretrain.main, *argv, option, value), 4, named)
         assert not (tmp_path / "new" / "environment.json").exists()
@@ -72,7 +72,7 @@ def test_other_settings_are_refused_though_the_record_is_damaged(finished: Finis
     """A regression: without a record, nothing was compared."""
     truncate(half / "environment.json")
     before = written(half)
-    assert_refused(call(pretrain.main, *finished.options(half, "--seed", 3)), 4, "seed 42 then, 3 now")
+    assert_refused(call(pretrain.main, *finished.options(half, "--seed", 3)), 4, "seed: 42 before, 3 now")
     assert written(half) == before
 
 

@@ -126,12 +126,12 @@ def test_a_folder_of_another_run_or_text_is_refused_before_anything_is_prepared(
     before, corpus = written(run), tmp_path / "more.txt"
     corpus.write_text(finished.corpus.read_text() + "One more owl left.\n")
     for option, value, named in (
-        ("--model.hidden_size", 64, "model.hidden_size 32 then, 64 now"),
-        ("--max_seq_length", 24, "max_seq_length 32 then, 24 now"),
-        ("--corpus", corpus, f"another corpus ({finished.corpus} then, {corpus} now)"),
+        ("--model.hidden_size", 64, "model.hidden_size: 32 before, 64 now"),
+        ("--max_seq_length", 24, "max_seq_length: 32 before, 24 now"),
+        ("--corpus", corpus, f"corpus: {finished.corpus} before, {corpus} now"),
     ):
         argv = ("--max_steps", STEPS + 5, "--prepared_dir", tmp_path / "prepared", option, value)
-        assert_refused(call(pretrain.main, *finished.options(run, *argv)), 4, "other settings", named)
+        assert_refused(call(pretrain.main, *finished.options(run, *argv)), 4, "different settings", named)
         assert (tmp_path / "prepared").exists() == (option == "--corpus")
         assert not [*tmp_path.glob("prepared/*/tokenizer"), *tmp_path.glob("prepared/*/store")]
     assert written(run) == before
@@ -164,7 +164,7 @@ def test_text_that_has_no_known_token_or_no_order_is_refused_before_training(
     short = "\n\n".join(english(100).replace("\n\n", "\n").split("\n")) + "\n"
     for text, option, value, word in (
         ("这是一个句子。\n另一个句子在这里。\n\n" * 200, "--tokenizer", finished.folder / "tokenizer", "unknown"),
-        (short, "--objective", "mlm_sop", "no order to learn"),
+        (short, "--objective", "mlm_sop", "no sentence order to learn"),
     ):
         (tmp_path / "text.txt").write_text(text, encoding="utf-8")
         assert_refused(pretrain_on(tmp_path / "text.txt", tmp_path, option, value), 3, word, option)

@@ -116,8 +116,8 @@ def test_a_head_that_learned_nothing_is_exported_all_the_same(finished: Finished
 def test_demo_and_show_batch_know_every_objective(finished: Finished, tmp_path: Path, objective: str) -> None:
     train(finished, tmp_path / "run", "--objective", objective)
     shown = succeed(show_batch.main, "--run", tmp_path / "run", "--step", 3, "--rows", 8)
-    assert "generator saw" in shown.out
-    assert ("discriminator saw" in shown.out) == objective.startswith("rtd")
+    assert "generator input" in shown.out
+    assert ("discriminator input" in shown.out) == objective.startswith("rtd")
     assert ("segments swapped" in shown.out) == objective.endswith("_sop")
     succeed(demo.main, "--gen", tmp_path / "run")
 

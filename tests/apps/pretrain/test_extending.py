@@ -88,13 +88,13 @@ def test_an_objective_of_one_file_and_one_entry_is_trained_exported_and_told(des
     )
     assert trained.code == 0, trained.err
     assert "objective mlm_count, mask rate 0.3," in trained.err
-    assert "count loss 1.61 (at chance 1.61)" in trained.err
+    assert "count loss 1.61 (chance level 1.61)" in trained.err
     assert "count loss (nats)" in trained.out
     assert "count_loss" in rows(desk.folder / "count")[0]
     card = (desk.folder / "count" / "README.md").read_text(encoding="utf-8")
     assert "Pretrained by masked language modelling and the number of masked tokens on" in card
     assert_refused(idle, 2, "--count.classes has no effect with --objective rtd")
-    assert_refused(resumed, 4, "count.classes 5 then, 6 now")
+    assert_refused(resumed, 4, "count.classes: 5 before, 6 now")
     assert (shown.code, demo.code) == (0, 0), shown.err + demo.err
 
 
@@ -134,7 +134,7 @@ def test_a_model_that_stock_does_not_compute_is_announced_and_usable_wherever_a_
     assert trained.code == 0, trained.err
     announced = trained.err.index("notice: transformers has no attention window")
     assert announced < trained.err.index("step 1/20")
-    assert_refused(other, 4, "model.attention window then, softmax now")
+    assert_refused(other, 4, "model.attention: window before, softmax now")
     assert [ended.code for ended in used[:-1]] == [0] * 8, [ended.err for ended in used]
     assert_refused(used[-1], 4, "transformers has no attention window")
     for folder in (run / "generator", run / "discriminator", tuned / "model"):

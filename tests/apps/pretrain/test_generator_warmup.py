@@ -138,13 +138,16 @@ def test_a_warmup_of_other_settings_is_refused(desk: Desk, whole: Path, tmp_path
     shutil.rmtree(run / "checkpoints")
     shutil.rmtree(run / WARMUP / "checkpoints" / f"step-{ALONE:07d}")
     other, shorter = (*COMMAND[2:], "--objective", "mlm"), (*COMMAND, "--max_steps", 5)
-    for options, words in ((other, "objective rtd then, mlm now"), (shorter, f"max_steps {TOGETHER} then, 5 now")):
+    for options, words in (
+        (other, "objective: rtd before, mlm now"),
+        (shorter, f"max_steps: {TOGETHER} before, 5 now"),
+    ):
         assert_refused(call(pretrain.main, *desk.options(desk.stock(ELECTRA), run, *options)), 4, words)
 
 
 def test_an_old_text_cannot_be_added_to_a_run_that_has_begun(desk: Desk, whole: Path) -> None:
     again = desk.options(desk.stock(ELECTRA), whole, *COMMAND, "--old_corpus", desk.old_text)
-    assert_refused(call(pretrain.main, *again), 4, "old_corpus None then")
+    assert_refused(call(pretrain.main, *again), 4, "old_corpus: None before")
 
 
 NOW = as_settings(PretrainConfig()) | {"store": "one"}
@@ -155,8 +158,8 @@ BEFORE = {**NOW, "model": {name: value for name, value in NOW["model"].items() i
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": {**NOW["model"], "attention": "window"}}, r"model\.attention softmax then, window now"),
-        ({"store": "other", "encoding": "cp1252"}, r"\(encoding utf-8 then, cp1252 now\)"),
+        ({"model": {**NOW["model"], "attention": "window"}}, r"model\.attention: softmax before, window now"),
+        ({"store": "other", "encoding": "cp1252"}, r"\(encoding: utf-8 before, cp1252 now\)"),
         ({"store": "other"}, "contents of sample"),
     ],
 )

@@ -29,9 +29,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 
 def test_a_folder_of_wide_initial_weights_starts_as_any_other(desk: Desk) -> None:
     # Regression: weights drawn before the folder's are copied had the initializer_range of its config.json.
-    job, told = desk.job(desk.stock(ALBERT, initializer_range=0.9), *MLM)
+    job, logged = desk.job(desk.stock(ALBERT, initializer_range=0.9), *MLM)
     assert job.config.model.initializer_range == 0.02
-    assert "with random weights mlm loss" in told
+    assert "losses of random weights: mlm loss" in logged
 
 
 def held_out_loss(job: Job, name: str) -> float:
@@ -50,23 +50,23 @@ def test_a_run_from_albert_begins_with_the_loss_of_stock_and_lowers_it(desk: Des
     expected = stock_mlm_loss(load_stock(origin, ALBERT), masked_held_out(job))
     assert first["eval_mlm_loss"] == pytest.approx(expected, 1e-5)  # float32 sums in another order
     assert last["eval_mlm_loss"] < first["eval_mlm_loss"]
-    for told in (f"beginning with the weights of {origin}; new: nothing", "start at step 1"):
-        assert told in ended.err
+    for line in (f"initial weights: {origin}; randomly initialized: nothing", "start at step 1"):
+        assert line in ended.err
 
 
 @pytest.mark.parametrize(
     ("kind", "options"), [("AlbertForPreTraining", ORDER), ("BertForMaskedLM", MLM), ("ElectraForMaskedLM", MLM)]
 )
 def test_at_step_0_masked_tokens_cost_what_they_cost_stock(desk: Desk, kind: str, options: tuple[object, ...]) -> None:
-    job, said = desk.job(desk.stock(kind), *options)
+    job, logged = desk.job(desk.stock(kind), *options)
     expected = stock_mlm_loss(load_stock(desk.stock(kind), kind), masked_held_out(job))
     assert held_out_loss(job, "mlm_loss") == pytest.approx(expected, rel=1e-5)
-    assert "new: nothing" in said
+    assert "initialized: nothing" in logged
 
 
 def test_the_head_of_an_electra_discriminator_is_kept(desk: Desk) -> None:
     kind = "ElectraForPreTraining"
-    job, said = desk.job(desk.stock(kind))
+    job, logged = desk.job(desk.stock(kind))
     stock, discriminator = load_stock(desk.stock(kind), kind), job.objective.discriminator
     batch, ids, _ = masked_held_out(job)[0]
     assert discriminator is not None
@@ -75,11 +75,11 @@ def test_the_head_of_an_electra_discriminator_is_kept(desk: Desk) -> None:
         found = discriminator(ids, batch.attention_mask, batch.token_type_ids)
     mask = batch.attention_mask
     assert torch.allclose(found[mask], expected[mask], atol=1e-5)
-    assert (job.lacks_generator, "new: generator" in said) == (True, True)
+    assert (job.lacks_generator, "initialized: generator" in logged) == (True, True)
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "new", "left_out"),
+    ("kind", "options", "new", "unused"),
     [
         ("AlbertModel", (), "discriminator_predictions, generator", {"pooler"}),
         ("AlbertForPreTraining", MLM, "nothing", {"sentence_order", "pooler"}),
@@ -87,21 +87,21 @@ def test_the_head_of_an_electra_discriminator_is_kept(desk: Desk) -> None:
     ],
 )
 def test_what_is_new_and_what_is_left_out_is_logged(
-    desk: Desk, kind: str, options: tuple[object, ...], new: str, left_out: set[str]
+    desk: Desk, kind: str, options: tuple[object, ...], new: str, unused: set[str]
 ) -> None:
     origin = desk.stock(kind)
     job, logged = desk.job(origin, *options)
-    assert f"beginning with the weights of {origin}; new: {new}\n" in logged
-    (line,) = (line for line in logged.splitlines() if line.startswith("left out: "))
-    assert {*line.removeprefix("left out: ").split(", ")} == left_out
+    assert f"initial weights: {origin}; randomly initialized: {new}\n" in logged
+    (line,) = (line for line in logged.splitlines() if line.startswith("not used: "))
+    assert {*line.removeprefix("not used: ").split(", ")} == unused
     assert job.lacks_generator == ("generator" in new)
-    assert ("notice: what is forgotten" in logged, "--old_corpus" in logged) == (True, True)
+    assert ("notice: forgetting" in logged, "--old_corpus" in logged) == (True, True)
 
 
 def test_a_generator_of_the_same_size_is_the_masked_language_model_itself(desk: Desk, tmp_path: Path) -> None:
     origin, same_size = desk.stock(ALBERT), ("--rtd.generator_size", 1)
-    job, said = desk.job(origin, *same_size)
-    assert "new: discriminator_predictions\n" in said
+    job, logged = desk.job(origin, *same_size)
+    assert "initialized: discriminator_predictions\n" in logged
     expected = stock_mlm_loss(load_stock(origin, ALBERT), masked_held_out(job))
     assert held_out_loss(job, "generator_loss") == pytest.approx(expected, rel=1e-5)
     assert job.config.rtd.generator_rate == 1  # the preset's is for random weights
@@ -120,8 +120,8 @@ def write_pair(desk: Desk, folder: Path, *more: object) -> Path:
 
 def test_a_pair_is_taken_whole_whatever_the_generators_size(desk: Desk, tmp_path: Path) -> None:
     pair = write_pair(desk, tmp_path / "pair", "--rtd.generator_size", 0.5)
-    job, said = desk.job(pair)
-    assert ("new: nothing" in said, job.lacks_generator) == (True, False)
+    job, logged = desk.job(pair)
+    assert ("initialized: nothing" in logged, job.lacks_generator) == (True, False)
     generator = load_stock(pair / "generator", "AlbertForMaskedLM")
     batch, ids, _ = masked_held_out(job)[0]
     with torch.no_grad():
@@ -151,10 +151,10 @@ def test_a_pair_with_tables_of_their_own_is_refused(desk: Desk, tmp_path: Path) 
     job, _ = desk.job(desk.stock("ElectraForMaskedLM"), "--objective", "mlm")
     save_model(job.objective.generator, job.prepared.tokenizer, pair / "generator")
     ended = call(pretrain.main, *desk.options(pair, tmp_path / "run"))
-    assert_refused(ended, 4, str(pair), "tables of their own")
+    assert_refused(ended, 4, str(pair), "do not share their embeddings")
     shutil.move(pair / "generator", tmp_path / "elsewhere")
-    _, said = desk.job(pair)
-    assert "new: generator" in said
+    _, logged = desk.job(pair)
+    assert "initialized: generator" in logged
 
 
 def test_the_old_text_is_scored_with_the_folders_weights_first_and_after_training(desk: Desk, tmp_path: Path) -> None:
@@ -165,9 +165,9 @@ def test_the_old_text_is_scored_with_the_folders_weights_first_and_after_trainin
     for row in (first, last):
         assert row["eval_old_text_mlm_loss"] not in (None, row["eval_mlm_loss"])
     table = ended.out[ended.out.index("at step 0") :]
-    told = next(line for line in table.splitlines() if line.startswith("mlm loss, old text"))
-    assert told.split()[4:6] == [f"{row['eval_old_text_mlm_loss']:.3f}" for row in (first, last)]
-    assert "notice: what is forgotten" not in ended.err
+    row_text = next(line for line in table.splitlines() if line.startswith("mlm loss, old text"))
+    assert row_text.split()[4:6] == [f"{row['eval_old_text_mlm_loss']:.3f}" for row in (first, last)]
+    assert "notice: forgetting" not in ended.err
     job, _ = desk.job(desk.stock(ALBERT), *MLM, "--old_corpus", desk.old_text)
     assert job.origin is not None
     assert job.origin.held_out is not None

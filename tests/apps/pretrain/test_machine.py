@@ -72,7 +72,7 @@ def test_fine_tuning_that_a_gpu_has_no_memory_for_is_told_in_one_line(
 
     monkeypatch.setattr(TaskObjective, "outputs", fails)
     argv = cola(tmp_path).options(finished.folder, tmp_path / "tuned", "--max_steps", 2)
-    assert_refused(call(finetune.main, *argv), 2, "the memory does not suffice", "--per_device_eval_batch_size 32")
+    assert_refused(call(finetune.main, *argv), 2, "out of memory", "--per_device_eval_batch_size 32")
 
 
 def test_pretraining_that_a_gpu_has_no_memory_for_ends_in_one_line(
@@ -82,7 +82,7 @@ def test_pretraining_that_a_gpu_has_no_memory_for_ends_in_one_line(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(loop, "backward", fails)
-    assert_refused(call(pretrain.main, *finished.options(tmp_path / "run")), 2, "the memory does not suffice")
+    assert_refused(call(pretrain.main, *finished.options(tmp_path / "run")), 2, "out of memory")
 
 
 def test_a_compiler_that_fails_is_reported_with_the_way_around_it_and_nothing_else_is() -> None:

@@ -118,7 +118,7 @@ def test_a_discriminator_that_learns_nothing_is_told_while_there_is_time(
     monkeypatch.setattr(evaluation, "is_discriminator_idle", lambda metrics: "discriminator_auc" in metrics)
     argv = finished.options(tmp_path / "run", "--max_steps", 1, "--rtd.discriminator_rate", 0.5)
     ended = succeed(pretrain.main, *argv)
-    warning = "no better than chance, while the generator learns"
+    warning = "at chance level although the generator learns"
     assert (warning in ended.err, warning in finished.ended.err) == (True, False)
     assert "--rtd.discriminator_rate 0.125" in ended.err
 

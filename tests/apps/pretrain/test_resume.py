@@ -99,7 +99,7 @@ def test_a_disk_that_is_full_at_any_of_the_first_files_does_not_spoil_the_folder
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", fills_up)
-        assert_refused(call(pretrain.main, *argv), 2, "make room, and run the same command again")
+        assert_refused(call(pretrain.main, *argv), 2, "then run the same command again")
     succeed(pretrain.main, *argv)
 
 

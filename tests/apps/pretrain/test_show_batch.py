@@ -70,7 +70,7 @@ def test_the_newest_run_is_shown_where_none_is_named(finished: Finished, in_fold
     assert_refused(call(show_batch.main, "--step", 1), 2, "python Pretraining.py")
     shutil.copytree(finished.folder, in_folder / "runs" / "mine")
     ended = succeed(show_batch.main, "--step", STEPS, "--rows", 1)
-    assert f"step {STEPS}: 1 of 8 rows; drawn with the checkpoint of step 10" in ended.out
+    assert f"step {STEPS}: 1 of 8 examples; generator weights: checkpoint of step 10" in ended.out
 
 
 def test_a_step_of_a_corpus_that_changed_since_is_refused(finished: Finished, tmp_path: Path) -> None:
@@ -78,4 +78,4 @@ def test_a_step_of_a_corpus_that_changed_since_is_refused(finished: Finished, tm
     corpus.write_text(finished.corpus.read_text() + "\nOne more owl left.\n")
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace(str(finished.corpus), str(corpus)))
-    assert_refused(call(show_batch.main, "--run", folder, "--step", 1), 4, "other settings")
+    assert_refused(call(show_batch.main, "--run", folder, "--step", 1), 4, "different settings")

@@ -55,13 +55,13 @@ def test_a_model_larger_than_the_memory_is_not_tried(
     ended = succeed(pretrain.main, *finished.options(tmp_path / "run", "--dry_run"))
     assert "not timed" in ended.err
     assert "lower --per_device_train_batch_size 8" in ended.err
-    assert "a step: " not in ended.err
+    assert "per step: " not in ended.err
 
 
 def test_a_dry_run_reports_what_the_steps_take(finished: Finished, tmp_path: Path) -> None:
     argv = finished.options(tmp_path / "run", "--dry_run")
     ended = succeed(pretrain.main, *argv, "--gradient_accumulation_steps", 2)
-    assert re.search(r"[\d.e+]+ FLOPs a token, [\d.e+]+ a step", ended.err)
+    assert re.search(r"FLOPs: [\d.e+]+ per token, [\d.e+]+ per step", ended.err)
     assert re.search(r"peak memory measured: [1-9\d.]+ GB|peak memory measured: 0\.\d*[1-9]\d* GB", ended.err)
     assert f": {STEPS} steps in " in ended.err
     assert ", 2 evaluations in " in ended.err
