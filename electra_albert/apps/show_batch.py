@@ -55,12 +55,12 @@ def _show(folder: Path, step: int, rows: int) -> None:
     compare_settings(recorded, job_settings(preset, job, world), folder)
     if before:
         load_checkpoint(before[-1][1], job.objective, None)
-    origin = f"checkpoint of step {before[-1][0]}" if before else config.run.init_from or "initial weights"
+    origin = f"checkpoint of step {before[-1][0]}" if before else config.run.init_from or "random initial weights"
     batch = job.batches.micro_batches(step)[0]
     with autocast(world.device, job.arithmetic):  # with gradients enabled, as in training
         corruption = job.objective.corrupt(batch)
     rows, has_order = min(rows, len(batch.input_ids)), spec_of(config).has_sentence_order
-    print(f"step {step}: {rows} of {job.batches.global_batch_size} examples; generator weights: {origin}")
+    print(f"step {step}: {rows} of {job.batches.global_batch_size} examples; generator: {origin}")
     for row in range(rows):
         order = _ORDERS[int(batch.sentence_order_label[row])] if has_order else ""
         print(f"\nexample {int(batch.example_id[row])}{order}")
