@@ -1,8 +1,8 @@
 """Fill the [MASK]s of sentences with a pretrained generator; mask and rewrite sentences that have none.
 
 examples:
-  python LM_DEMO.py                                         newest run or shipped model, built-in sentences
-  python LM_DEMO.py sentences.txt --gen runs/mine --top_k 3 the same as --input sentences.txt
+  python LM_DEMO.py                                           newest run or shipped model, built-in sentences
+  python LM_DEMO.py sentences.txt --gen runs/mine --top_k 3   the same as --input sentences.txt
   python LM_DEMO.py --input text.txt --output rewritten.txt
 """
 
@@ -50,11 +50,7 @@ _OPTIONS: dict[str, tuple[Any, Any, str]] = {  # type, default and help
     "config": (str | None, None, "config.json for a weights file."),
     "tokenizer": (str | None, None, "Tokenizer folder for a weights file."),
     "input": (str | None, None, f"Text file, one sentence per line; {PIPE} for stdin."),
-    "output": (
-        str | None,
-        None,
-        f"File for the rewritten lines, {MASK}s filled by the top prediction; {PIPE}: stdout.",
-    ),
+    "output": (str | None, None, f"File for rewritten lines, {MASK}s filled by the top prediction; {PIPE} for stdout."),
     "top_k": (int, 5, f"Number of predictions for each {MASK}."),
     "mask_rate": (float, 0.15, f"Fraction of tokens to mask in a sentence without {MASK}."),
     "temperature": (float, 1.0, "Sampling temperature; higher gives more varied text."),
@@ -62,7 +58,7 @@ _OPTIONS: dict[str, tuple[Any, Any, str]] = {  # type, default and help
 }
 _JSON_HELP = f"""Print a JSON array with one element per line of text: for a line with {MASK} the output of the fill-mask
 pipeline, else {{"sequence": after, "original": before, "replaced": [{{"start", "end", "before", "after", "probability",
-"is_changed"}}, ...]}}. start and end count characters of the original; probability is null without a discriminator."""
+"is_changed"}}, ...]}}; start and end in characters of the original; probability null without a discriminator."""
 _LIMITS, _COLOURS = (0.3, 0.6), ("\x1b[32m", "\x1b[33m", "\x1b[31m")  # probability of a replacement: green to red
 _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 _NO_SENTENCE = f"--input {{}} contains no sentence; write one per line, with or without {MASK}"

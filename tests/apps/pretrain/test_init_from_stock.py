@@ -37,7 +37,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 
 def test_initializer_range_of_the_folder_is_not_inherited(workspace: Workspace) -> None:
-    # Regression: weights that the folder lacks were drawn with the initializer_range of its config.json.
+    # Regression: the random weights, drawn before the folder's are copied, had its initializer_range.
     job, logged = workspace.job(workspace.stock(ALBERT, initializer_range=0.9), *MLM)
     assert job.config.model.initializer_range == 0.02
     assert "losses of random weights: mlm loss" in logged
