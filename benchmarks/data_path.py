@@ -34,8 +34,9 @@ def measure_store(config: BenchConfig) -> Iterator[Record]:
     with TemporaryDirectory(prefix="bench-") as folder:
 
         def ours(workers: int) -> None:
-            paths = {"tokenizer": str(prepared.tokenizer_dir), "prepared_dir": f"{folder}/{next(names)}"}
-            prepare(replace(corpus, **paths, preprocessing_num_workers=workers), config.seed)
+            tokenizer_dir, prepared_dir = str(prepared.tokenizer_dir), f"{folder}/{next(names)}"
+            own = replace(corpus, tokenizer=tokenizer_dir, prepared_dir=prepared_dir, preprocessing_num_workers=workers)
+            prepare(own, config.seed)
 
         def stock() -> None:
             stock_examples(files, prepared.tokenizer, corpus.max_seq_length, Path(folder, str(next(names))))

@@ -56,8 +56,8 @@ _OPTIONS: dict[str, tuple[Any, Any, str]] = {  # type, default and help
     "temperature": (float, 1.0, "Sampling temperature; higher gives more varied text."),
     "seed": (int, 42, "Random seed for masking and sampling, combined with the line number."),
 }
-_JSON_HELP = f"""Print a JSON array with one element per line of text: for a line with {MASK} the output of the fill-mask
-pipeline, else {{"sequence": after, "original": before, "replaced": [{{"start", "end", "before", "after", "probability",
+_JSON_HELP = f"""Print a JSON array with one element per line of text: with {MASK} the output of the fill-mask pipeline,
+else {{"sequence": after, "original": before, "replaced": [{{"start", "end", "before", "after", "probability",
 "is_changed"}}, ...]}}; start and end in characters of the original; probability null without a discriminator."""
 _LIMITS, _COLOURS = (0.3, 0.6), ("\x1b[32m", "\x1b[33m", "\x1b[31m")  # probability of a replacement: green to red
 _BOLD, _RESET = "\x1b[1m", "\x1b[0m"

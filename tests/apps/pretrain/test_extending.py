@@ -136,7 +136,7 @@ def test_a_model_that_stock_cannot_compute_gives_a_notice_and_works_in_every_com
     assert announced < trained.err.index("step 1/20")
     assert_refused(other, 4, "model.attention: window before, softmax now")
     assert [ended.code for ended in used[:-1]] == [0] * 8, [ended.err for ended in used]
-    assert_refused(used[-1], 4, "transformers has no attention window")
+    assert_refused(used[-1], 4, "attention window, which transformers does not implement")
     for folder in (run / "generator", run / "discriminator", tuned / "model"):
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         assert (config["attention"], config["attention_options"]) == ("window", {"width": 4})
