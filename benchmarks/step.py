@@ -17,17 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.config import BenchConfig, bench_job, pretraining
 from benchmarks.stock import ATTENTIONS, StockPair, check_same_function
-from benchmarks.timing import (
-    LOG,
-    OURS,
-    STOCK,
-    Record,
-    compare,
-    in_turns,
-    matrix_flops_per_second,
-    peak_memory,
-    seconds_per_call,
-)
+from benchmarks.timing import LOG, OURS, STOCK, Record, compare, in_turns, matrix_speed, peak_memory, seconds_per_call
 from electra_albert.apps.pretrain.job import Job, choose_arithmetic, choose_compilation
 from electra_albert.contracts import Batch, Objective
 from electra_albert.model.encoder import Compilation, compile_for_training
@@ -104,7 +94,7 @@ def _measure(config: BenchConfig, job: Job, world: World, title: str, *, is_comp
     tokens = fmean(int(batch.attention_mask.sum()) for batch in batches)
     baseline = STOCK if STOCK in found else next(iter(found))
     results = compare(in_turns(timings, config.repeats), tokens, baseline)
-    machine = matrix_flops_per_second(device, _DTYPES[job.arithmetic])
+    machine = matrix_speed(device, _DTYPES[job.arithmetic])
     for name, result in results.items():
         peak = memory[name]
         result["MFU"] = flops / result["seconds"]["median"] / machine

@@ -80,7 +80,7 @@ def _short(rate: float) -> str:
 
 
 @cache
-def matrix_flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
+def matrix_speed(device: torch.device, dtype: torch.dtype) -> float:
     """Highest FLOP/s of a product of two square matrices, the right one stored by rows or by columns."""
     size = _MATRIX_SIZE[device.type]
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))

@@ -18,9 +18,7 @@ _KNOWN: dict[str, tuple[str, ...]] = {"kind": ("generator", "discriminator", "ta
 _KNOWN |= {"format": ("safetensors", "pt", "onnx"), "dtype": ("float32", "float16", "bfloat16")}
 _CHECKPOINTS = "checkpoints"
 _RUN_SUBFOLDERS = ("generator", "discriminator", "model", "tokenizer", _CHECKPOINTS)
-_KIND_OF = dict.fromkeys(
-    ("classifier", "electra_classifier", "qa_outputs"), "task"
-)  # found by the first head in the file
+_KIND_OF = dict.fromkeys(("classifier", "electra_classifier", "qa_outputs"), "task")  # by the first head in the file
 _KIND_OF |= {"discriminator_predictions": "discriminator", "predictions": "generator"}
 _KIND_HELP = """Part to export: generator (masked-token head), discriminator (the part to fine-tune), task (a fine-tuned
 model) or encoder (no head). By default the generator of a run, else the model that the folder contains."""

@@ -32,8 +32,7 @@ GLOBAL_BATCH = "global_batch_size"
 # The folder, and options that name text and tokenizer, whose contents are compared by fingerprint.
 _PATHS = {"output_dir", "corpus", "encoding", "tokenizer", "extend_vocab_to"}
 _PATHS |= {"do_lower_case", "keep_accents", "split_digit_comma"}
-# Settings that do not affect the result. The global batch is compared instead of its factors. Compiling changes only
-# the last bits.
+# Settings that do not affect the result (compiling changes the last bits). The global batch replaces its factors.
 MAY_CHANGE = _PATHS | {"arithmetic", "resume", "dry_run", "language", "license", "device", "prepared_dir"}
 MAY_CHANGE |= {"preprocessing_num_workers", "gradient_checkpointing", "torch_compile", "compilation", "max_steps"}
 MAY_CHANGE |= {"logging_steps", "eval_steps", "eval_examples", "save_steps", "save_total_limit"}

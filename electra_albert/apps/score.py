@@ -38,9 +38,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def score(**options: Any) -> dict[str, Any]:
-    """Score a pretrained model without fine-tuning. `options` are those of `electra-albert score` by name.
+    """Score a pretrained model without fine-tuning; `options` as on the command line, `text` as a list of files.
 
-    `text` is a list of files. Returns the content of --output. Raises UsageError, DataError or CheckpointError.
+    Returns the content of --output. Raises UsageError, DataError or CheckpointError.
     """
     from electra_albert.training.run_log import console_log
 

@@ -23,7 +23,7 @@ from electra_albert.training.distributed import World
 from tests.apps.tiny_run import TRAINING, Ended, as_argv, english, succeed
 from tests.hub.models import make
 
-POSITIONS, VOCAB_SIZE = 64, 220
+POSITIONS, VOCAB = 64, 220
 MLM = ("--objective", "mlm")
 NEW_WORDS = ("thermodynamics", "crystallography", "photosynthesis")
 _OLD_TEXT, _NEW_TEXT = english(130, seed=4), english(130, seed=9)
@@ -42,7 +42,7 @@ class Masked(NamedTuple):
     targets: Targets
 
 
-class Workspace:
+class Toy:
     """A folder with stock models, the new text, the old text, and their prepared data."""
 
     def __init__(self, folder: Path) -> None:
@@ -82,14 +82,14 @@ class Workspace:
         return job, text.getvalue()
 
 
-def adapt(workspace: Workspace, origin: Path, output: Path, *more: object) -> Ended:
+def adapt(toy: Toy, origin: Path, output: Path, *more: object) -> Ended:
     """A successful run with --init_from `origin`."""
-    return succeed(pretrain.main, *workspace.options(origin, output, *more))
+    return succeed(pretrain.main, *toy.options(origin, output, *more))
 
 
 @functools.cache
 def _albert_tokenizer() -> Any:
-    return train_tokenizer(_OLD_TEXT.split("\n"), VOCAB_SIZE, True, "albert")
+    return train_tokenizer(_OLD_TEXT.split("\n"), VOCAB, True, "albert")
 
 
 def _write_wordpiece(folder: Path) -> int:
@@ -114,10 +114,7 @@ def write_stock(folder: Path, kind: str, **changes: Any) -> None:
         tokenizer = _albert_tokenizer()
         save_tokenizer(tokenizer, folder, POSITIONS)
         special = {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
-        family, config = (
-            "albert",
-            AlbertConfig(**{"vocab_size": VOCAB_SIZE, "embedding_size": 16, **special, **settings}),
-        )
+        family, config = ("albert", AlbertConfig(**{"vocab_size": VOCAB, "embedding_size": 16, **special, **settings}))
     elif kind.startswith("Bert"):
         family, config = "bert", BertConfig(**{"vocab_size": _write_wordpiece(folder), **settings})
     else:

@@ -19,18 +19,14 @@ def run(model: Path, folder: Path, *more: object) -> Ended:
 
 
 def files_in(folder: Path) -> dict[str, str]:
-    return {
-        path.name: sha256(path) for path in folder.iterdir() if path.name != "README.md"
-    }  # has scores only in the run
+    return {path.name: sha256(path) for path in folder.iterdir() if path.name != "README.md"}  # a run's has scores
 
 
-@pytest.mark.parametrize(
-    ("subfolder", "kind"), [("", "generator"), ("", "discriminator"), ("checkpoints", "generator")]
-)
+@pytest.mark.parametrize(("part", "kind"), [("", "generator"), ("", "discriminator"), ("checkpoints", "generator")])
 def test_export_of_a_run_or_its_last_checkpoint_equals_the_runs_own_export(
-    finished: Finished, tmp_path: Path, subfolder: str, kind: str
+    finished: Finished, tmp_path: Path, part: str, kind: str
 ) -> None:
-    model, folder = max((finished.folder / subfolder).glob("step-*"), default=finished.folder), tmp_path / "a" / "b"
+    model, folder = max((finished.folder / part).glob("step-*"), default=finished.folder), tmp_path / "a" / "b"
     ended = run(model, folder, *(("--kind", kind) if kind == "discriminator" else ()))
     assert (ended.code, ended.err, ended.out) == (0, "", f"{kind} written to {folder}\n")
     assert files_in(folder) == files_in(finished.folder / kind)

@@ -30,12 +30,10 @@ def test_a_preset_sets_its_values_and_keeps_other_defaults(name: str) -> None:
     assert parse("--preset", name).training.adam_epsilon == TrainingConfig.adam_epsilon
 
 
-@pytest.mark.parametrize("learning_rate", ["1e-4", "0.0001"])  # plain YAML reads 1e-4 as text
-def test_flags_override_config_files_and_config_files_override_presets(tmp_path: Path, learning_rate: str) -> None:
+@pytest.mark.parametrize("number", ["1e-4", "0.0001"])  # plain YAML reads 1e-4 as text
+def test_flags_override_config_files_and_config_files_override_presets(tmp_path: Path, number: str) -> None:
     small, file = PRESETS["small"], tmp_path / "run.yaml"
-    file.write_text(
-        f"preset: small\nlearning_rate: {learning_rate}\nmodel:\n  hidden_size: 64\n  num_attention_heads: 8\n"
-    )
+    file.write_text(f"preset: small\nlearning_rate: {number}\nmodel:\n  hidden_size: 64\n  num_attention_heads: 8\n")
     model = replace(small.model, hidden_size=64, num_attention_heads=8)
     read = parse("--config", file)
     assert read == replace(small, model=model, training=replace(small.training, learning_rate=1e-4))

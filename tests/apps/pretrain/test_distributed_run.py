@@ -115,12 +115,7 @@ def test_accumulation_has_the_losses_of_one_big_batch_and_a_mean_of_means_is_det
             for n in parts[0]
         }
 
-    split = (
-        "--per_device_train_batch_size",
-        1,
-        "--gradient_accumulation_steps",
-        8,
-    )  # token counts differ most between single examples
+    split = ("--per_device_train_batch_size", 1, "--gradient_accumulation_steps", 8)  # single examples differ most
     right = train(finished, tmp_path / "right", *split)
     assert max_difference(one_batch, right) < LOSS_TOLERANCE
     assert [row["tokens"] for row in right] == [row["tokens"] for row in one_batch]

@@ -73,63 +73,63 @@ class ExtendedCopy:
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> ExtendedCopy:
+def copy(tmp_path_factory: pytest.TempPathFactory) -> ExtendedCopy:
     return ExtendedCopy(tmp_path_factory.mktemp("extended"))
 
 
-def test_an_objective_of_one_file_and_one_entry_is_trained_logged_and_exported(workspace: ExtendedCopy) -> None:
+def test_an_objective_of_one_file_and_one_entry_is_trained_logged_and_exported(copy: ExtendedCopy) -> None:
     count = ["--objective", "mlm_count", "--mlm.mask_rate", 0.3]
-    trained, idle, resumed, shown, demo = workspace.call(
-        ("pretrain", [*workspace.options("count", *count), "--count.classes", 5]),
-        ("pretrain", [*workspace.options("other"), "--count.classes", 2]),
-        ("pretrain", [*workspace.options("count", *count), "--count.classes", 6]),
-        ("show-batch", ["--run", workspace.folder / "count", "--step", 3]),
-        ("demo", ["--gen", workspace.folder / "count"]),
+    trained, idle, resumed, shown, demo = copy.call(
+        ("pretrain", [*copy.options("count", *count), "--count.classes", 5]),
+        ("pretrain", [*copy.options("other"), "--count.classes", 2]),
+        ("pretrain", [*copy.options("count", *count), "--count.classes", 6]),
+        ("show-batch", ["--run", copy.folder / "count", "--step", 3]),
+        ("demo", ["--gen", copy.folder / "count"]),
     )
     assert trained.code == 0, trained.err
     assert "objective mlm_count, mask rate 0.3," in trained.err
     assert "count loss 1.61 (chance level 1.61)" in trained.err
     assert "count loss (nats)" in trained.out
-    assert "count_loss" in rows(workspace.folder / "count")[0]
-    card = (workspace.folder / "count" / "README.md").read_text(encoding="utf-8")
+    assert "count_loss" in rows(copy.folder / "count")[0]
+    card = (copy.folder / "count" / "README.md").read_text(encoding="utf-8")
     assert "Pretrained by masked language modelling and the number of masked tokens on" in card
     assert_refused(idle, 2, "--count.classes has no effect with --objective rtd")
     assert_refused(resumed, 4, "count.classes: 5 before, 6 now")
     assert (shown.code, demo.code) == (0, 0), shown.err + demo.err
 
 
-def test_help_lists_an_added_objective_and_imports_no_torch(workspace: ExtendedCopy) -> None:
+def test_help_lists_an_added_objective_and_imports_no_torch(copy: ExtendedCopy) -> None:
     program = (
         "import sys\nfrom electra_albert.apps.pretrain.main import main\n"
         "try:\n    main(['--help-all'])\nfinally:\n    print('torch' in sys.modules)\n"
     )
-    page = " ".join(workspace.run(program).split())
+    page = " ".join(copy.run(program).split())
     assert "mlm_count, masked language modelling and the number of masked tokens" in page
     assert "Numbers of masked tokens that are told apart; the last stands for all above." in page
     assert page.endswith("False")
 
 
-def test_a_model_that_stock_cannot_compute_gives_a_notice_and_works_in_every_command(workspace: ExtendedCopy) -> None:
-    run, table = workspace.folder / "window", workspace.folder / "labelled.csv"
+def test_a_model_that_stock_cannot_compute_gives_a_notice_and_works_in_every_command(copy: ExtendedCopy) -> None:
+    run, table = copy.folder / "window", copy.folder / "labelled.csv"
     window = ["--model.attention", "window", "--model.attention_options.width", 4]
     texts = [f"{name},{label}" for n in range(8) for name, label in ((f"the owl {n}", "yes"), (f"one cat {n}", "no"))]
     table.write_text("\n".join(["text,label", *texts]), encoding="utf-8")
     task = ["--train_file", table, "--validation_file", table, "--text_column", "text", "--label_column", "label"]
     task += ["--max_seq_length", 32, "--num_train_epochs", 1, "--device", "cpu"]
     short = ["--max_steps", 2, "--warmup_steps", 1]
-    tuned = workspace.folder / "tuned"
-    trained, other, *used = workspace.call(
-        ("pretrain", [*workspace.options("window"), *window]),
-        ("pretrain", workspace.options("window")),
+    tuned = copy.folder / "tuned"
+    trained, other, *used = copy.call(
+        ("pretrain", [*copy.options("window"), *window]),
+        ("pretrain", copy.options("window")),
         ("demo", ["--gen", run]),
         ("demo", ["--gen", run / "checkpoints" / "step-0000020"]),
         ("show-batch", ["--run", run, "--step", 3]),
-        ("score", ["--model", run, "--text", workspace.corpus]),
+        ("score", ["--model", run, "--text", copy.corpus]),
         ("finetune", ["--model", run, *task, "--output_dir", tuned]),
-        ("finetune", ["--model", tuned, *task, "--num_train_epochs", 0, "--output_dir", workspace.folder / "scored"]),
-        ("pretrain", [*workspace.options("again", *short), "--init_from", run]),
-        ("pretrain", [*workspace.options("onward", *short), "--init_from", run / "discriminator"]),
-        ("export", ["--model", run, "--output_dir", workspace.folder / "stock"]),
+        ("finetune", ["--model", tuned, *task, "--num_train_epochs", 0, "--output_dir", copy.folder / "scored"]),
+        ("pretrain", [*copy.options("again", *short), "--init_from", run]),
+        ("pretrain", [*copy.options("onward", *short), "--init_from", run / "discriminator"]),
+        ("export", ["--model", run, "--output_dir", copy.folder / "stock"]),
     )
     assert trained.code == 0, trained.err
     announced = trained.err.index("notice: transformers has no attention window")

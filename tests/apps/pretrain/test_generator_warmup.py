@@ -20,7 +20,7 @@ from electra_albert.training.step import RunSettings
 from tests.apps.pretrain.test_distributed_run import max_difference, on_two_ranks
 from tests.apps.pretrain.test_resume import interrupt
 from tests.apps.tiny_run import assert_refused, call, outcome, rows
-from tests.apps.tiny_stock import Workspace, adapt
+from tests.apps.tiny_stock import Toy, adapt
 
 ELECTRA = "ElectraForPreTraining"
 ALONE, TOGETHER, SAVED = 24, 6, 4  # updates of the generator, of both, and between checkpoints
@@ -32,15 +32,15 @@ NOTICE = "training the new generator alone"
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    return Workspace(tmp_path_factory.mktemp("workspace"))
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
+    return Toy(tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture(scope="module")
-def whole(workspace: Workspace) -> Path:
+def whole(toy: Toy) -> Path:
     """The uninterrupted run."""
-    run = workspace.folder / "whole"
-    adapt(workspace, workspace.stock(ELECTRA), run, *COMMAND)
+    run = toy.folder / "whole"
+    adapt(toy, toy.stock(ELECTRA), run, *COMMAND)
     return run
 
 
@@ -53,8 +53,8 @@ def losses(run: Path, name: str) -> list[float]:
     return [row[name] for row in rows(run) if row.get(name) is not None]
 
 
-def test_only_the_generators_own_weights_change(workspace: Workspace, tmp_path: Path) -> None:
-    job, _ = workspace.job(workspace.stock(ELECTRA), *COMMAND)
+def test_only_the_generators_own_weights_change(toy: Toy, tmp_path: Path) -> None:
+    job, _ = toy.job(toy.stock(ELECTRA), *COMMAND)
     before = {name: tensor.clone() for name, tensor in job.objective.state_dict().items()}
     world = World(0, 1, 0, torch.device("cpu"))
     with Monitor(tmp_path, TOGETHER) as monitor, StopSignal() as stop:
@@ -66,10 +66,10 @@ def test_only_the_generators_own_weights_change(workspace: Workspace, tmp_path: 
         assert torch.equal(tensor, before[name]) == (name not in own), name
 
 
-def test_joint_training_starts_with_the_warmed_up_generator(workspace: Workspace, whole: Path, tmp_path: Path) -> None:
+def test_joint_training_starts_with_the_warmed_up_generator(toy: Toy, whole: Path, tmp_path: Path) -> None:
     assert len(losses(whole / WARMUP, "mlm_loss")) == ALONE
     cold = tmp_path / "cold"
-    adapt(workspace, workspace.stock(ELECTRA), cold, *COMMAND, "--rtd.generator_warmup_steps", 0)
+    adapt(toy, toy.stock(ELECTRA), cold, *COMMAND, "--rtd.generator_warmup_steps", 0)
     assert losses(whole, "eval_generator_loss")[0] < losses(cold, "eval_generator_loss")[0]
     learned = losses(whole / WARMUP, "eval_mlm_loss")[-1]
     # With equal masks, the first loss of the joint run is the last one of the warm-up.
@@ -88,14 +88,14 @@ def test_warmup_takes_a_tenth_of_the_run_by_default(max_steps: int, asked: int |
     ids=["in the warm-up", "after it", "in the run"],
 )
 def test_a_resumed_warmup_equals_an_uninterrupted_one(
-    workspace: Workspace, whole: Path, tmp_path: Path, lost: str, is_warming_up: bool
+    toy: Toy, whole: Path, tmp_path: Path, lost: str, is_warming_up: bool
 ) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
     folders = [*run.glob(lost), *(run.glob("checkpoints") if WARMUP in lost else ())]
     assert folders
     for folder in folders:
         shutil.rmtree(folder)
-    ended = adapt(workspace, workspace.stock(ELECTRA), run, *COMMAND)
+    ended = adapt(toy, toy.stock(ELECTRA), run, *COMMAND)
     assert (NOTICE in ended.err) == is_warming_up
     assert "going on from" in ended.err
     assert everything(run) == everything(whole)
@@ -103,12 +103,10 @@ def test_a_resumed_warmup_equals_an_uninterrupted_one(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
-def test_a_stopped_warmup_saves_and_a_killed_one_resumes(
-    workspace: Workspace, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_stopped_warmup_saves_and_a_killed_one_resumes(toy: Toy, tmp_path: Path, number: signal.Signals) -> None:
     run, long, command = tmp_path / "run", tmp_path / "long", (*COMMAND, "--rtd.generator_warmup_steps", 400)
     run.mkdir()
-    argv = workspace.options(workspace.stock(ELECTRA), run, *command)
+    argv = toy.options(toy.stock(ELECTRA), run, *command)
     stopped = interrupt(argv, run / WARMUP, 10, number)
     last = rows(run / WARMUP)[-1]["step"]
     assert last < 400
@@ -116,25 +114,17 @@ def test_a_stopped_warmup_saves_and_a_killed_one_resumes(
     assert stopped.code == (STOPPED_BY_SIGNAL if number == signal.SIGTERM else -number), stopped.err
     if number == signal.SIGTERM:
         assert (run / WARMUP / "checkpoints" / f"step-{last:07d}" / "MANIFEST.json").is_file()
-    assert "going on from" in adapt(workspace, workspace.stock(ELECTRA), run, *command).err
-    adapt(workspace, workspace.stock(ELECTRA), long, *command)
+    assert "going on from" in adapt(toy, toy.stock(ELECTRA), run, *command).err
+    adapt(toy, toy.stock(ELECTRA), long, *command)
     assert everything(run, 400) == everything(long, 400)
 
 
 @pytest.mark.slow
-def test_two_ranks_have_the_numbers_of_one(workspace: Workspace, tmp_path: Path) -> None:
-    no_dropout = (
-        *COMMAND,
-        "--model.hidden_dropout_prob",
-        0,
-        "--extend_vocab_to",
-        250,
-        "--old_corpus",
-        workspace.old_text,
-    )
-    origin, half = workspace.stock(ELECTRA), ("--per_device_train_batch_size", 4)
-    adapt(workspace, origin, tmp_path / "one", *no_dropout)
-    ended = on_two_ranks(workspace.options(origin, tmp_path / "two", *no_dropout, *half), tmp_path)
+def test_two_ranks_have_the_numbers_of_one(toy: Toy, tmp_path: Path) -> None:
+    fixed = (*COMMAND, "--model.hidden_dropout_prob", 0, "--extend_vocab_to", 250, "--old_corpus", toy.old_text)
+    origin, half = toy.stock(ELECTRA), ("--per_device_train_batch_size", 4)
+    adapt(toy, origin, tmp_path / "one", *fixed)
+    ended = on_two_ranks(toy.options(origin, tmp_path / "two", *fixed, *half), tmp_path)
     assert ended.code == 0, ended.err
     together = ("generator_loss", "discriminator_loss", "eval_loss", "eval_old_text_loss")
     for part, names in ((Path(WARMUP), ("mlm_loss", "eval_mlm_loss")), (Path(), together)):
@@ -142,21 +132,19 @@ def test_two_ranks_have_the_numbers_of_one(workspace: Workspace, tmp_path: Path)
         assert max_difference(one, two, names=names) < 1e-5  # float32 sums in another order
 
 
-def test_a_warmup_with_different_settings_is_refused(workspace: Workspace, whole: Path, tmp_path: Path) -> None:
+def test_a_warmup_with_different_settings_is_refused(toy: Toy, whole: Path, tmp_path: Path) -> None:
     # Regression: another objective started in the same folder; a shorter run used a half-trained generator.
     run = shutil.copytree(whole, tmp_path / "run")
     shutil.rmtree(run / "checkpoints")
     shutil.rmtree(run / WARMUP / "checkpoints" / f"step-{ALONE:07d}")
     other, shorter = (*COMMAND[2:], "--objective", "mlm"), (*COMMAND, "--max_steps", 5)
-    for options, words in (
-        (other, "objective: rtd before, mlm now"),
-        (shorter, f"max_steps: {TOGETHER} before, 5 now"),
-    ):
-        assert_refused(call(pretrain.main, *workspace.options(workspace.stock(ELECTRA), run, *options)), 4, words)
+    changes = {other: "objective: rtd before, mlm now", shorter: f"max_steps: {TOGETHER} before, 5 now"}
+    for options, words in changes.items():
+        assert_refused(call(pretrain.main, *toy.options(toy.stock(ELECTRA), run, *options)), 4, words)
 
 
-def test_an_old_text_cannot_be_added_to_a_run_that_has_begun(workspace: Workspace, whole: Path) -> None:
-    again = workspace.options(workspace.stock(ELECTRA), whole, *COMMAND, "--old_corpus", workspace.old_text)
+def test_an_old_text_cannot_be_added_to_a_run_that_has_begun(toy: Toy, whole: Path) -> None:
+    again = toy.options(toy.stock(ELECTRA), whole, *COMMAND, "--old_corpus", toy.old_text)
     assert_refused(call(pretrain.main, *again), 4, "old_corpus: None before")
 
 

@@ -18,9 +18,7 @@ RTD |= {"discriminator_average_precision": 0.5, "replaced_fraction": 0.1}
         (RTD, ["generator loss", "ROC-AUC", "5.00 x"], ["masked-token", "order"]),
     ],
 )
-def test_table_has_only_the_scores_of_the_objective(
-    metrics: dict[str, float], shown: list[str], hidden: list[str]
-) -> None:
+def test_table_has_the_objectives_scores_only(metrics: dict[str, float], shown: list[str], hidden: list[str]) -> None:
     table = format_scores(metrics)
     assert all(word in table for word in shown), table
     assert not any(word in table for word in hidden), table
