@@ -142,11 +142,11 @@ def make_parser(program: str, description: str, usage: str | None = None, epilog
 
 
 def parse(
-    parser: ArgumentParser, argv: Sequence[str], short: ShortHelp | None = None, of_file: str | None = None
+    parser: ArgumentParser, argv: Sequence[str], short: ShortHelp | None = None, file_option: str | None = None
 ) -> Namespace:
     """Parse arguments. Raises UsageError, with a suggestion, for an invalid option. --help prints the `short` help.
 
-    An option that is False by default needs no value. A path without an option becomes the value of `of_file`.
+    An option that is False by default needs no value. A path without an option becomes the value of `file_option`.
     """
     for action in parser._actions:
         if action.default is False and action.nargs is None:
@@ -158,9 +158,9 @@ def parse(
         return parser.parse_args(list(argv))
     except argparse.ArgumentError as error:
         alone = str(error).partition("nrecognized arguments: ")[2]
-        is_given = any(word.split("=")[0] == f"--{of_file}" for word in argv)
-        if of_file is not None and not is_given and argv.count(alone) == 1 and os.path.exists(alone):
-            return parse(parser, [f"--{of_file}={word}" if word == alone else word for word in argv])
+        is_given = any(word.split("=")[0] == f"--{file_option}" for word in argv)
+        if file_option is not None and not is_given and argv.count(alone) == 1 and os.path.exists(alone):
+            return parse(parser, [f"--{file_option}={word}" if word == alone else word for word in argv])
         known = [name for action in parser._actions for name in action.option_strings]
         raise UsageError(f"{_explain(' '.join(str(error).split()), known)}; see --help") from None
 

@@ -109,7 +109,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
     for name, (kind, default, text) in _OPTIONS.items():
         parser.add_argument(f"--{name}", type=kind, default=default, help=text)
     parser.add_argument("--json", action="store_true", help=" ".join(_JSON_HELP.split()))
-    options = parse(parser, argv, of_file="input")
+    options = parse(parser, argv, file_option="input")
     if options.top_k < 1:
         raise UsageError(f"top_k={options.top_k} must be at least 1")
     if options.output and (options.json or not options.input):
@@ -150,9 +150,7 @@ def _read_lines(source: str) -> Iterator[str]:
     except UnicodeDecodeError:
         raise DataError(f"{name} is not UTF-8 text; convert it first") from None
     except OSError as error:
-        raise UsageError(
-            f"cannot read {name} ({error.strerror}); name a text file with one sentence per line"
-        ) from None
+        raise UsageError(f"cannot read {name} ({error.strerror}); name a file with one sentence per line") from None
 
 
 @contextmanager

@@ -85,9 +85,8 @@ def export(
         onnx.require_packages()
     stored = load.read_stored(files)
     if not stock_computes(stored.config):
-        attention = stored.config.attention
-        problem = f"{files.weights} has attention {attention}, which transformers does not implement"
-        raise CheckpointError(f"{problem}; copy its folder instead of exporting it")
+        problem = f"has attention {stored.config.attention}, which transformers does not implement"
+        raise CheckpointError(f"{files.weights} {problem}; copy its folder instead of exporting it")
     tokenizer = load_tokenizer(files.tokenizer)
     if len(tokenizer) > stored.config.vocab_size:
         sizes = f"has {len(tokenizer)} tokens, the model {stored.config.vocab_size}"

@@ -72,7 +72,7 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def smaller_step(training: TrainingConfig) -> str:
+def memory_advice(training: TrainingConfig) -> str:
     """Advice for a training step that does not fit into memory."""
     advice = f"lower --per_device_train_batch_size {training.per_device_train_batch_size} and raise "
     or_checkpointing = "" if training.gradient_checkpointing else ", or set --gradient_checkpointing true"
@@ -86,7 +86,7 @@ def one_line_errors(training: TrainingConfig, compilation: Compilation | Literal
         yield
     except torch.OutOfMemoryError as error:
         scoring = f"for evaluation, lower --per_device_eval_batch_size {training.per_device_eval_batch_size}"
-        raise UsageError(f"out of memory on the device; {smaller_step(training)}; {scoring}") from error
+        raise UsageError(f"out of memory on the device; {memory_advice(training)}; {scoring}") from error
     except RuntimeError as error:
         from torch._dynamo.exc import BackendCompilerFailed
 

@@ -41,10 +41,10 @@ _TEXT = {"store", "tokenizer_fingerprint", "rows_taken_of_sources"}
 _WRITTEN = (CONFIG, COMMAND, CARD, "tokenizer", "generator", "discriminator", "metrics.jsonl", LOG_FILE)
 _GIT_SECONDS = 30
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
-Begun = tuple[Path, dict[str, Any], Set[str]]  # the checkpoint to resume, its state, the settings that may change
+ResumePoint = tuple[Path, dict[str, Any], Set[str]]  # the checkpoint to resume, its state, the settings that may change
 
 
-def find_begun(folder: Path, found: Path | None) -> Begun | None:
+def find_resume_point(folder: Path, found: Path | None) -> ResumePoint | None:
     """The checkpoint `found` of the run in `folder`, else the newest one of its generator warm-up."""
     from electra_albert.training.checkpoint import find_checkpoint, read_state
 
@@ -55,12 +55,12 @@ def find_begun(folder: Path, found: Path | None) -> Begun | None:
     return None if warmup is None else (warmup, read_state(warmup), MAY_CHANGE - {"max_steps"})
 
 
-def check_settings(begun: Begun, preset: str, config: PretrainConfig, world_size: int) -> None:
+def check_settings(resume_point: ResumePoint, preset: str, config: PretrainConfig, world_size: int) -> None:
     """Compare the options with those of the resumed run, before the corpus is read.
 
     Raises CheckpointError for a changed setting that affects the result, UsageError if max_steps is already exceeded.
     """
-    (found, state, may_change), steps = begun, config.training.max_steps
+    (found, state, may_change), steps = resume_point, config.training.max_steps
     if "max_steps" in may_change and state["step"] > steps:
         raise UsageError(f"{found} exceeds --max_steps {steps}; raise it or choose another --output_dir")
     settings = run_settings(preset, config, world_size, "unknown")
@@ -69,11 +69,11 @@ def check_settings(begun: Begun, preset: str, config: PretrainConfig, world_size
     compare_settings(recorded, settings, found, may_change)
 
 
-def log_changes(begun: Begun, run: RunSettings) -> None:
+def log_changes(resume_point: ResumePoint, run: RunSettings) -> None:
     """Log settings that changed since the run began. Raises CheckpointError if one of them affects the result."""
     import torch
 
-    found, state, may_change = begun
+    found, state, may_change = resume_point
     for change in compare_settings(state["settings"], run.settings, found, may_change):
         LOG.info(f"changed since the run began: {change}")
     now = {"world_size": run.world.world_size, "threads": torch.get_num_threads(), "torch": torch.__version__}
@@ -178,7 +178,7 @@ def check_is_ours(folder: Path) -> None:
         raise UsageError(f"{folder} is not a run's folder, and {taken[0]} would be overwritten; choose another")
 
 
-def describe_run(
+def write_run_record(
     folder: Path, preset: str, config: PretrainConfig, command: Sequence[str], settings: Mapping[str, Any]
 ) -> None:
     """Write environment.json, config.yaml (for --config) and command.txt (`command`), each atomically."""
@@ -229,8 +229,8 @@ def run_facts(config: PretrainConfig, metrics: Metrics, steps: int) -> Facts:
     corpus, base = config.corpus.corpus, config.run.init_from and Path(config.run.init_from).name
     hub = None if Path(corpus).exists() else hub_name(corpus)
     name = corpus if hub or "://" in corpus else Path(corpus).name  # without the folders of this machine
-    begun = f", initialized with the weights of `{base}`" if base else ""
-    lines = [f"Pretrained by {spec_of(config).learned_from} on the corpus `{name}` for {steps} steps{begun}.", ""]
+    base_text = f", initialized with the weights of `{base}`" if base else ""
+    lines = [f"Pretrained by {spec_of(config).learned_from} on the corpus `{name}` for {steps} steps{base_text}.", ""]
     lines += ["| held-out text | value |", "| --- | --- |"]
     values = ((name.replace("_", " "), value) for name, value in metrics.items() if not isinstance(value, int))
     lines += [f"| {name} | {'-' if value is None else f'{value:.4f}'} |" for name, value in values]

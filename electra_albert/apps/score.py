@@ -101,11 +101,9 @@ def _parse(argv: Sequence[str]) -> Namespace:
         ("output", str, "JSON file for the scores."),
     ):
         parser.add_argument(f"--{name}", type=kind | None, default=None, help=text)
-    parser.add_argument(
-        "--text_column", type=str, default="text", help="Column or key of the text, in tables and .jsonl."
-    )
+    parser.add_argument("--text_column", type=str, default="text", help="Column (or .jsonl key) with the text.")
     devices = ["auto", "cpu", "cuda", "mps"]
-    parser.add_argument("--device", choices=devices, default="auto", help="auto: a GPU if there is one.")
+    parser.add_argument("--device", choices=devices, default="auto", help="auto: a CUDA GPU if there is one, else cpu.")
     options = parse(parser, argv)
     if "" in (options.model, options.pairs, options.output):
         raise UsageError("--model, --pairs and --output must not be empty; give a path for each")

@@ -32,8 +32,8 @@ def warm_up(job: Job, run: RunSettings) -> bool:
     masking = MlmConfig(rtd.mask_rate, rtd.mask_token_share, random_token_share=0.0)
     alone = MaskedLanguageModeling(generator.config, masking, objective.special, objective.seed, generator=generator)
     config = replace(run.config, max_steps=steps, warmup_steps=steps // _WARMUP_FRACTION, eval_steps=steps)
-    begun = find_checkpoint(folder / "checkpoints", "never" if job.config.run.resume == "never" else "auto")
-    warm = replace(run, folder=folder, config=config, resume_from=begun, scores_start=False, rate_scales=None)
+    resume_point = find_checkpoint(folder / "checkpoints", "never" if job.config.run.resume == "never" else "auto")
+    warm = replace(run, folder=folder, config=config, resume_from=resume_point, scores_start=False, rate_scales=None)
     generator.embeddings.requires_grad_(False)
     try:
         with Monitor(folder, steps, is_main=run.world.is_main) as monitor:

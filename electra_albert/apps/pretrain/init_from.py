@@ -185,7 +185,7 @@ def _read_weights(folder: Path, tokenizer: Tokenizer) -> tuple[Stored, ...]:
     return tuple(models)
 
 
-def begin_with(origin: Origin, name: str, objective: PretrainingObjective) -> bool:
+def initialize_weights(origin: Origin, name: str, objective: PretrainingObjective) -> bool:
     """Copy the weights of `name` into the objective. Returns whether its generator is new and must be trained.
 
     A stock encoder becomes the discriminator, if any. With a masked-token head it becomes a generator of its size too.
@@ -198,7 +198,7 @@ def begin_with(origin: Origin, name: str, objective: PretrainingObjective) -> bo
         LOG.info(f"initial weights: {name} after step {origin.record['step']:,}")
         return False
     encoder, generators, discriminator = origin.stock[0], [*origin.stock[1:]], objective.discriminator
-    new, unused = _take(discriminator or objective.generator, encoder, name)
+    new, unused = _copy_tensors(discriminator or objective.generator, encoder, name)
     unused += [head for stored in origin.stock for head in stored.left_aside]
     if discriminator is None:
         unused += ["generator"] * len(generators)
@@ -208,7 +208,7 @@ def begin_with(origin: Origin, name: str, objective: PretrainingObjective) -> bo
             unused.remove("predictions")
         way_out = "to get a new generator instead, copy the discriminator's folder elsewhere and name the copy"
         for generator in generators:  # its heads are the discriminator's, scaled by rtd.generator_size
-            new += _take(objective.generator, generator, f"{name}'s generator", way_out)[0]
+            new += _copy_tensors(objective.generator, generator, f"{name}'s generator", way_out)[0]
         new += [] if generators else ["generator"]
     LOG.info(f"initial weights: {name}; randomly initialized: {', '.join(new) or 'nothing'}")
     if unused:
@@ -216,7 +216,7 @@ def begin_with(origin: Origin, name: str, objective: PretrainingObjective) -> bo
     return discriminator is not None and not generators
 
 
-def _take(model: Backbone, source: Stored, name: str, way_out: str = _OPTION) -> tuple[list[str], list[str]]:
+def _copy_tensors(model: Backbone, source: Stored, name: str, way_out: str = _OPTION) -> tuple[list[str], list[str]]:
     """Copy the tensors that match. Returns the model's parts that are new and the source's parts that are unused."""
     require_same_computation(model.config, asdict(source.config), name, way_out)
     new = load.adopt(model, source.tensors, name)

@@ -74,7 +74,7 @@ def make_job(config: PretrainConfig, world: World, recorded: Mapping[str, Any] |
     torch.manual_seed(derived_seed(seed, Stream.INITIAL_WEIGHTS))
     objective = make_objective(config, special).to(device)
     _check(objective, batches.micro_batches(1)[0], training.weight_decay)
-    lacks_generator = origin is not None and init_from.begin_with(origin, str(config.run.init_from), objective)
+    lacks_generator = origin is not None and init_from.initialize_weights(origin, str(config.run.init_from), objective)
     if recorded is None and (origin is None or lacks_generator):
         # Differs from the published code, which spends the first hundreds of updates on learning the frequencies. The
         # constant keeps the bias of frequent tokens near zero, where half precision is most exact.

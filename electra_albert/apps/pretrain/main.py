@@ -89,9 +89,9 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
     with ExitStack() as stack:
         log = stack.enter_context(run_log.RunLog())
         found = find_checkpoint(folder / "checkpoints", config.run.resume)
-        if begun := files.find_begun(folder, found):
-            files.check_settings(begun, preset, config, world.world_size)
-        state = begun[1] if begun and found else None
+        if resume_point := files.find_resume_point(folder, found):
+            files.check_settings(resume_point, preset, config, world.world_size)
+        state = resume_point[1] if resume_point and found else None
         stack.enter_context(machine.one_line_errors(config.training, config.run.torch_compile))
         job = make_job(config, world, state["settings"] if state else None)
         timed = trial.measure(job, world, state["step"] if state else 0) if config.run.dry_run else ()
@@ -108,12 +108,12 @@ def run_pretraining(preset: str, config: PretrainConfig, world: World, command: 
         stop, settings = stack.enter_context(guards.StopSignal()), job_settings(preset, job, world)
         run = RunSettings(folder, config.training, world, monitor, stop, job.arithmetic, found, settings=settings)
         run = replace(run, scores_start=job.origin is not None, rate_scales=job.objective.rate_scales)
-        if begun := files.find_begun(folder, found):
-            files.log_changes(begun, run)
+        if resume_point := files.find_resume_point(folder, found):
+            files.log_changes(resume_point, run)
         with main_first(world):
             if world.is_main:
                 with files.writing(folder):
-                    files.describe_run(folder, preset, job.config, command, settings)
+                    files.write_run_record(folder, preset, job.config, command, settings)
                     save_tokenizer(job.prepared.tokenizer, folder / "tokenizer", config.model.max_position_embeddings)
                 log.open(folder)
         if job.lacks_generator and not generator_warmup.warm_up(job, run):

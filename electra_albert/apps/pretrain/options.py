@@ -48,7 +48,7 @@ _FROM_TOKENIZER = "vocab_size"  # the model's is always that of the tokenizer
 
 def parse_pretraining(argv: Sequence[str], program: str = "Pretraining.py") -> tuple[str, PretrainConfig]:
     """Preset name and configuration of a pretraining run. Raises UsageError for an invalid option."""
-    preset, run, inherited = _find_start(argv)
+    preset, run, inherited = _find_preset(argv)
     purpose = "Pretrain an ALBERT encoder on your own text."
     parser = command_line.make_parser(program, purpose, "[CORPUS] [--option value ...]")
     parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Default sizes and learning rates.")
@@ -83,7 +83,7 @@ def refuse_idle_options(argv: Sequence[str], config: PretrainConfig) -> None:
             raise UsageError(f"{option} has no effect with --objective {config.run.objective}; remove it")
 
 
-def _find_start(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
+def _find_preset(argv: Sequence[str]) -> tuple[str, str | None, dict[str, Any]]:
     """The preset, --init_from, and the options inherited from it, before the rest is parsed."""
     preset, run, output_dir = command_line.find_first(argv, ("preset", "init_from", "output_dir"))
     inherited: dict[str, Any] = {}

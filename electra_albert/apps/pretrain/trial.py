@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from electra_albert.apps.machine import memory_of, peak_memory, smaller_step
+from electra_albert.apps.machine import memory_advice, memory_of, peak_memory
 from electra_albert.apps.pretrain.job import Job
 from electra_albert.config import PretrainConfig
 from electra_albert.contracts import Batch, Objective
@@ -44,7 +44,7 @@ def measure(job: Job, world: World, done_steps: int = 0) -> Iterator[str]:
     state = _STATE_BYTES * sum(parameter.numel() for parameter in job.objective.parameters())
     yield f"memory: {state / 1e9:.2f} GB for weights, gradients and optimizer state, plus activations"
     if state > memory_of(device):
-        yield f"not timed: {device} has {memory_of(device) / 1e9:.1f} GB; to train here, {smaller_step(training)}"
+        yield f"not timed: {device} has {memory_of(device) / 1e9:.1f} GB; to train here, {memory_advice(training)}"
         return
     yield "timing a few micro-batches …"
     step, example = _time_parts(job, world)
