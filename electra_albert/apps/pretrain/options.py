@@ -52,13 +52,13 @@ def parse_pretraining(argv: Sequence[str], program: str = "Pretraining.py") -> t
     purpose = "Pretrain an ALBERT encoder on your own text."
     parser = command_line.make_parser(program, purpose, "[CORPUS] [--option value ...]")
     parser.add_argument("--preset", choices=list(PRESETS), default=preset, help="Default sizes and learning rates.")
-    for piece in _FLAT.values():
-        parser.add_class_arguments(piece, skip={"objective"})
+    for section in _FLAT.values():
+        parser.add_class_arguments(section, skip={"objective"})
     listed = "; ".join(f"{name}, {spec.learned_from}" for name, spec in OBJECTIVES.items())
     names: Any = Literal[tuple(OBJECTIVES)]
     parser.add_argument("--objective", type=names, help=f"Pretraining objective: {listed}.")
-    for group, piece in _GROUPED.items():
-        parser.add_class_arguments(piece, group, skip={_FROM_TOKENIZER} if group == "model" else set())
+    for group, section in _GROUPED.items():
+        parser.add_class_arguments(section, group, skip={_FROM_TOKENIZER} if group == "model" else set())
     settings = as_settings(PRESETS[preset])
     flat = {name: value for name, value in settings.items() if name not in GROUPS}
     dotted = {f"{group}.{name}": value for group in GROUPS for name, value in settings[group].items()}

@@ -98,15 +98,15 @@ def test_the_console_command_lists_its_commands_and_refuses_others() -> None:
     assert_refused(call(main, "pretrian"), 2, "did you mean pretrain?")
 
 
-@pytest.mark.parametrize(("main", "piece"), [(pretrain.main, CorpusConfig), (finetune.main, DataConfig)])
+@pytest.mark.parametrize(("main", "section"), [(pretrain.main, CorpusConfig), (finetune.main, DataConfig)])
 def test_help_all_lists_every_option(
-    main: Callable[[Sequence[str]], int], piece: type, capsys: pytest.CaptureFixture[str]
+    main: Callable[[Sequence[str]], int], section: type, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--help-all"])
     page = capsys.readouterr().out
     assert all(
-        f"--{field.name} " in page for field in (*fields(TrainingConfig), *fields(piece)) if field.name not in DERIVED
+        f"--{field.name} " in page for field in (*fields(TrainingConfig), *fields(section)) if field.name not in DERIVED
     )
 
 

@@ -138,8 +138,10 @@ TABLES: dict[Any, Table] = {pretrain: PRETRAINING, finetune: FINETUNING}
 
 
 def names(config: object) -> set[str]:
-    pieces = [(piece.name, piece.default_factory) for piece in fields(config) if is_dataclass(piece.default_factory)]
-    return {f"{name}.{field.name}" for name, piece in pieces for field in fields(piece)}
+    sections = [
+        (section.name, section.default_factory) for section in fields(config) if is_dataclass(section.default_factory)
+    ]
+    return {f"{name}.{field.name}" for name, section in sections for field in fields(section)}
 
 
 def test_every_field_is_in_the_table() -> None:
@@ -213,14 +215,14 @@ def bases() -> dict[tuple[object, ...], tuple[Path, Outcome]]:
 def test_another_value_changes_the_expected_part_of_the_outcome(
     app: Any, name: str, paths: dict[str, Path], bases: dict[Any, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    entry, (piece, field) = TABLES[app][name], name.split(".")
+    entry, (section, field) = TABLES[app][name], name.split(".")
     assert isinstance(entry, To)
     shared = entry.shared if app is pretrain or "--task" in entry.shared else (*CUSTOM, *entry.shared)
     if (app, shared) not in bases:
         folder = tmp_path_factory.mktemp("base")
         bases[app, shared] = folder / "run", train(app, folder, paths, *shared)
     base, before = bases[app, shared]
-    option = f"--{name if piece in GROUPS else field}"
+    option = f"--{name if section in GROUPS else field}"
     after = train(app, tmp_path_factory.mktemp("changed"), {**paths, "base": base}, *shared, option, entry.value)
     changed = [part for part in Outcome._fields if getattr(before, part) != getattr(after, part)]
     assert (changed or ["nothing"])[0] == entry.changes
