@@ -109,7 +109,7 @@ def read_evaluations(folder: Path) -> list[Metrics]:
 
 
 def read_options(file: Path, name: str) -> dict[str, Any]:
-    """Read the options in a YAML file. Raises UsageError, which calls the file `name`, if it has none."""
+    """Read the options in a YAML file. Raises UsageError for an invalid file, called `name` in the message."""
     import yaml
 
     try:

@@ -182,7 +182,7 @@ def choose_arithmetic(precision: Arithmetic | Literal["auto"], device: torch.dev
 
 
 def choose_compilation(wanted: Compilation | Literal["auto"], device: torch.device) -> Compilation:
-    """Parts to compile with torch.compile: `wanted`, or for auto the blocks on a GPU. Raises UsageError if it fails."""
+    """Parts to compile with torch.compile: `wanted`, or for auto the blocks on a GPU. UsageError if unsupported."""
     if wanted == "none" or (wanted == "auto" and device.type != "cuda"):
         return "none"
     problem = why_not_compiled(device)
